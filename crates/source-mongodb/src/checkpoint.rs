@@ -5,30 +5,20 @@
 //! one value that is changed by compare-and-set, so that neither writer overwrites the other. Each write checks that no newer
 //! leader has claimed the checkpoint (I6).
 
+mod progress;
+
 use std::convert::Infallible;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
 use lazaret_core::store::{Anchor, Checkpoint, Expect, KeyValue, StoreError, Written};
-use tokio::sync::{Mutex, Notify, watch};
+use tokio::sync::{Mutex, watch};
 
+use self::progress::{FENCE, INVALIDATED, OFFSET, SEEN_AFTER, SETTLED, fence_of, resumable_at, text_of};
+pub(crate) use self::progress::{Progress, is_invalidated, is_seen_after_processed};
 use crate::options::CheckpointOptions;
-
-/// The fence of the leader that wrote last.
-const FENCE: &str = "fence";
-/// The offset of the processed anchor.
-const OFFSET: &str = "offset";
-/// The ranges that are settled beyond the processed anchor.
-const SETTLED: &str = "settled";
-/// The processed anchor behind which the seen one was certified.
-const SEEN_AFTER: &str = "seen-after";
-/// The processed anchor is an invalidation: the stream goes on only by starting after it.
-const INVALIDATED: &str = "invalidated";
-/// The maximum number of settled ranges (I7).
-const MAX_RANGES: usize = 1024;
 
 /// Why a checkpoint was not written.
 #[derive(Debug, thiserror::Error)]
@@ -40,73 +30,6 @@ pub(crate) enum CheckpointError {
     Store(#[from] StoreError),
 }
 
-/// What is settled of a stream.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Progress {
-    /// The token of the last settled event; `None` when nothing was settled yet.
-    pub(crate) token: Option<Bytes>,
-    pub(crate) offset: u64,
-    /// The ranges that are settled beyond it.
-    pub(crate) settled: Vec<RangeInclusive<u64>>,
-}
-
-impl Progress {
-    /// The progress that a checkpoint holds.
-    pub(crate) fn of(checkpoint: &Checkpoint) -> Self {
-        let number = |name: &str| checkpoint.metadata.get(name).and_then(|text| text.parse().ok());
-        let ranges = checkpoint.metadata.get(SETTLED).and_then(|text| serde_json::from_str(text).ok());
-        let ranges: Vec<(u64, u64)> = ranges.unwrap_or_default();
-        Self {
-            token: checkpoint.processed.as_ref().map(|anchor| anchor.token.clone()),
-            offset: number(OFFSET).unwrap_or(0),
-            settled: ranges.into_iter().map(|(start, end)| start..=end).collect(),
-        }
-    }
-
-    fn put(&self, checkpoint: &mut Checkpoint) {
-        if let Some(token) = &self.token {
-            let seconds = i64::try_from(self.offset >> 31).unwrap_or(i64::MAX);
-            let at = Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX);
-            checkpoint.processed = Some(Anchor { token: token.clone(), at });
-            checkpoint.metadata.insert(OFFSET.into(), self.offset.to_string());
-        }
-        let ranges: Vec<_> =
-            self.settled.iter().take(MAX_RANGES).map(|range| (*range.start(), *range.end())).collect();
-        match ranges.is_empty() {
-            true => checkpoint.metadata.remove(SETTLED),
-            // Pairs of numbers always serialize.
-            false => {
-                checkpoint.metadata.insert(SETTLED.into(), serde_json::to_string(&ranges).unwrap_or_default())
-            }
-        };
-    }
-}
-
-/// Returns whether the processed anchor is an invalidation.
-pub(crate) fn is_invalidated(checkpoint: &Checkpoint) -> bool {
-    checkpoint.metadata.contains_key(INVALIDATED)
-}
-
-/// Returns whether the seen anchor was certified behind the processed one, so that nothing lies between.
-pub(crate) fn is_seen_after_processed(checkpoint: &Checkpoint) -> bool {
-    match (&checkpoint.processed, checkpoint.metadata.get(SEEN_AFTER)) {
-        (Some(processed), Some(after)) => text_of(&processed.token) == *after,
-        (None, None) => true,
-        _ => false,
-    }
-}
-
-fn text_of(token: &[u8]) -> String {
-    match std::str::from_utf8(token) {
-        Ok(text) => text.to_owned(),
-        Err(_) => token.iter().map(|byte| format!("{byte:02x}")).collect(),
-    }
-}
-
-fn fence_of(checkpoint: &Checkpoint) -> u64 {
-    checkpoint.metadata.get(FENCE).and_then(|fence| fence.parse().ok()).unwrap_or(0)
-}
-
 /// Writes the checkpoint of one stream.
 pub(crate) struct CheckpointWriter {
     store: Arc<dyn KeyValue>,
@@ -116,7 +39,10 @@ pub(crate) struct CheckpointWriter {
     state: Mutex<State>,
     /// The token of the last event that the engine settled.
     settled: watch::Sender<Option<Bytes>>,
-    fenced: Notify,
+    /// The event time of the position that the stream would resume from.
+    resumable_at: watch::Sender<Option<Timestamp>>,
+    /// A newer leader was found since the last claim.
+    fenced: watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -130,8 +56,6 @@ struct State {
     dirty: bool,
     /// The last write failed.
     failed: bool,
-    /// When a position was last written.
-    confirmed: Option<Timestamp>,
 }
 
 impl CheckpointWriter {
@@ -141,8 +65,16 @@ impl CheckpointWriter {
         instance: String,
         options: CheckpointOptions,
     ) -> Self {
-        let (state, settled, fenced) = (Mutex::default(), watch::Sender::default(), Notify::new());
-        Self { store, name, instance, options, state, settled, fenced }
+        Self {
+            store,
+            name,
+            instance,
+            options,
+            state: Mutex::default(),
+            settled: watch::Sender::default(),
+            resumable_at: watch::Sender::default(),
+            fenced: watch::Sender::default(),
+        }
     }
 
     /// Claims the checkpoint for a leader, so that no earlier one can move it any more. Returns what it holds. What the same
@@ -153,8 +85,9 @@ impl CheckpointWriter {
             self.write(&mut state).await?;
         }
         (state.epoch, state.fence) = (epoch, fence);
+        self.fenced.send_replace(false);
         let checkpoint = self.change(&state, |_| {}).await?;
-        self.reset(&mut state, Progress::of(&checkpoint), checkpoint.heartbeat);
+        self.reset(&mut state, Progress::of(&checkpoint));
         Ok(checkpoint)
     }
 
@@ -179,9 +112,9 @@ impl CheckpointWriter {
         }
     }
 
-    fn reset(&self, state: &mut State, committed: Progress, confirmed: Option<Timestamp>) {
+    fn reset(&self, state: &mut State, committed: Progress) {
         self.settled.send_replace(committed.token.clone());
-        *state = State { committed, confirmed, unwritten: 0, dirty: false, failed: false, ..*state };
+        *state = State { committed, unwritten: 0, dirty: false, failed: false, ..*state };
     }
 
     /// Waits until the event with this token is settled, with everything before it.
@@ -235,7 +168,7 @@ impl CheckpointWriter {
             checkpoint.heartbeat = Some(now);
         })
         .await?;
-        (state.dirty, state.failed, state.unwritten, state.confirmed) = (false, false, 0, Some(now));
+        (state.dirty, state.failed, state.unwritten) = (false, false, 0);
         Ok(())
     }
 
@@ -246,11 +179,12 @@ impl CheckpointWriter {
         if state.dirty {
             self.write(&mut state).await?;
         }
+        let state = &*state;
         if state.committed.token.as_ref() != after {
             return Ok(());
         }
         let now = Timestamp::now();
-        self.change(&state, |checkpoint| {
+        self.change(state, |checkpoint| {
             checkpoint.seen = Some(seen.clone());
             checkpoint.heartbeat = Some(now);
             match after {
@@ -258,9 +192,8 @@ impl CheckpointWriter {
                 None => checkpoint.metadata.remove(SEEN_AFTER),
             };
         })
-        .await?;
-        state.confirmed = Some(now);
-        Ok(())
+        .await
+        .map(drop)
     }
 
     /// Replaces both anchors by a start position: at the first start, or after the history was lost. Everything that was
@@ -277,31 +210,34 @@ impl CheckpointWriter {
             }
         })
         .await?;
-        self.reset(&mut state, Progress::default(), Some(now));
+        self.reset(&mut state, Progress::default());
         Ok(())
     }
 
-    /// Notes that the stream ends with the processed event.
-    pub(crate) async fn invalidated(&self) -> Result<(), CheckpointError> {
+    /// Notes that the stream ends with this event, an invalidation. Everything before it is settled.
+    pub(crate) async fn end_with(&self, token: Bytes, offset: u64) -> Result<(), CheckpointError> {
         let mut state = self.state.lock().await;
-        if state.dirty {
-            self.write(&mut state).await?;
-        }
+        let now = Timestamp::now();
+        let progress = Progress { token: Some(token), offset, settled: Vec::new() };
         self.change(&state, |checkpoint| {
+            progress.put(checkpoint);
+            checkpoint.heartbeat = Some(now);
             checkpoint.metadata.insert(INVALIDATED.into(), "true".into());
         })
-        .await
-        .map(drop)
+        .await?;
+        self.reset(&mut state, progress);
+        Ok(())
     }
 
-    /// When a position to resume from was last written.
-    pub(crate) async fn confirmed(&self) -> Option<Timestamp> {
-        self.state.lock().await.confirmed
+    /// The event time of the position that the stream would resume from after a crash.
+    pub(crate) fn resumable_at(&self) -> Option<Timestamp> {
+        *self.resumable_at.borrow()
     }
 
     /// Returns when a newer leader was found.
     pub(crate) async fn fenced(&self) {
-        self.fenced.notified().await;
+        // The sender lives as long as this call.
+        let _ = self.fenced.subscribe().wait_for(|fenced| *fenced).await;
     }
 
     /// Changes the checkpoint by compare-and-set, unless a newer leader has claimed it.
@@ -316,7 +252,7 @@ impl CheckpointWriter {
             let known = found.map(|found| Checkpoint::from_value(&found.value, "checkpoint")).transpose()?;
             let mut checkpoint = known.unwrap_or_default();
             if fence_of(&checkpoint) > state.fence {
-                self.fenced.notify_one();
+                self.fenced.send_replace(true);
                 return Err(CheckpointError::Fenced);
             }
             change(&mut checkpoint);
@@ -325,7 +261,10 @@ impl CheckpointWriter {
             let expect = found.map_or(Expect::Absent, |found| Expect::Version(found.version));
             let value = checkpoint.to_value()?;
             match self.store.write(Checkpoint::SPACE, &self.name, expect, Some(value), None).await? {
-                Written::Done => return Ok(checkpoint),
+                Written::Done => {
+                    self.resumable_at.send_replace(resumable_at(&checkpoint));
+                    return Ok(checkpoint);
+                }
                 Written::Conflict(now) => reading = now,
             }
         }
@@ -442,9 +381,10 @@ mod tests {
         let store = Arc::new(MemoryStore::default());
         let writer = writer(&store, 1);
         writer.claim(1, 1).await.unwrap();
-        writer.settle(1, progress("t1", 1), 1).await.unwrap();
-        writer.invalidated().await.unwrap();
+        writer.settle(1, progress("t0", 0), 1).await.unwrap();
+        writer.end_with("t1".into(), 1).await.unwrap();
         assert!(is_invalidated(&stored(&store).await));
+        assert_eq!(Progress::of(&stored(&store).await), progress("t1", 1));
         writer.settle(1, progress("t2", 2), 1).await.unwrap();
         assert!(!is_invalidated(&stored(&store).await));
     }

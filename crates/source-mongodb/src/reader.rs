@@ -1,5 +1,7 @@
 //! Reads the stream: finds the position, delivers events in order, certifies idle positions, and restarts after errors.
 
+mod establish;
+
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -16,11 +18,11 @@ use crate::checkpoint::{CheckpointError, Progress};
 use crate::context::{Batch, Context};
 use crate::error::{ErrorClass, StreamError};
 use crate::event::{MessageFactory, ReadEvent};
-use crate::options::{OnHistoryLost, OnInvalidate, Start};
+use crate::options::OnInvalidate;
 use crate::position::{StreamPosition, time_of_token, wall_time};
 use crate::resume::{AnchorKind, Candidate, candidates};
 use crate::status::{OplogWindow, StreamState};
-use crate::stream::{Connection, OpenAt};
+use crate::stream::Connection;
 
 /// The number of messages of a batch at most.
 const BATCH: usize = 256;
@@ -32,6 +34,8 @@ const POLL: Duration = Duration::from_millis(20);
 const REQUEST_LIMIT: Duration = Duration::from_secs(60);
 /// How often the oplog is looked at.
 const OPLOG_INTERVAL: Duration = Duration::from_secs(60);
+/// How long that may take.
+const OPLOG_LIMIT: Duration = Duration::from_secs(5);
 /// The pause after a heartbeat that could not be written.
 const HEARTBEAT_RETRY: Duration = Duration::from_secs(5);
 
@@ -123,136 +127,19 @@ impl Reader {
     }
 
     async fn try_session(&mut self) -> Result<Infallible, StreamError> {
-        let mut stream = match self.establish().await {
-            Err(error) if error.class.is_position_refused() => self.recover(error).await?,
-            other => other?,
-        };
+        let mut stream = self.enter().await?;
         self.context.set_state(StreamState::Reading);
         loop {
             match self.read(&mut stream).await {
                 Ok(()) => {}
-                // The position may be refused only by the first request. The next session tries the others, or recovers.
+                // The server may look at the position only at the first request. Then the others are tried.
                 Err(error) if error.class.is_position_refused() && self.candidates.len() > 1 => {
                     self.candidates.remove(0);
-                    stream = self.establish().await?;
+                    stream = self.enter().await?;
                 }
                 Err(error) if error.class.is_position_refused() => stream = self.recover(error).await?,
                 Err(error) => return Err(error),
             }
-        }
-    }
-
-    async fn connection(&mut self) -> Result<&Connection, StreamError> {
-        let connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => Connection::new(&self.context.options).await?,
-        };
-        Ok(self.connection.insert(connection))
-    }
-
-    /// Opens the stream at the first position that the server accepts.
-    async fn establish(&mut self) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
-        if std::mem::take(&mut self.start_now) {
-            let opened = self.start_now().await;
-            // Not started yet.
-            self.start_now = opened.is_err();
-            return opened;
-        }
-        let mut refused = None;
-        while let Some(candidate) = self.candidates.first().cloned() {
-            let at = match candidate.after_invalidation {
-                false => OpenAt::Position(&candidate.position),
-                true if self.context.options.on_invalidate == OnInvalidate::StartAfter => {
-                    OpenAt::StartAfter(&candidate.position)
-                }
-                true => return Err(invalidated()),
-            };
-            match self.connection().await?.open(at).await {
-                Ok(stream) => return Ok(stream),
-                Err(error) if error.class.is_position_refused() => {
-                    if candidate.kind == AnchorKind::Seen && self.candidates.len() > 1 {
-                        self.decide(format!(
-                            "the seen position was refused ({}), trying the processed one",
-                            error.detail
-                        ));
-                    }
-                    refused = Some(error);
-                    if self.candidates.len() == 1 {
-                        break;
-                    }
-                    self.candidates.remove(0);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        match refused {
-            Some(error) => Err(error),
-            None => self.first_start().await,
-        }
-    }
-
-    /// Starts a stream that has no checkpoint.
-    async fn first_start(&mut self) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
-        match self.context.options.start {
-            Start::Resume | Start::Now => self.start_now().await,
-            Start::OplogStart => self.start_at_oplog_start().await,
-            Start::At(time) => self.start_at(StreamPosition::At(time)).await,
-        }
-    }
-
-    /// Starts with what happens from now. A checkpoint exists before the first event is delivered, so that a crash before the
-    /// first commit loses nothing (I1).
-    async fn start_now(&mut self) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
-        let connection = self.connection().await?;
-        let stream = connection.open(OpenAt::Now).await?;
-        // Only a server that certifies positions gives one before the first event.
-        if let Some(token) = stream.resume_token().and_then(|token| token_document(&token)) {
-            self.save_start(StreamPosition::After(token)).await?;
-            return Ok(stream);
-        }
-        drop(stream);
-        let time = self.connection().await?.now().await?;
-        self.start_at(StreamPosition::At(time)).await
-    }
-
-    async fn start_at_oplog_start(&mut self) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
-        let time = self.connection().await?.oplog_start().await?;
-        self.start_at(StreamPosition::At(time)).await
-    }
-
-    async fn start_at(
-        &mut self,
-        position: StreamPosition,
-    ) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
-        let stream = self.connection().await?.open(OpenAt::Position(&position)).await?;
-        self.save_start(position).await?;
-        Ok(stream)
-    }
-
-    async fn save_start(&mut self, position: StreamPosition) -> Result<(), StreamError> {
-        let anchor = anchor(&position);
-        let at = anchor.at;
-        let written = self.context.writer.start_at(anchor).await;
-        self.written(written).await?;
-        self.tail = None;
-        self.candidates = vec![Candidate { position, kind: AnchorKind::Seen, after_invalidation: false }];
-        self.context.status.send_modify(|status| status.token_at = Some(at));
-        Ok(())
-    }
-
-    /// Decides where to go on when the server refused the position.
-    async fn recover(&mut self, error: StreamError) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
-        let from = match self.context.options.on_history_lost {
-            OnHistoryLost::Fail => return Err(error),
-            OnHistoryLost::FromNow => "from now; the events in between are skipped",
-            OnHistoryLost::FromOplogStart => "at the oldest entry of the oplog; older events are lost",
-        };
-        // What was delivered is settled first: a commit of it must not bring the refused position back.
-        self.context.writer.until_settled(self.tail.as_ref()).await;
-        self.decide(format!("the position was refused ({}); going on {from}", error.detail));
-        match self.context.options.on_history_lost {
-            OnHistoryLost::FromOplogStart => self.start_at_oplog_start().await,
-            OnHistoryLost::FromNow | OnHistoryLost::Fail => self.start_now().await,
         }
     }
 
@@ -270,6 +157,7 @@ impl Reader {
                     std::task::Poll::Pending => {
                         // A request is under way: what was read goes on meanwhile.
                         self.deliver(&mut messages).await;
+                        self.observe().await;
                         next.await
                     }
                 }
@@ -279,7 +167,8 @@ impl Reader {
             })??;
             let Some(raw) = answer else {
                 self.deliver(&mut messages).await;
-                return self.idle(stream, asked).await;
+                let certified = stream.resume_token().and_then(|token| token_document(&token));
+                return self.idle(certified, stream.is_alive(), asked).await;
             };
             let event = self.factory.message(raw, self.last_offset).ok_or_else(|| {
                 StreamError::new(
@@ -311,13 +200,11 @@ impl Reader {
             status.last_event_at = cluster_time.map(wall_time).or(status.last_event_at);
         });
         let selected = &self.context.options.operations;
-        let is_end = operation == Operation::Invalidate;
-        // The end of a stream is always delivered: its checkpoint is the position to start after.
-        if selected.is_empty() || selected.contains(&operation) || is_end {
+        if selected.is_empty() || selected.contains(&operation) {
             self.tail = message.position.token.clone();
             messages.push(message);
         }
-        is_end.then_some(token)
+        (operation == Operation::Invalidate).then_some(token)
     }
 
     /// Passes a batch on. Waits while the source is paused.
@@ -338,9 +225,10 @@ impl Reader {
         self.context.set_state(StreamState::Invalidated);
         tracing::warn!(stream = %self.context.options.stream, "change stream invalidated");
         self.context.writer.until_settled(self.tail.as_ref()).await;
-        let written = self.context.writer.invalidated().await;
-        self.written(written).await?;
         let position = StreamPosition::After(token);
+        let written = self.context.writer.end_with(position.to_bytes(), self.last_offset).await;
+        self.written(written).await?;
+        self.tail = Some(position.to_bytes());
         self.candidates = vec![Candidate { position, kind: AnchorKind::Processed, after_invalidation: true }];
         match self.context.options.on_invalidate {
             OnInvalidate::Stop => Err(invalidated()),
@@ -350,7 +238,7 @@ impl Reader {
                      same name"
                         .to_owned(),
                 );
-                *stream = self.establish().await?;
+                *stream = self.enter().await?;
                 self.context.set_state(StreamState::Reading);
                 Ok(())
             }
@@ -360,15 +248,16 @@ impl Reader {
     /// The server has no event: its certified position is kept from time to time, so that it does not fall out of the oplog.
     async fn idle(
         &mut self,
-        stream: &mut ChangeStream<RawDocumentBuf>,
+        certified: Option<Document>,
+        is_alive: bool,
         asked: Instant,
     ) -> Result<(), StreamError> {
         self.context.status.send_modify(|status| status.answered_at = Some(Timestamp::now()));
-        if !stream.is_alive() {
+        if !is_alive {
             let why = "the server ended the stream without an event; let `invalidate` pass the pipeline";
             return Err(StreamError::new(ErrorClass::Fatal, why));
         }
-        if let Some(token) = stream.resume_token().and_then(|token| token_document(&token))
+        if let Some(token) = certified
             && self.certified.as_ref() != Some(&token)
         {
             self.progressed = true;
@@ -377,13 +266,6 @@ impl Reader {
             self.certified = Some(token);
         }
         self.heartbeat().await?;
-        self.observe_oplog().await;
-        let confirmed = self.context.writer.confirmed().await;
-        self.context.status.send_if_modified(|status| {
-            let changed = confirmed.is_some() && status.token_at != confirmed;
-            status.token_at = confirmed.or(status.token_at);
-            changed
-        });
         if asked.elapsed() < ANSWERED_AT_ONCE {
             tokio::time::sleep(POLL).await;
         }
@@ -413,17 +295,25 @@ impl Reader {
         }
     }
 
-    async fn observe_oplog(&mut self) {
+    /// Keeps the status current: the age of the position, and from time to time the oplog.
+    async fn observe(&mut self) {
+        let resumable_at = self.context.writer.resumable_at();
+        self.context.status.send_if_modified(|status| {
+            let is_new = status.token_at != resumable_at;
+            status.token_at = resumable_at;
+            is_new
+        });
         if self.oplog_at.is_some_and(|at| at.elapsed() < OPLOG_INTERVAL) {
             return;
         }
         self.oplog_at = Some(Instant::now());
         let Some(connection) = &self.connection else { return };
         // Reading the oplog needs rights that the stream does not: it is a convenience.
-        let window = match connection.oplog_window().await {
-            Ok(window) => window
+        let window = match tokio::time::timeout(OPLOG_LIMIT, connection.oplog_window()).await {
+            Err(_) => None,
+            Ok(Ok(window)) => window
                 .map(|(oldest, newest)| OplogWindow { oldest: wall_time(oldest), newest: wall_time(newest) }),
-            Err(error) => {
+            Ok(Err(error)) => {
                 tracing::debug!(stream = %self.context.options.stream, %error, "oplog not readable");
                 None
             }
