@@ -217,6 +217,11 @@ struct HandlersGuide;
 #[doc = include_str!("../../../docs/library.md")]
 struct LibraryGuide;
 
+/// The same for the guide to attributes.
+#[cfg(all(doctest, feature = "macros", feature = "memory"))]
+#[doc = include_str!("../../../docs/attributes.md")]
+struct AttributesGuide;
+
 /// Compiles and runs the Rust code of the README, which keeps it up to date.
 #[cfg(all(doctest, feature = "memory"))]
 #[doc = include_str!("../../../README.md")]

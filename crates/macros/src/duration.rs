@@ -91,4 +91,52 @@ mod tests {
             assert!(parse(text).is_err(), "{text}");
         }
     }
+
+    /// What the configuration file reads, if it accepts the text.
+    fn configured(text: &str) -> Option<Duration> {
+        let value = serde_json::Value::from(text).to_string();
+        let settings = [lazaret_config::Setting::new("test", "advanced.drain-deadline", value)];
+        let consumer = lazaret_config::Declared { name: "c", settings: &settings, defaults: &[] };
+        let loaded = lazaret_config::declared(None, &lazaret_config::NoEnv, &[consumer]).ok()?;
+        Some(loaded.config.consumers[0].advanced.drain_deadline)
+    }
+
+    #[test]
+    fn an_attribute_accepts_what_the_configuration_file_accepts_and_nothing_else() {
+        let texts = [
+            "500ms",
+            "1s",
+            "1.5s",
+            "1.",
+            ".5s",
+            "0",
+            "0s",
+            "1h 30m",
+            "1h30m",
+            "30m 1h",
+            "1s 1s",
+            "2w",
+            "100us",
+            "7ns",
+            "soon",
+            "",
+            " ",
+            "-1s",
+            "1..5s",
+            "500",
+            "5S",
+            "5 min",
+            "36500d",
+            "36501d",
+            "99999999999999999999w",
+            "0.0000000000000001s",
+            "1 h",
+            "1s!",
+            "é",
+            "1é",
+        ];
+        for text in texts {
+            assert_eq!(parse(text).ok(), configured(text), "{text:?}");
+        }
+    }
 }

@@ -99,7 +99,7 @@ impl Methods {
                 Some("filter") => self.add_filter(function, attribute, errors),
                 Some("on_error") => self.add_on_error(function, attribute, errors),
                 Some(role) => {
-                    fits.extend(errors.take(fitting(kind, role, attribute)).map(|fits| (fits, attribute)))
+                    fits.extend(errors.take(fitting(kind, role, attribute)).map(|fits| (fits, attribute)));
                 }
                 None => {}
             }

@@ -18,10 +18,8 @@ pub(crate) struct ErrorList {
 
 impl Argument {
     fn literal(&self) -> Option<&Lit> {
-        let mut expression = match &self.value {
-            ArgumentValue::Assigned(expression) => expression,
-            _ => return None,
-        };
+        let ArgumentValue::Assigned(expression) = &self.value else { return None };
+        let mut expression = expression;
         while let Expr::Group(group) = expression {
             expression = &group.expr;
         }

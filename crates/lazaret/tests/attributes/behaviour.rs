@@ -11,11 +11,11 @@ use crate::support::{change, run};
 type Seen = Arc<Mutex<Vec<String>>>;
 
 fn note(seen: &Seen, text: impl Into<String>) {
-    seen.lock().unwrap().push(text.into());
+    seen.lock().expect("no test panics with it").push(text.into());
 }
 
 fn noted(seen: &Seen) -> Vec<String> {
-    seen.lock().unwrap().clone()
+    seen.lock().expect("no test panics with it").clone()
 }
 
 #[derive(Default)]
@@ -36,7 +36,7 @@ impl Orders {
     #[on_insert]
     #[on_replace]
     async fn saved(&self, Json(cents): Json<u32>, State(region): State<Region>, message: Message) {
-        note(&self.seen, format!("{:?} {cents} in {}", message.operation.unwrap(), region.0));
+        note(&self.seen, format!("{:?} {cents} in {}", message.operation.expect("it is a change"), region.0));
     }
 
     #[on_delete]
@@ -46,7 +46,7 @@ impl Orders {
 
     #[on_change]
     async fn other(&self, message: Message) {
-        note(&self.seen, format!("other {:?}", message.operation.unwrap()));
+        note(&self.seen, format!("other {:?}", message.operation.expect("it is a change")));
     }
 }
 

@@ -37,15 +37,19 @@ impl Ran {
     /// The letter of the only message, open or closed.
     pub(crate) async fn letter(&self) -> Letter {
         let id = LetterId::of(&self.queue, &"orders/0/0".into());
-        self.store.get(&self.queue, id).await.unwrap().expect("the message has a letter")
+        self.store
+            .get(&self.queue, id)
+            .await
+            .expect("the memory store answers")
+            .expect("the message has a letter")
     }
 
     pub(crate) async fn count(&self, state: LetterState) -> u64 {
-        self.store.counts(&self.queue).await.unwrap().of(state)
+        self.store.counts(&self.queue).await.expect("the memory store answers").of(state)
     }
 
     pub(crate) async fn audit(&self) -> Vec<AuditEntry> {
-        self.store.audit(0, 100).await.unwrap()
+        self.store.audit(0, 100).await.expect("the memory store answers")
     }
 }
 
