@@ -108,3 +108,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_outcome_is_the_expected_one() {
+        super::main().expect("the example checks itself");
+    }
+}

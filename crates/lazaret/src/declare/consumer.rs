@@ -150,7 +150,7 @@ impl DeclaredConsumer {
         }
     }
 
-    /// The options of the Kafka source; `None` for another source. Brokers that neither the file nor `brokers` names are empty.
+    /// The options of the Kafka source; `None` for another source. The brokers are empty where the file does not name them.
     #[cfg(feature = "kafka")]
     pub fn kafka_options(&self) -> Option<lazaret_source_kafka::KafkaOptions> {
         match &self.config().source {
