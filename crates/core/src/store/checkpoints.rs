@@ -71,17 +71,24 @@ pub trait Checkpoints: Send + Sync + 'static {
     async fn delete(&self, name: &str) -> Result<()>;
 }
 
-const SPACE: &str = "checkpoint";
+const SPACE: &str = Checkpoint::SPACE;
 
 fn decode(reading: &Reading, operation: &'static str) -> Result<Option<Checkpoint>> {
-    let Some(found) = &reading.found else { return Ok(None) };
-    serde_json::from_slice(&found.value).map(Some).map_err(|error| {
-        StoreError::not_done(ErrorKind::Corrupt, operation, "failed to decode the checkpoint")
-            .with_source(error)
-    })
+    reading.found.as_ref().map(|found| Checkpoint::from_value(&found.value, operation)).transpose()
 }
 
 impl Checkpoint {
+    /// The namespace of checkpoints, for sources that change one under a condition of their own.
+    pub const SPACE: &'static str = "checkpoint";
+
+    /// Decodes a checkpoint from its [value](super::KeyValue). An error names the operation.
+    pub fn from_value(value: &[u8], operation: &'static str) -> Result<Self> {
+        serde_json::from_slice(value).map_err(|error| {
+            StoreError::not_done(ErrorKind::Corrupt, operation, "failed to decode the checkpoint")
+                .with_source(error)
+        })
+    }
+
     /// Encodes the checkpoint as a [value](super::KeyValue), for stores that migrate it from another format.
     pub fn to_value(&self) -> Result<Bytes> {
         serde_json::to_vec(self).map(Bytes::from).map_err(|error| {

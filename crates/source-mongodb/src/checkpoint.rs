@@ -1,0 +1,451 @@
+//! The checkpoint of a stream: two anchors, written under the fence of a lease.
+//!
+//! *Processed* is the last event that is settled, with everything before it; only commits of the engine move it. *Seen* is a later
+//! position for which the server certified that no event of this stream lies between; only the reader moves it. Both are parts of
+//! one value that is changed by compare-and-set, so that neither writer overwrites the other. Each write checks that no newer
+//! leader has claimed the checkpoint (I6).
+
+use std::convert::Infallible;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use lazaret_core::store::{Anchor, Checkpoint, Expect, KeyValue, StoreError, Written};
+use tokio::sync::{Mutex, Notify, watch};
+
+use crate::options::CheckpointOptions;
+
+/// The fence of the leader that wrote last.
+const FENCE: &str = "fence";
+/// The offset of the processed anchor.
+const OFFSET: &str = "offset";
+/// The ranges that are settled beyond the processed anchor.
+const SETTLED: &str = "settled";
+/// The processed anchor behind which the seen one was certified.
+const SEEN_AFTER: &str = "seen-after";
+/// The processed anchor is an invalidation: the stream goes on only by starting after it.
+const INVALIDATED: &str = "invalidated";
+/// The maximum number of settled ranges (I7).
+const MAX_RANGES: usize = 1024;
+
+/// Why a checkpoint was not written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CheckpointError {
+    /// A newer leader has claimed it.
+    #[error("another instance has taken over the stream")]
+    Fenced,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What is settled of a stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// The token of the last settled event; `None` when nothing was settled yet.
+    pub(crate) token: Option<Bytes>,
+    pub(crate) offset: u64,
+    /// The ranges that are settled beyond it.
+    pub(crate) settled: Vec<RangeInclusive<u64>>,
+}
+
+impl Progress {
+    /// The progress that a checkpoint holds.
+    pub(crate) fn of(checkpoint: &Checkpoint) -> Self {
+        let number = |name: &str| checkpoint.metadata.get(name).and_then(|text| text.parse().ok());
+        let ranges = checkpoint.metadata.get(SETTLED).and_then(|text| serde_json::from_str(text).ok());
+        let ranges: Vec<(u64, u64)> = ranges.unwrap_or_default();
+        Self {
+            token: checkpoint.processed.as_ref().map(|anchor| anchor.token.clone()),
+            offset: number(OFFSET).unwrap_or(0),
+            settled: ranges.into_iter().map(|(start, end)| start..=end).collect(),
+        }
+    }
+
+    fn put(&self, checkpoint: &mut Checkpoint) {
+        if let Some(token) = &self.token {
+            let seconds = i64::try_from(self.offset >> 31).unwrap_or(i64::MAX);
+            let at = Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX);
+            checkpoint.processed = Some(Anchor { token: token.clone(), at });
+            checkpoint.metadata.insert(OFFSET.into(), self.offset.to_string());
+        }
+        let ranges: Vec<_> =
+            self.settled.iter().take(MAX_RANGES).map(|range| (*range.start(), *range.end())).collect();
+        match ranges.is_empty() {
+            true => checkpoint.metadata.remove(SETTLED),
+            // Pairs of numbers always serialize.
+            false => {
+                checkpoint.metadata.insert(SETTLED.into(), serde_json::to_string(&ranges).unwrap_or_default())
+            }
+        };
+    }
+}
+
+/// Returns whether the processed anchor is an invalidation.
+pub(crate) fn is_invalidated(checkpoint: &Checkpoint) -> bool {
+    checkpoint.metadata.contains_key(INVALIDATED)
+}
+
+/// Returns whether the seen anchor was certified behind the processed one, so that nothing lies between.
+pub(crate) fn is_seen_after_processed(checkpoint: &Checkpoint) -> bool {
+    match (&checkpoint.processed, checkpoint.metadata.get(SEEN_AFTER)) {
+        (Some(processed), Some(after)) => text_of(&processed.token) == *after,
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+fn text_of(token: &[u8]) -> String {
+    match std::str::from_utf8(token) {
+        Ok(text) => text.to_owned(),
+        Err(_) => token.iter().map(|byte| format!("{byte:02x}")).collect(),
+    }
+}
+
+fn fence_of(checkpoint: &Checkpoint) -> u64 {
+    checkpoint.metadata.get(FENCE).and_then(|fence| fence.parse().ok()).unwrap_or(0)
+}
+
+/// Writes the checkpoint of one stream.
+pub(crate) struct CheckpointWriter {
+    store: Arc<dyn KeyValue>,
+    name: String,
+    instance: String,
+    options: CheckpointOptions,
+    state: Mutex<State>,
+    /// The token of the last event that the engine settled.
+    settled: watch::Sender<Option<Bytes>>,
+    fenced: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// Identifies the assignment. Commits of earlier ones are ignored.
+    epoch: u64,
+    fence: u64,
+    committed: Progress,
+    /// The number of settled events that are not written yet.
+    unwritten: u32,
+    dirty: bool,
+    /// The last write failed.
+    failed: bool,
+    /// When a position was last written.
+    confirmed: Option<Timestamp>,
+}
+
+impl CheckpointWriter {
+    pub(crate) fn new(
+        store: Arc<dyn KeyValue>,
+        name: String,
+        instance: String,
+        options: CheckpointOptions,
+    ) -> Self {
+        let (state, settled, fenced) = (Mutex::default(), watch::Sender::default(), Notify::new());
+        Self { store, name, instance, options, state, settled, fenced }
+    }
+
+    /// Claims the checkpoint for a leader, so that no earlier one can move it any more. Returns what it holds. What the same
+    /// leader committed is written first; what an earlier one did not write is dropped, and delivered again.
+    pub(crate) async fn claim(&self, epoch: u64, fence: u64) -> Result<Checkpoint, CheckpointError> {
+        let mut state = self.state.lock().await;
+        if state.fence == fence && state.dirty {
+            self.write(&mut state).await?;
+        }
+        (state.epoch, state.fence) = (epoch, fence);
+        let checkpoint = self.change(&state, |_| {}).await?;
+        self.reset(&mut state, Progress::of(&checkpoint), checkpoint.heartbeat);
+        Ok(checkpoint)
+    }
+
+    /// Takes over a position that the engine committed, and writes it when enough events are settled.
+    pub(crate) async fn settle(
+        &self,
+        epoch: u64,
+        progress: Progress,
+        events: u32,
+    ) -> Result<(), CheckpointError> {
+        let mut state = self.state.lock().await;
+        if state.epoch != epoch || state.committed == progress {
+            return Ok(());
+        }
+        self.settled.send_replace(progress.token.clone());
+        state.committed = progress;
+        state.unwritten = state.unwritten.saturating_add(events);
+        state.dirty = true;
+        match state.unwritten >= self.options.every {
+            true => self.write(&mut state).await,
+            false => Ok(()),
+        }
+    }
+
+    fn reset(&self, state: &mut State, committed: Progress, confirmed: Option<Timestamp>) {
+        self.settled.send_replace(committed.token.clone());
+        *state = State { committed, confirmed, unwritten: 0, dirty: false, failed: false, ..*state };
+    }
+
+    /// Waits until the event with this token is settled, with everything before it.
+    pub(crate) async fn until_settled(&self, token: Option<&Bytes>) {
+        // The sender lives as long as this call.
+        let _ = self.settled.subscribe().wait_for(|settled| settled.as_ref() == token).await;
+    }
+
+    /// Returns whether the event with this token is the last one that is settled.
+    pub(crate) fn is_settled(&self, token: Option<&Bytes>) -> bool {
+        self.settled.borrow().as_ref() == token
+    }
+
+    /// Writes the position that is not written yet.
+    pub(crate) async fn flush(&self) -> Result<(), CheckpointError> {
+        let mut state = self.state.lock().await;
+        match state.dirty {
+            true => self.write(&mut state).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Writes again what could not be written.
+    pub(crate) async fn retry_failed(&self, epoch: u64) -> Result<(), CheckpointError> {
+        let mut state = self.state.lock().await;
+        match state.failed && state.dirty && state.epoch == epoch {
+            true => self.write(&mut state).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Writes at intervals, for ever.
+    pub(crate) async fn flush_at_intervals(&self) -> Infallible {
+        loop {
+            tokio::time::sleep(self.options.interval).await;
+            if let Err(error) = self.flush().await {
+                tracing::warn!(checkpoint = self.name, %error, "checkpoint not written, retrying");
+            }
+        }
+    }
+
+    async fn write(&self, state: &mut State) -> Result<(), CheckpointError> {
+        let now = Timestamp::now();
+        let progress = state.committed.clone();
+        state.failed = true;
+        self.change(state, |checkpoint| {
+            if checkpoint.processed.as_ref().map(|anchor| &anchor.token) != progress.token.as_ref() {
+                checkpoint.metadata.remove(INVALIDATED);
+            }
+            progress.put(checkpoint);
+            checkpoint.heartbeat = Some(now);
+        })
+        .await?;
+        (state.dirty, state.failed, state.unwritten, state.confirmed) = (false, false, 0, Some(now));
+        Ok(())
+    }
+
+    /// Writes a position that the server certified behind the processed one, which must be `after`. Does nothing when another
+    /// event was settled meanwhile.
+    pub(crate) async fn certify(&self, after: Option<&Bytes>, seen: Anchor) -> Result<(), CheckpointError> {
+        let mut state = self.state.lock().await;
+        if state.dirty {
+            self.write(&mut state).await?;
+        }
+        if state.committed.token.as_ref() != after {
+            return Ok(());
+        }
+        let now = Timestamp::now();
+        self.change(&state, |checkpoint| {
+            checkpoint.seen = Some(seen.clone());
+            checkpoint.heartbeat = Some(now);
+            match after {
+                Some(token) => checkpoint.metadata.insert(SEEN_AFTER.into(), text_of(token)),
+                None => checkpoint.metadata.remove(SEEN_AFTER),
+            };
+        })
+        .await?;
+        state.confirmed = Some(now);
+        Ok(())
+    }
+
+    /// Replaces both anchors by a start position: at the first start, or after the history was lost. Everything that was
+    /// delivered is settled.
+    pub(crate) async fn start_at(&self, fresh: Anchor) -> Result<(), CheckpointError> {
+        let mut state = self.state.lock().await;
+        let now = Timestamp::now();
+        self.change(&state, |checkpoint| {
+            checkpoint.processed = None;
+            checkpoint.seen = Some(fresh.clone());
+            checkpoint.heartbeat = Some(now);
+            for name in [OFFSET, SETTLED, SEEN_AFTER, INVALIDATED] {
+                checkpoint.metadata.remove(name);
+            }
+        })
+        .await?;
+        self.reset(&mut state, Progress::default(), Some(now));
+        Ok(())
+    }
+
+    /// Notes that the stream ends with the processed event.
+    pub(crate) async fn invalidated(&self) -> Result<(), CheckpointError> {
+        let mut state = self.state.lock().await;
+        if state.dirty {
+            self.write(&mut state).await?;
+        }
+        self.change(&state, |checkpoint| {
+            checkpoint.metadata.insert(INVALIDATED.into(), "true".into());
+        })
+        .await
+        .map(drop)
+    }
+
+    /// When a position to resume from was last written.
+    pub(crate) async fn confirmed(&self) -> Option<Timestamp> {
+        self.state.lock().await.confirmed
+    }
+
+    /// Returns when a newer leader was found.
+    pub(crate) async fn fenced(&self) {
+        self.fenced.notified().await;
+    }
+
+    /// Changes the checkpoint by compare-and-set, unless a newer leader has claimed it.
+    async fn change(
+        &self,
+        state: &State,
+        mut change: impl FnMut(&mut Checkpoint) + Send,
+    ) -> Result<Checkpoint, CheckpointError> {
+        let mut reading = self.store.read(Checkpoint::SPACE, &self.name).await?;
+        loop {
+            let found = reading.found.as_ref();
+            let known = found.map(|found| Checkpoint::from_value(&found.value, "checkpoint")).transpose()?;
+            let mut checkpoint = known.unwrap_or_default();
+            if fence_of(&checkpoint) > state.fence {
+                self.fenced.notify_one();
+                return Err(CheckpointError::Fenced);
+            }
+            change(&mut checkpoint);
+            checkpoint.instance = Some(self.instance.clone());
+            checkpoint.metadata.insert(FENCE.into(), state.fence.to_string());
+            let expect = found.map_or(Expect::Absent, |found| Expect::Version(found.version));
+            let value = checkpoint.to_value()?;
+            match self.store.write(Checkpoint::SPACE, &self.name, expect, Some(value), None).await? {
+                Written::Done => return Ok(checkpoint),
+                Written::Conflict(now) => reading = now,
+            }
+        }
+    }
+
+    /// The time without events after which the seen position is written; `None` for never.
+    pub(crate) fn idle_heartbeat(&self) -> Option<Duration> {
+        Some(self.options.idle_heartbeat).filter(|interval| !interval.is_zero())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lazaret_core::store::Checkpoints;
+    use lazaret_memory::MemoryStore;
+
+    use super::*;
+
+    fn writer(store: &Arc<MemoryStore>, every: u32) -> CheckpointWriter {
+        let options = CheckpointOptions { every, ..CheckpointOptions::default() };
+        CheckpointWriter::new(store.clone(), "orders".into(), "a".into(), options)
+    }
+
+    fn progress(token: &'static str, offset: u64) -> Progress {
+        Progress { token: Some(token.into()), offset, settled: vec![] }
+    }
+
+    fn anchor(token: &'static str) -> Anchor {
+        Anchor { token: token.into(), at: Timestamp::UNIX_EPOCH }
+    }
+
+    async fn stored(store: &MemoryStore) -> Checkpoint {
+        store.load("orders").await.unwrap().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_position_is_written_every_n_events_and_at_the_flush() {
+        let store = Arc::new(MemoryStore::default());
+        let writer = writer(&store, 3);
+        writer.claim(1, 1).await.unwrap();
+        writer.settle(1, progress("t2", 2), 2).await.unwrap();
+        assert_eq!(stored(&store).await.processed, None);
+        writer.settle(1, progress("t3", 3), 1).await.unwrap();
+        assert_eq!(&stored(&store).await.processed.unwrap().token[..], b"t3");
+        writer.settle(1, progress("t4", 4), 1).await.unwrap();
+        assert_eq!(&stored(&store).await.processed.unwrap().token[..], b"t3");
+        writer.flush().await.unwrap();
+        assert_eq!(Progress::of(&stored(&store).await), progress("t4", 4));
+    }
+
+    #[tokio::test]
+    async fn a_late_leader_cannot_move_the_checkpoint() {
+        // I6
+        let store = Arc::new(MemoryStore::default());
+        let (old, new) = (writer(&store, 1), writer(&store, 1));
+        old.claim(1, 1).await.unwrap();
+        old.settle(1, progress("t1", 1), 1).await.unwrap();
+        let seen = new.claim(1, 2).await.unwrap();
+        assert_eq!(&seen.processed.unwrap().token[..], b"t1");
+        let late = old.settle(1, progress("t9", 9), 1).await;
+        assert!(matches!(late, Err(CheckpointError::Fenced)));
+        assert!(matches!(old.certify(None, anchor("s")).await, Err(CheckpointError::Fenced)));
+        assert!(matches!(old.start_at(anchor("s")).await, Err(CheckpointError::Fenced)));
+        tokio::time::timeout(Duration::from_secs(10), old.fenced()).await.expect("it learns of it");
+        assert_eq!(Progress::of(&stored(&store).await), progress("t1", 1));
+    }
+
+    #[tokio::test]
+    async fn a_commit_of_an_earlier_assignment_is_ignored() {
+        let store = Arc::new(MemoryStore::default());
+        let writer = writer(&store, 1);
+        writer.claim(1, 1).await.unwrap();
+        writer.claim(2, 1).await.unwrap();
+        writer.settle(1, progress("t1", 1), 1).await.unwrap();
+        assert_eq!(stored(&store).await.processed, None);
+    }
+
+    #[tokio::test]
+    async fn the_anchors_do_not_overwrite_each_other() {
+        let store = Arc::new(MemoryStore::default());
+        let writer = writer(&store, 1);
+        writer.claim(1, 1).await.unwrap();
+        writer.start_at(anchor("s0")).await.unwrap();
+        assert!(is_seen_after_processed(&stored(&store).await));
+        let beyond = Progress { settled: vec![7..=8], ..progress("t1", 1) };
+        writer.settle(1, beyond.clone(), 1).await.unwrap();
+        let checkpoint = stored(&store).await;
+        assert_eq!(
+            (&checkpoint.seen.clone().unwrap().token[..], Progress::of(&checkpoint)),
+            (&b"s0"[..], beyond)
+        );
+        assert!(!is_seen_after_processed(&checkpoint), "an event lies between");
+        writer.certify(Some(&"t1".into()), anchor("s1")).await.unwrap();
+        assert!(is_seen_after_processed(&stored(&store).await));
+    }
+
+    #[tokio::test]
+    async fn a_certified_position_is_written_only_behind_the_processed_one() {
+        // I1
+        let store = Arc::new(MemoryStore::default());
+        let writer = writer(&store, 10);
+        writer.claim(1, 1).await.unwrap();
+        writer.settle(1, progress("t1", 1), 1).await.unwrap();
+        writer.certify(None, anchor("s0")).await.unwrap();
+        let checkpoint = stored(&store).await;
+        assert_eq!(checkpoint.seen, None, "another event was settled meanwhile");
+        assert_eq!(&checkpoint.processed.unwrap().token[..], b"t1", "the processed one goes first");
+        writer.certify(Some(&"t1".into()), anchor("s1")).await.unwrap();
+        assert_eq!(&stored(&store).await.seen.unwrap().token[..], b"s1");
+    }
+
+    #[tokio::test]
+    async fn an_invalidation_is_kept_until_the_stream_goes_on() {
+        let store = Arc::new(MemoryStore::default());
+        let writer = writer(&store, 1);
+        writer.claim(1, 1).await.unwrap();
+        writer.settle(1, progress("t1", 1), 1).await.unwrap();
+        writer.invalidated().await.unwrap();
+        assert!(is_invalidated(&stored(&store).await));
+        writer.settle(1, progress("t2", 2), 1).await.unwrap();
+        assert!(!is_invalidated(&stored(&store).await));
+    }
+}

@@ -1,0 +1,292 @@
+//! Errors of a change stream: their classes, and what a person can do about each.
+
+use std::fmt;
+
+use lazaret_core::source::SourceError;
+use mongodb::error::{Error as DriverError, ErrorKind};
+
+/// The class of an error of the server or the driver. It decides what the source does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorClass {
+    /// The oplog no longer holds the events behind the position.
+    HistoryLost,
+    /// The server does not accept the resume token: it belongs to another stream, or was made by another pipeline.
+    TokenRefused,
+    /// Wrong credentials, or missing rights. The history is not lost.
+    Unauthorized,
+    /// A standalone server: it has no oplog.
+    NotAReplicaSet,
+    /// The server refuses the pipeline or an option.
+    InvalidPipeline,
+    /// An event is larger than 16 MB.
+    EventTooLarge,
+    /// A document or pre-image is `required`, and the server has none.
+    ImageMissing,
+    /// The cursor or its server is gone, or another server became primary. The stream resumes.
+    Resumable,
+    /// No connection to the server.
+    Network,
+    /// An error of the server that this version does not know. The stream resumes, with a growing delay.
+    Unknown,
+    /// The stream cannot continue.
+    Fatal,
+}
+
+impl ErrorClass {
+    /// Returns whether another attempt may help.
+    pub const fn is_temporary(self) -> bool {
+        matches!(self, Self::Resumable | Self::Network | Self::Unknown)
+    }
+
+    /// Returns whether the position is of no use any more.
+    pub const fn is_position_refused(self) -> bool {
+        matches!(self, Self::HistoryLost | Self::TokenRefused)
+    }
+
+    /// Says what a person can do.
+    const fn advice(self) -> &'static str {
+        match self {
+            Self::HistoryLost => {
+                "the oplog no longer holds the events behind the checkpoint, so some of them cannot be read; enlarge the \
+                 oplog, then set `on-history-lost: from-oplog-start` to read what is left, or `from-now` to skip it"
+            }
+            Self::TokenRefused => {
+                "the server does not accept the stored resume token: the collection, the pipeline or the cluster differs \
+                 from what made it; restore them, or choose where to go on with `on-history-lost`"
+            }
+            Self::Unauthorized => {
+                "the user may not read the change stream; check the credentials, and grant `find` and `changeStream` on \
+                 what is watched; nothing is lost, the checkpoint stays"
+            }
+            Self::NotAReplicaSet => {
+                "the server has no oplog, because it is not a member of a replica set; start it with `--replSet`, and run \
+                 `rs.initiate()`; a single member is enough"
+            }
+            Self::InvalidPipeline => "the server refuses the pipeline or an option of the stream; correct it",
+            Self::EventTooLarge => {
+                "an event is larger than 16 MB; remove fields with a `$project` or `$unset` stage in the pipeline, or do \
+                 not request full documents"
+            }
+            Self::ImageMissing => {
+                "a document image is `required`, and the server does not have it; enable `changeStreamPreAndPostImages` \
+                 on the collection, or use `when-available`"
+            }
+            Self::Resumable => "the server ended the cursor, as after an election or a migration; resuming",
+            Self::Network => {
+                "no connection to the server; check the address, the network and the server; retrying"
+            }
+            Self::Unknown => "the server reported an error; resuming, with a growing delay",
+            Self::Fatal => "the stream cannot continue",
+        }
+    }
+}
+
+/// What is known about an error, without the driver's types.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Symptom {
+    /// The server's error code.
+    pub(crate) code: Option<i32>,
+    /// The server labels the error as resumable.
+    pub(crate) resumable: bool,
+    /// Where the error came from.
+    pub(crate) origin: Origin,
+}
+
+/// Where an error came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Origin {
+    #[default]
+    Server,
+    Authentication,
+    Network,
+    /// The URI or an option is invalid.
+    Argument,
+    /// An event had no resume token.
+    Token,
+    Other,
+}
+
+/// Decides the class of an error.
+pub(crate) fn classify(symptom: &Symptom) -> ErrorClass {
+    match symptom.origin {
+        Origin::Authentication => return ErrorClass::Unauthorized,
+        Origin::Argument | Origin::Token => return ErrorClass::Fatal,
+        Origin::Network => return ErrorClass::Network,
+        Origin::Server | Origin::Other => {}
+    }
+    match symptom.code {
+        // ChangeStreamHistoryLost, CappedPositionLost, ChangeStreamFatalError, and the codes before MongoDB 4.4.
+        Some(286 | 136 | 280 | 40576 | 40585 | 40615 | 50811) => ErrorClass::HistoryLost,
+        // InvalidResumeToken, and tokens of another format.
+        Some(260 | 40647 | 40648 | 40649 | 50795) => ErrorClass::TokenRefused,
+        // Unauthorized, UserNotFound, AuthenticationFailed, and Atlas.
+        Some(13 | 11 | 18 | 8000) => ErrorClass::Unauthorized,
+        Some(40573 | 76) => ErrorClass::NotAReplicaSet,
+        Some(10334) => ErrorClass::EventTooLarge,
+        // NoMatchingDocument, ChangeStreams with required images.
+        Some(47 | 51770 | 6908901) => ErrorClass::ImageMissing,
+        _ if symptom.resumable => ErrorClass::Resumable,
+        // CursorNotFound, CursorKilled, elections, shutdowns, stale routing, time limits, a database that does not exist yet.
+        Some(
+            43 | 237 | 10107 | 13435 | 11600 | 11601 | 11602 | 91 | 189 | 10058 | 216 | 133 | 262 | 50 | 112
+            | 63 | 150 | 13388 | 234 | 117 | 26 | 175,
+        ) => ErrorClass::Resumable,
+        // HostUnreachable, HostNotFound, NetworkTimeout, SocketException.
+        Some(6 | 7 | 89 | 9001) => ErrorClass::Network,
+        // BadValue, FailedToParse, TypeMismatch, IllegalOperation, InvalidOptions, InvalidNamespace, CommandNotSupported,
+        // and stages or fields that the server does not know.
+        Some(2 | 9 | 14 | 20 | 72 | 73 | 115 | 40324 | 40415 | 40602 | 15983 | 16436 | 16020) => {
+            ErrorClass::InvalidPipeline
+        }
+        _ => ErrorClass::Unknown,
+    }
+}
+
+fn symptom(error: &DriverError) -> Symptom {
+    let resumable = error.contains_label("ResumableChangeStreamError");
+    let (code, origin) = match error.kind.as_ref() {
+        ErrorKind::Command(command) => (Some(command.code), Origin::Server),
+        ErrorKind::Authentication { .. } => (None, Origin::Authentication),
+        ErrorKind::Io(_)
+        | ErrorKind::ServerSelection { .. }
+        | ErrorKind::ConnectionPoolCleared { .. }
+        | ErrorKind::DnsResolve { .. } => (None, Origin::Network),
+        ErrorKind::InvalidArgument { .. }
+        | ErrorKind::InvalidTlsConfig { .. }
+        | ErrorKind::IncompatibleServer { .. } => (None, Origin::Argument),
+        ErrorKind::MissingResumeToken => (None, Origin::Token),
+        _ => (None, Origin::Other),
+    };
+    Symptom { code, resumable, origin }
+}
+
+/// An error of the stream, with its class.
+#[derive(Debug)]
+pub(crate) struct StreamError {
+    pub(crate) class: ErrorClass,
+    /// What failed, in the words of the server or the driver.
+    pub(crate) detail: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl StreamError {
+    pub(crate) fn new(class: ErrorClass, detail: impl Into<String>) -> Self {
+        Self { class, detail: detail.into(), source: None }
+    }
+}
+
+impl fmt::Display for StreamError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.class.advice(), self.detail)
+    }
+}
+
+impl From<DriverError> for StreamError {
+    fn from(error: DriverError) -> Self {
+        let detail = match error.kind.as_ref() {
+            ErrorKind::Command(command) => {
+                format!("{} (code {} {})", command.message, command.code, command.code_name)
+            }
+            kind => kind.to_string(),
+        };
+        Self { class: classify(&symptom(&error)), detail, source: Some(Box::new(error)) }
+    }
+}
+
+impl StreamError {
+    /// The error for the engine, with the name of the stream.
+    pub(crate) fn into_source_error(self, stream: &str) -> SourceError {
+        let text = format!("change stream {stream}: {self}");
+        let error = match self.class.is_temporary() {
+            true => SourceError::temporary(text),
+            false => SourceError::permanent(text),
+        };
+        match self.source {
+            Some(source) => error.with_source(source),
+            None => error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(code: i32) -> ErrorClass {
+        classify(&Symptom { code: Some(code), ..Symptom::default() })
+    }
+
+    #[test]
+    fn lost_history_is_told_from_missing_rights() {
+        for lost in [286, 136, 280, 40615] {
+            assert_eq!(code(lost), ErrorClass::HistoryLost);
+        }
+        for denied in [13, 18] {
+            assert_eq!(code(denied), ErrorClass::Unauthorized);
+            assert!(!code(denied).is_position_refused(), "the checkpoint is still good");
+        }
+        assert_eq!(code(260), ErrorClass::TokenRefused);
+        assert!(code(260).is_position_refused() && code(286).is_position_refused());
+    }
+
+    #[test]
+    fn a_label_does_not_make_lost_history_resumable() {
+        let labelled = Symptom { code: Some(286), resumable: true, origin: Origin::Server };
+        assert_eq!(classify(&labelled), ErrorClass::HistoryLost);
+        let unknown = Symptom { code: Some(999_999), resumable: true, origin: Origin::Server };
+        assert_eq!(classify(&unknown), ErrorClass::Resumable);
+    }
+
+    #[test]
+    fn elections_killed_cursors_and_resharding_resume() {
+        for resumable in [10107, 13435, 11600, 91, 189, 43, 237, 234, 13388] {
+            assert_eq!(code(resumable), ErrorClass::Resumable);
+            assert!(code(resumable).is_temporary());
+        }
+    }
+
+    #[test]
+    fn what_no_retry_can_mend_is_permanent() {
+        let permanent = [
+            (40573, ErrorClass::NotAReplicaSet),
+            (40324, ErrorClass::InvalidPipeline),
+            (10334, ErrorClass::EventTooLarge),
+            (47, ErrorClass::ImageMissing),
+        ];
+        for (number, class) in permanent {
+            assert_eq!(code(number), class);
+            assert!(!class.is_temporary());
+        }
+    }
+
+    #[test]
+    fn an_unknown_error_is_retried_and_never_taken_for_lost_history() {
+        // I1
+        assert_eq!(code(123_456), ErrorClass::Unknown);
+        assert!(ErrorClass::Unknown.is_temporary() && !ErrorClass::Unknown.is_position_refused());
+        let other = Symptom { origin: Origin::Other, ..Symptom::default() };
+        assert_eq!(classify(&other), ErrorClass::Unknown);
+    }
+
+    #[test]
+    fn errors_without_a_code_are_classified_by_their_origin() {
+        let of = |origin| classify(&Symptom { origin, ..Symptom::default() });
+        assert_eq!(of(Origin::Network), ErrorClass::Network);
+        assert_eq!(of(Origin::Authentication), ErrorClass::Unauthorized);
+        assert_eq!(of(Origin::Argument), ErrorClass::Fatal);
+        assert_eq!(of(Origin::Token), ErrorClass::Fatal);
+    }
+
+    #[test]
+    fn an_error_names_the_stream_the_remedy_and_the_cause() {
+        let error = StreamError::new(ErrorClass::HistoryLost, "resume point gone (code 286)");
+        let error = error.into_source_error("orders");
+        let text = error.to_string();
+        assert!(
+            text.contains("orders") && text.contains("on-history-lost") && text.contains("code 286"),
+            "{text}"
+        );
+        assert!(!error.is_temporary());
+    }
+}

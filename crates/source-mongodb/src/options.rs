@@ -1,0 +1,379 @@
+//! The options of a change stream source.
+
+use std::time::Duration;
+
+use bson::Document;
+use lazaret_core::source::SourceError;
+use lazaret_core::{Operation, StreamName};
+use mongodb::Client;
+
+use crate::pipeline;
+
+/// The options of a [`MongoSource`](crate::MongoSource).
+///
+/// ```
+/// use lazaret_source_mongodb::{FullDocument, MongoSourceOptions};
+/// let options = MongoSourceOptions {
+///     full_document: FullDocument::UpdateLookup,
+///     ..MongoSourceOptions::collection("mongodb://127.0.0.1:27017", "shop", "orders")
+/// };
+/// assert_eq!(options.stream.as_str(), "orders");
+/// assert!(options.validate().is_ok());
+/// ```
+#[derive(Clone, Debug)]
+pub struct MongoSourceOptions {
+    /// The server.
+    pub server: Server,
+    /// The name of the stream. Messages carry it, and checkpoints and leases are stored under it.
+    pub stream: StreamName,
+    /// The database; `None` watches the whole deployment.
+    pub database: Option<String>,
+    /// The collection; `None` watches the whole database.
+    pub collection: Option<String>,
+    /// Stages that the server applies to the events. They must keep `_id`.
+    pub pipeline: Vec<Document>,
+    /// The full document of updates.
+    pub full_document: FullDocument,
+    /// The document before the change.
+    pub full_document_before_change: BeforeChange,
+    /// The operations to deliver; empty for all.
+    pub operations: Vec<Operation>,
+    /// Where to start.
+    pub start: Start,
+    /// What to do when the oplog no longer holds the events behind the checkpoint.
+    pub on_history_lost: OnHistoryLost,
+    /// What to do when the stream was invalidated, as by a drop of its collection.
+    pub on_invalidate: OnInvalidate,
+    /// When positions are written.
+    pub checkpoint: CheckpointOptions,
+    /// Which instances read the stream.
+    pub deployment: Deployment,
+    /// The times of the lease.
+    pub lease: LeaseOptions,
+    /// The name of this instance. A single leader gets a random one; all instances need one that survives restarts.
+    pub instance: Option<String>,
+    /// When a failed stream is opened again.
+    pub restart: RestartPolicy,
+    /// How long the server waits for an event before it answers with none.
+    pub max_await: Duration,
+    /// The number of events per request; the server's default when `None`.
+    pub batch_size: Option<u32>,
+}
+
+/// The server: by address, or a client that the application shares.
+#[derive(Clone, Debug)]
+pub enum Server {
+    /// A connection string.
+    Uri(String),
+    /// A client of the application.
+    Client(Client),
+}
+
+/// The full document of update events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FullDocument {
+    /// No document for updates.
+    #[default]
+    Default,
+    /// The document as it is when the event is read. It may be newer than the event, or missing.
+    UpdateLookup,
+    /// The document as the update left it, if the collection stores images.
+    WhenAvailable,
+    /// The same, and the stream fails without it.
+    Required,
+}
+
+/// The document before the change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BeforeChange {
+    /// None.
+    #[default]
+    Off,
+    /// If the collection stores images.
+    WhenAvailable,
+    /// The same, and the stream fails without it.
+    Required,
+}
+
+/// Where a stream starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// Behind the checkpoint; now if there is none.
+    #[default]
+    Resume,
+    /// Now, at every start: the checkpoint is replaced, and what happened in between is skipped.
+    Now,
+    /// Behind the checkpoint; at the oldest entry of the oplog if there is none.
+    OplogStart,
+    /// Behind the checkpoint; at this cluster time if there is none.
+    At(bson::Timestamp),
+}
+
+/// What to do when the oplog no longer holds the events behind the checkpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnHistoryLost {
+    /// Fails, and keeps the checkpoint.
+    #[default]
+    Fail,
+    /// Goes on with what happens from now. The events in between are skipped.
+    FromNow,
+    /// Goes on with the oldest entry of the oplog. Only what is gone is skipped; events may come again.
+    FromOplogStart,
+}
+
+/// What to do when the stream was invalidated: its collection was dropped or renamed, or its database dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnInvalidate {
+    /// Fails when all events before it are settled.
+    #[default]
+    Stop,
+    /// Goes on behind the invalidation, with what is created under the same name. Nothing is skipped.
+    StartAfter,
+}
+
+/// When positions are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointOptions {
+    /// The number of settled events after which the position is written, at least one.
+    pub every: u32,
+    /// The time after which a settled position is written in any case.
+    pub interval: Duration,
+    /// The time without events after which the position that the server certifies is written, so that it does not fall out of
+    /// the oplog. Zero: never.
+    pub idle_heartbeat: Duration,
+}
+
+impl Default for CheckpointOptions {
+    /// Every event, 5 s, 5 min.
+    fn default() -> Self {
+        Self { every: 1, interval: Duration::from_secs(5), idle_heartbeat: Duration::from_secs(300) }
+    }
+}
+
+/// Which instances read a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Deployment {
+    /// One at a time. The others take over when its lease ends.
+    #[default]
+    SingleLeader,
+    /// Each instance reads all events, with a checkpoint of its own. Each needs its own queue: its own consumer name, or its
+    /// own store.
+    AllInstances,
+}
+
+/// The times of the lease under which an instance reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseOptions {
+    /// How long a lease lasts without renewal.
+    pub ttl: Duration,
+    /// How often it is renewed.
+    pub renew: Duration,
+    /// How long before its end the holder stops when renewals fail.
+    pub margin: Duration,
+    /// How often an instance without the lease tries to get it.
+    pub standby: Duration,
+}
+
+impl Default for LeaseOptions {
+    /// 30 s, renewed every 8 s, given up 5 s before its end, tried every 5 s.
+    fn default() -> Self {
+        Self {
+            ttl: Duration::from_secs(30),
+            renew: Duration::from_secs(8),
+            margin: Duration::from_secs(5),
+            standby: Duration::from_secs(5),
+        }
+    }
+}
+
+/// When a failed stream is opened again.
+///
+/// The delays grow with the number of failures since the stream last made progress: an event that was read, or a later position
+/// that the server certified. A successful connection alone is no progress.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RestartPolicy {
+    /// The number of restarts without progress; 0 for no limit.
+    pub max_attempts: u32,
+    /// The delay before the first restart.
+    pub initial_delay: Duration,
+    /// The factor between delays.
+    pub multiplier: f64,
+    /// The longest delay.
+    pub max_delay: Duration,
+}
+
+impl Default for RestartPolicy {
+    /// No limit, from 1 s to 60 s, doubling.
+    fn default() -> Self {
+        Self {
+            max_attempts: 0,
+            initial_delay: Duration::from_secs(1),
+            multiplier: 2.0,
+            max_delay: Duration::from_secs(60),
+        }
+    }
+}
+
+impl RestartPolicy {
+    /// The delay before this restart, from 1; `None` when the limit is passed.
+    pub fn delay(&self, attempt: u32) -> Option<Duration> {
+        if self.max_attempts > 0 && attempt > self.max_attempts {
+            return None;
+        }
+        let exponent = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
+        let seconds = self.initial_delay.as_secs_f64() * self.multiplier.powi(exponent);
+        Some(Duration::try_from_secs_f64(seconds).map_or(self.max_delay, |delay| delay.min(self.max_delay)))
+    }
+}
+
+impl MongoSourceOptions {
+    /// The default options for a collection. The stream has the name of the collection.
+    pub fn collection(uri: impl Into<String>, database: impl Into<String>, name: impl Into<String>) -> Self {
+        let name = name.into();
+        let mut options = Self::deployment(uri, name.clone());
+        (options.database, options.collection) = (Some(database.into()), Some(name));
+        options
+    }
+
+    /// The default options for a database. The stream has the name of the database.
+    pub fn database(uri: impl Into<String>, name: impl Into<String>) -> Self {
+        let name = name.into();
+        let mut options = Self::deployment(uri, name.clone());
+        options.database = Some(name);
+        options
+    }
+
+    /// The default options for a whole deployment, with a stream of this name.
+    pub fn deployment(uri: impl Into<String>, stream: impl Into<StreamName>) -> Self {
+        Self {
+            server: Server::Uri(uri.into()),
+            stream: stream.into(),
+            database: None,
+            collection: None,
+            pipeline: Vec::new(),
+            full_document: FullDocument::default(),
+            full_document_before_change: BeforeChange::default(),
+            operations: Vec::new(),
+            start: Start::default(),
+            on_history_lost: OnHistoryLost::default(),
+            on_invalidate: OnInvalidate::default(),
+            checkpoint: CheckpointOptions::default(),
+            deployment: Deployment::default(),
+            lease: LeaseOptions::default(),
+            instance: None,
+            restart: RestartPolicy::default(),
+            max_await: Duration::from_secs(1),
+            batch_size: None,
+        }
+    }
+
+    /// The name under which the checkpoint and the lease are stored.
+    pub fn checkpoint_name(&self) -> String {
+        match (self.deployment, &self.instance) {
+            (Deployment::AllInstances, Some(instance)) => format!("{}@{instance}", self.stream),
+            _ => self.stream.to_string(),
+        }
+    }
+
+    /// Checks the options without a connection.
+    ///
+    /// # Errors
+    /// When a value is impossible, or the pipeline removes or changes the resume token.
+    pub fn validate(&self) -> Result<(), SourceError> {
+        self.check().map_err(|why| SourceError::permanent(format!("change stream {}: {why}", self.stream)))
+    }
+
+    fn check(&self) -> Result<(), String> {
+        pipeline::check(&self.pipeline).map_err(|error| error.to_string())?;
+        let refuse = |wrong: bool, why: &str| if wrong { Err(why.to_owned()) } else { Ok(()) };
+        refuse(self.stream.as_str().is_empty(), "the stream needs a name")?;
+        refuse(
+            self.collection.is_some() && self.database.is_none(),
+            "a collection is watched in a database; name it",
+        )?;
+        refuse(
+            self.collection.as_deref() == Some("") || self.database.as_deref() == Some(""),
+            "the name of the database or collection is empty",
+        )?;
+        refuse(self.checkpoint.every == 0, "`checkpoint.every` is 0, expected at least 1")?;
+        refuse(self.checkpoint.interval.is_zero(), "`checkpoint.interval` is 0, expected a duration")?;
+        refuse(self.operations.contains(&Operation::Other), "`other` is not an operation to select")?;
+        refuse(self.max_await.is_zero(), "`max_await` is 0, expected a duration")?;
+        let LeaseOptions { ttl, renew, margin, standby } = self.lease;
+        refuse(renew.is_zero() || standby.is_zero(), "the intervals of the lease must not be 0")?;
+        refuse(
+            renew + margin >= ttl,
+            "the lease must last longer than the renewal interval and the margin together",
+        )?;
+        let restart = &self.restart;
+        refuse(
+            !restart.multiplier.is_finite() || restart.multiplier < 1.0,
+            "`restart.multiplier` must be at least 1",
+        )?;
+        refuse(restart.initial_delay.is_zero(), "`restart.initial_delay` is 0, expected a duration")?;
+        refuse(
+            self.deployment == Deployment::AllInstances && self.instance.as_deref().is_none_or(str::is_empty),
+            "a stream that all instances read needs a name for each instance that survives restarts: set `instance`",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+
+    use super::*;
+
+    fn options() -> MongoSourceOptions {
+        MongoSourceOptions::collection("mongodb://localhost", "shop", "orders")
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_contract() {
+        let options = options();
+        assert!(options.validate().is_ok());
+        assert_eq!(options.start, Start::Resume);
+        assert_eq!(options.on_history_lost, OnHistoryLost::Fail);
+        assert_eq!(options.deployment, Deployment::SingleLeader);
+        assert_eq!((options.checkpoint.every, options.checkpoint.interval.as_secs()), (1, 5));
+        assert_eq!(options.checkpoint.idle_heartbeat.as_secs(), 300);
+    }
+
+    #[test]
+    fn impossible_options_are_refused() {
+        type Change = fn(&mut MongoSourceOptions);
+        let wrong: [(&str, Change); 8] = [
+            ("`_id`", |o| o.pipeline = vec![doc! { "$unset": "_id" }]),
+            ("in a database", |o| o.database = None),
+            ("is empty", |o| o.collection = Some(String::new())),
+            ("at least 1", |o| o.checkpoint.every = 0),
+            ("longer than", |o| o.lease.renew = o.lease.ttl),
+            ("multiplier", |o| o.restart.multiplier = 0.5),
+            ("survives restarts", |o| o.deployment = Deployment::AllInstances),
+            ("not an operation", |o| o.operations = vec![Operation::Other]),
+        ];
+        for (text, change) in wrong {
+            let mut options = options();
+            change(&mut options);
+            let error = options.validate().unwrap_err();
+            assert!(error.to_string().contains(text) && !error.is_temporary(), "{error}");
+        }
+    }
+
+    #[test]
+    fn all_instances_keep_a_checkpoint_each() {
+        let mut options = options();
+        assert_eq!(options.checkpoint_name(), "orders");
+        (options.deployment, options.instance) = (Deployment::AllInstances, Some("a".into()));
+        assert_eq!(options.checkpoint_name(), "orders@a");
+    }
+
+    #[test]
+    fn restart_delays_grow_up_to_a_limit() {
+        let policy = RestartPolicy { max_attempts: 9, ..RestartPolicy::default() };
+        let seconds: Vec<_> = (1..=9).map(|n| policy.delay(n).unwrap().as_secs()).collect();
+        assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+        assert_eq!(policy.delay(10), None);
+        assert_eq!(RestartPolicy::default().delay(u32::MAX), Some(Duration::from_secs(60)));
+    }
+}

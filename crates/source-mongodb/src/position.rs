@@ -1,0 +1,137 @@
+//! Positions in a change stream: resume tokens, cluster times, and offsets (docs/decisions/0040-change-stream-positions.md).
+
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp as ClusterTime, doc};
+use bytes::Bytes;
+
+use crate::extjson;
+
+/// A place to open a stream at, as it is stored in a checkpoint: JSON of a resume token, or of a cluster time.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum StreamPosition {
+    /// Behind the event with this resume token.
+    After(Document),
+    /// At this cluster time.
+    At(ClusterTime),
+}
+
+const OPERATION_TIME: &str = "operationTime";
+
+impl StreamPosition {
+    /// Writes the position for a checkpoint.
+    pub(crate) fn to_bytes(&self) -> Bytes {
+        let document = match self {
+            Self::After(token) => token.clone(),
+            Self::At(time) => doc! { OPERATION_TIME: *time },
+        };
+        let raw = RawDocumentBuf::try_from(&document).unwrap_or_default();
+        match extjson::to_json(&raw) {
+            Ok(json) => json.into(),
+            Err(_) => raw.into_bytes().into(),
+        }
+    }
+
+    /// Reads a position: extended JSON, BSON, or the bare text of a token.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+        let document = match bytes.first() {
+            Some(b'{') => extjson::from_json(bytes).map_err(|error| error.to_string())?,
+            _ => match RawDocument::from_bytes(bytes) {
+                Ok(raw) => Document::try_from(raw).map_err(|error| error.to_string())?,
+                Err(error) => match std::str::from_utf8(bytes) {
+                    Ok(hex) if !hex.is_empty() && hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+                        doc! { "_data": hex }
+                    }
+                    _ => return Err(error.to_string()),
+                },
+            },
+        };
+        match document.get(OPERATION_TIME) {
+            Some(Bson::Timestamp(time)) => Ok(Self::At(*time)),
+            _ if document.contains_key("_data") => Ok(Self::After(document)),
+            _ => Err("neither a resume token nor a cluster time".to_owned()),
+        }
+    }
+}
+
+/// The increments of a second that an offset distinguishes. No server makes that many.
+const INCREMENT_BITS: u32 = 31;
+
+/// The offset of an event: its cluster time, in 63 bits, so that every store can keep it as a signed number.
+pub(crate) fn offset_of(time: ClusterTime) -> u64 {
+    let increment = u64::from(time.increment).min((1 << INCREMENT_BITS) - 1);
+    u64::from(time.time) << INCREMENT_BITS | increment
+}
+
+/// The cluster time in a resume token, for events whose pipeline removed the field. Tokens begin with the type of a timestamp
+/// and its eight bytes, in all versions since MongoDB 4.0.7.
+pub(crate) fn time_of_token(data: &str) -> Option<ClusterTime> {
+    let digits = data.strip_prefix("82")?;
+    let number = |range| u32::from_str_radix(digits.get(range)?, 16).ok();
+    Some(ClusterTime { time: number(0..8)?, increment: number(8..16)? })
+}
+
+/// The cluster time that follows this one.
+pub(crate) fn next_time(time: ClusterTime) -> ClusterTime {
+    match time.increment.checked_add(1) {
+        Some(increment) => ClusterTime { increment, ..time },
+        None => ClusterTime { time: time.time.saturating_add(1), increment: 0 },
+    }
+}
+
+/// The wall time of a cluster time.
+pub(crate) fn wall_time(time: ClusterTime) -> jiff::Timestamp {
+    jiff::Timestamp::from_second(i64::from(time.time)).unwrap_or(jiff::Timestamp::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_position_comes_back() {
+        let token = StreamPosition::After(doc! { "_data": "8263", "_typeBits": Bson::Null });
+        let time = StreamPosition::At(ClusterTime { time: 7, increment: 9 });
+        for position in [token, time] {
+            assert_eq!(StreamPosition::from_bytes(&position.to_bytes()), Ok(position));
+        }
+        assert_eq!(&StreamPosition::After(doc! { "_data": "82" }).to_bytes()[..], br#"{"_data":"82"}"#);
+    }
+
+    #[test]
+    fn tokens_of_other_tools_are_read() {
+        let token = doc! { "_data": "826AFB" };
+        let raw = RawDocumentBuf::try_from(&token).unwrap();
+        for bytes in [raw.as_bytes(), b"826AFB", br#"{ "_data" : "826AFB" }"#] {
+            assert_eq!(StreamPosition::from_bytes(bytes), Ok(StreamPosition::After(token.clone())));
+        }
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        for bytes in [&b""[..], b"{}", b"{", b"hello", br#"{"version":2,"offset":1}"#, b"\x05\0\0\0\0"] {
+            assert!(StreamPosition::from_bytes(bytes).is_err(), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn offsets_are_ordered_as_cluster_times_and_fit_a_signed_number() {
+        // I1: the engine compares them, and stores keep them as signed numbers.
+        let at = |time, increment| offset_of(ClusterTime { time, increment });
+        assert!(at(1, 5) < at(1, 6) && at(1, u32::MAX) < at(2, 0));
+        assert!(i64::try_from(at(u32::MAX, u32::MAX)).is_ok());
+    }
+
+    #[test]
+    fn the_time_in_a_token_is_read() {
+        let time = ClusterTime { time: 0x6afb_78b2, increment: 0x16 };
+        assert_eq!(time_of_token("826AFB78B2000000162B0429296E1404"), Some(time));
+        for other in ["", "82", "6afb78b200000016", "82zzzzzzzz00000001"] {
+            assert_eq!(time_of_token(other), None);
+        }
+    }
+
+    #[test]
+    fn the_next_time_is_later() {
+        let time = ClusterTime { time: 1, increment: u32::MAX };
+        assert_eq!(next_time(time), ClusterTime { time: 2, increment: 0 });
+    }
+}

@@ -1,0 +1,476 @@
+//! Reads the stream: finds the position, delivers events in order, certifies idle positions, and restarts after errors.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use bson::{Document, RawDocumentBuf};
+use bytes::Bytes;
+use futures_util::poll;
+use jiff::Timestamp;
+use lazaret_core::store::{Anchor, Checkpoint};
+use lazaret_core::{Message, Operation};
+use mongodb::change_stream::ChangeStream;
+use tokio::time::Instant;
+
+use crate::checkpoint::{CheckpointError, Progress};
+use crate::context::{Batch, Context};
+use crate::error::{ErrorClass, StreamError};
+use crate::event::{MessageFactory, ReadEvent};
+use crate::options::{OnHistoryLost, OnInvalidate, Start};
+use crate::position::{StreamPosition, time_of_token, wall_time};
+use crate::resume::{AnchorKind, Candidate, candidates};
+use crate::status::{OplogWindow, StreamState};
+use crate::stream::{Connection, OpenAt};
+
+/// The number of messages of a batch at most.
+const BATCH: usize = 256;
+/// A server that answers sooner than this did not wait for events.
+const ANSWERED_AT_ONCE: Duration = Duration::from_millis(10);
+/// The pause before such a server is asked again.
+const POLL: Duration = Duration::from_millis(20);
+/// How long a request may take beyond the time that the server waits for events.
+const REQUEST_LIMIT: Duration = Duration::from_secs(60);
+/// How often the oplog is looked at.
+const OPLOG_INTERVAL: Duration = Duration::from_secs(60);
+/// The pause after a heartbeat that could not be written.
+const HEARTBEAT_RETRY: Duration = Duration::from_secs(5);
+
+/// Reads the stream for one assignment.
+pub(crate) struct Reader {
+    context: Context,
+    generation: u64,
+    factory: MessageFactory,
+    connection: Option<Connection>,
+    /// The positions to try, in order. After the first event it is the last one that was read.
+    candidates: Vec<Candidate>,
+    /// Ignores the checkpoint and starts now.
+    start_now: bool,
+    /// The token of the last event that was delivered, or the one that the stream resumed from.
+    tail: Option<Bytes>,
+    last_offset: u64,
+    /// The position that the server certified last.
+    certified: Option<Document>,
+    /// The stream made progress since the last restart.
+    progressed: bool,
+    /// When something was last read or certified durably.
+    active: Instant,
+    oplog_at: Option<Instant>,
+}
+
+impl Reader {
+    pub(crate) fn new(
+        context: Context,
+        generation: u64,
+        checkpoint: &Checkpoint,
+        start_now: bool,
+    ) -> Result<Self, StreamError> {
+        let candidates = candidates(checkpoint).map_err(|why| {
+            let name = context.options.checkpoint_name();
+            StreamError::new(
+                ErrorClass::Fatal,
+                format!("the checkpoint {name} does not belong to a change stream: {why}"),
+            )
+        })?;
+        let progress = Progress::of(checkpoint);
+        let factory = MessageFactory {
+            stream: context.options.stream.clone(),
+            database: context.options.database.clone(),
+            collection: context.options.collection.clone(),
+        };
+        Ok(Self {
+            context,
+            generation,
+            factory,
+            connection: None,
+            candidates,
+            start_now,
+            tail: progress.token,
+            last_offset: progress.offset,
+            certified: None,
+            progressed: false,
+            active: Instant::now(),
+            oplog_at: None,
+        })
+    }
+
+    /// Reads until an error that no restart can mend.
+    pub(crate) async fn run(mut self) -> StreamError {
+        let mut attempt = 0;
+        loop {
+            let error = self.session().await;
+            if std::mem::take(&mut self.progressed) {
+                attempt = 0;
+            }
+            attempt += 1;
+            let delay = self.context.options.restart.delay(attempt).filter(|_| error.class.is_temporary());
+            let Some(delay) = delay else { return error };
+            let (class, text) = (error.class, error.to_string());
+            tracing::warn!(
+                stream = %self.context.options.stream, attempt, error = text, "change stream failed, restarting"
+            );
+            self.context.set_state(StreamState::Restarting { attempt, class, error: text });
+            self.context.report(error);
+            tokio::time::sleep(delay).await;
+        }
+    }
+
+    /// Opens the stream and reads it until an error.
+    async fn session(&mut self) -> StreamError {
+        match self.try_session().await {
+            Ok(never) => match never {},
+            Err(error) => error,
+        }
+    }
+
+    async fn try_session(&mut self) -> Result<Infallible, StreamError> {
+        let mut stream = match self.establish().await {
+            Err(error) if error.class.is_position_refused() => self.recover(error).await?,
+            other => other?,
+        };
+        self.context.set_state(StreamState::Reading);
+        loop {
+            match self.read(&mut stream).await {
+                Ok(()) => {}
+                // The position may be refused only by the first request. The next session tries the others, or recovers.
+                Err(error) if error.class.is_position_refused() && self.candidates.len() > 1 => {
+                    self.candidates.remove(0);
+                    stream = self.establish().await?;
+                }
+                Err(error) if error.class.is_position_refused() => stream = self.recover(error).await?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn connection(&mut self) -> Result<&Connection, StreamError> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => Connection::new(&self.context.options).await?,
+        };
+        Ok(self.connection.insert(connection))
+    }
+
+    /// Opens the stream at the first position that the server accepts.
+    async fn establish(&mut self) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
+        if std::mem::take(&mut self.start_now) {
+            let opened = self.start_now().await;
+            // Not started yet.
+            self.start_now = opened.is_err();
+            return opened;
+        }
+        let mut refused = None;
+        while let Some(candidate) = self.candidates.first().cloned() {
+            let at = match candidate.after_invalidation {
+                false => OpenAt::Position(&candidate.position),
+                true if self.context.options.on_invalidate == OnInvalidate::StartAfter => {
+                    OpenAt::StartAfter(&candidate.position)
+                }
+                true => return Err(invalidated()),
+            };
+            match self.connection().await?.open(at).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) if error.class.is_position_refused() => {
+                    if candidate.kind == AnchorKind::Seen && self.candidates.len() > 1 {
+                        self.decide(format!(
+                            "the seen position was refused ({}), trying the processed one",
+                            error.detail
+                        ));
+                    }
+                    refused = Some(error);
+                    if self.candidates.len() == 1 {
+                        break;
+                    }
+                    self.candidates.remove(0);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        match refused {
+            Some(error) => Err(error),
+            None => self.first_start().await,
+        }
+    }
+
+    /// Starts a stream that has no checkpoint.
+    async fn first_start(&mut self) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
+        match self.context.options.start {
+            Start::Resume | Start::Now => self.start_now().await,
+            Start::OplogStart => self.start_at_oplog_start().await,
+            Start::At(time) => self.start_at(StreamPosition::At(time)).await,
+        }
+    }
+
+    /// Starts with what happens from now. A checkpoint exists before the first event is delivered, so that a crash before the
+    /// first commit loses nothing (I1).
+    async fn start_now(&mut self) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
+        let connection = self.connection().await?;
+        let stream = connection.open(OpenAt::Now).await?;
+        // Only a server that certifies positions gives one before the first event.
+        if let Some(token) = stream.resume_token().and_then(|token| token_document(&token)) {
+            self.save_start(StreamPosition::After(token)).await?;
+            return Ok(stream);
+        }
+        drop(stream);
+        let time = self.connection().await?.now().await?;
+        self.start_at(StreamPosition::At(time)).await
+    }
+
+    async fn start_at_oplog_start(&mut self) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
+        let time = self.connection().await?.oplog_start().await?;
+        self.start_at(StreamPosition::At(time)).await
+    }
+
+    async fn start_at(
+        &mut self,
+        position: StreamPosition,
+    ) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
+        let stream = self.connection().await?.open(OpenAt::Position(&position)).await?;
+        self.save_start(position).await?;
+        Ok(stream)
+    }
+
+    async fn save_start(&mut self, position: StreamPosition) -> Result<(), StreamError> {
+        let anchor = anchor(&position);
+        let at = anchor.at;
+        let written = self.context.writer.start_at(anchor).await;
+        self.written(written).await?;
+        self.tail = None;
+        self.candidates = vec![Candidate { position, kind: AnchorKind::Seen, after_invalidation: false }];
+        self.context.status.send_modify(|status| status.token_at = Some(at));
+        Ok(())
+    }
+
+    /// Decides where to go on when the server refused the position.
+    async fn recover(&mut self, error: StreamError) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
+        let from = match self.context.options.on_history_lost {
+            OnHistoryLost::Fail => return Err(error),
+            OnHistoryLost::FromNow => "from now; the events in between are skipped",
+            OnHistoryLost::FromOplogStart => "at the oldest entry of the oplog; older events are lost",
+        };
+        // What was delivered is settled first: a commit of it must not bring the refused position back.
+        self.context.writer.until_settled(self.tail.as_ref()).await;
+        self.decide(format!("the position was refused ({}); going on {from}", error.detail));
+        match self.context.options.on_history_lost {
+            OnHistoryLost::FromOplogStart => self.start_at_oplog_start().await,
+            OnHistoryLost::FromNow | OnHistoryLost::Fail => self.start_now().await,
+        }
+    }
+
+    /// Reads until the server answers with no event, or the stream ends.
+    async fn read(&mut self, stream: &mut ChangeStream<RawDocumentBuf>) -> Result<(), StreamError> {
+        let limit = self.context.options.max_await + REQUEST_LIMIT;
+        let mut messages = Vec::new();
+        loop {
+            let asked = Instant::now();
+            let answer = {
+                let next = tokio::time::timeout(limit, stream.next_if_any());
+                tokio::pin!(next);
+                match poll!(next.as_mut()) {
+                    std::task::Poll::Ready(answer) => answer,
+                    std::task::Poll::Pending => {
+                        // A request is under way: what was read goes on meanwhile.
+                        self.deliver(&mut messages).await;
+                        next.await
+                    }
+                }
+            };
+            let answer = answer.map_err(|_| {
+                StreamError::new(ErrorClass::Network, format!("the server did not answer within {limit:?}"))
+            })??;
+            let Some(raw) = answer else {
+                self.deliver(&mut messages).await;
+                return self.idle(stream, asked).await;
+            };
+            let event = self.factory.message(raw, self.last_offset).ok_or_else(|| {
+                StreamError::new(
+                    ErrorClass::Fatal,
+                    "an event has no resume token; does the pipeline remove `_id`?",
+                )
+            })?;
+            if let Some(token) = self.take(event, &mut messages) {
+                self.deliver(&mut messages).await;
+                return self.invalidate(token, stream).await;
+            }
+            if messages.len() >= BATCH {
+                self.deliver(&mut messages).await;
+            }
+        }
+    }
+
+    /// Takes an event into the batch if its operation is selected. Returns the token of an invalidation.
+    fn take(&mut self, event: ReadEvent, messages: &mut Vec<Message>) -> Option<Document> {
+        let ReadEvent { message, operation, token, cluster_time } = event;
+        self.last_offset = message.position.offset;
+        self.progressed = true;
+        self.active = Instant::now();
+        let position = StreamPosition::After(token.clone());
+        self.candidates =
+            vec![Candidate { position, kind: AnchorKind::Processed, after_invalidation: false }];
+        self.context.status.send_modify(|status| {
+            status.events += 1;
+            status.last_event_at = cluster_time.map(wall_time).or(status.last_event_at);
+        });
+        let selected = &self.context.options.operations;
+        let is_end = operation == Operation::Invalidate;
+        // The end of a stream is always delivered: its checkpoint is the position to start after.
+        if selected.is_empty() || selected.contains(&operation) || is_end {
+            self.tail = message.position.token.clone();
+            messages.push(message);
+        }
+        is_end.then_some(token)
+    }
+
+    /// Passes a batch on. Waits while the source is paused.
+    async fn deliver(&self, messages: &mut Vec<Message>) {
+        if !messages.is_empty() {
+            let batch = Batch { generation: self.generation, messages: std::mem::take(messages) };
+            // The receiver lives as long as the source.
+            let _ = self.context.batches.send(batch).await;
+        }
+    }
+
+    /// The stream ended with an invalidation. Waits until it is settled, then starts after it, or fails.
+    async fn invalidate(
+        &mut self,
+        token: Document,
+        stream: &mut ChangeStream<RawDocumentBuf>,
+    ) -> Result<(), StreamError> {
+        self.context.set_state(StreamState::Invalidated);
+        tracing::warn!(stream = %self.context.options.stream, "change stream invalidated");
+        self.context.writer.until_settled(self.tail.as_ref()).await;
+        let written = self.context.writer.invalidated().await;
+        self.written(written).await?;
+        let position = StreamPosition::After(token);
+        self.candidates = vec![Candidate { position, kind: AnchorKind::Processed, after_invalidation: true }];
+        match self.context.options.on_invalidate {
+            OnInvalidate::Stop => Err(invalidated()),
+            OnInvalidate::StartAfter => {
+                self.decide(
+                    "the stream was invalidated by a drop or a rename; going on behind it, with what is created under the \
+                     same name"
+                        .to_owned(),
+                );
+                *stream = self.establish().await?;
+                self.context.set_state(StreamState::Reading);
+                Ok(())
+            }
+        }
+    }
+
+    /// The server has no event: its certified position is kept from time to time, so that it does not fall out of the oplog.
+    async fn idle(
+        &mut self,
+        stream: &mut ChangeStream<RawDocumentBuf>,
+        asked: Instant,
+    ) -> Result<(), StreamError> {
+        self.context.status.send_modify(|status| status.answered_at = Some(Timestamp::now()));
+        if !stream.is_alive() {
+            let why = "the server ended the stream without an event; let `invalidate` pass the pipeline";
+            return Err(StreamError::new(ErrorClass::Fatal, why));
+        }
+        if let Some(token) = stream.resume_token().and_then(|token| token_document(&token))
+            && self.certified.as_ref() != Some(&token)
+        {
+            self.progressed = true;
+            let position = StreamPosition::After(token.clone());
+            self.candidates = vec![Candidate { position, kind: AnchorKind::Seen, after_invalidation: false }];
+            self.certified = Some(token);
+        }
+        self.heartbeat().await?;
+        self.observe_oplog().await;
+        let confirmed = self.context.writer.confirmed().await;
+        self.context.status.send_if_modified(|status| {
+            let changed = confirmed.is_some() && status.token_at != confirmed;
+            status.token_at = confirmed.or(status.token_at);
+            changed
+        });
+        if asked.elapsed() < ANSWERED_AT_ONCE {
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
+
+    async fn heartbeat(&mut self) -> Result<(), StreamError> {
+        let Some(interval) = self.context.writer.idle_heartbeat() else { return Ok(()) };
+        let Some(token) = self.certified.clone() else { return Ok(()) };
+        // While an event is in flight, the position would skip it (I1).
+        if self.active.elapsed() < interval || !self.context.writer.is_settled(self.tail.as_ref()) {
+            return Ok(());
+        }
+        let anchor = anchor(&StreamPosition::After(token));
+        let written = self.context.writer.certify(self.tail.as_ref(), anchor).await;
+        match written {
+            Err(CheckpointError::Store(error)) if error.kind().is_temporary() => {
+                tracing::warn!(stream = %self.context.options.stream, %error, "idle heartbeat not written, retrying");
+                self.active =
+                    Instant::now() - interval.saturating_sub(HEARTBEAT_RETRY).min(self.active.elapsed());
+                Ok(())
+            }
+            other => {
+                self.active = Instant::now();
+                self.written(other).await
+            }
+        }
+    }
+
+    async fn observe_oplog(&mut self) {
+        if self.oplog_at.is_some_and(|at| at.elapsed() < OPLOG_INTERVAL) {
+            return;
+        }
+        self.oplog_at = Some(Instant::now());
+        let Some(connection) = &self.connection else { return };
+        // Reading the oplog needs rights that the stream does not: it is a convenience.
+        let window = match connection.oplog_window().await {
+            Ok(window) => window
+                .map(|(oldest, newest)| OplogWindow { oldest: wall_time(oldest), newest: wall_time(newest) }),
+            Err(error) => {
+                tracing::debug!(stream = %self.context.options.stream, %error, "oplog not readable");
+                None
+            }
+        };
+        self.context.status.send_modify(|status| status.oplog = window);
+    }
+
+    /// Turns the result of a write into one of the stream. A fenced reader waits: its worker drops it.
+    async fn written(&self, written: Result<(), CheckpointError>) -> Result<(), StreamError> {
+        match written {
+            Ok(()) => Ok(()),
+            Err(CheckpointError::Fenced) => std::future::pending().await,
+            Err(CheckpointError::Store(error)) => {
+                let class = match error.kind().is_temporary() {
+                    true => ErrorClass::Unknown,
+                    false => ErrorClass::Fatal,
+                };
+                Err(StreamError::new(class, format!("the checkpoint was not written: {error}")))
+            }
+        }
+    }
+
+    /// Records a decision that a person should know.
+    fn decide(&self, text: String) {
+        tracing::warn!(stream = %self.context.options.stream, decision = text, "change stream position decided");
+        self.context.status.send_modify(|status| status.decide(text));
+    }
+}
+
+fn invalidated() -> StreamError {
+    StreamError::new(
+        ErrorClass::Fatal,
+        "it was invalidated: its collection was dropped or renamed, or its database dropped; all events before that are settled; \
+         watch the new name with another stream, or set `on-invalidate: start-after` to go on with what is created under the same \
+         name",
+    )
+}
+
+/// The anchor of a position, with the time that its token tells.
+fn anchor(position: &StreamPosition) -> Anchor {
+    let at = match position {
+        StreamPosition::After(token) => token.get_str("_data").ok().and_then(time_of_token).map(wall_time),
+        StreamPosition::At(time) => Some(wall_time(*time)),
+    };
+    Anchor { token: position.to_bytes(), at: at.unwrap_or_else(Timestamp::now) }
+}
+
+fn token_document(token: &mongodb::change_stream::event::ResumeToken) -> Option<Document> {
+    bson::serialize_to_bson(token).ok()?.as_document().cloned()
+}

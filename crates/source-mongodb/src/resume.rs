@@ -1,0 +1,97 @@
+//! Decides where a stream goes on: pure functions of a checkpoint.
+
+use lazaret_core::store::Checkpoint;
+
+use crate::checkpoint::{is_invalidated, is_seen_after_processed};
+use crate::position::StreamPosition;
+
+/// An anchor of a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AnchorKind {
+    Processed,
+    Seen,
+}
+
+/// A position to open the stream at.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Candidate {
+    pub(crate) position: StreamPosition,
+    pub(crate) kind: AnchorKind,
+    /// The position is an invalidation. The server accepts it only to start after it.
+    pub(crate) after_invalidation: bool,
+}
+
+/// The positions to try, in order. Empty when the stream was never started.
+///
+/// No event that is not settled may be skipped (I1). The processed anchor never skips one. The seen anchor skips none if it was
+/// certified behind the processed one that is stored; otherwise it is older, or nobody knows, and it is not used.
+pub(crate) fn candidates(checkpoint: &Checkpoint) -> Result<Vec<Candidate>, String> {
+    let read = |anchor: &Option<lazaret_core::store::Anchor>, kind| {
+        let Some(anchor) = anchor else { return Ok(None) };
+        let position = StreamPosition::from_bytes(&anchor.token)?;
+        Ok::<_, String>(Some(Candidate { position, kind, after_invalidation: false }))
+    };
+    let processed = read(&checkpoint.processed, AnchorKind::Processed)?;
+    let seen = read(&checkpoint.seen, AnchorKind::Seen)?;
+    let Some(processed) = processed else { return Ok(seen.into_iter().collect()) };
+    if is_invalidated(checkpoint) {
+        return Ok(vec![Candidate { after_invalidation: true, ..processed }]);
+    }
+    let seen = seen.filter(|_| is_seen_after_processed(checkpoint));
+    Ok(seen.into_iter().chain([processed]).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+    use jiff::Timestamp;
+    use lazaret_core::store::Anchor;
+
+    use super::*;
+
+    fn anchor(data: &str) -> Anchor {
+        let token = StreamPosition::After(doc! { "_data": data }).to_bytes();
+        Anchor { token, at: Timestamp::UNIX_EPOCH }
+    }
+
+    fn kinds(checkpoint: &Checkpoint) -> Vec<AnchorKind> {
+        candidates(checkpoint).unwrap().into_iter().map(|candidate| candidate.kind).collect()
+    }
+
+    #[test]
+    fn a_stream_that_was_never_started_has_no_position() {
+        assert_eq!(kinds(&Checkpoint::default()), []);
+    }
+
+    #[test]
+    fn before_the_first_event_the_seen_anchor_is_the_start() {
+        let checkpoint = Checkpoint { seen: Some(anchor("01")), ..Checkpoint::default() };
+        assert_eq!(kinds(&checkpoint), [AnchorKind::Seen]);
+    }
+
+    #[test]
+    fn a_seen_anchor_is_used_only_if_it_was_certified_behind_the_processed_one() {
+        // I1
+        let mut checkpoint =
+            Checkpoint { processed: Some(anchor("02")), seen: Some(anchor("03")), ..Checkpoint::default() };
+        assert_eq!(kinds(&checkpoint), [AnchorKind::Processed], "nobody certified it");
+        checkpoint.metadata.insert("seen-after".into(), r#"{"_data":"01"}"#.into());
+        assert_eq!(kinds(&checkpoint), [AnchorKind::Processed], "events were settled since");
+        checkpoint.metadata.insert("seen-after".into(), r#"{"_data":"02"}"#.into());
+        assert_eq!(kinds(&checkpoint), [AnchorKind::Seen, AnchorKind::Processed]);
+    }
+
+    #[test]
+    fn an_invalidated_stream_starts_after_the_invalidation() {
+        let mut checkpoint = Checkpoint { processed: Some(anchor("02")), ..Checkpoint::default() };
+        checkpoint.metadata.insert("invalidated".into(), "true".into());
+        let all = candidates(&checkpoint).unwrap();
+        assert!(all.len() == 1 && all[0].after_invalidation);
+    }
+
+    #[test]
+    fn a_checkpoint_of_another_source_is_refused() {
+        let foreign = Anchor { token: r#"{"version":2}"#.into(), at: Timestamp::UNIX_EPOCH };
+        assert!(candidates(&Checkpoint { processed: Some(foreign), ..Checkpoint::default() }).is_err());
+    }
+}

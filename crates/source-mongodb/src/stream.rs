@@ -1,0 +1,172 @@
+//! Opens change streams, and asks the server for times.
+
+use bson::{Bson, Document, RawDocumentBuf, Timestamp as ClusterTime, doc};
+use lazaret_core::Operation;
+use mongodb::Client;
+use mongodb::change_stream::ChangeStream;
+use mongodb::change_stream::event::ResumeToken;
+use mongodb::options::{ChangeStreamOptions, FullDocumentBeforeChangeType, FullDocumentType};
+
+use crate::error::{ErrorClass, StreamError};
+use crate::event::name_of;
+use crate::options::{BeforeChange, FullDocument, MongoSourceOptions, Server};
+use crate::position::{StreamPosition, next_time};
+
+/// Operations of the whole stream. They are always read, because they tell why a stream ends.
+const LIFECYCLE: [Operation; 4] =
+    [Operation::Drop, Operation::DropDatabase, Operation::Rename, Operation::Invalidate];
+
+/// A connection to the server, with what to watch.
+pub(crate) struct Connection {
+    client: Client,
+    database: Option<String>,
+    collection: Option<String>,
+    pipeline: Vec<Document>,
+    options: ChangeStreamOptions,
+}
+
+/// Where to open a stream.
+pub(crate) enum OpenAt<'a> {
+    Now,
+    Position(&'a StreamPosition),
+    /// Behind an invalidation.
+    StartAfter(&'a StreamPosition),
+}
+
+impl Connection {
+    pub(crate) async fn new(options: &MongoSourceOptions) -> Result<Self, StreamError> {
+        let client = match &options.server {
+            Server::Client(client) => client.clone(),
+            Server::Uri(uri) => Client::with_uri_str(uri).await?,
+        };
+        Ok(Self {
+            client,
+            database: options.database.clone(),
+            collection: options.collection.clone(),
+            pipeline: pipeline(options),
+            options: stream_options(options),
+        })
+    }
+
+    pub(crate) async fn open(&self, at: OpenAt<'_>) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
+        let mut options = self.options.clone();
+        match at {
+            OpenAt::Now => {}
+            OpenAt::Position(StreamPosition::After(token)) => {
+                options.resume_after = Some(resume_token(token)?)
+            }
+            OpenAt::StartAfter(StreamPosition::After(token)) => {
+                options.start_after = Some(resume_token(token)?)
+            }
+            OpenAt::Position(StreamPosition::At(time)) | OpenAt::StartAfter(StreamPosition::At(time)) => {
+                options.start_at_operation_time = Some(*time);
+            }
+        }
+        let pipeline = self.pipeline.clone();
+        let stream = match (&self.database, &self.collection) {
+            (Some(database), Some(collection)) => {
+                let collection = self.client.database(database).collection::<Document>(collection);
+                collection.watch().pipeline(pipeline).with_options(options).await?.with_type()
+            }
+            (Some(database), None) => {
+                let database = self.client.database(database);
+                database.watch().pipeline(pipeline).with_options(options).await?.with_type()
+            }
+            (None, _) => self.client.watch().pipeline(pipeline).with_options(options).await?.with_type(),
+        };
+        Ok(stream)
+    }
+
+    /// The cluster time from which on everything is new: behind the last operation, by the server's clock.
+    pub(crate) async fn now(&self) -> Result<ClusterTime, StreamError> {
+        let hello = self.client.database("admin").run_command(doc! { "hello": 1 }).await?;
+        if let Some(Bson::Timestamp(time)) = hello.get("operationTime") {
+            return Ok(next_time(*time));
+        }
+        // A server without operation times, or without a read so far.
+        if let Ok(Some(newest)) = self.oplog_entry(-1).await {
+            return Ok(next_time(newest));
+        }
+        match hello.get_datetime("localTime") {
+            Ok(time) => {
+                let time = u32::try_from(time.timestamp_millis() / 1000).unwrap_or(u32::MAX);
+                Ok(ClusterTime { time, increment: 0 })
+            }
+            Err(_) => Err(StreamError::new(ErrorClass::Fatal, "the server does not tell its time")),
+        }
+    }
+
+    /// The time of the oldest entry of the oplog.
+    pub(crate) async fn oplog_start(&self) -> Result<ClusterTime, StreamError> {
+        let oldest = self.oplog_entry(1).await?;
+        oldest.ok_or_else(|| StreamError::new(ErrorClass::NotAReplicaSet, "the oplog is empty"))
+    }
+
+    /// The times of the oldest and the newest entry of the oplog.
+    pub(crate) async fn oplog_window(&self) -> Result<Option<(ClusterTime, ClusterTime)>, StreamError> {
+        Ok(self.oplog_entry(1).await?.zip(self.oplog_entry(-1).await?))
+    }
+
+    async fn oplog_entry(&self, direction: i32) -> Result<Option<ClusterTime>, StreamError> {
+        let oplog = self.client.database("local").collection::<Document>("oplog.rs");
+        let entry = oplog.find_one(doc! {}).sort(doc! { "$natural": direction }).await?;
+        Ok(entry.and_then(|entry| entry.get_timestamp("ts").ok()))
+    }
+}
+
+fn resume_token(token: &Document) -> Result<ResumeToken, StreamError> {
+    bson::deserialize_from_bson(Bson::Document(token.clone()))
+        .map_err(|error| StreamError::new(ErrorClass::TokenRefused, error.to_string()))
+}
+
+/// The stages of the stream: the selected operations first, so that the server sends no others.
+fn pipeline(options: &MongoSourceOptions) -> Vec<Document> {
+    let mut stages = options.pipeline.clone();
+    if !options.operations.is_empty() {
+        let selected = options.operations.iter().copied().chain(LIFECYCLE);
+        let mut names: Vec<_> = selected.filter_map(name_of).collect();
+        names.sort_unstable();
+        names.dedup();
+        stages.insert(0, doc! { "$match": { "operationType": { "$in": names } } });
+    }
+    stages
+}
+
+fn stream_options(options: &MongoSourceOptions) -> ChangeStreamOptions {
+    let full_document = match options.full_document {
+        FullDocument::Default => None,
+        FullDocument::UpdateLookup => Some(FullDocumentType::UpdateLookup),
+        FullDocument::WhenAvailable => Some(FullDocumentType::WhenAvailable),
+        FullDocument::Required => Some(FullDocumentType::Required),
+    };
+    let before = match options.full_document_before_change {
+        BeforeChange::Off => None,
+        BeforeChange::WhenAvailable => Some(FullDocumentBeforeChangeType::WhenAvailable),
+        BeforeChange::Required => Some(FullDocumentBeforeChangeType::Required),
+    };
+    ChangeStreamOptions::builder()
+        .full_document(full_document)
+        .full_document_before_change(before)
+        .max_await_time(options.max_await)
+        .batch_size(options.batch_size)
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selected_operations_are_matched_on_the_server_with_those_that_end_a_stream() {
+        let mut options = MongoSourceOptions::collection("mongodb://localhost", "shop", "orders");
+        assert_eq!(pipeline(&options), []);
+        options.operations = vec![Operation::Insert, Operation::Drop];
+        options.pipeline = vec![doc! { "$unset": "fullDocument.secret" }];
+        let names = ["drop", "dropDatabase", "insert", "invalidate", "rename"];
+        let expected = [
+            doc! { "$match": { "operationType": { "$in": names.to_vec() } } },
+            doc! { "$unset": "fullDocument.secret" },
+        ];
+        assert_eq!(pipeline(&options), expected);
+    }
+}

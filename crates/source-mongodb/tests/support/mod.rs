@@ -1,0 +1,205 @@
+//! Shared support of the tests: the server that `LAZARET_TEST_MONGODB` names, a new database for each test, and a scripted server.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+pub(crate) mod peer;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bson::{Document, Timestamp, doc};
+use lazaret_core::Operation;
+use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
+use lazaret_core::store::KeyValue;
+use lazaret_core::{Message, Position};
+use lazaret_source_mongodb::{
+    FullDocument, LeaseOptions, MongoSource, MongoSourceOptions, MongoStatus, RestartPolicy, Start,
+};
+use mongodb::{Client, Collection};
+
+/// How long to wait for an event that must occur.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// Returns the server. Without one the test prints that it did not run, and fails when `CI=true`.
+pub(crate) fn server() -> Option<String> {
+    let server = std::env::var("LAZARET_TEST_MONGODB").ok();
+    if server.is_none() {
+        let must = std::env::var("CI").is_ok_and(|value| value == "true");
+        assert!(!must, "LAZARET_TEST_MONGODB is not set; `cargo xtask test` starts a server and sets it");
+        println!(
+            "not run: LAZARET_TEST_MONGODB is not set; `cargo xtask services` starts a server and prints it"
+        );
+    }
+    server
+}
+
+/// Returns whether there is a server.
+pub(crate) fn server_is_there() -> bool {
+    server().is_some()
+}
+
+/// Returns a server that does all that MongoDB does. Prints what was not run on the small wire server.
+pub(crate) fn replica_set(what: &str) -> Option<String> {
+    let server = server()?;
+    if std::env::var("LAZARET_TEST_MONGODB_KIND").is_ok_and(|kind| kind == "wire-server") {
+        println!("not run: {what}; the wire server cannot do it, set LAZARET_TEST_MONGODB to a replica set");
+        return None;
+    }
+    Some(server)
+}
+
+/// Returns a name that was not used before.
+pub(crate) fn unique(prefix: &str) -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+    format!("{prefix}_{time}_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Times that suit tests.
+pub(crate) fn quick(options: MongoSourceOptions) -> MongoSourceOptions {
+    MongoSourceOptions {
+        lease: LeaseOptions {
+            ttl: Duration::from_secs(2),
+            renew: Duration::from_millis(200),
+            margin: Duration::from_millis(200),
+            standby: Duration::from_millis(50),
+        },
+        restart: RestartPolicy {
+            initial_delay: Duration::from_millis(10),
+            max_delay: Duration::from_millis(50),
+            ..RestartPolicy::default()
+        },
+        max_await: Duration::from_millis(100),
+        ..options
+    }
+}
+
+/// A database of its own.
+pub(crate) struct Shop {
+    pub(crate) uri: String,
+    pub(crate) client: Client,
+    pub(crate) database: String,
+    /// A time before the first write.
+    pub(crate) began: Timestamp,
+}
+
+impl Shop {
+    pub(crate) async fn new(uri: String) -> Self {
+        Self::existing(uri, unique("src")).await
+    }
+
+    pub(crate) async fn existing(uri: String, database: String) -> Self {
+        let client = Client::with_uri_str(&uri).await.unwrap();
+        let hello = client.database("admin").run_command(doc! { "hello": 1 }).await.unwrap();
+        let now = hello.get_datetime("localTime").unwrap().timestamp_millis() / 1000;
+        let began = Timestamp { time: u32::try_from(now).unwrap() - 1, increment: 0 };
+        Self { uri, client, database, began }
+    }
+
+    pub(crate) fn collection(&self, name: &str) -> Collection<Document> {
+        self.client.database(&self.database).collection(name)
+    }
+
+    /// Options for a collection, read from before the first write.
+    pub(crate) fn options(&self, collection: &str) -> MongoSourceOptions {
+        let options = MongoSourceOptions::collection(&self.uri, &self.database, collection);
+        quick(MongoSourceOptions {
+            start: Start::At(self.began),
+            full_document: FullDocument::UpdateLookup,
+            // The wire server sends the drops of all collections.
+            operations: vec![Operation::Insert, Operation::Update, Operation::Replace, Operation::Delete],
+            ..options
+        })
+    }
+
+    pub(crate) async fn drop(self) {
+        self.client.database(&self.database).drop().await.unwrap();
+    }
+}
+
+/// A source whose events a test takes one by one.
+pub(crate) struct Reading {
+    pub(crate) source: MongoSource,
+    pub(crate) assigned: bool,
+    pub(crate) messages: Vec<Message>,
+    pub(crate) errors: Vec<SourceError>,
+}
+
+impl Reading {
+    pub(crate) fn open(options: MongoSourceOptions, store: Arc<dyn KeyValue>) -> Self {
+        Self {
+            source: MongoSource::open(options, store).unwrap(),
+            assigned: false,
+            messages: vec![],
+            errors: vec![],
+        }
+    }
+
+    async fn step(&mut self, what: &str) {
+        let next = tokio::time::timeout(LONG, self.source.next()).await;
+        match next.unwrap_or_else(|_| panic!("timed out waiting until {what}; {:?}", self.status())) {
+            Ok(SourceEvent::Assigned(_)) => {
+                self.assigned = true;
+                self.messages.clear();
+            }
+            Ok(SourceEvent::Messages(messages)) => self.messages.extend(messages),
+            Ok(SourceEvent::Lost(_)) => self.assigned = false,
+            Ok(SourceEvent::Committed(outcome)) => outcome.unwrap(),
+            Ok(other) => panic!("unexpected {other:?}"),
+            Err(error) => self.errors.push(error),
+        }
+    }
+
+    /// Takes events until the condition holds.
+    pub(crate) async fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+        while !holds(self) {
+            self.step(what).await;
+        }
+    }
+
+    pub(crate) async fn until_count(&mut self, count: usize) {
+        self.until(&format!("{count} messages have come"), |reading| reading.messages.len() >= count).await;
+        assert_eq!(self.messages.len(), count);
+    }
+
+    /// Takes events until the status is so.
+    pub(crate) async fn until_status(&mut self, what: &str, holds: impl Fn(&MongoStatus) -> bool) {
+        let mut status = self.source.status();
+        while !holds(&status.borrow_and_update()) {
+            let waited = tokio::time::timeout(LONG, async {
+                tokio::select! {
+                    changed = status.changed() => changed.is_ok(),
+                    () = self.step(what) => true,
+                }
+            });
+            assert!(waited.await.is_ok(), "timed out waiting until {what}");
+        }
+    }
+
+    pub(crate) async fn permanent_error(&mut self) -> String {
+        self.until("it fails", |reading| reading.errors.iter().any(|error| !error.is_temporary())).await;
+        self.errors.iter().find(|error| !error.is_temporary()).unwrap().to_string()
+    }
+
+    pub(crate) fn status(&self) -> MongoStatus {
+        self.source.status().borrow().clone()
+    }
+
+    /// Commits everything up to the nth message.
+    pub(crate) async fn commit(&mut self, nth: usize) {
+        let position: Position = self.messages[nth].position.clone();
+        let partition = self.source.partition();
+        let commit = Commit { partition, position: Some(position), settled_beyond: vec![] };
+        self.source.commit(vec![commit]).await.unwrap();
+    }
+
+    pub(crate) async fn close(mut self) {
+        self.source.close().await.unwrap();
+    }
+
+    pub(crate) fn ids(&self) -> Vec<String> {
+        self.messages.iter().map(|message| message.id.to_string()).collect()
+    }
+}
