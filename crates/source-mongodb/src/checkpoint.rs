@@ -281,17 +281,19 @@ impl CheckpointWriter {
         Ok(())
     }
 
-    /// Notes that the stream ends with the processed event.
-    pub(crate) async fn invalidated(&self) -> Result<(), CheckpointError> {
+    /// Notes that the stream ends with this event, an invalidation. Everything before it is settled.
+    pub(crate) async fn end_with(&self, token: Bytes, offset: u64) -> Result<(), CheckpointError> {
         let mut state = self.state.lock().await;
-        if state.dirty {
-            self.write(&mut state).await?;
-        }
+        let now = Timestamp::now();
+        let progress = Progress { token: Some(token), offset, settled: Vec::new() };
         self.change(&state, |checkpoint| {
+            progress.put(checkpoint);
+            checkpoint.heartbeat = Some(now);
             checkpoint.metadata.insert(INVALIDATED.into(), "true".into());
         })
-        .await
-        .map(drop)
+        .await?;
+        self.reset(&mut state, progress, Some(now));
+        Ok(())
     }
 
     /// When a position to resume from was last written.
@@ -442,9 +444,10 @@ mod tests {
         let store = Arc::new(MemoryStore::default());
         let writer = writer(&store, 1);
         writer.claim(1, 1).await.unwrap();
-        writer.settle(1, progress("t1", 1), 1).await.unwrap();
-        writer.invalidated().await.unwrap();
+        writer.settle(1, progress("t0", 0), 1).await.unwrap();
+        writer.end_with("t1".into(), 1).await.unwrap();
         assert!(is_invalidated(&stored(&store).await));
+        assert_eq!(Progress::of(&stored(&store).await), progress("t1", 1));
         writer.settle(1, progress("t2", 2), 1).await.unwrap();
         assert!(!is_invalidated(&stored(&store).await));
     }

@@ -279,7 +279,8 @@ impl Reader {
             })??;
             let Some(raw) = answer else {
                 self.deliver(&mut messages).await;
-                return self.idle(stream, asked).await;
+                let certified = stream.resume_token().and_then(|token| token_document(&token));
+                return self.idle(certified, stream.is_alive(), asked).await;
             };
             let event = self.factory.message(raw, self.last_offset).ok_or_else(|| {
                 StreamError::new(
@@ -311,13 +312,11 @@ impl Reader {
             status.last_event_at = cluster_time.map(wall_time).or(status.last_event_at);
         });
         let selected = &self.context.options.operations;
-        let is_end = operation == Operation::Invalidate;
-        // The end of a stream is always delivered: its checkpoint is the position to start after.
-        if selected.is_empty() || selected.contains(&operation) || is_end {
+        if selected.is_empty() || selected.contains(&operation) {
             self.tail = message.position.token.clone();
             messages.push(message);
         }
-        is_end.then_some(token)
+        (operation == Operation::Invalidate).then_some(token)
     }
 
     /// Passes a batch on. Waits while the source is paused.
@@ -338,9 +337,10 @@ impl Reader {
         self.context.set_state(StreamState::Invalidated);
         tracing::warn!(stream = %self.context.options.stream, "change stream invalidated");
         self.context.writer.until_settled(self.tail.as_ref()).await;
-        let written = self.context.writer.invalidated().await;
-        self.written(written).await?;
         let position = StreamPosition::After(token);
+        let written = self.context.writer.end_with(position.to_bytes(), self.last_offset).await;
+        self.written(written).await?;
+        self.tail = Some(position.to_bytes());
         self.candidates = vec![Candidate { position, kind: AnchorKind::Processed, after_invalidation: true }];
         match self.context.options.on_invalidate {
             OnInvalidate::Stop => Err(invalidated()),
@@ -360,15 +360,16 @@ impl Reader {
     /// The server has no event: its certified position is kept from time to time, so that it does not fall out of the oplog.
     async fn idle(
         &mut self,
-        stream: &mut ChangeStream<RawDocumentBuf>,
+        certified: Option<Document>,
+        is_alive: bool,
         asked: Instant,
     ) -> Result<(), StreamError> {
         self.context.status.send_modify(|status| status.answered_at = Some(Timestamp::now()));
-        if !stream.is_alive() {
+        if !is_alive {
             let why = "the server ended the stream without an event; let `invalidate` pass the pipeline";
             return Err(StreamError::new(ErrorClass::Fatal, why));
         }
-        if let Some(token) = stream.resume_token().and_then(|token| token_document(&token))
+        if let Some(token) = certified
             && self.certified.as_ref() != Some(&token)
         {
             self.progressed = true;

@@ -53,10 +53,10 @@ impl Connection {
         match at {
             OpenAt::Now => {}
             OpenAt::Position(StreamPosition::After(token)) => {
-                options.resume_after = Some(resume_token(token)?)
+                options.resume_after = Some(resume_token(token)?);
             }
             OpenAt::StartAfter(StreamPosition::After(token)) => {
-                options.start_after = Some(resume_token(token)?)
+                options.start_after = Some(resume_token(token)?);
             }
             OpenAt::Position(StreamPosition::At(time)) | OpenAt::StartAfter(StreamPosition::At(time)) => {
                 options.start_at_operation_time = Some(*time);

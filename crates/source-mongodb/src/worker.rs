@@ -161,6 +161,6 @@ impl Worker {
         tracing::warn!(stream = %self.context.options.stream, why, "leadership lost after the failure");
         self.fence = None;
         self.context.tell(Control::Lost);
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }

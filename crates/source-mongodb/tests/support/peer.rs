@@ -1,1 +1,352 @@
-//! A scripted MongoDB server.
+//! A scripted MongoDB server: it speaks the wire protocol, and keeps a list of events with resume tokens, post-batch tokens and
+//! faults, in the shapes that MongoDB 7 sends.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bson::{Bson, Document, Timestamp, doc};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+const OP_REPLY: i32 = 1;
+const OP_QUERY: i32 = 2004;
+const OP_MSG: i32 = 2013;
+/// How long a request waits for events.
+const AWAIT: Duration = Duration::from_millis(10);
+/// The cluster time of tick 0.
+const EPOCH: u32 = 1_700_000_000;
+
+/// A fault of one request.
+#[derive(Clone, Debug)]
+pub(crate) enum Fault {
+    /// An error of the server: code, name, and whether it is labelled as resumable.
+    Error(i32, &'static str, bool),
+    /// The connection ends without an answer.
+    Disconnect,
+}
+
+/// The state of the server.
+#[derive(Default)]
+struct State {
+    address: String,
+    /// The current tick of the cluster time.
+    now: u32,
+    /// Events before this tick are gone.
+    oldest: u32,
+    events: Vec<(u32, Document)>,
+    /// The position of each cursor; the index is the id minus one.
+    cursors: Vec<u32>,
+    aggregate_faults: VecDeque<Fault>,
+    get_more_faults: VecDeque<Fault>,
+    /// The options of every stream that was opened.
+    opened: Vec<Document>,
+    without_post_batch_tokens: bool,
+    /// The number of answers without events.
+    empty_answers: u64,
+}
+
+/// A server that belongs to one test.
+pub(crate) struct Peer {
+    state: Arc<Mutex<State>>,
+    changed: Arc<Notify>,
+    task: JoinHandle<()>,
+    uri: String,
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The resume token of a tick.
+pub(crate) fn token(tick: u32) -> String {
+    format!("82{:08X}{:08X}2B0229296E04", EPOCH + tick, 1)
+}
+
+fn tick_of(token: &Document) -> u32 {
+    let data = token.get_str("_data").unwrap();
+    u32::from_str_radix(&data[2..10], 16).unwrap() - EPOCH
+}
+
+fn is_invalidation(event: &Document) -> bool {
+    event.get_str("operationType").is_ok_and(|name| name == "invalidate")
+}
+
+fn time(tick: u32) -> Timestamp {
+    Timestamp { time: EPOCH + tick, increment: 1 }
+}
+
+impl Peer {
+    pub(crate) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let uri = format!("mongodb://{address}/?directConnection=true");
+        let state = State { address, now: 1, ..State::default() };
+        let (state, changed) = (Arc::new(Mutex::new(state)), Arc::new(Notify::new()));
+        let shared = (state.clone(), changed.clone());
+        let task = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                connections.spawn(serve(stream, shared.0.clone(), shared.1.clone()));
+            }
+        });
+        Self { state, changed, task, uri }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub(crate) fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// Adds an event with these fields. Returns its tick.
+    pub(crate) fn push(&self, fields: Document) -> u32 {
+        let mut state = self.lock();
+        state.now += 1;
+        let tick = state.now;
+        let mut event = doc! { "_id": { "_data": token(tick) }, "clusterTime": time(tick) };
+        event.extend(fields);
+        state.events.push((tick, event));
+        drop(state);
+        self.changed.notify_waiters();
+        tick
+    }
+
+    pub(crate) fn insert(&self, id: i32) -> u32 {
+        self.push(doc! {
+            "operationType": "insert", "ns": { "db": "shop", "coll": "orders" },
+            "documentKey": { "_id": id }, "fullDocument": { "_id": id, "number": i64::from(id) },
+        })
+    }
+
+    pub(crate) fn invalidate(&self) -> u32 {
+        self.push(doc! { "operationType": "drop", "ns": { "db": "shop", "coll": "orders" } });
+        self.push(doc! { "operationType": "invalidate" })
+    }
+
+    /// The cluster time goes on by writes to other collections.
+    pub(crate) fn advance(&self) -> u32 {
+        let mut state = self.lock();
+        state.now += 1;
+        state.now
+    }
+
+    /// The oplog loses everything before now.
+    pub(crate) fn truncate(&self) {
+        let mut state = self.lock();
+        let now = state.now;
+        state.oldest = now;
+    }
+
+    pub(crate) fn fail_aggregate(&self, fault: Fault) {
+        self.lock().aggregate_faults.push_back(fault);
+    }
+
+    pub(crate) fn fail_get_more(&self, fault: Fault) {
+        self.lock().get_more_faults.push_back(fault);
+    }
+
+    /// Returns whether all faults have struck.
+    pub(crate) fn has_failed(&self) -> bool {
+        let state = self.lock();
+        state.get_more_faults.is_empty() && state.aggregate_faults.is_empty()
+    }
+
+    pub(crate) fn without_post_batch_tokens(&self) {
+        self.lock().without_post_batch_tokens = true;
+    }
+
+    /// The options of the stream that was opened last.
+    pub(crate) fn last_opened(&self) -> Document {
+        self.lock().opened.last().cloned().unwrap()
+    }
+
+    pub(crate) fn openings(&self) -> usize {
+        self.lock().opened.len()
+    }
+
+    /// Waits until the server has answered without events a few times.
+    pub(crate) async fn until_idle(&self) {
+        let before = self.lock().empty_answers;
+        while self.lock().empty_answers < before + 3 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>, changed: Arc<Notify>) {
+    while let Ok((request, opcode, command)) = read_request(&mut stream).await {
+        let name = command.keys().next().unwrap().clone();
+        let Some(answer) = answer(&name, &command, &state, &changed).await else { return };
+        if write_answer(&mut stream, request, opcode, &answer).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn read_request(stream: &mut TcpStream) -> std::io::Result<(i32, i32, Document)> {
+    let mut header = [0; 16];
+    stream.read_exact(&mut header).await?;
+    let number = |at: usize| i32::from_le_bytes(header[at..at + 4].try_into().unwrap());
+    let (length, request, opcode) = (number(0), number(4), number(12));
+    let mut body = vec![0; usize::try_from(length).unwrap() - 16];
+    stream.read_exact(&mut body).await?;
+    let document = match opcode {
+        // Flags, then one section of kind 0.
+        OP_MSG => &body[5..],
+        // Flags, the name of the collection, and two numbers.
+        OP_QUERY => {
+            let end = body[4..].iter().position(|byte| *byte == 0).unwrap() + 4;
+            &body[end + 9..]
+        }
+        other => panic!("unknown opcode {other}"),
+    };
+    Ok((request, opcode, bson::deserialize_from_slice(document).unwrap()))
+}
+
+async fn write_answer(
+    stream: &mut TcpStream,
+    request: i32,
+    opcode: i32,
+    answer: &Document,
+) -> std::io::Result<()> {
+    let document = bson::serialize_to_vec(answer).unwrap();
+    let mut body = Vec::new();
+    let opcode = match opcode {
+        OP_QUERY => {
+            // Flags, cursor, start, and the number of documents.
+            body.extend(8_i32.to_le_bytes());
+            body.extend(0_i64.to_le_bytes());
+            body.extend(0_i32.to_le_bytes());
+            body.extend(1_i32.to_le_bytes());
+            OP_REPLY
+        }
+        _ => {
+            body.extend([0; 5]);
+            OP_MSG
+        }
+    };
+    body.extend(document);
+    let mut message = Vec::new();
+    for number in [i32::try_from(body.len()).unwrap() + 16, 0, request, opcode] {
+        message.extend(number.to_le_bytes());
+    }
+    message.extend(body);
+    stream.write_all(&message).await
+}
+
+/// The answer to a command; `None` to disconnect.
+async fn answer(name: &str, command: &Document, state: &Mutex<State>, changed: &Notify) -> Option<Document> {
+    match name {
+        "hello" | "isMaster" | "ismaster" => Some(hello(&state.lock().unwrap())),
+        "aggregate" => aggregate(command, &mut state.lock().unwrap()),
+        "getMore" => get_more(command, state, changed).await,
+        "find" => Some(oplog(command, &state.lock().unwrap())),
+        _ => Some(doc! { "ok": 1 }),
+    }
+}
+
+fn hello(state: &State) -> Document {
+    doc! {
+        "ok": 1, "helloOk": true, "ismaster": true, "isWritablePrimary": true, "setName": "scripted",
+        "hosts": [&state.address], "me": &state.address, "maxBsonObjectSize": 16_777_216,
+        "maxMessageSizeBytes": 48_000_000, "maxWriteBatchSize": 100_000, "minWireVersion": 0, "maxWireVersion": 21,
+        "logicalSessionTimeoutMinutes": 30, "localTime": bson::DateTime::now(), "operationTime": time(state.now),
+    }
+}
+
+fn oplog(command: &Document, state: &State) -> Document {
+    let newest =
+        command.get_document("sort").is_ok_and(|sort| sort.get_i32("$natural").is_ok_and(|way| way < 0));
+    let entry = doc! { "ts": time(if newest { state.now } else { state.oldest }) };
+    doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "local.oplog.rs", "firstBatch": [entry] } }
+}
+
+fn error(code: i32, name: &str, resumable: bool) -> Document {
+    let labels = if resumable { vec!["ResumableChangeStreamError"] } else { vec![] };
+    doc! { "ok": 0, "code": code, "codeName": name, "errmsg": format!("scripted {name}"), "errorLabels": labels }
+}
+
+fn strike(fault: Fault) -> Option<Document> {
+    match fault {
+        Fault::Error(code, name, resumable) => Some(error(code, name, resumable)),
+        Fault::Disconnect => None,
+    }
+}
+
+fn aggregate(command: &Document, state: &mut State) -> Option<Document> {
+    let pipeline = command.get_array("pipeline").unwrap();
+    let options = pipeline[0].as_document().unwrap().get_document("$changeStream").unwrap().clone();
+    state.opened.push(options.clone());
+    if let Some(fault) = state.aggregate_faults.pop_front() {
+        return strike(fault);
+    }
+    let position = match (options.get_document("resumeAfter"), options.get_document("startAfter")) {
+        (Ok(token), _) => {
+            let tick = tick_of(token);
+            let is_end = |(at, event): &(u32, Document)| *at == tick && is_invalidation(event);
+            if state.events.iter().any(is_end) {
+                return Some(error(260, "InvalidResumeToken", false));
+            }
+            tick
+        }
+        (_, Ok(token)) => tick_of(token),
+        _ => match options.get("startAtOperationTime") {
+            Some(Bson::Timestamp(at)) => at.time - EPOCH - u32::from(at.increment <= 1),
+            _ => state.now,
+        },
+    };
+    if position + 1 < state.oldest {
+        return Some(error(286, "ChangeStreamHistoryLost", false));
+    }
+    state.cursors.push(position);
+    let id = i64::try_from(state.cursors.len()).unwrap();
+    let mut cursor = doc! { "id": id, "ns": "shop.orders", "firstBatch": [] };
+    if !state.without_post_batch_tokens {
+        cursor.insert("postBatchResumeToken", doc! { "_data": token(position) });
+    }
+    Some(doc! { "ok": 1, "cursor": cursor, "operationTime": time(state.now) })
+}
+
+async fn get_more(command: &Document, state: &Mutex<State>, changed: &Notify) -> Option<Document> {
+    let id = command.get_i64("getMore").unwrap();
+    let index = usize::try_from(id).unwrap() - 1;
+    let arrived = changed.notified();
+    let is_empty = {
+        let state = state.lock().unwrap();
+        state.get_more_faults.is_empty() && !state.events.iter().any(|(tick, _)| *tick > state.cursors[index])
+    };
+    if is_empty {
+        let _ = tokio::time::timeout(AWAIT, arrived).await;
+    }
+    let mut state = state.lock().unwrap();
+    if let Some(fault) = state.get_more_faults.pop_front() {
+        return strike(fault);
+    }
+    let position = state.cursors[index];
+    let mut batch: Vec<Document> = Vec::new();
+    let mut end = None;
+    for (tick, event) in state.events.iter().filter(|(tick, _)| *tick > position) {
+        batch.push(event.clone());
+        if is_invalidation(event) {
+            end = Some(*tick);
+            break;
+        }
+    }
+    state.empty_answers += u64::from(batch.is_empty());
+    let reached = end.unwrap_or(state.now);
+    state.cursors[index] = reached;
+    let id = if end.is_some() { 0 } else { id };
+    let mut cursor = doc! { "id": id, "ns": "shop.orders", "nextBatch": batch };
+    if !state.without_post_batch_tokens {
+        cursor.insert("postBatchResumeToken", doc! { "_data": token(reached) });
+    }
+    Some(doc! { "ok": 1, "cursor": cursor, "operationTime": time(state.now) })
+}
