@@ -25,6 +25,9 @@ macro_rules! checkpoints_test_suite {
     ($name:ident, io, $make:expr) => {
         $crate::__checkpoints_test_suite! { $name, [], $make }
     };
+    ($name:ident, io, $make:expr, if $ready:path) => {
+        $crate::__checkpoints_test_suite! { $name, [], $make, $ready }
+    };
 }
 
 /// The list of cases. Not for direct use.
@@ -32,8 +35,11 @@ macro_rules! checkpoints_test_suite {
 #[macro_export]
 macro_rules! __checkpoints_test_suite {
     ($name:ident, $runtime:tt, $make:expr) => {
+        $crate::__checkpoints_test_suite! { $name, $runtime, $make, $crate::suite::always }
+    };
+    ($name:ident, $runtime:tt, $make:expr, $ready:path) => {
         $crate::__suite! {
-            $name, $runtime, $make, $crate::suite::Backend::new;
+            $name, $runtime, $make, $crate::suite::Backend::new, $ready;
             checkpoints {
                 fw01_a_full_checkpoint_comes_back_as_it_was
                 fw02_saving_again_replaces_the_whole

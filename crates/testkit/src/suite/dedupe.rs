@@ -24,6 +24,9 @@ macro_rules! dedupe_test_suite {
     ($name:ident, io, $make:expr) => {
         $crate::__dedupe_test_suite! { $name, [], $make }
     };
+    ($name:ident, io, $make:expr, if $ready:path) => {
+        $crate::__dedupe_test_suite! { $name, [], $make, $ready }
+    };
 }
 
 /// The list of cases. Not for direct use.
@@ -31,8 +34,11 @@ macro_rules! dedupe_test_suite {
 #[macro_export]
 macro_rules! __dedupe_test_suite {
     ($name:ident, $runtime:tt, $make:expr) => {
+        $crate::__dedupe_test_suite! { $name, $runtime, $make, $crate::suite::always }
+    };
+    ($name:ident, $runtime:tt, $make:expr, $ready:path) => {
         $crate::__suite! {
-            $name, $runtime, $make, $crate::suite::Backend::new;
+            $name, $runtime, $make, $crate::suite::Backend::new, $ready;
             dedupe {
                 a_new_message_is_claimed
                 a_claimed_message_is_in_flight_for_others

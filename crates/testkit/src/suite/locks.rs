@@ -23,6 +23,9 @@ macro_rules! locks_test_suite {
     ($name:ident, io, $make:expr) => {
         $crate::__locks_test_suite! { $name, [], $make }
     };
+    ($name:ident, io, $make:expr, if $ready:path) => {
+        $crate::__locks_test_suite! { $name, [], $make, $ready }
+    };
 }
 
 /// The list of cases. Not for direct use.
@@ -30,8 +33,11 @@ macro_rules! locks_test_suite {
 #[macro_export]
 macro_rules! __locks_test_suite {
     ($name:ident, $runtime:tt, $make:expr) => {
+        $crate::__locks_test_suite! { $name, $runtime, $make, $crate::suite::always }
+    };
+    ($name:ident, $runtime:tt, $make:expr, $ready:path) => {
         $crate::__suite! {
-            $name, $runtime, $make, $crate::suite::Backend::new;
+            $name, $runtime, $make, $crate::suite::Backend::new, $ready;
             locks {
                 fw01_a_free_lock_is_taken
                 fw02_a_held_lock_is_not_given_to_another

@@ -50,6 +50,8 @@ pub use opened::*;
 /// A layer between the suite and a store may be unable to express a case. Such cases are named with `except` and a list
 /// of [`Exception`](crate::suite::Exception)s. They are run all the same, and have to fail. The names of
 /// all cases are in the module's `CASES`.
+///
+/// A store that needs a service takes `if` and a function at the end. Where it returns `false`, the tests do nothing.
 #[macro_export]
 macro_rules! store_test_suite {
     ($name:ident, $make:expr) => {
@@ -64,6 +66,9 @@ macro_rules! store_test_suite {
     ($name:ident, io, $make:expr, except $exceptions:expr) => {
         $crate::__store_test_suite! { $name, [], $make, $exceptions }
     };
+    ($name:ident, io, $make:expr, if $ready:path) => {
+        $crate::__store_test_suite! { $name, [], $make, &[], $ready }
+    };
 }
 
 /// The list of cases. Not for direct use.
@@ -71,8 +76,11 @@ macro_rules! store_test_suite {
 #[macro_export]
 macro_rules! __store_test_suite {
     ($name:ident, $runtime:tt, $make:expr, $exceptions:expr) => {
+        $crate::__store_test_suite! { $name, $runtime, $make, $exceptions, $crate::suite::always }
+    };
+    ($name:ident, $runtime:tt, $make:expr, $exceptions:expr, $ready:path) => {
         $crate::__suite! {
-            $name, $runtime, $make, $crate::suite::letters::Fixture::new, $crate::suite::always, $exceptions;
+            $name, $runtime, $make, $crate::suite::letters::Fixture::new, $ready, $exceptions;
             letters {
                 q01_an_enqueued_letter_is_contained_and_comes_back_as_it_was
                 q02_a_new_sequence_beyond_the_limit_overflows

@@ -1,0 +1,193 @@
+//! The audit: a hash chain of documents, one for each number.
+//!
+//! An entry takes the number behind the last one, unless it is there already. The last number is read before the look for the
+//! entry: if another call writes it in between, the number is taken, and the look is repeated. So numbers have no gaps, and no
+//! entry stands twice.
+//!
+//! An entry's hash is the SHA-256 of the hash before it and of the entry's canonical text: a JSON array of number, time in
+//! nanoseconds, who, via, why, action, subject, before and after.
+
+use async_trait::async_trait;
+use bson::{Bson, Document, doc};
+use lazaret_core::store::rules::AuditLine;
+use lazaret_core::store::{Actor, Audit, AuditCheck, AuditEntry, AuditHead, AuditNote, Result};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use crate::database::{Guarded, first, get, list};
+use crate::documents::left::{Left, LineDoc};
+use crate::error::{corrupt, invalid};
+use crate::store::MongoStore;
+use crate::values::{int, time, uint};
+
+type Hash = [u8; 32];
+
+/// The hash before the first entry.
+const BEGINNING: Hash = [0; 32];
+/// Number of entries that are verified per page.
+const PAGE: usize = 1000;
+
+/// An entry, with the decision that wrote it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct EntryDoc {
+    #[serde(rename = "_id")]
+    number: i64,
+    token: String,
+    #[serde(flatten)]
+    line: LineDoc,
+    previous: String,
+    hash: String,
+}
+
+impl EntryDoc {
+    fn new(number: i64, token: &str, line: LineDoc, previous: &Hash) -> Result<Self> {
+        let mut doc =
+            Self { number, token: token.to_owned(), line, previous: hex(previous), hash: String::new() };
+        doc.hash = hex(&doc.computed(previous)?);
+        Ok(doc)
+    }
+
+    fn computed(&self, previous: &Hash) -> Result<Hash> {
+        let LineDoc { at, by, action, subject, before, after } = &self.line;
+        let text = (self.number, at, &by.who, &by.via, &by.why, action, subject, before, after);
+        let text = serde_json::to_vec(&text).map_err(|error| invalid(error.to_string()))?;
+        let mut hasher = Sha256::new();
+        hasher.update(previous);
+        hasher.update(text);
+        Ok(hasher.finalize().into())
+    }
+
+    fn entry(self) -> AuditEntry {
+        let LineDoc { at, by, action, subject, before, after } = self.line;
+        AuditEntry { number: uint(self.number), at: time(at), by, action, subject, before, after }
+    }
+
+    fn head(&self) -> Result<AuditHead> {
+        Ok(AuditHead { number: uint(self.number), hash: unhex(&self.hash)? })
+    }
+}
+
+fn hex(hash: &Hash) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Result<Hash> {
+    let mut hash = BEGINNING;
+    for (place, byte) in hash.iter_mut().enumerate() {
+        let digits = text.get(2 * place..2 * place + 2).unwrap_or_default();
+        *byte = u8::from_str_radix(digits, 16).map_err(|_| corrupt(format!("{text:?} is not a hash")))?;
+    }
+    Ok(hash)
+}
+
+impl MongoStore {
+    /// Appends a line, once for each token.
+    pub(crate) async fn append_line(&self, token: &str, line: LineDoc) -> Result<()> {
+        loop {
+            let last = self.last_entry().await?;
+            if first::<EntryDoc>(&self.db().audit, doc! { "token": token }, Document::new()).await?.is_some()
+            {
+                return Ok(());
+            }
+            let number = last.as_ref().map_or(1, |last| last.number + 1);
+            let previous = last.map_or(Ok(BEGINNING), |last| unhex(&last.hash))?;
+            let entry = EntryDoc::new(number, token, line.clone(), &previous)?;
+            let document = bson::serialize_to_document(&entry).map_err(|error| invalid(error.to_string()))?;
+            let write = Guarded { id: Bson::Int64(number), version: 0, document };
+            if self.db().put(&self.db().audit, write).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes a line that belongs to no decision.
+    pub(crate) async fn write_line(&self, line: AuditLine) -> Result<()> {
+        let now = self.now().await?;
+        match Left::audit(line, now) {
+            Left::Audit(line) => self.append_line(&Uuid::new_v4().to_string(), line).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn last_entry(&self) -> Result<Option<EntryDoc>> {
+        first(&self.db().audit, Document::new(), doc! { "_id": -1 }).await
+    }
+
+    async fn entries(&self, after: u64, limit: usize) -> Result<Vec<EntryDoc>> {
+        list(&self.db().audit, doc! { "_id": { "$gt": int(after) } }, doc! { "_id": 1 }, limit).await
+    }
+}
+
+#[async_trait]
+impl Audit for MongoStore {
+    async fn note(&self, note: &AuditNote, by: &Actor) -> Result<()> {
+        self.write_line(AuditLine::new(by, &note.action, &note.subject, None, note.after.as_deref())).await
+    }
+
+    async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>> {
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        self.catch_up().await?;
+        Ok(self.entries(after, limit).await?.into_iter().map(EntryDoc::entry).collect())
+    }
+
+    async fn verify_audit(&self) -> Result<Option<AuditCheck>> {
+        self.catch_up().await?;
+        let mut check = AuditCheck::default();
+        loop {
+            let page = self.entries(check.intact, PAGE).await?;
+            let is_last = page.len() < PAGE;
+            for entry in page {
+                let computed = entry.computed(&check.hash)?;
+                let follows = uint(entry.number) == check.intact + 1 && entry.previous == hex(&check.hash);
+                if !follows || entry.hash != hex(&computed) {
+                    check.broken = Some(uint(entry.number));
+                    return Ok(Some(check));
+                }
+                (check.intact, check.hash) = (uint(entry.number), computed);
+            }
+            if is_last {
+                return Ok(Some(check));
+            }
+        }
+    }
+
+    async fn audit_head(&self, number: Option<u64>) -> Result<Option<AuditHead>> {
+        self.catch_up().await?;
+        let entry = match number {
+            Some(number) => get::<EntryDoc>(&self.db().audit, Bson::Int64(int(number))).await?,
+            None => self.last_entry().await?,
+        };
+        entry.map(|entry| entry.head()).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_comes_back_from_its_text() {
+        let hash: Hash = std::array::from_fn(|place| place as u8 * 7);
+        assert_eq!(unhex(&hex(&hash)).unwrap(), hash);
+        assert!(unhex("xy").is_err());
+    }
+
+    #[test]
+    fn the_hash_of_an_entry_depends_on_the_one_before_it() {
+        let line = LineDoc {
+            at: 5,
+            by: Actor::engine("test"),
+            action: "evict".into(),
+            subject: "x".into(),
+            before: None,
+            after: None,
+        };
+        let one = EntryDoc::new(1, "t", line.clone(), &BEGINNING).unwrap();
+        let other = EntryDoc::new(1, "t", line, &[1; 32]).unwrap();
+        assert_ne!(one.hash, other.hash);
+        assert_ne!(one.previous, other.previous);
+    }
+}

@@ -1,0 +1,225 @@
+//! The three steps of every change, without transactions: load a view, ask the rule, decide by compare-and-set.
+
+use bson::{Document, doc};
+use lazaret_core::letter::Letter;
+use lazaret_core::store::Result;
+use lazaret_core::store::rules::{AuditLine, Effects, LetterChange, SequenceChange, SequenceRow};
+use lazaret_core::{QueueName, SequenceId, Timestamp};
+
+use crate::database::{Guarded, get, project};
+use crate::documents::left::{CountDoc, Left};
+use crate::documents::letter::{Encoded, Held};
+use crate::documents::sequence::{SequenceDoc, sequence_key};
+use crate::error::{maybe_done, reading};
+use crate::store::MongoStore;
+
+/// A sequence as the rules see it, and what a call decides about it. Nothing is left to do in it.
+pub(crate) struct View {
+    pub(crate) doc: SequenceDoc,
+    /// Its row, with what other documents say about it: whether it is paused, and whether its operation still keeps it.
+    pub(crate) row: Option<SequenceRow>,
+    /// `true` if a person paused the sequence.
+    pub(crate) paused: bool,
+    pub(crate) now: Timestamp,
+    changed: bool,
+    left: Vec<Left>,
+    counts: Vec<CountDoc>,
+    chunks: Vec<Document>,
+}
+
+impl View {
+    pub(crate) fn new(doc: SequenceDoc, row: Option<SequenceRow>, paused: bool, now: Timestamp) -> Self {
+        let (left, counts, chunks) = (Vec::new(), Vec::new(), Vec::new());
+        Self { doc, row, paused, now, changed: false, left, counts, chunks }
+    }
+
+    pub(crate) const fn is_changed(&self) -> bool {
+        self.changed
+    }
+
+    /// The version that the decision has, if it happens.
+    const fn decided(&self) -> i64 {
+        self.doc.version + 1
+    }
+
+    /// Sets the row.
+    pub(crate) fn put(&mut self, row: Option<SequenceRow>) {
+        self.doc.set_row(row.as_ref());
+        self.row = row;
+        self.changed = true;
+    }
+
+    /// Gives the sequence a new version, whatever it holds.
+    pub(crate) const fn touch(&mut self) {
+        self.changed = true;
+    }
+
+    /// Adds something that is left to do.
+    pub(crate) fn leave(&mut self, left: Left) {
+        self.left.push(left);
+        self.changed = true;
+    }
+
+    /// Adds a line for the audit.
+    pub(crate) fn audit(&mut self, line: AuditLine) {
+        self.leave(Left::audit(line, self.now));
+    }
+
+    /// Writes a letter as it stands. A later form of the same decision replaces an earlier one.
+    pub(crate) fn write_letter(&mut self, held: &Held, new: bool) -> Result<()> {
+        let encoded = held.encode(self.decided(), self.now)?;
+        self.leave_letter(encoded, held.letter.id.to_string(), new);
+        Ok(())
+    }
+
+    fn leave_letter(&mut self, encoded: Encoded, id: String, new: bool) {
+        self.left.retain(|left| match left {
+            Left::Letter { document, .. } => document.get_str("_id").ok() != Some(&id),
+            _ => true,
+        });
+        self.chunks.extend(encoded.chunks);
+        self.leave(Left::Letter { document: encoded.document, new });
+        encoded.dropped.into_iter().for_each(|claim| self.leave(Left::Chunks(claim)));
+    }
+
+    /// Turns the effects on a letter into the sequence as it shall stand, and what is left to do then. Returns the letter.
+    pub(crate) fn apply(&mut self, mut held: Held, effects: Effects) -> Result<Letter> {
+        let Effects { letter: change, sequence, count_change, failed, audit, ended: _ } = effects;
+        let new = matches!(change, LetterChange::Insert(_));
+        if matches!(change, LetterChange::Forget) {
+            let encoded = held.encode_purged(self.decided(), self.now)?;
+            self.leave_letter(encoded, held.letter.id.to_string(), false);
+        } else {
+            change.apply(&mut held.letter, self.now);
+            self.write_letter(&held, new)?;
+        }
+        if matches!(sequence, SequenceChange::Open(_) | SequenceChange::Reopen(_)) {
+            self.doc.opened = true;
+        }
+        match sequence {
+            SequenceChange::Keep => {}
+            SequenceChange::Open(row) | SequenceChange::Put(row) | SequenceChange::Reopen(row) => {
+                self.put(Some(row));
+            }
+            SequenceChange::Remove => self.put(None),
+        }
+        self.doc.taken_in += i64::from(new);
+        for (counted, by) in count_change.changes() {
+            self.doc.by_state[counted.state as usize] += by;
+        }
+        self.counts.extend(CountDoc::of(&count_change, failed, held.letter.cause.as_ref(), self.now));
+        if let Some(line) = audit {
+            self.audit(line);
+        }
+        self.changed = true;
+        Ok(held.letter)
+    }
+
+    /// The document as it shall be written, and the chunks that it refers to.
+    pub(crate) fn into_write(self) -> (SequenceDoc, Vec<Document>) {
+        let mut doc = self.doc;
+        doc.left = self.left;
+        if !self.counts.is_empty() {
+            doc.left.push(Left::Counts(self.counts));
+        }
+        doc.unfinished = doc.opened || !doc.left.is_empty();
+        (doc, self.chunks)
+    }
+}
+
+/// The write of a document that has the version before it.
+pub(crate) fn next_version(doc: &mut SequenceDoc) -> Result<Guarded> {
+    let version = doc.version;
+    doc.version += 1;
+    Ok(Guarded { id: doc.id.as_str().into(), version, document: doc.encode()? })
+}
+
+impl MongoStore {
+    /// Loads a sequence.
+    pub(crate) async fn load(&self, queue: &QueueName, sequence: &SequenceId) -> Result<View> {
+        let doc = self.finish(&sequence_key(queue, sequence)).await?;
+        let doc = doc.unwrap_or_else(|| SequenceDoc::new(queue, sequence));
+        let paused = self.paused_sequences(queue).await?.contains(sequence);
+        self.view(doc, paused).await
+    }
+
+    /// The view of a document in which nothing is left to do. The time is taken after the document, so that times never run
+    /// against the order of the decisions.
+    pub(crate) async fn view(&self, doc: SequenceDoc, paused: bool) -> Result<View> {
+        let mut row = doc.row();
+        if let Some(row) = &mut row {
+            row.paused = paused;
+            if let Some(operation) = row.reserved
+                && !self.keeps(operation, &doc.queue, &doc.sequence).await?
+            {
+                row.reserved = None;
+            }
+        }
+        let now = self.now().await?;
+        Ok(View::new(doc, row, paused, now))
+    }
+
+    /// Writes the decision. `None` if another call came between: load and decide again. A refusal, and an answer that changes
+    /// nothing, is about one moment, too.
+    pub(crate) async fn commit<T>(&self, view: View, answer: Result<T>) -> Result<Option<T>> {
+        let happened = match &answer {
+            Ok(_) if view.is_changed() => self.write(view).await?,
+            _ => self.is_current(&view.doc).await?,
+        };
+        if happened { answer.map(Some) } else { Ok(None) }
+    }
+
+    /// Writes a decision: from here on the call has happened. Then does what is left to do.
+    async fn write(&self, view: View) -> Result<bool> {
+        let (mut doc, chunks) = view.into_write();
+        self.db().insert_all(&self.db().chunks, chunks).await?;
+        let write = next_version(&mut doc)?;
+        if !self.db().put(&self.db().sequences, write).await? {
+            return Ok(false);
+        }
+        if doc.unfinished {
+            Box::pin(self.carry_out(vec![doc])).await.map_err(maybe_done)?;
+        }
+        Ok(true)
+    }
+
+    async fn is_current(&self, doc: &SequenceDoc) -> Result<bool> {
+        let found = self.db().sequences.find_one(doc! { "_id": &doc.id }).projection(doc! { "version": 1 });
+        let found = found.await.map_err(reading)?;
+        Ok(found.map_or(0, |found| found.get_i64("version").unwrap_or_default()) == doc.version)
+    }
+
+    /// Does what is left to do since the last decision about a sequence, and returns its document.
+    pub(crate) async fn finish(&self, key: &str) -> Result<Option<SequenceDoc>> {
+        loop {
+            let Some(doc) = get::<SequenceDoc>(&self.db().sequences, key).await? else { return Ok(None) };
+            if !doc.unfinished {
+                return Ok(Some(doc));
+            }
+            Box::pin(self.carry_out(vec![doc])).await?;
+        }
+    }
+
+    /// Gives a sequence a new version: a decision that is under way on the old one fails, and is taken again.
+    pub(crate) async fn interrupt(&self, queue: &QueueName, sequence: &SequenceId) -> Result<()> {
+        loop {
+            let mut view = self.load(queue, sequence).await?;
+            view.touch();
+            if self.commit(view, Ok(())).await?.is_some() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Does what interrupted calls have left, so that a listing shows it.
+    pub(crate) async fn catch_up(&self) -> Result<()> {
+        let unfinished = || doc! { "unfinished": true };
+        let sequences: Vec<SequenceDoc> =
+            project(&self.db().sequences, unfinished(), Document::new(), Document::new()).await?;
+        if !sequences.is_empty() {
+            Box::pin(self.carry_out(sequences)).await?;
+        }
+        self.finish_plans().await?;
+        self.finish_pauses().await
+    }
+}

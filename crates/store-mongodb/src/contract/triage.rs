@@ -1,0 +1,54 @@
+//! The contract for triage.
+
+use async_trait::async_trait;
+use lazaret_core::letter::{Letter, LetterId};
+use lazaret_core::query::Query;
+use lazaret_core::store::{
+    Actor, Change, Expired, Group, GroupId, GroupsPage, GroupsRequest, LettersPage, QueueSummary, Result,
+    Triage,
+};
+use lazaret_core::{QueueName, Timestamp};
+
+use crate::store::MongoStore;
+
+#[async_trait]
+impl Triage for MongoStore {
+    async fn find(&self, query: &Query, after: Option<&str>, limit: usize) -> Result<LettersPage> {
+        self.search(query, after, limit).await
+    }
+
+    async fn groups(&self, request: &GroupsRequest) -> Result<GroupsPage> {
+        self.list_groups(request).await
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueSummary>> {
+        self.summaries().await
+    }
+
+    async fn change(
+        &self,
+        queue: &QueueName,
+        letter: LetterId,
+        change: &Change,
+        by: &Actor,
+    ) -> Result<Letter> {
+        self.edit(queue, letter, change, by).await
+    }
+
+    async fn purge(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<()> {
+        self.purge_letter(queue, letter, Some(by)).await
+    }
+
+    async fn expire(
+        &self,
+        queue: &QueueName,
+        closed_before: Option<Timestamp>,
+        limit: usize,
+    ) -> Result<Expired> {
+        self.expire_letters(queue, closed_before, limit).await
+    }
+
+    async fn group(&self, id: &GroupId) -> Result<Option<Group>> {
+        self.group_of(id).await
+    }
+}

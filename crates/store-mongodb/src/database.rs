@@ -1,0 +1,327 @@
+//! The database: its collections, and the few kinds of reads and writes that the store uses.
+//!
+//! Every write goes through [`Database::gate`], so that a test can interrupt the store between any two of them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bson::{Bson, Document, doc};
+use futures_util::TryStreamExt;
+use lazaret_core::store::{ErrorKind, Result, StoreError};
+use mongodb::error::{Error, ErrorKind as Driver, WriteFailure};
+use mongodb::options::{CollectionOptions, ReadConcern, ReturnDocument, SelectionCriteria, WriteConcern};
+use mongodb::{Client, Collection, Namespace};
+use serde::de::DeserializeOwned;
+
+use crate::error::{DUPLICATE_KEY, corrupt, of_code, reading, writing};
+use crate::values::size_of_document;
+
+/// Maximum number of statements of one command. A server states its own limit, which is never lower.
+const STATEMENTS: usize = 1000;
+/// Maximum size of the statements of one command, in bytes. A server takes 48 MB.
+const COMMAND_BYTES: usize = 24 << 20;
+
+/// The collections of a store.
+pub(crate) struct Database {
+    pub(crate) database: mongodb::Database,
+    pub(crate) sequences: Documents,
+    pub(crate) letters: Documents,
+    pub(crate) chunks: Documents,
+    pub(crate) groups: Documents,
+    pub(crate) grants: Documents,
+    pub(crate) notes: Documents,
+    pub(crate) plans: Documents,
+    pub(crate) items: Documents,
+    pub(crate) pauses: Documents,
+    pub(crate) values: Documents,
+    pub(crate) audit: Documents,
+    /// Counters, and the version of the format.
+    pub(crate) meta: Documents,
+    writes_left: AtomicUsize,
+}
+
+/// One collection.
+pub(crate) type Documents = Collection<Document>;
+
+/// A write that is made only if the document still has a version; 0 if there is none yet.
+pub(crate) struct Guarded {
+    pub(crate) id: Bson,
+    pub(crate) version: i64,
+    pub(crate) document: Document,
+}
+
+impl Database {
+    pub(crate) fn new(client: &Client, database: &str, letters: &str) -> Self {
+        let database = client.database(database);
+        let open = |name: &str| {
+            let options = CollectionOptions::builder()
+                .read_concern(ReadConcern::majority())
+                .write_concern(WriteConcern::majority())
+                .selection_criteria(SelectionCriteria::ReadPreference(
+                    mongodb::options::ReadPreference::Primary,
+                ))
+                .build();
+            database.collection_with_options(name, options)
+        };
+        let derived = |what: &str| open(&format!("{letters}_{what}"));
+        Self {
+            sequences: derived("sequences"),
+            letters: open(letters),
+            chunks: derived("chunks"),
+            groups: derived("groups"),
+            grants: derived("grants"),
+            notes: derived("notes"),
+            plans: derived("plans"),
+            items: derived("plan_items"),
+            pauses: derived("pauses"),
+            values: derived("values"),
+            audit: derived("audit"),
+            meta: derived("meta"),
+            writes_left: AtomicUsize::new(usize::MAX),
+            database,
+        }
+    }
+
+    /// Interrupts the store after this many writes, as if the process had died there.
+    #[cfg(test)]
+    pub(crate) fn cut_after(&self, writes: usize) {
+        self.writes_left.store(writes, Ordering::SeqCst);
+    }
+
+    /// How many writes are left before it is interrupted.
+    #[cfg(test)]
+    pub(crate) fn writes_left(&self) -> usize {
+        self.writes_left.load(Ordering::SeqCst)
+    }
+
+    /// How many of these writes may be made: all of them, unless a test interrupts the store.
+    fn gate(&self, writes: usize) -> usize {
+        let take = |left: usize| (left != usize::MAX).then(|| left.saturating_sub(writes));
+        let left = self.writes_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take);
+        left.unwrap_or(usize::MAX).min(writes)
+    }
+
+    /// Lets one write pass.
+    pub(crate) fn pass(&self) -> Result<()> {
+        if self.gate(1) == 1 { Ok(()) } else { Err(interrupted()) }
+    }
+
+    /// Writes a document if it still has its version. Returns whether it was written.
+    pub(crate) async fn put(&self, into: &Documents, write: Guarded) -> Result<bool> {
+        self.pass()?;
+        let Guarded { id, version, document } = write;
+        let written = if version == 0 {
+            into.insert_one(document).await.map(|_| true)
+        } else {
+            let replaced = into.replace_one(doc! { "_id": id, "version": version }, document).await;
+            replaced.map(|replaced| replaced.matched_count == 1)
+        };
+        match written {
+            Err(error) if is_duplicate(&error) => Ok(false),
+            written => written.map_err(writing),
+        }
+    }
+
+    /// Writes documents that still have their versions, in few commands. Returns for each whether it was written. None of
+    /// them is ever deleted: a document that has another version makes its upsert a duplicate, and that names the statement.
+    pub(crate) async fn put_all(&self, into: &Documents, writes: Vec<Guarded>) -> Result<Vec<bool>> {
+        if writes.len() <= 1 {
+            let Some(write) = writes.into_iter().next() else { return Ok(Vec::new()) };
+            return Ok(vec![self.put(into, write).await?]);
+        }
+        let mut written = vec![true; writes.len()];
+        let updates = writes.into_iter().map(|Guarded { id, version, document }| {
+            doc! { "q": { "_id": id, "version": version }, "u": document, "upsert": true }
+        });
+        for late in self.statements(into, "update", "updates", updates.collect()).await? {
+            written[late] = false;
+        }
+        Ok(written)
+    }
+
+    /// Runs update statements with upserts. Returns those that were refused as duplicates.
+    pub(crate) async fn upsert_all(&self, into: &Documents, updates: Vec<Document>) -> Result<Vec<usize>> {
+        self.statements(into, "update", "updates", updates).await
+    }
+
+    /// Inserts documents. Returns those that were there.
+    pub(crate) async fn insert_all(&self, into: &Documents, documents: Vec<Document>) -> Result<Vec<usize>> {
+        self.statements(into, "insert", "documents", documents).await
+    }
+
+    /// Runs the statements of one kind, each for itself. Returns those that were refused as duplicates.
+    async fn statements(
+        &self,
+        into: &Documents,
+        command: &str,
+        field: &str,
+        statements: Vec<Document>,
+    ) -> Result<Vec<usize>> {
+        let mut duplicates = Vec::new();
+        let mut first = 0;
+        let mut rest = statements.into_iter().peekable();
+        while rest.peek().is_some() {
+            let (mut batch, mut bytes) = (Vec::new(), 0);
+            while let Some(next) = rest.peek() {
+                bytes += size_of_document(next);
+                if !batch.is_empty() && (bytes > COMMAND_BYTES || batch.len() == STATEMENTS) {
+                    break;
+                }
+                batch.extend(rest.next().map(Bson::Document));
+            }
+            let asked = batch.len();
+            let allowed = self.gate(asked);
+            batch.truncate(allowed);
+            if allowed > 0 {
+                let Namespace { coll, .. } = into.namespace();
+                let mut run = Document::new();
+                run.insert(command, coll);
+                run.insert(field, batch);
+                run.insert("ordered", false);
+                run.insert("writeConcern", doc! { "w": "majority" });
+                let answer = self.database.run_command(run).await.map_err(writing)?;
+                duplicates.extend(refused(&answer)?.into_iter().map(|index| first + index));
+            }
+            if allowed < asked {
+                return Err(interrupted());
+            }
+            first += asked;
+        }
+        Ok(duplicates)
+    }
+
+    /// Updates documents, without a version.
+    pub(crate) async fn update(&self, of: &Documents, filter: Document, update: Document) -> Result<()> {
+        self.pass()?;
+        of.update_many(filter, update).await.map(drop).map_err(writing)
+    }
+
+    /// Deletes documents.
+    pub(crate) async fn delete(&self, from: &Documents, filter: Document) -> Result<u64> {
+        self.pass()?;
+        from.delete_many(filter).await.map(|deleted| deleted.deleted_count).map_err(writing)
+    }
+
+    /// Raises a counter and returns its new value. Values that are not used leave gaps, which mean nothing.
+    pub(crate) async fn count_up(&self, counter: &str, by: u64) -> Result<u64> {
+        self.pass()?;
+        let raised = self
+            .meta
+            .find_one_and_update(
+                doc! { "_id": "counters" },
+                doc! { "$inc": { counter: crate::values::int(by) } },
+            )
+            .upsert(true)
+            .return_document(ReturnDocument::After)
+            .await
+            .map_err(writing)?;
+        let value = raised.and_then(|counters| counters.get_i64(counter).ok());
+        value.map(crate::values::uint).ok_or_else(|| corrupt(format!("counter {counter} has no value")))
+    }
+
+    /// The value of a counter.
+    pub(crate) async fn counter(&self, counter: &str) -> Result<u64> {
+        let counters = self.meta.find_one(doc! { "_id": "counters" }).await.map_err(reading)?;
+        Ok(counters.and_then(|counters| counters.get_i64(counter).ok()).map_or(0, crate::values::uint))
+    }
+}
+
+/// The document with this id.
+pub(crate) async fn get<T: DeserializeOwned>(from: &Documents, id: impl Into<Bson>) -> Result<Option<T>> {
+    let found = from.find_one(doc! { "_id": id.into() }).await.map_err(reading)?;
+    found.map(decode).transpose()
+}
+
+/// The first document that fits, in this order.
+pub(crate) async fn first<T: DeserializeOwned>(
+    from: &Documents,
+    filter: Document,
+    sort: Document,
+) -> Result<Option<T>> {
+    let found = from.find_one(filter).sort(sort).await.map_err(reading)?;
+    found.map(decode).transpose()
+}
+
+/// The documents that fit, in this order, at most `limit`.
+pub(crate) async fn list<T: DeserializeOwned>(
+    from: &Documents,
+    filter: Document,
+    sort: Document,
+    limit: usize,
+) -> Result<Vec<T>> {
+    let limit = i64::try_from(limit.max(1)).unwrap_or(i64::MAX);
+    let found = from.find(filter).sort(sort).limit(limit).await.map_err(reading)?;
+    let found: Vec<Document> = found.try_collect().await.map_err(reading)?;
+    found.into_iter().map(decode).collect()
+}
+
+/// The documents that fit, in this order, reduced to some fields.
+pub(crate) async fn project<T: DeserializeOwned>(
+    from: &Documents,
+    filter: Document,
+    fields: Document,
+    sort: Document,
+) -> Result<Vec<T>> {
+    let found = from.find(filter).projection(fields).sort(sort).await.map_err(reading)?;
+    let found: Vec<Document> = found.try_collect().await.map_err(reading)?;
+    found.into_iter().map(decode).collect()
+}
+
+/// A document as a value.
+pub(crate) fn decode<T: DeserializeOwned>(document: Document) -> Result<T> {
+    bson::deserialize_from_document(document).map_err(|error| corrupt(format!("failed to decode: {error}")))
+}
+
+fn interrupted() -> StoreError {
+    StoreError::not_done(ErrorKind::Unavailable, "write", "the connection was cut")
+}
+
+fn is_duplicate(error: &Error) -> bool {
+    match &*error.kind {
+        Driver::Write(WriteFailure::WriteError(write)) => write.code == DUPLICATE_KEY,
+        Driver::Command(command) => command.code == DUPLICATE_KEY,
+        _ => false,
+    }
+}
+
+/// The statements that were refused as duplicates, from the answer to a command. Any other error is one.
+fn refused(answer: &Document) -> Result<Vec<usize>> {
+    let mut duplicates = Vec::new();
+    let errors = answer.get_array("writeErrors").map(Vec::as_slice).unwrap_or_default();
+    for error in errors.iter().filter_map(Bson::as_document) {
+        let code = error.get_i32("code").unwrap_or_default();
+        let index = error.get_i32("index").ok().and_then(|index| usize::try_from(index).ok());
+        match index {
+            Some(index) if code == DUPLICATE_KEY => duplicates.push(index),
+            _ => {
+                let context = error.get_str("errmsg").unwrap_or("a statement was refused").to_owned();
+                // Others of the same command may have been applied.
+                let error = of_code(code, context);
+                return Err(StoreError::maybe(error.kind(), "write", error.context()));
+            }
+        }
+    }
+    if let Ok(error) = answer.get_document("writeConcernError") {
+        let context = format!("the write concern was not met: {error}");
+        return Err(StoreError::maybe(ErrorKind::Unavailable, "write", context));
+    }
+    Ok(duplicates)
+}
+
+#[cfg(test)]
+mod tests {
+    use lazaret_core::store::Certainty;
+
+    use super::*;
+
+    #[test]
+    fn duplicates_are_named_and_other_errors_are_errors() {
+        let error = |index: i32, code: i32| doc! { "index": index, "code": code, "errmsg": "no" };
+        let duplicates = doc! { "n": 1, "writeErrors": [error(0, 11_000), error(2, 11_000)] };
+        assert_eq!(refused(&duplicates).unwrap(), [0, 2]);
+        assert_eq!(refused(&doc! { "n": 3 }).unwrap(), [] as [usize; 0]);
+        let other = refused(&doc! { "writeErrors": [error(0, 11_000), error(1, 17_419)] }).unwrap_err();
+        assert_eq!((other.kind(), other.certainty()), (ErrorKind::Invalid, Certainty::MaybeDone));
+        let unmet = refused(&doc! { "n": 1, "writeConcernError": { "code": 64 } }).unwrap_err();
+        assert_eq!((unmet.kind(), unmet.certainty()), (ErrorKind::Unavailable, Certainty::MaybeDone));
+    }
+}

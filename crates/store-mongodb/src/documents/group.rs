@@ -1,0 +1,206 @@
+//! The document of a group, and what it has counted.
+
+use std::collections::BTreeMap;
+
+use bson::Document;
+use lazaret_core::letter::LetterState;
+use lazaret_core::store::rules::{Blocked, GroupRow, LatestFailure};
+use lazaret_core::store::{GroupId, Result, Trend};
+use lazaret_core::{Fingerprint, QueueName, Reason, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::left::CountDoc;
+use crate::error::invalid;
+use crate::values::{int, nanos, time, uint};
+
+/// How long a group remembers that it has counted a decision. A process that was suspended for longer, between reading a document and
+/// writing the group, would count again.
+const REMEMBERED_NANOS: i64 = 3_600_000_000_000;
+
+/// A group, and up to which version it has counted each of its sequences.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct GroupDoc {
+    #[serde(rename = "_id")]
+    pub(crate) id: String,
+    pub(crate) queue: QueueName,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) version: i64,
+    /// `None` while it has no letters.
+    pub(crate) row: Option<GroupRowDoc>,
+    /// Number of its open letters, for the order of a listing.
+    pub(crate) open: i64,
+    counted: Vec<CountedDoc>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct CountedDoc {
+    sequence: String,
+    version: i64,
+    at: i64,
+}
+
+/// The counters of a group.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct GroupRowDoc {
+    reason: Reason,
+    error_type: String,
+    message: String,
+    by_state: [i64; 9],
+    sequences: i64,
+    behind: i64,
+    first_seen: i64,
+    last_seen: i64,
+    trend: Trend,
+}
+
+/// A decision of a sequence, as far as groups count it.
+pub(crate) struct Decision {
+    pub(crate) sequence: String,
+    pub(crate) version: i64,
+    pub(crate) counts: Vec<CountDoc>,
+}
+
+impl GroupDoc {
+    pub(crate) fn new(queue: &QueueName, fingerprint: Fingerprint) -> Self {
+        let id = GroupId { queue: queue.clone(), fingerprint }.to_string();
+        let (queue, counted) = (queue.clone(), Vec::new());
+        Self { id, queue, fingerprint, version: 0, row: None, open: 0, counted }
+    }
+
+    pub(crate) fn group_id(&self) -> GroupId {
+        GroupId { queue: self.queue.clone(), fingerprint: self.fingerprint }
+    }
+
+    pub(crate) fn encode(&self) -> Result<Document> {
+        bson::serialize_to_document(self).map_err(|error| invalid(error.to_string()))
+    }
+
+    /// Counts the decisions that it has not counted yet. Returns whether there was one.
+    pub(crate) fn count(&mut self, decisions: &[Decision], now: Timestamp) -> bool {
+        let mut counted: BTreeMap<String, (i64, i64)> =
+            self.counted.drain(..).map(|counted| (counted.sequence, (counted.version, counted.at))).collect();
+        let now = nanos(now);
+        let mut changed = false;
+        for decision in decisions {
+            let known =
+                counted.get(&decision.sequence).is_some_and(|(version, _)| *version >= decision.version);
+            if known
+                || !decision.counts.iter().any(|count| count.groups().any(|group| group == self.fingerprint))
+            {
+                continue;
+            }
+            for count in &decision.counts {
+                self.apply(count);
+            }
+            counted.insert(decision.sequence.clone(), (decision.version, now));
+            changed = true;
+        }
+        // A clock that was set back forgets nothing.
+        let recent = counted.into_iter().filter(|(_, (_, at))| now.saturating_sub(*at) < REMEMBERED_NANOS);
+        let recent = recent.map(|(sequence, (version, at))| CountedDoc { sequence, version, at });
+        self.counted = recent.collect();
+        changed
+    }
+
+    fn apply(&mut self, count: &CountDoc) {
+        let group = self.fingerprint;
+        if !count.groups().any(|concerned| concerned == group) {
+            return;
+        }
+        let now = time(count.at);
+        let mut row = self.row.as_ref().map_or_else(|| GroupRow::new(now), GroupRowDoc::to_row);
+        for (_, state, by) in count.letters.iter().filter(|(of, ..)| *of == group) {
+            row.count(*state, *by);
+        }
+        for (_, behind, by) in count.blocked.iter().filter(|(of, ..)| *of == group) {
+            row.block(Blocked { group, behind: uint(*behind) }, *by);
+        }
+        match count.failed.as_ref().filter(|failed| failed.failure.fingerprint == group) {
+            Some(failed) if failed.enters => row.enter(&failed.failure, time(failed.at), now),
+            Some(failed) => row.record_failure(&failed.failure, time(failed.at)),
+            None => {}
+        }
+        let open = LetterState::ALL.iter().filter(|state| state.is_open());
+        self.open = open.map(|state| int(row.by_state[*state as usize])).sum();
+        self.row = (!row.is_empty()).then(|| GroupRowDoc::of(&row));
+    }
+}
+
+impl GroupRowDoc {
+    fn of(row: &GroupRow) -> Self {
+        Self {
+            reason: row.latest.reason.clone(),
+            error_type: row.latest.error_type.clone(),
+            message: row.latest.message.clone(),
+            by_state: row.by_state.map(int),
+            sequences: int(row.sequences),
+            behind: int(row.behind),
+            first_seen: nanos(row.first_seen),
+            last_seen: nanos(row.last_seen),
+            trend: row.trend,
+        }
+    }
+
+    pub(crate) fn to_row(&self) -> GroupRow {
+        let latest = LatestFailure {
+            reason: self.reason.clone(),
+            error_type: self.error_type.clone(),
+            message: self.message.clone(),
+        };
+        GroupRow {
+            latest: latest.into(),
+            by_state: self.by_state.map(uint),
+            sequences: uint(self.sequences),
+            behind: uint(self.behind),
+            first_seen: time(self.first_seen),
+            last_seen: time(self.last_seen),
+            trend: self.trend,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lazaret_core::Failure;
+
+    use super::super::left::FailedDoc;
+    use super::*;
+
+    fn decision(group: Fingerprint, version: i64) -> Decision {
+        let failure = Failure::new(Reason::TIMEOUT, "HttpError", "boom");
+        let count = CountDoc {
+            at: 0,
+            letters: vec![(group, LetterState::Dead, 1)],
+            blocked: vec![(group, 0, 1)],
+            failed: Some(FailedDoc { at: 0, enters: true, failure }),
+        };
+        Decision { sequence: "s".into(), version, counts: vec![count] }
+    }
+
+    #[test]
+    fn a_decision_is_counted_once_however_often_it_is_carried_out() {
+        let failure = Failure::new(Reason::TIMEOUT, "HttpError", "boom");
+        let group = failure.fingerprint;
+        let mut doc = GroupDoc::new(&"a/b".into(), group);
+        let now = Timestamp::UNIX_EPOCH;
+        assert!(doc.count(&[decision(group, 3)], now));
+        assert!(!doc.count(&[decision(group, 3)], now));
+        assert!(!doc.count(&[decision(group, 2)], now), "a late one");
+        assert!(doc.count(&[decision(group, 4)], now));
+        let back: GroupDoc = bson::deserialize_from_document(doc.encode().unwrap()).unwrap();
+        let row = back.row.as_ref().unwrap().to_row();
+        assert_eq!((back.open, row.by_state[LetterState::Dead as usize], row.sequences), (2, 2, 2));
+    }
+
+    #[test]
+    fn what_was_counted_long_ago_is_forgotten() {
+        let group = Failure::new(Reason::TIMEOUT, "HttpError", "boom").fingerprint;
+        let mut doc = GroupDoc::new(&"a/b".into(), group);
+        doc.count(&[decision(group, 1)], time(0));
+        let other = Decision { sequence: "t".into(), ..decision(group, 1) };
+        doc.count(&[other], time(REMEMBERED_NANOS));
+        assert_eq!(doc.counted.len(), 1);
+    }
+}

@@ -1,0 +1,8 @@
+//! The documents of the store: what they hold, as BSON has it.
+
+pub(crate) mod group;
+pub(crate) mod left;
+pub(crate) mod letter;
+pub(crate) mod plan;
+pub(crate) mod readable;
+pub(crate) mod sequence;

@@ -1,0 +1,182 @@
+//! The fields of a letter that people and other tools read: those of FlowWarden's dead letters. Lazaret writes them and never reads them.
+
+use bson::{Binary, Bson, Document, doc};
+use lazaret_core::letter::Letter;
+use lazaret_core::message::{Message, Operation};
+
+use crate::values::date;
+
+/// A payload above this size is not shown as a document; its bytes are kept all the same.
+const SHOWN_BYTES: usize = 256 << 10;
+
+/// A document that is nested deeper is not shown: MongoDB takes 100 levels, and the letter is a few levels deep itself.
+const SHOWN_LEVELS: usize = 64;
+
+/// The readable fields.
+pub(crate) fn fields(letter: &Letter) -> Document {
+    let message = &*letter.message;
+    let error = letter.cause.as_ref().map(|cause| {
+        doc! { "type": &cause.error_type, "message": &cause.message, "stackTrace": cause.backtrace.as_deref() }
+    });
+    let metadata: Document =
+        letter.diagnostics.iter().map(|(name, text)| (shown_name(name), Bson::from(text.as_str()))).collect();
+    doc! {
+        "streamName": message.stream.as_str(),
+        "operationType": message.operation.map(operation_type),
+        "documentKey": document_key(message),
+        "fullDocument": message.payload.as_deref().and_then(|payload| full_document(message, payload)),
+        "resumeToken": message.position.token.as_deref().map(resume_token),
+        "error": error,
+        "attempts": i32::try_from(letter.attempts).unwrap_or(i32::MAX),
+        "status": status(letter),
+        "firstAttemptAt": letter.first_failed_at.map(date),
+        "lastAttemptAt": letter.last_failed_at.map(date),
+        "createdAt": date(letter.enqueued_at),
+        "expiresAt": letter.expires_at.map(date),
+        "metadata": metadata,
+    }
+}
+
+/// `PENDING` for an open letter, as FlowWarden writes it; else its state.
+fn status(letter: &Letter) -> String {
+    if letter.state.is_open() { "PENDING".to_owned() } else { letter.state.as_str().to_uppercase() }
+}
+
+fn operation_type(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Insert => "INSERT",
+        Operation::Update => "UPDATE",
+        Operation::Replace => "REPLACE",
+        Operation::Delete => "DELETE",
+        Operation::Drop => "DROP",
+        Operation::DropDatabase => "DROP_DATABASE",
+        Operation::Rename => "RENAME",
+        Operation::Invalidate => "INVALIDATE",
+        _ => "OTHER",
+    }
+}
+
+/// The key as a document: as it is if it is one, else as the `_id` of one.
+fn document_key(message: &Message) -> Option<Bson> {
+    let key = message.key.as_deref()?;
+    if key.len() > SHOWN_BYTES {
+        return None;
+    }
+    let value =
+        as_document(key).map_or_else(|| Bson::Document(doc! { "_id": text_or_bytes(key) }), Bson::Document);
+    Some(value)
+}
+
+fn full_document(message: &Message, payload: &[u8]) -> Option<Document> {
+    if payload.len() > SHOWN_BYTES {
+        return None;
+    }
+    let is_bson = message.content_type.as_deref().is_some_and(|content| content.contains("bson"));
+    if is_bson { as_bson(payload) } else { as_json(payload) }
+}
+
+fn resume_token(token: &[u8]) -> Bson {
+    as_document(token).map_or_else(|| Bson::Document(doc! { "_data": text_or_bytes(token) }), Bson::Document)
+}
+
+fn text_or_bytes(bytes: &[u8]) -> Bson {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Bson::from(text),
+        Err(_) => Bson::Binary(Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: bytes.to_vec() }),
+    }
+}
+
+fn as_document(bytes: &[u8]) -> Option<Document> {
+    as_json(bytes).or_else(|| as_bson(bytes))
+}
+
+/// A JSON object, extended JSON included.
+fn as_json(bytes: &[u8]) -> Option<Document> {
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+        return None;
+    }
+    let document: Document = serde_json::from_slice(bytes).ok()?;
+    Some(document).filter(|document| can_be_shown(document, SHOWN_LEVELS))
+}
+
+fn as_bson(bytes: &[u8]) -> Option<Document> {
+    let length = <[u8; 4]>::try_from(bytes.get(..4)?).ok().map(i32::from_le_bytes)?;
+    if usize::try_from(length) != Ok(bytes.len()) {
+        return None;
+    }
+    Document::from_reader(bytes).ok().filter(|document| can_be_shown(document, SHOWN_LEVELS))
+}
+
+/// Whether MongoDB takes the names and the depth of a document.
+fn can_be_shown(document: &Document, levels: usize) -> bool {
+    let value = |value: &Bson| match value {
+        Bson::Document(inner) => can_be_shown(inner, levels - 1),
+        Bson::Array(values) => are_shown(values, levels - 1),
+        _ => true,
+    };
+    levels > 0
+        && document.iter().all(|(name, inner)| !name.starts_with('$') && !name.contains('\0') && value(inner))
+}
+
+fn are_shown(values: &[Bson], levels: usize) -> bool {
+    levels > 0
+        && values.iter().all(|value| match value {
+            Bson::Document(inner) => can_be_shown(inner, levels - 1),
+            Bson::Array(inner) => are_shown(inner, levels - 1),
+            _ => true,
+        })
+}
+
+/// A name that MongoDB takes.
+fn shown_name(name: &str) -> String {
+    name.replace(['.', '$', '\0'], "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use lazaret_core::message::Position;
+
+    use super::*;
+
+    fn message() -> Message {
+        Message::new("m", "orders", Position::new(0, 0))
+    }
+
+    #[test]
+    fn a_json_object_is_shown_and_other_payloads_are_not() {
+        let shown = |payload: &str| full_document(&message(), payload.as_bytes());
+        assert_eq!(shown(r#" {"a": {"b": [1, "x"]}}"#), Some(doc! { "a": { "b": [1, "x"] } }));
+        assert_eq!(
+            shown(r#"{"_id": {"$oid": "5f0000000000000000000000"}}"#)
+                .unwrap()
+                .get_object_id("_id")
+                .unwrap()
+                .to_hex(),
+            "5f0000000000000000000000"
+        );
+        for payload in ["", "[1]", "7", "{", r#"{"a\u0000b": 1}"#, r#"{"a": {"$where": 1}}"#, "\u{0}"] {
+            assert_eq!(shown(payload), None, "{payload:?}");
+        }
+        let deep = format!("{}1{}", r#"{"a":"#.repeat(100), "}".repeat(100));
+        assert_eq!(shown(&deep), None);
+        let deep = format!(r#"{{"a":{}1{}}}"#, "[".repeat(100), "]".repeat(100));
+        assert_eq!(shown(&deep), None);
+        assert_eq!(shown(&format!(r#"{{"a": "{}"}}"#, "x".repeat(SHOWN_BYTES))), None);
+    }
+
+    #[test]
+    fn a_bson_document_is_shown() {
+        let document = doc! { "_id": 7, "name": "x" };
+        let mut message = message();
+        message.content_type = Some("application/bson".into());
+        assert_eq!(full_document(&message, &document.to_vec().unwrap()), Some(document));
+    }
+
+    #[test]
+    fn a_key_is_a_document_or_the_id_of_one() {
+        let key = |key: &[u8]| document_key(&message().with_key(key.to_vec()));
+        assert_eq!(key(br#"{"_id": 7}"#), Some(Bson::Document(doc! { "_id": 7 })));
+        assert_eq!(key(b"order-7"), Some(Bson::Document(doc! { "_id": "order-7" })));
+        assert_eq!(document_key(&message()), None);
+    }
+}

@@ -1,0 +1,127 @@
+//! What is done after a decision, in other documents. Whoever does it again, however late, changes nothing.
+//!
+//! The order: letters, groups, the audit, outcomes, then the document of the sequence without what was left to do, and with its new
+//! revision. Chunks that no letter refers to any more are deleted at the end.
+
+use std::collections::BTreeMap;
+
+use bson::{Document, doc};
+use lazaret_core::store::Result;
+use lazaret_core::{Fingerprint, QueueName};
+
+use crate::commit::next_version;
+use crate::database::{Guarded, get};
+use crate::documents::group::{Decision, GroupDoc};
+use crate::documents::left::{Left, LineDoc, OutcomeDoc};
+use crate::documents::sequence::SequenceDoc;
+use crate::store::MongoStore;
+use crate::values::int;
+
+impl MongoStore {
+    /// Does what is left to do in documents of sequences, and takes it out of them.
+    pub(crate) async fn carry_out(&self, mut docs: Vec<SequenceDoc>) -> Result<()> {
+        let (mut letters, mut claims): (Vec<(Document, bool)>, Vec<String>) = (Vec::new(), Vec::new());
+        let mut groups: BTreeMap<(QueueName, Fingerprint), Vec<Decision>> = BTreeMap::new();
+        let mut lines: Vec<(String, LineDoc)> = Vec::new();
+        let mut outcomes: Vec<OutcomeDoc> = Vec::new();
+        for doc in &mut docs {
+            for (place, left) in std::mem::take(&mut doc.left).into_iter().enumerate() {
+                match left {
+                    Left::Letter { document, new } => letters.push((document, new)),
+                    Left::Chunks(claim) => claims.push(claim),
+                    Left::Counts(counts) => {
+                        let mut concerned: Vec<_> = counts.iter().flat_map(|count| count.groups()).collect();
+                        concerned.sort_unstable();
+                        concerned.dedup();
+                        for group in concerned {
+                            let decisions = groups.entry((doc.queue.clone(), group)).or_default();
+                            let (sequence, version) = (doc.id.clone(), doc.version);
+                            decisions.push(Decision { sequence, version, counts: counts.clone() });
+                        }
+                    }
+                    Left::Audit(line) => lines.push((format!("{}#{}#{place}", doc.id, doc.version), line)),
+                    Left::Outcome(outcome) => outcomes.push(outcome),
+                    // Only plans have these.
+                    Left::Items { .. } => {}
+                }
+            }
+        }
+        self.write_letters(letters).await?;
+        for ((queue, group), decisions) in groups {
+            self.count_in(&queue, group, &decisions).await?;
+        }
+        for (token, line) in lines {
+            self.append_line(&token, line).await?;
+        }
+        for outcome in outcomes {
+            Box::pin(self.write_outcome(&outcome)).await?;
+        }
+        self.clear_left(docs).await?;
+        if !claims.is_empty() {
+            self.db().delete(&self.db().chunks, doc! { "claim": { "$in": claims } }).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes what was done out of the documents. Sequences that were opened get a revision now, after they are open: who has seen
+    /// a revision has seen all sequences with an earlier one, or finishes them.
+    async fn clear_left(&self, docs: Vec<SequenceDoc>) -> Result<()> {
+        let opened = docs.iter().filter(|doc| doc.opened).count() as u64;
+        let mut revision = match opened {
+            0 => 0,
+            opened => self.db().count_up("revision", opened).await? - opened,
+        };
+        let mut writes: Vec<Guarded> = Vec::with_capacity(docs.len());
+        for mut doc in docs {
+            if doc.opened {
+                revision += 1;
+                doc.revision = Some(int(revision));
+            }
+            (doc.opened, doc.unfinished) = (false, false);
+            writes.push(next_version(&mut doc)?);
+        }
+        // One that is late was finished by another call.
+        self.db().put_all(&self.db().sequences, writes).await.map(drop)
+    }
+
+    /// Writes letters, each unless a later decision about it was written before.
+    async fn write_letters(&self, letters: Vec<(Document, bool)>) -> Result<()> {
+        let (new, mut known): (Vec<_>, Vec<_>) = letters.into_iter().partition(|(_, new)| *new);
+        if let [_, ..] = new.as_slice() {
+            let documents: Vec<Document> = new.into_iter().map(|(document, _)| document).collect();
+            // One that is there was written by another call, or an earlier attempt of this one.
+            for late in self.db().insert_all(&self.db().letters, documents.clone()).await? {
+                known.push((documents[late].clone(), false));
+            }
+        }
+        let updates = known.into_iter().map(|(document, _)| {
+            let kept = document.get_document("lazaret");
+            let decided = kept.and_then(|kept| kept.get_i64("decided")).unwrap_or_default();
+            let id = document.get("_id").cloned();
+            doc! { "q": { "_id": id, "lazaret.decided": { "$lt": decided } }, "u": document, "upsert": true }
+        });
+        let updates: Vec<Document> = updates.collect();
+        if updates.is_empty() {
+            Ok(())
+        } else {
+            self.db().upsert_all(&self.db().letters, updates).await.map(drop)
+        }
+    }
+
+    /// Counts decisions in a group, each once.
+    async fn count_in(&self, queue: &QueueName, group: Fingerprint, decisions: &[Decision]) -> Result<()> {
+        loop {
+            let new = GroupDoc::new(queue, group);
+            let mut doc = get::<GroupDoc>(&self.db().groups, new.id.as_str()).await?.unwrap_or(new);
+            if !doc.count(decisions, self.now().await?) {
+                return Ok(());
+            }
+            let version = doc.version;
+            doc.version += 1;
+            let write = Guarded { id: doc.id.as_str().into(), version, document: doc.encode()? };
+            if self.db().put(&self.db().groups, write).await? {
+                return Ok(());
+            }
+        }
+    }
+}

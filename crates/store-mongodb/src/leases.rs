@@ -1,0 +1,318 @@
+//! Leases and settlements.
+
+use std::time::Duration;
+
+use bson::{Document, doc};
+use lazaret_core::letter::LetterId;
+use lazaret_core::store::rules::{self, AfterSettle, LeaseKind, LetterView, SequenceRow, SettleView};
+use lazaret_core::store::{
+    Claim, ErrorKind, Lease, LeaseUse, Outcome, Result, Settled, Settlement, StoreError,
+};
+use lazaret_core::{QueueName, SequenceId, Timestamp};
+
+use crate::commit::View;
+use crate::database::{list, project};
+use crate::documents::left::{Left, OutcomeDoc};
+use crate::documents::sequence::SequenceDoc;
+use crate::store::MongoStore;
+use crate::values::{int, nanos, time};
+
+/// Number of sequences that a look for due ones reads at once.
+const PAGE: usize = 100;
+
+fn is_due(row: &SequenceRow, now: Timestamp) -> bool {
+    let schedule = row.schedule();
+    schedule.due.or(schedule.busy).is_some_and(|at| at <= now)
+}
+
+impl MongoStore {
+    /// The head under a new lease; `None` if the sequence is not open.
+    pub(crate) async fn lease_head(
+        &self,
+        view: &mut View,
+        owner: &str,
+        lease: Duration,
+        kind: LeaseKind,
+    ) -> Result<Option<Claim>> {
+        let Some(row) = view.row.clone() else { return Ok(None) };
+        let Some(held) = self.open_from(view, 0, 1).await?.into_iter().next() else { return Ok(None) };
+        let mut head = held.letter;
+        row.head.date(&mut head);
+        view.doc.fence += 1;
+        let interrupted = row.was_interrupted(view.now);
+        let row = row.claimed(owner, lease, kind, crate::values::uint(view.doc.fence), view.now);
+        let lease = row.lease_of(&view.doc.queue, &view.doc.sequence);
+        view.put(Some(row));
+        Ok(lease.map(|lease| Claim { lease, head, interrupted }))
+    }
+
+    /// Leases an open sequence if it is due, or for a replay.
+    async fn take(
+        &self,
+        queue: &QueueName,
+        sequence: &SequenceId,
+        owner: &str,
+        lease: Duration,
+        kind: LeaseKind,
+    ) -> Result<Option<Claim>> {
+        loop {
+            let mut view = self.load(queue, sequence).await?;
+            let may_take = view.row.as_ref().is_some_and(|row| match kind {
+                LeaseKind::Due => is_due(row, view.now),
+                _ => !row.is_leased(view.now),
+            });
+            let claim =
+                if may_take { self.lease_head(&mut view, owner, lease, kind).await } else { Ok(None) };
+            if let Some(claim) = self.commit(view, claim).await? {
+                return Ok(claim);
+            }
+        }
+    }
+
+    pub(crate) async fn claim_sequence(
+        &self,
+        queue: &QueueName,
+        sequence: &SequenceId,
+        owner: &str,
+        lease: Duration,
+    ) -> Result<Option<Claim>> {
+        self.take(queue, sequence, owner, lease, LeaseKind::Replay).await
+    }
+
+    pub(crate) async fn claim_due_now(
+        &self,
+        queue: &QueueName,
+        owner: &str,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<Vec<Claim>> {
+        let now = self.now().await?;
+        if self.clock_went_back(queue, now) {
+            self.clamp_rows(queue, lease, now).await?;
+        }
+        let mut claims = Vec::new();
+        if limit == 0 {
+            return Ok(claims);
+        }
+        let paused = self.paused_sequences(queue).await?;
+        let (mut page, mut skip) = (PAGE.max(limit), 0);
+        loop {
+            let free = doc! { "queue": queue.as_str(), "open": true, "freeAt": { "$lte": nanos(now) } };
+            let found = self.db().sequences.find(free).sort(doc! { "freeAt": 1, "sequence": 1 });
+            let found = found.skip(skip).limit(i64::try_from(page).unwrap_or(i64::MAX));
+            let docs = collect(found).await?;
+            let read = docs.len();
+            let mut due: Vec<SequenceDoc> =
+                docs.into_iter().filter(|doc| !paused.contains(&doc.sequence)).collect();
+            due.sort_by_key(|doc| (doc.row().and_then(|row| row.head.due), doc.sequence.clone()));
+            let claimed = claims.len();
+            for doc in due {
+                if claims.len() >= limit {
+                    return Ok(claims);
+                }
+                // Another worker may have been faster: the row decides again when it is claimed.
+                claims.extend(self.take(queue, &doc.sequence, owner, lease, LeaseKind::Due).await?);
+            }
+            if read < page {
+                return Ok(claims);
+            }
+            // Those that were claimed are not free any more; the others are paused or kept by an operation.
+            skip += (read - (claims.len() - claimed)) as u64;
+            page = PAGE.max(limit);
+        }
+    }
+
+    /// Rows that a clock that was set back would keep leased or waiting for too long.
+    async fn clamp_rows(&self, queue: &QueueName, lease: Duration, now: Timestamp) -> Result<()> {
+        let ahead = doc! { "queue": queue.as_str(), "open": true, "latest": { "$gt": nanos(now) } };
+        let docs: Vec<SequenceDoc> =
+            project(&self.db().sequences, ahead, Document::new(), Document::new()).await?;
+        for doc in docs {
+            loop {
+                let mut view = self.load(queue, &doc.sequence).await?;
+                let clamped = self.clamp(&mut view, lease).await;
+                if self.commit(view, clamped).await?.is_some() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn clamp(&self, view: &mut View, lease: Duration) -> Result<()> {
+        let Some(before) = view.row.clone() else { return Ok(()) };
+        let Some(row) = rules::clamp_row(&before, lease, view.now) else { return Ok(()) };
+        // Its head has another due time then, and so has the letter.
+        if row.head != before.head
+            && let Some(mut held) = self.open_from(view, 0, 1).await?.into_iter().next()
+        {
+            row.head.date(&mut held.letter);
+            held.letter.last_touched_at = view.now;
+            view.write_letter(&held, false)?;
+        }
+        view.put(Some(row));
+        Ok(())
+    }
+
+    pub(crate) async fn earliest_due(&self, queue: &QueueName) -> Result<Option<Timestamp>> {
+        let paused = self.paused_sequences(queue).await?;
+        let mut after = (i64::MIN, String::new());
+        loop {
+            let filter = doc! {
+                "queue": queue.as_str(),
+                "open": true,
+                "freeAt": { "$ne": null },
+                "$or": [{ "freeAt": { "$gt": after.0 } }, { "freeAt": after.0, "_id": { "$gt": &after.1 } }],
+            };
+            let sort = doc! { "freeAt": 1, "_id": 1 };
+            let docs: Vec<SequenceDoc> = list(&self.db().sequences, filter, sort, PAGE).await?;
+            let read = docs.len();
+            for doc in docs {
+                let Some(free_at) = doc.free_at else { continue };
+                after = (free_at, doc.id.clone());
+                let reserved = doc.row().and_then(|row| row.reserved);
+                let is_kept = match reserved {
+                    Some(operation) => self.keeps(operation, queue, &doc.sequence).await?,
+                    None => false,
+                };
+                if !is_kept && !paused.contains(&doc.sequence) {
+                    return Ok(Some(time(free_at)));
+                }
+            }
+            if read < PAGE {
+                return Ok(None);
+            }
+        }
+    }
+
+    pub(crate) async fn renew_lease(
+        &self,
+        lease: &Lease,
+        duration: Duration,
+        used_for: LeaseUse,
+    ) -> Result<Lease> {
+        loop {
+            let mut view = self.load(&lease.queue, &lease.sequence).await?;
+            let renewed = rules::renew(view.row.as_ref(), lease, duration, used_for, view.now);
+            let renewed = renewed.map(|(row, lease)| {
+                view.put(Some(row));
+                lease
+            });
+            if let Some(lease) = self.commit(view, renewed).await? {
+                return Ok(lease);
+            }
+        }
+    }
+
+    pub(crate) async fn release_lease(&self, lease: &Lease) -> Result<()> {
+        loop {
+            let mut view = self.load(&lease.queue, &lease.sequence).await?;
+            if let Some((row, operation)) = rules::release(view.row.as_ref(), lease) {
+                view.put(Some(row));
+                // The turn of its letter comes again, unless the operation is over.
+                if let Some(operation) = operation
+                    && self.is_over(operation).await?
+                    && let Some(head) = self.open_docs(&lease.queue, &lease.sequence, 0, 1).await?.first()
+                {
+                    let outcome = Outcome::SkippedCancelled;
+                    let outcome = OutcomeDoc::new(operation, head.id, outcome, view.now);
+                    view.leave(Left::Outcome(outcome));
+                }
+            }
+            if self.commit(view, Ok(())).await?.is_some() {
+                return Ok(());
+            }
+        }
+    }
+
+    pub(crate) async fn settle_head(
+        &self,
+        lease: &Lease,
+        id: LetterId,
+        settlement: &Settlement,
+    ) -> Result<Settled> {
+        loop {
+            let mut view = self.load(&lease.queue, &lease.sequence).await?;
+            let settled = self.decide_settlement(&mut view, lease, id, settlement).await;
+            if let Some(settled) = self.commit(view, settled).await? {
+                return Ok(settled);
+            }
+        }
+    }
+
+    async fn decide_settlement(
+        &self,
+        view: &mut View,
+        lease: &Lease,
+        id: LetterId,
+        settlement: &Settlement,
+    ) -> Result<Settled> {
+        // 1. The view: the row, the letter at its head, the letter behind it.
+        let mut letters = self.open_from(view, 0, 2).await?.into_iter();
+        let (head, mut behind) = (letters.next(), letters.next());
+        let asked = SettleView {
+            row: view.row.as_ref(),
+            head: head.as_ref().map(|head| LetterView::of(&head.letter)),
+            next: behind.as_ref().map(|next| LetterView::of(&next.letter)),
+            now: view.now,
+        };
+        // 2. The rule.
+        let mut settle = rules::settle(&asked, lease, id, settlement.clone())?;
+        let mut outcome = None;
+        if let Some((operation, of_letter)) = settle.outcome {
+            let continues = self.continues(operation, id, of_letter).await?;
+            settle.effects.reserve(continues.then_some(operation));
+            let released = settle.effects.released_from().filter(|_| of_letter == Outcome::Ok);
+            let released = match released {
+                // The head is closed by this settlement.
+                Some(from) => self.released_letters(view, from).await?,
+                None => 0,
+            };
+            let pace = self.pace(operation, released, view.now).await?;
+            if let Some(pace) = pace {
+                settle.effects.pace(pace, view.now);
+            }
+            let released = pace.map_or(0, |pace| pace.left);
+            outcome = Some(OutcomeDoc::new(operation, id, of_letter, view.now).releasing(released));
+        }
+        // 3. The effects.
+        let head = head.ok_or_else(|| missing(id))?;
+        view.apply(head, settle.effects)?;
+        if let (Some(row), Some(behind)) = (&view.row, &mut behind) {
+            row.head.date(&mut behind.letter);
+        }
+        if let Some(outcome) = outcome {
+            view.leave(Left::Outcome(outcome));
+        }
+        Ok(match settle.after {
+            AfterSettle::Next => Settled::Next(Box::new(behind.ok_or_else(|| missing(id))?.letter)),
+            AfterSettle::Closed => Settled::Closed,
+            AfterSettle::Blocked => Settled::Blocked,
+            AfterSettle::Requeued => Settled::Requeued,
+        })
+    }
+
+    /// The sequences that are leased for an operation now, with the letters at their heads.
+    pub(crate) async fn leased_for(&self, operation: lazaret_core::store::OperationId) -> Result<Vec<View>> {
+        let filter = doc! { "row.lease.operation": int(operation.0) };
+        let docs: Vec<SequenceDoc> =
+            project(&self.db().sequences, filter, Document::new(), Document::new()).await?;
+        let mut views = Vec::new();
+        for doc in docs {
+            views.push(self.load(&doc.queue, &doc.sequence).await?);
+        }
+        views.retain(|view| view.row.as_ref().is_some_and(|row| row.operation(view.now) == Some(operation)));
+        Ok(views)
+    }
+}
+
+async fn collect(find: mongodb::action::Find<'_, Document>) -> Result<Vec<SequenceDoc>> {
+    use futures_util::TryStreamExt;
+    let docs: Vec<Document> =
+        find.await.map_err(crate::error::reading)?.try_collect().await.map_err(crate::error::reading)?;
+    docs.into_iter().map(crate::database::decode).collect()
+}
+
+fn missing(id: LetterId) -> StoreError {
+    StoreError::not_done(ErrorKind::Corrupt, "settle", format!("a letter at or behind {id} is missing"))
+}

@@ -1,0 +1,7 @@
+//! Plans and operations: a document for each plan with the state of its operation, and one for each of its letters.
+//!
+//! The document of the plan decides, as that of a sequence does. Outcomes are written to the letters of the plan afterwards.
+
+mod freezing;
+mod plans;
+mod polling;

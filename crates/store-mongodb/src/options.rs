@@ -1,0 +1,45 @@
+//! Options of a store.
+
+use std::fmt;
+use std::sync::Arc;
+
+use lazaret_core::Clock;
+
+/// The collection of the letters, unless the options name another.
+pub const DEFAULT_COLLECTION: &str = "_fw_dlq";
+
+/// The database, if neither the options nor the URI name one.
+pub const DEFAULT_DATABASE: &str = "lazaret";
+
+/// Options of a [`MongoStore`](crate::MongoStore).
+///
+/// ```
+/// use lazaret_store_mongodb::MongoStoreOptions;
+/// let options = MongoStoreOptions { database: Some("shop".into()), ..MongoStoreOptions::default() };
+/// assert_eq!(options.collection, "_fw_dlq");
+/// ```
+#[derive(Clone)]
+pub struct MongoStoreOptions {
+    /// The database. Default: that of the URI, else `lazaret`.
+    pub database: Option<String>,
+    /// The collection of the letters. The names of all other collections begin with it.
+    pub collection: String,
+    /// The store's clock. Default: that of the server, which all processes of a fleet share. Tests control it with one of their own.
+    pub clock: Option<Arc<dyn Clock>>,
+}
+
+impl Default for MongoStoreOptions {
+    /// The database of the URI, `_fw_dlq`, the clock of the server.
+    fn default() -> Self {
+        Self { database: None, collection: DEFAULT_COLLECTION.to_owned(), clock: None }
+    }
+}
+
+impl fmt::Debug for MongoStoreOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MongoStoreOptions")
+            .field("database", &self.database)
+            .field("collection", &self.collection)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,223 @@
+//! The store: connecting, the check of what is there, and the indexes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bson::{Document, doc};
+use futures_util::TryStreamExt;
+use lazaret_core::store::rules::ClockWatch;
+use lazaret_core::store::{Capabilities, ErrorKind, Result, StoreError};
+use lazaret_core::{QueueName, Timestamp};
+use mongodb::options::IndexOptions;
+use mongodb::{Client, IndexModel};
+
+use crate::clock::StoreClock;
+use crate::database::{Database, Documents};
+use crate::error::{reading, writing};
+use crate::options::{DEFAULT_DATABASE, MongoStoreOptions};
+
+/// The version of the documents that this store writes. A database with a newer one is refused.
+pub const FORMAT_VERSION: i64 = 1;
+
+/// Values are deleted by the server this long after they have expired. An expired value counts as absent, so nothing depends on it.
+const EXPIRED_VALUES_KEPT: Duration = Duration::from_secs(3600);
+
+/// A store in MongoDB. Clones share it.
+///
+/// Closed letters keep their document, and purged ones their id and state: a redelivered message whose letter was closed must be
+/// recognized (I8).
+///
+/// Numbers end at 2^63: a message with a larger offset is refused as `Invalid`. Times have nanosecond precision between 1677 and 2262;
+/// other times of a letter saturate. See the [crate documentation](crate) for an example.
+#[derive(Clone)]
+pub struct MongoStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    database: Database,
+    clock: StoreClock,
+    watches: Mutex<BTreeMap<QueueName, ClockWatch>>,
+}
+
+impl MongoStore {
+    /// The capabilities of every store of this kind, known before one is opened.
+    pub const CAPABILITIES: Capabilities = {
+        let mut capabilities = Capabilities::NONE;
+        (capabilities.durable, capabilities.shared_by_processes) = (true, true);
+        (capabilities.shared_by_machines, capabilities.audit_chain) = (true, true);
+        capabilities
+    };
+
+    /// Connects to a server, and opens or creates the store in its database.
+    ///
+    /// # Errors
+    /// `Invalid` if the URI cannot be read, if the database has a newer format, or if an index of the server would delete letters;
+    /// `Unavailable` if the server cannot be reached; `Denied` if the user may not use the database.
+    pub async fn connect(uri: &str, options: MongoStoreOptions) -> Result<Self> {
+        let client = Client::with_uri_str(uri).await.map_err(reading)?;
+        let named = client.default_database().map(|database| database.name().to_owned());
+        let database = options.database.clone().or(named).unwrap_or_else(|| DEFAULT_DATABASE.to_owned());
+        Self::with_client(&client, &database, options).await
+    }
+
+    /// Opens or creates the store with a client that is there, in this database.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub async fn with_client(client: &Client, database: &str, options: MongoStoreOptions) -> Result<Self> {
+        let database = Database::new(client, database, &options.collection);
+        let shared =
+            Shared { database, clock: StoreClock::new(options.clock), watches: Mutex::new(BTreeMap::new()) };
+        let store = Self { shared: Arc::new(shared) };
+        store.refuse_ttl_index().await?;
+        store.check_format().await?;
+        store.create_indexes().await?;
+        Ok(store)
+    }
+
+    pub(crate) fn db(&self) -> &Database {
+        &self.shared.database
+    }
+
+    /// The store's time.
+    pub(crate) async fn now(&self) -> Result<Timestamp> {
+        self.shared.clock.now(&self.db().database).await
+    }
+
+    /// Whether the server's clock is the store's, so that the server may delete what has expired.
+    pub(crate) fn has_server_clock(&self) -> bool {
+        self.shared.clock.is_server()
+    }
+
+    /// Whether the clock was set back since the last call for this queue.
+    pub(crate) fn clock_went_back(&self, queue: &QueueName, now: Timestamp) -> bool {
+        let mut watches = self.shared.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        watches.entry(queue.clone()).or_default().went_back(now)
+    }
+
+    /// A TTL index on the letters would delete them without a trace, and strand the sequences whose heads they were.
+    async fn refuse_ttl_index(&self) -> Result<()> {
+        let letters = &self.db().letters;
+        let indexes: Vec<IndexModel> = match letters.list_indexes().await {
+            Ok(indexes) => indexes.try_collect().await.map_err(reading)?,
+            // There is no such collection yet.
+            Err(error) if is_missing(&error) => Vec::new(),
+            Err(error) => return Err(reading(error)),
+        };
+        let ttl = indexes
+            .iter()
+            .find(|index| index.options.as_ref().is_some_and(|options| options.expire_after.is_some()));
+        let Some(ttl) = ttl else { return Ok(()) };
+        let name = ttl.options.as_ref().and_then(|options| options.name.clone()).unwrap_or_default();
+        let context = format!(
+            "collection {} has the TTL index {name}, which would delete letters without an audit entry and block their \
+             sequences: drop it (db.{}.dropIndex(\"{name}\")), or choose another collection; Lazaret expires letters itself",
+            letters.namespace(),
+            letters.name(),
+        );
+        Err(StoreError::not_done(ErrorKind::Invalid, "open", context))
+    }
+
+    async fn check_format(&self) -> Result<()> {
+        let meta = &self.db().meta;
+        let write = meta
+            .update_one(doc! { "_id": "format" }, doc! { "$setOnInsert": { "version": FORMAT_VERSION } })
+            .upsert(true);
+        match write.await {
+            Ok(_) => {}
+            // Another process has just done it.
+            Err(error) if error.to_string().contains("E11000") => {}
+            Err(error) => return Err(writing(error)),
+        }
+        let found = meta.find_one(doc! { "_id": "format" }).await.map_err(reading)?;
+        let version = found.and_then(|format| format.get_i64("version").ok()).unwrap_or_default();
+        if version > FORMAT_VERSION {
+            let context = format!(
+                "{} has format {version}, this version of Lazaret reads up to {FORMAT_VERSION}: use a newer one",
+                meta.namespace()
+            );
+            return Err(StoreError::not_done(ErrorKind::Invalid, "open", context));
+        }
+        Ok(())
+    }
+
+    /// Creates the indexes that are missing, one for each way in which the store reads.
+    async fn create_indexes(&self) -> Result<()> {
+        let db = self.db();
+        let create = async |of: &Documents, indexes: Vec<Document>| {
+            let models = indexes.into_iter().map(|keys| IndexModel::builder().keys(keys).build());
+            of.create_indexes(models).await.map(drop).map_err(writing)
+        };
+        create(
+            &db.sequences,
+            vec![
+                doc! { "queue": 1, "open": 1, "freeAt": 1 },
+                doc! { "queue": 1, "open": 1, "touched": 1, "sequence": 1 },
+                doc! { "queue": 1, "open": 1, "latest": 1 },
+                doc! { "queue": 1, "revision": 1 },
+                doc! { "unfinished": 1 },
+                doc! { "row.lease.operation": 1 },
+            ],
+        )
+        .await?;
+        create(
+            &db.letters,
+            vec![
+                doc! { "lazaret.queue": 1, "lazaret.sequence": 1, "lazaret.open": 1, "lazaret.index": 1 },
+                doc! { "lazaret.number": -1 },
+                doc! { "lazaret.open": 1, "lazaret.number": -1 },
+                doc! { "lazaret.queue": 1, "lazaret.group": 1, "lazaret.open": 1, "lazaret.enqueued": 1 },
+                doc! { "lazaret.queue": 1, "lazaret.open": 1, "lazaret.enqueued": 1 },
+                doc! { "lazaret.queue": 1, "lazaret.open": 1, "lazaret.expires": 1 },
+                doc! { "lazaret.queue": 1, "lazaret.open": 1, "lazaret.closed": 1 },
+                doc! { "streamName": 1, "status": 1 },
+            ],
+        )
+        .await?;
+        create(&db.chunks, vec![doc! { "claim": 1, "number": 1 }]).await?;
+        create(&db.groups, vec![doc! { "open": -1, "_id": 1 }, doc! { "queue": 1, "open": -1, "_id": 1 }])
+            .await?;
+        create(&db.notes, vec![doc! { "queue": 1, "stream": 1, "partition": 1, "offset": 1 }]).await?;
+        create(
+            &db.plans,
+            vec![
+                doc! { "operation.id": -1 },
+                doc! { "live": 1, "operation.id": -1 },
+                doc! { "pending": 1 },
+                doc! { "unfinished": 1 },
+                doc! { "operation": 1, "expiresAt": 1 },
+            ],
+        )
+        .await?;
+        create(
+            &db.items,
+            vec![
+                doc! { "plan": 1, "ordinal": 1 },
+                doc! { "plan": 1, "queue": 1, "outcome": 1, "ordinal": 1 },
+                doc! { "plan": 1, "queue": 1, "sequence": 1, "outcome": 1 },
+                doc! { "letter": 1, "outcome": 1 },
+            ],
+        )
+        .await?;
+        create(&db.pauses, vec![doc! { "unfinished": 1 }]).await?;
+        create(&db.audit, vec![doc! { "token": 1 }]).await?;
+        let expired = IndexModel::builder()
+            .keys(doc! { "expiredAt": 1 })
+            .options(IndexOptions::builder().expire_after(EXPIRED_VALUES_KEPT).build())
+            .build();
+        db.values.create_index(expired).await.map(drop).map_err(writing)
+    }
+}
+
+fn is_missing(error: &mongodb::error::Error) -> bool {
+    matches!(&*error.kind, mongodb::error::ErrorKind::Command(command) if command.code == 26)
+}
+
+impl fmt::Debug for MongoStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MongoStore").field("letters", &self.db().letters.namespace()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,100 @@
+//! The server of the tests, and a store in a database of its own.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bson::{Document, doc};
+use lazaret_core::Clock;
+use lazaret_store_mongodb::{MongoStore, MongoStoreOptions};
+use mongodb::Client;
+
+/// Returns the URI of the server. Without one the test prints that it did not run, and fails when `CI=true`.
+pub(crate) fn server() -> Option<String> {
+    let uri = std::env::var("LAZARET_TEST_MONGODB").ok();
+    if uri.is_none() {
+        let must = std::env::var("CI").is_ok_and(|value| value == "true");
+        assert!(!must, "LAZARET_TEST_MONGODB is not set; `cargo xtask test` starts a server and sets it");
+        println!(
+            "not run: LAZARET_TEST_MONGODB is not set; `cargo xtask services` starts a server and prints it"
+        );
+    }
+    uri
+}
+
+/// Returns whether there is a server.
+pub(crate) fn server_is_there() -> bool {
+    server().is_some()
+}
+
+/// A database of its own, which is dropped with this.
+pub(crate) struct TestDatabase {
+    pub(crate) uri: String,
+    pub(crate) name: String,
+}
+
+impl TestDatabase {
+    pub(crate) fn new(uri: String) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
+        let name = format!("lzs_{time}_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        Self { uri, name }
+    }
+
+    pub(crate) fn options(&self, clock: Option<Arc<dyn Clock>>) -> MongoStoreOptions {
+        MongoStoreOptions { database: Some(self.name.clone()), clock, ..MongoStoreOptions::default() }
+    }
+
+    pub(crate) async fn open(&self, clock: Option<Arc<dyn Clock>>) -> MongoStore {
+        MongoStore::connect(&self.uri, self.options(clock)).await.unwrap()
+    }
+
+    pub(crate) async fn database(&self) -> mongodb::Database {
+        Client::with_uri_str(&self.uri).await.unwrap().database(&self.name)
+    }
+}
+
+impl Drop for TestDatabase {
+    fn drop(&mut self) {
+        let (uri, name) = (self.uri.clone(), self.name.clone());
+        // The runtime of the test may be on its way out.
+        let dropping = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let client = Client::with_uri_str(uri).await.unwrap();
+                client.database(&name).drop().await.ok();
+                if std::env::var("LAZARET_TEST_MONGODB_KIND").is_ok_and(|kind| kind == "wire-server") {
+                    // This server keeps its oplog in memory.
+                    let oplog = client.database("local").collection::<Document>("oplog.rs");
+                    let own = doc! { "ns": { "$regex": format!("^{name}\\.") } };
+                    oplog.delete_many(own).await.ok();
+                }
+            });
+        });
+        dropping.join().ok();
+    }
+}
+
+/// A store whose database is dropped with it.
+pub(crate) struct TestStore {
+    store: MongoStore,
+    _database: TestDatabase,
+}
+
+lazaret_core::forward_store! {
+    impl LetterStore for TestStore {}
+    impl Operations for TestStore {}
+    impl Triage for TestStore {}
+    impl Audit for TestStore {}
+    impl KeyValue for TestStore {}
+
+    inner: |this| &this.store;
+    around: |_this, _call, run| run.await;
+}
+
+/// An empty store.
+pub(crate) async fn store(clock: Arc<dyn Clock>) -> TestStore {
+    let database = TestDatabase::new(server().expect("the suite runs only with a server"));
+    TestStore { store: database.open(Some(clock)).await, _database: database }
+}
