@@ -85,7 +85,7 @@ impl View {
     /// Turns the effects on a letter into the sequence as it shall stand, and what is left to do then. Returns the letter.
     pub(crate) fn apply(&mut self, mut held: Held, effects: Effects) -> Result<Letter> {
         let Effects { letter: change, sequence, count_change, failed, audit, ended: _ } = effects;
-        let new = matches!(change, LetterChange::Insert(_));
+        let new = matches!(change, LetterChange::Insert { .. });
         if matches!(change, LetterChange::Forget) {
             let encoded = held.encode_purged(self.decided(), self.now)?;
             self.leave_letter(encoded, held.letter.id.to_string(), false);

@@ -133,7 +133,11 @@ async fn collection(server: &Server, from: &From) -> Option<Answer<Option<Docume
     };
     Some(listed.map(|listed| {
         let batch = listed.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).ok()?;
-        batch.iter().filter_map(Bson::as_document).find(|found| found.get_str("name").is_ok_and(|found| found == name)).cloned()
+        batch
+            .iter()
+            .filter_map(Bson::as_document)
+            .find(|found| found.get_str("name").is_ok_and(|found| found == name))
+            .cloned()
     }))
 }
 
