@@ -1,7 +1,7 @@
 //! Lazaret's benchmarks.
 //!
-//! `lazaret-bench GROUP [--only NAME] [--json FILE] [--quick]` runs a group (`core`, `embedded`, `kafka`, `daemon`, or `all`), or
-//! one benchmark of it, in one process: every subject next to its baseline. `kafka` and `daemon` need the feature of that name.
+//! `lazaret-bench GROUP [--only NAME] [--json FILE] [--quick]` runs a group (`core`, `embedded`, `kafka`, `mongodb`, `daemon`, or `all`), or
+//! one benchmark of it, in one process: every subject next to its baseline. `kafka`, `mongodb` and `daemon` need the feature of that name.
 //! It prints a table and writes JSON for scripts. Times depend on the machine, ratios much less, so targets are ratios where
 //! possible. A missed target is reported and is not an error.
 
@@ -12,6 +12,8 @@ mod daemon;
 mod embedded;
 #[cfg(feature = "kafka")]
 mod kafka;
+#[cfg(feature = "mongodb")]
+mod mongodb;
 mod source;
 mod table;
 mod zipf;
@@ -25,7 +27,7 @@ use table::{Row, Table};
 const WORKERS: usize = 2;
 
 const USAGE: &str =
-    "usage: lazaret-bench core|embedded|kafka|daemon|all [--only NAME] [--json FILE] [--quick]";
+    "usage: lazaret-bench core|embedded|kafka|mongodb|daemon|all [--only NAME] [--json FILE] [--quick]";
 
 /// How much work the benchmarks do.
 #[derive(Clone, Copy)]
@@ -50,6 +52,8 @@ enum Group {
     Embedded,
     #[cfg(feature = "kafka")]
     Kafka,
+    #[cfg(feature = "mongodb")]
+    Mongodb,
     #[cfg(feature = "daemon")]
     Daemon,
 }
@@ -61,6 +65,8 @@ impl Group {
         Self::Embedded,
         #[cfg(feature = "kafka")]
         Self::Kafka,
+        #[cfg(feature = "mongodb")]
+        Self::Mongodb,
         #[cfg(feature = "daemon")]
         Self::Daemon,
     ];
@@ -72,6 +78,8 @@ impl Group {
             "embedded" => Some(&[Self::Embedded]),
             #[cfg(feature = "kafka")]
             "kafka" => Some(&[Self::Kafka]),
+            #[cfg(feature = "mongodb")]
+            "mongodb" => Some(&[Self::Mongodb]),
             #[cfg(feature = "daemon")]
             "daemon" => Some(&[Self::Daemon]),
             _ => None,
@@ -85,6 +93,8 @@ impl Group {
             Self::Embedded => &embedded::NAMES,
             #[cfg(feature = "kafka")]
             Self::Kafka => &kafka::NAMES,
+            #[cfg(feature = "mongodb")]
+            Self::Mongodb => &mongodb::NAMES,
             #[cfg(feature = "daemon")]
             Self::Daemon => &daemon::NAMES,
         }
@@ -96,6 +106,8 @@ impl Group {
             Self::Embedded => embedded::run(scale, only).await,
             #[cfg(feature = "kafka")]
             Self::Kafka => kafka::run(scale, only).await,
+            #[cfg(feature = "mongodb")]
+            Self::Mongodb => Box::pin(mongodb::run(scale, only)).await,
             #[cfg(feature = "daemon")]
             Self::Daemon => Box::pin(daemon::run(scale, only)).await,
         }
@@ -114,7 +126,7 @@ impl Arguments {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let group = words.next().ok_or("missing group")?;
         let groups = Group::named(&group).ok_or_else(|| match group.as_str() {
-            "kafka" | "daemon" => {
+            "kafka" | "mongodb" | "daemon" => {
                 format!("built without the feature {group}: run `cargo xtask bench {group}`")
             }
             _ => format!("unknown group {group:?}"),

@@ -5,8 +5,9 @@ use crate::services::Services;
 
 /// The name of all benchmark groups.
 const ALL: &str = "all";
-/// The benchmark group that needs a broker and its client.
+/// The benchmark groups that need a server and its client.
 const KAFKA: &str = "kafka";
+const MONGODB: &str = "mongodb";
 
 /// Returns the call of the simulation. It always runs in release mode; `--mutation` needs a build with the known bugs.
 ///
@@ -69,8 +70,9 @@ pub(crate) fn benchmark(arguments: &[String]) -> Cargo {
         _ => (ALL.to_owned(), arguments),
     };
     let program = match name.as_str() {
-        ALL => "run --release -p lazaret-bench --features kafka,daemon --",
+        ALL => "run --release -p lazaret-bench --features kafka,mongodb,daemon --",
         KAFKA => "run --release -p lazaret-bench --features kafka --",
+        MONGODB => "run --release -p lazaret-bench --features mongodb --",
         "daemon" => "run --release -p lazaret-bench --features daemon --",
         _ => "run --release -p lazaret-bench --",
     };
@@ -81,7 +83,7 @@ pub(crate) fn benchmark(arguments: &[String]) -> Cargo {
 pub(crate) fn run_benchmark(arguments: &[String]) -> Result<(), String> {
     let benchmark = benchmark(arguments);
     let name = arguments.first().filter(|name| !name.starts_with('-')).map_or(ALL, String::as_str);
-    if ![ALL, KAFKA].contains(&name) {
+    if ![ALL, KAFKA, MONGODB].contains(&name) {
         return benchmark.run().map(|_| ());
     }
     let services = Services::take()?;
@@ -140,7 +142,7 @@ mod tests {
     fn the_default_group_is_all() {
         for (given, passed) in [("", "all"), ("--json results.json", "all --json results.json")] {
             let expected =
-                format!("cargo run --release -p lazaret-bench --features kafka,daemon -- {passed}");
+                format!("cargo run --release -p lazaret-bench --features kafka,mongodb,daemon -- {passed}");
             assert_eq!(benchmark(&words(given)).to_string(), expected);
         }
         let table = [

@@ -17,13 +17,13 @@ const BATCH: usize = 2000;
 const FAILURES: usize = 50;
 
 /// Returns the queue of the consumer.
-pub(super) fn queue() -> QueueName {
+pub(crate) fn queue() -> QueueName {
     QueueName::of(CONSUMER, CONSUMER)
 }
 
 /// Letters of one shape.
 #[derive(Clone)]
-pub(super) struct Mould {
+pub(crate) struct Mould {
     queue: QueueName,
     payload: Bytes,
     now: Timestamp,
@@ -31,7 +31,7 @@ pub(super) struct Mould {
 
 impl Mould {
     /// Creates letters with this many bytes of payload.
-    pub(super) fn new(payload_bytes: usize) -> Self {
+    pub(crate) fn new(payload_bytes: usize) -> Self {
         let payload: Vec<u8> = (0..payload_bytes).map(|n| b'a' + (n % 23) as u8).collect();
         Self { queue: queue(), payload: payload.into(), now: Timestamp::now() }
     }
@@ -47,7 +47,7 @@ impl Mould {
     }
 
     /// Returns a letter as the engine creates it: a failed one has its cause and attempt.
-    pub(super) fn letter(&self, number: usize, sequence: &str, state: LetterState) -> Letter {
+    pub(crate) fn letter(&self, number: usize, sequence: &str, state: LetterState) -> Letter {
         let message = Message::new(format!("evt-{number}"), "orders", Position::new(0, number as u64))
             .with_key(sequence.to_owned())
             .with_payload(self.payload.clone());
@@ -71,7 +71,7 @@ impl Mould {
 }
 
 /// Returns an item that appends a letter to its sequence.
-pub(super) fn open_with(letter: Letter) -> HandOff {
+pub(crate) fn open_with(letter: Letter) -> HandOff {
     HandOff { letter, placement: Placement::Open, grant: None }
 }
 

@@ -5,7 +5,7 @@ pub(crate) mod disk;
 mod due;
 mod growth;
 mod hand_off;
-mod letters;
+pub(crate) mod letters;
 mod listing;
 mod million;
 mod replay;

@@ -37,10 +37,10 @@ impl MongoStore {
         let Some(row) = view.row.clone() else { return Ok(None) };
         let Some(held) = self.open_from(view, 0, 1).await?.into_iter().next() else { return Ok(None) };
         let mut head = held.letter;
-        row.head.date(&mut head);
         view.doc.fence += 1;
         let interrupted = row.was_interrupted(view.now);
         let row = row.claimed(owner, lease, kind, crate::values::uint(view.doc.fence), view.now);
+        row.head.date(&mut head);
         let lease = row.lease_of(&view.doc.queue, &view.doc.sequence);
         view.put(Some(row));
         Ok(lease.map(|lease| Claim { lease, head, interrupted }))
