@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use jiff::Timestamp;
 use lazaret_core::store::{Anchor, Checkpoint, Expect, KeyValue, StoreError, Written};
-use tokio::sync::{Mutex, Notify, watch};
+use tokio::sync::{Mutex, watch};
 
 use crate::options::CheckpointOptions;
 
@@ -96,6 +96,16 @@ pub(crate) fn is_seen_after_processed(checkpoint: &Checkpoint) -> bool {
     }
 }
 
+/// The event time of the anchor that the stream would resume from.
+fn resumable_at(checkpoint: &Checkpoint) -> Option<Timestamp> {
+    let processed = checkpoint.processed.as_ref().map(|anchor| anchor.at);
+    let seen = checkpoint.seen.as_ref().map(|anchor| anchor.at);
+    match is_seen_after_processed(checkpoint) {
+        true => seen.or(processed),
+        false => processed.or(seen),
+    }
+}
+
 fn text_of(token: &[u8]) -> String {
     match std::str::from_utf8(token) {
         Ok(text) => text.to_owned(),
@@ -116,7 +126,10 @@ pub(crate) struct CheckpointWriter {
     state: Mutex<State>,
     /// The token of the last event that the engine settled.
     settled: watch::Sender<Option<Bytes>>,
-    fenced: Notify,
+    /// The event time of the position that the stream would resume from.
+    resumable_at: watch::Sender<Option<Timestamp>>,
+    /// A newer leader was found since the last claim.
+    fenced: watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -130,8 +143,6 @@ struct State {
     dirty: bool,
     /// The last write failed.
     failed: bool,
-    /// When a position was last written.
-    confirmed: Option<Timestamp>,
 }
 
 impl CheckpointWriter {
@@ -141,8 +152,16 @@ impl CheckpointWriter {
         instance: String,
         options: CheckpointOptions,
     ) -> Self {
-        let (state, settled, fenced) = (Mutex::default(), watch::Sender::default(), Notify::new());
-        Self { store, name, instance, options, state, settled, fenced }
+        Self {
+            store,
+            name,
+            instance,
+            options,
+            state: Mutex::default(),
+            settled: watch::Sender::default(),
+            resumable_at: watch::Sender::default(),
+            fenced: watch::Sender::default(),
+        }
     }
 
     /// Claims the checkpoint for a leader, so that no earlier one can move it any more. Returns what it holds. What the same
@@ -153,8 +172,9 @@ impl CheckpointWriter {
             self.write(&mut state).await?;
         }
         (state.epoch, state.fence) = (epoch, fence);
+        self.fenced.send_replace(false);
         let checkpoint = self.change(&state, |_| {}).await?;
-        self.reset(&mut state, Progress::of(&checkpoint), checkpoint.heartbeat);
+        self.reset(&mut state, Progress::of(&checkpoint));
         Ok(checkpoint)
     }
 
@@ -179,9 +199,9 @@ impl CheckpointWriter {
         }
     }
 
-    fn reset(&self, state: &mut State, committed: Progress, confirmed: Option<Timestamp>) {
+    fn reset(&self, state: &mut State, committed: Progress) {
         self.settled.send_replace(committed.token.clone());
-        *state = State { committed, confirmed, unwritten: 0, dirty: false, failed: false, ..*state };
+        *state = State { committed, unwritten: 0, dirty: false, failed: false, ..*state };
     }
 
     /// Waits until the event with this token is settled, with everything before it.
@@ -235,7 +255,7 @@ impl CheckpointWriter {
             checkpoint.heartbeat = Some(now);
         })
         .await?;
-        (state.dirty, state.failed, state.unwritten, state.confirmed) = (false, false, 0, Some(now));
+        (state.dirty, state.failed, state.unwritten) = (false, false, 0);
         Ok(())
     }
 
@@ -246,11 +266,12 @@ impl CheckpointWriter {
         if state.dirty {
             self.write(&mut state).await?;
         }
+        let state = &*state;
         if state.committed.token.as_ref() != after {
             return Ok(());
         }
         let now = Timestamp::now();
-        self.change(&state, |checkpoint| {
+        self.change(state, |checkpoint| {
             checkpoint.seen = Some(seen.clone());
             checkpoint.heartbeat = Some(now);
             match after {
@@ -258,9 +279,8 @@ impl CheckpointWriter {
                 None => checkpoint.metadata.remove(SEEN_AFTER),
             };
         })
-        .await?;
-        state.confirmed = Some(now);
-        Ok(())
+        .await
+        .map(drop)
     }
 
     /// Replaces both anchors by a start position: at the first start, or after the history was lost. Everything that was
@@ -277,7 +297,7 @@ impl CheckpointWriter {
             }
         })
         .await?;
-        self.reset(&mut state, Progress::default(), Some(now));
+        self.reset(&mut state, Progress::default());
         Ok(())
     }
 
@@ -292,18 +312,19 @@ impl CheckpointWriter {
             checkpoint.metadata.insert(INVALIDATED.into(), "true".into());
         })
         .await?;
-        self.reset(&mut state, progress, Some(now));
+        self.reset(&mut state, progress);
         Ok(())
     }
 
-    /// When a position to resume from was last written.
-    pub(crate) async fn confirmed(&self) -> Option<Timestamp> {
-        self.state.lock().await.confirmed
+    /// The event time of the position that the stream would resume from after a crash.
+    pub(crate) fn resumable_at(&self) -> Option<Timestamp> {
+        *self.resumable_at.borrow()
     }
 
     /// Returns when a newer leader was found.
     pub(crate) async fn fenced(&self) {
-        self.fenced.notified().await;
+        // The sender lives as long as this call.
+        let _ = self.fenced.subscribe().wait_for(|fenced| *fenced).await;
     }
 
     /// Changes the checkpoint by compare-and-set, unless a newer leader has claimed it.
@@ -318,7 +339,7 @@ impl CheckpointWriter {
             let known = found.map(|found| Checkpoint::from_value(&found.value, "checkpoint")).transpose()?;
             let mut checkpoint = known.unwrap_or_default();
             if fence_of(&checkpoint) > state.fence {
-                self.fenced.notify_one();
+                self.fenced.send_replace(true);
                 return Err(CheckpointError::Fenced);
             }
             change(&mut checkpoint);
@@ -327,7 +348,10 @@ impl CheckpointWriter {
             let expect = found.map_or(Expect::Absent, |found| Expect::Version(found.version));
             let value = checkpoint.to_value()?;
             match self.store.write(Checkpoint::SPACE, &self.name, expect, Some(value), None).await? {
-                Written::Done => return Ok(checkpoint),
+                Written::Done => {
+                    self.resumable_at.send_replace(resumable_at(&checkpoint));
+                    return Ok(checkpoint);
+                }
                 Written::Conflict(now) => reading = now,
             }
         }

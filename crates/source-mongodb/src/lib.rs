@@ -1,4 +1,47 @@
 //! A source for MongoDB change streams.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use lazaret_memory::MemoryStore;
+//! use lazaret_source_mongodb::{FullDocument, MongoSource, MongoSourceOptions};
+//!
+//! # async fn example() -> Result<(), lazaret_core::source::SourceError> {
+//! let options = MongoSourceOptions {
+//!     full_document: FullDocument::UpdateLookup,
+//!     ..MongoSourceOptions::collection("mongodb://127.0.0.1:27017", "shop", "orders")
+//! };
+//! // The store keeps the checkpoint and the lease. Any store does.
+//! let store = Arc::new(MemoryStore::default());
+//! let source = MongoSource::open(options, store)?;
+//! let status = source.status();
+//! # let _ = status;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Messages
+//!
+//! An event becomes one message: its id is the stream and the resume token, its key the document key, its type the operation, and
+//! its payload the whole event as canonical extended JSON. Handlers take its parts with the extractors of this crate, such as
+//! [`Document`] and [`UpdateDescription`]. The names of the headers are in [`headers`].
+//!
+//! # Positions
+//!
+//! A stream is one partition. The offset is the cluster time, which the operations of a transaction share; commits are matched by
+//! resume token (docs/decisions/0040-change-stream-positions.md). The checkpoint has two anchors with one writer each: *processed*,
+//! moved by commits, and *seen*, a later position that the server certified. No event that is not settled is ever skipped (I1),
+//! unless [`OnHistoryLost`] or [`Start::Now`] says so.
+//!
+//! # Leadership
+//!
+//! A source reads only while it holds the lease of its stream. Every write of the checkpoint checks the fence of the lease, so a
+//! leader that was replaced moves nothing (I6).
+//!
+//! # Modules
+//!
+//! `source` is the side of the engine; `worker` is the task behind it: it gets the `lease`, claims the `checkpoint`, and runs a
+//! `reader`. The reader opens a `stream` at the position that `resume` chooses, and makes messages of events (`event`, `extjson`).
+//! `error` decides the class of an error, `pipeline` checks stages, `position` holds the encodings of positions.
 
 mod checkpoint;
 mod context;

@@ -1,5 +1,6 @@
 //! The options of a change stream source.
 
+use std::fmt;
 use std::time::Duration;
 
 use bson::Document;
@@ -61,12 +62,22 @@ pub struct MongoSourceOptions {
 }
 
 /// The server: by address, or a client that the application shares.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Server {
     /// A connection string.
     Uri(String),
     /// A client of the application.
     Client(Client),
+}
+
+/// Without the connection string: it may hold a password.
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uri(_) => f.write_str("Uri"),
+            Self::Client(_) => f.write_str("Client"),
+        }
+    }
 }
 
 /// The full document of update events.
@@ -358,6 +369,12 @@ mod tests {
             let error = options.validate().unwrap_err();
             assert!(error.to_string().contains(text) && !error.is_temporary(), "{error}");
         }
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let options = MongoSourceOptions::database("mongodb://user:secret@host", "shop");
+        assert!(!format!("{options:?}").contains("secret"));
     }
 
     #[test]

@@ -32,6 +32,8 @@ const POLL: Duration = Duration::from_millis(20);
 const REQUEST_LIMIT: Duration = Duration::from_secs(60);
 /// How often the oplog is looked at.
 const OPLOG_INTERVAL: Duration = Duration::from_secs(60);
+/// How long that may take.
+const OPLOG_LIMIT: Duration = Duration::from_secs(5);
 /// The pause after a heartbeat that could not be written.
 const HEARTBEAT_RETRY: Duration = Duration::from_secs(5);
 
@@ -123,22 +125,27 @@ impl Reader {
     }
 
     async fn try_session(&mut self) -> Result<Infallible, StreamError> {
-        let mut stream = match self.establish().await {
-            Err(error) if error.class.is_position_refused() => self.recover(error).await?,
-            other => other?,
-        };
+        let mut stream = self.enter().await?;
         self.context.set_state(StreamState::Reading);
         loop {
             match self.read(&mut stream).await {
                 Ok(()) => {}
-                // The position may be refused only by the first request. The next session tries the others, or recovers.
+                // The server may look at the position only at the first request. Then the others are tried.
                 Err(error) if error.class.is_position_refused() && self.candidates.len() > 1 => {
                     self.candidates.remove(0);
-                    stream = self.establish().await?;
+                    stream = self.enter().await?;
                 }
                 Err(error) if error.class.is_position_refused() => stream = self.recover(error).await?,
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Opens the stream where it goes on, or where `on_history_lost` says.
+    async fn enter(&mut self) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
+        match self.establish().await {
+            Err(error) if error.class.is_position_refused() => self.recover(error).await,
+            other => other,
         }
     }
 
@@ -230,13 +237,10 @@ impl Reader {
     }
 
     async fn save_start(&mut self, position: StreamPosition) -> Result<(), StreamError> {
-        let anchor = anchor(&position);
-        let at = anchor.at;
-        let written = self.context.writer.start_at(anchor).await;
+        let written = self.context.writer.start_at(anchor(&position)).await;
         self.written(written).await?;
         self.tail = None;
         self.candidates = vec![Candidate { position, kind: AnchorKind::Seen, after_invalidation: false }];
-        self.context.status.send_modify(|status| status.token_at = Some(at));
         Ok(())
     }
 
@@ -270,6 +274,7 @@ impl Reader {
                     std::task::Poll::Pending => {
                         // A request is under way: what was read goes on meanwhile.
                         self.deliver(&mut messages).await;
+                        self.observe().await;
                         next.await
                     }
                 }
@@ -350,7 +355,7 @@ impl Reader {
                      same name"
                         .to_owned(),
                 );
-                *stream = self.establish().await?;
+                *stream = self.enter().await?;
                 self.context.set_state(StreamState::Reading);
                 Ok(())
             }
@@ -378,13 +383,6 @@ impl Reader {
             self.certified = Some(token);
         }
         self.heartbeat().await?;
-        self.observe_oplog().await;
-        let confirmed = self.context.writer.confirmed().await;
-        self.context.status.send_if_modified(|status| {
-            let changed = confirmed.is_some() && status.token_at != confirmed;
-            status.token_at = confirmed.or(status.token_at);
-            changed
-        });
         if asked.elapsed() < ANSWERED_AT_ONCE {
             tokio::time::sleep(POLL).await;
         }
@@ -414,17 +412,25 @@ impl Reader {
         }
     }
 
-    async fn observe_oplog(&mut self) {
+    /// Keeps the status current: the age of the position, and from time to time the oplog.
+    async fn observe(&mut self) {
+        let resumable_at = self.context.writer.resumable_at();
+        self.context.status.send_if_modified(|status| {
+            let is_new = status.token_at != resumable_at;
+            status.token_at = resumable_at;
+            is_new
+        });
         if self.oplog_at.is_some_and(|at| at.elapsed() < OPLOG_INTERVAL) {
             return;
         }
         self.oplog_at = Some(Instant::now());
         let Some(connection) = &self.connection else { return };
         // Reading the oplog needs rights that the stream does not: it is a convenience.
-        let window = match connection.oplog_window().await {
-            Ok(window) => window
+        let window = match tokio::time::timeout(OPLOG_LIMIT, connection.oplog_window()).await {
+            Err(_) => None,
+            Ok(Ok(window)) => window
                 .map(|(oldest, newest)| OplogWindow { oldest: wall_time(oldest), newest: wall_time(newest) }),
-            Err(error) => {
+            Ok(Err(error)) => {
                 tracing::debug!(stream = %self.context.options.stream, %error, "oplog not readable");
                 None
             }

@@ -73,7 +73,7 @@ impl Worker {
         let Some(fence) = self.acquire().await else { return };
         let reader = match self.begin(fence).await {
             Ok(Some(reader)) => reader,
-            Ok(None) => return self.lose("another instance has claimed the checkpoint"),
+            Ok(None) => return self.give_way().await,
             Err(error) if error.class.is_temporary() => {
                 self.context.report(error);
                 return tokio::time::sleep(self.context.options.restart.initial_delay).await;
@@ -92,6 +92,15 @@ impl Worker {
         self.fence = None;
         self.context.set_state(StreamState::Standby { leader: None });
         self.context.tell(Control::Lost);
+    }
+
+    /// The checkpoint was claimed under a later lease. A new lease has a later fence than this one.
+    async fn give_way(&mut self) {
+        self.lose("another instance has claimed the checkpoint");
+        if let Err(error) = self.lease.release().await {
+            tracing::warn!(stream = %self.context.options.stream, %error, "lease not released");
+        }
+        tokio::time::sleep(self.context.options.lease.standby).await;
     }
 
     /// Tries to get the lease. `None` after an error, or while another instance leads.

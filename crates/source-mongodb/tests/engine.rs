@@ -45,8 +45,11 @@ impl Diary {
         assert!(held.is_ok(), "timed out waiting until {what}: {:?}", self.entries.borrow());
     }
 
+    /// The numbers in the documents, sorted: documents have no order among each other.
     fn numbers(&self) -> Vec<i64> {
-        self.entries.borrow().iter().filter_map(|(_, _, number)| *number).collect()
+        let mut numbers: Vec<_> = self.entries.borrow().iter().filter_map(|(_, _, number)| *number).collect();
+        numbers.sort_unstable();
+        numbers
     }
 
     /// The operations and numbers of each key, in order.
@@ -208,9 +211,7 @@ async fn a_restart_goes_on_exactly_where_it_stopped() {
         diary.until("all are handled", |entries| entries.len() >= expected).await;
         running.stop().await;
     }
-    let mut numbers = diary.numbers();
-    numbers.sort_unstable();
-    assert_eq!(numbers, (0..120).collect::<Vec<_>>(), "each one once");
+    assert_eq!(diary.numbers(), (0..120).collect::<Vec<_>>(), "each one once");
     shop.drop().await;
 }
 

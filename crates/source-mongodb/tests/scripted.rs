@@ -356,3 +356,44 @@ async fn a_stream_that_starts_now_ignores_its_checkpoint() {
     second.until_count(1).await;
     assert_eq!(ids(&second.messages), [id(next)]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn history_lost_while_reading_waits_until_what_was_delivered_is_settled() {
+    // I1: a late commit must not bring the dead position back.
+    let (peer, store) = (Peer::start().await, Arc::new(MemoryStore::default()));
+    let options = MongoSourceOptions { on_history_lost: OnHistoryLost::FromNow, ..options(&peer) };
+    let mut reading = started(&peer, options.clone(), &store).await;
+    peer.insert(1);
+    reading.until_count(1).await;
+    peer.fail_get_more(Fault::Error(286, "ChangeStreamHistoryLost", false));
+    peer.until_failed().await;
+    let openings = peer.openings();
+    assert_eq!(reading.status().decisions, [], "an event is in flight");
+    reading.commit(0).await;
+    reading.until_status("it goes on", |status| status.decisions.len() == 1).await;
+    while peer.openings() == openings {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    peer.until_idle().await;
+    let next = peer.insert(2);
+    reading.until("the next event", |reading| reading.messages.len() == 2).await;
+    assert_eq!(ids(&reading.messages)[1], id(next));
+    assert_eq!(checkpoint(&store).await.processed, None);
+    assert!(reading.status().token_at.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_position_that_is_refused_at_the_first_request_is_recovered_from() {
+    let store = Arc::new(MemoryStore::default());
+    let (peer, _) = lost_history(&store).await;
+    let fresh = Peer::start().await;
+    drop(peer);
+    // The server accepts the position, and refuses it when it is asked for events.
+    fresh.fail_get_more(Fault::Error(286, "ChangeStreamHistoryLost", false));
+    let options = MongoSourceOptions { on_history_lost: OnHistoryLost::FromOplogStart, ..options(&fresh) };
+    let mut reading = Reading::open(options, store.clone());
+    reading.until_status("it goes on", |status| status.decisions.len() == 1).await;
+    let tick = fresh.insert(1);
+    reading.until("the event", |reading| !reading.messages.is_empty()).await;
+    assert_eq!(ids(&reading.messages), [id(tick)]);
+}

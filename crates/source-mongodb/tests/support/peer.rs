@@ -85,7 +85,7 @@ impl Peer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let uri = format!("mongodb://{address}/?directConnection=true");
-        let state = State { address, now: 1, ..State::default() };
+        let state = State { address, now: 1, oldest: 1, ..State::default() };
         let (state, changed) = (Arc::new(Mutex::new(state)), Arc::new(Notify::new()));
         let shared = (state.clone(), changed.clone());
         let task = tokio::spawn(async move {
@@ -157,6 +157,12 @@ impl Peer {
     pub(crate) fn has_failed(&self) -> bool {
         let state = self.lock();
         state.get_more_faults.is_empty() && state.aggregate_faults.is_empty()
+    }
+
+    pub(crate) async fn until_failed(&self) {
+        while !self.has_failed() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
     }
 
     pub(crate) fn without_post_batch_tokens(&self) {
