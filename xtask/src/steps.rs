@@ -45,12 +45,17 @@ impl Step {
 fn steps(services: &[Variable]) -> Result<Vec<Step>, String> {
     // All targets but the benchmarks.
     let tests = Cargo::new("test --workspace --lib --bins --tests --examples");
-    let tests = services.iter().fold(tests, |tests, (name, value)| tests.with_variable(name, value));
+    // Optional parts of the daemon, which the tests above build without.
+    let daemon = Cargo::new("test -p lazaret-daemon --all-features --lib --tests -- kafka mongodb");
+    let with_services =
+        |tests: Cargo| services.iter().fold(tests, |tests, (name, value)| tests.with_variable(name, value));
+    let (tests, daemon) = (with_services(tests), with_services(daemon));
     let simulation = forward::simulation(&["--seeds".to_owned(), SEEDS.to_owned()])?;
     Ok(vec![
         Step::cargo("formatting", Cargo::new("fmt --all --check")),
         Step::cargo("lints", Cargo::new("clippy --workspace --all-targets --all-features -- -D warnings")),
         Step::cargo("tests", tests),
+        Step::cargo("daemon with all sources and stores", daemon),
         // A build of its own: known bugs must not be in the engine that the other tests run.
         Step::cargo("mutations", Cargo::new("test -p lazaret-simulation --features mutations")),
         Step::cargo("examples in the documentation", Cargo::new("test --workspace --doc")),

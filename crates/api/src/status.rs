@@ -55,7 +55,7 @@ pub struct Consumer {
     pub name: String,
     /// The state.
     pub state: ConsumerState,
-    /// The error, if it failed, waits for its source to start, or runs while its source fails and is retried.
+    /// The error, if it failed, waits for its source to start, or runs while its source fails or another instance reads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The pause of the whole consumer.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::Value as Json;
+
 use crate::code::Code;
 use crate::diagnostic::{Diagnostics, FindingBuilder, Findings};
 use crate::document::{ConsumerFields, Document};
@@ -30,6 +32,10 @@ pub enum Capability {
     SourceMongodb,
     /// The inbox of a store in memory.
     InboxInMemory,
+    /// The inbox of a store in MongoDB.
+    InboxInMongodb,
+    /// The topic that receives a copy of each dead letter of a store in MongoDB.
+    DeadLetterTopicWithMongodb,
     /// The retry strategy `topics`.
     RetryTopics,
     /// The topic that receives a copy of each dead letter.
@@ -44,7 +50,7 @@ pub enum Capability {
 
 impl Capability {
     /// Every capability.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::StoreSqlite,
         Self::StorePostgres,
         Self::StoreMongodb,
@@ -53,6 +59,8 @@ impl Capability {
         Self::SourceKafka,
         Self::SourceMongodb,
         Self::InboxInMemory,
+        Self::InboxInMongodb,
+        Self::DeadLetterTopicWithMongodb,
         Self::RetryTopics,
         Self::DeadLetterTopic,
         Self::Webhooks,
@@ -71,6 +79,8 @@ impl Capability {
             Self::SourceKafka => "the source `kafka`",
             Self::SourceMongodb => "the source `mongodb`",
             Self::InboxInMemory => "the source `inbox` with a store in memory",
+            Self::InboxInMongodb => "the source `inbox` with the store `mongodb`",
+            Self::DeadLetterTopicWithMongodb => "copies of dead letters in a topic with the store `mongodb`",
             Self::RetryTopics => "the retry strategy `topics`",
             Self::DeadLetterTopic => "copies of dead letters in a topic",
             Self::Webhooks => "alerts by webhook",
@@ -82,9 +92,9 @@ impl Capability {
     /// Returns the alternative, if no build of this version has the capability.
     const fn not_yet(self) -> Option<&'static str> {
         match self {
-            Self::StorePostgres | Self::StoreMongodb => Some("use `sqlite:PATH`"),
-            Self::SourceMongodb => Some("use the source `inbox`, `file` or `kafka`"),
-            Self::InboxInMemory => Some("use the store `sqlite:PATH`"),
+            Self::StorePostgres => Some("use `sqlite:PATH` or `mongodb://…`"),
+            Self::InboxInMemory | Self::InboxInMongodb => Some("use the store `sqlite:PATH`"),
+            Self::DeadLetterTopicWithMongodb => Some("remove `topic`, or use the store `sqlite:PATH`"),
             _ => None,
         }
     }
@@ -113,7 +123,10 @@ pub enum PropertyError {
 /// Checks the name and the value of a property with a driver, without a connection.
 pub type PropertyCheck = fn(&str, &str) -> Result<(), PropertyError>;
 
-/// The capabilities of a build, and the property checks of its drivers.
+/// Checks a pipeline of a change stream without a connection. An error says what is wrong.
+pub type PipelineCheck = fn(&[Json]) -> Result<(), String>;
+
+/// The capabilities of a build, and the checks of its drivers.
 ///
 /// ```
 /// use lazaret_config::{Capabilities, Capability, NoEnv, check};
@@ -127,12 +140,13 @@ pub type PropertyCheck = fn(&str, &str) -> Result<(), PropertyError>;
 pub struct Capabilities {
     capabilities: BTreeSet<Capability>,
     kafka_property: Option<PropertyCheck>,
+    pipeline: Option<PipelineCheck>,
 }
 
 impl Capabilities {
     /// Creates a set of capabilities.
     pub fn of(capabilities: impl IntoIterator<Item = Capability>) -> Self {
-        Self { capabilities: capabilities.into_iter().collect(), kafka_property: None }
+        Self { capabilities: capabilities.into_iter().collect(), kafka_property: None, pipeline: None }
     }
 
     /// Every capability.
@@ -144,6 +158,13 @@ impl Capabilities {
     #[must_use]
     pub fn with_kafka_property_check(mut self, check: PropertyCheck) -> Self {
         self.kafka_property = Some(check);
+        self
+    }
+
+    /// Adds a check of the pipelines of change streams.
+    #[must_use]
+    pub fn with_pipeline_check(mut self, check: PipelineCheck) -> Self {
+        self.pipeline = Some(check);
         self
     }
 
@@ -167,6 +188,9 @@ impl Capabilities {
         }
         if let Some(check) = self.kafka_property {
             document.consumers.iter().for_each(|consumer| wrong_properties(check, consumer, findings));
+        }
+        if let Some(check) = self.pipeline {
+            document.consumers.iter().for_each(|consumer| wrong_pipeline(check, consumer, findings));
         }
     }
 }
@@ -225,8 +249,12 @@ fn consumer_requirements(top: &Fields, fields: &Fields) -> Vec<Requirement> {
         _ => None,
     });
     let mut needs: Vec<Requirement> = source.map(|source| (source, source_span)).into_iter().collect();
+    let in_mongodb = matches!(store_of(top), Some(StoreLocation::Mongodb(_)));
     if source == Some(Capability::SourceInbox) && store_of(top) == Some(&StoreLocation::Memory) {
         needs.push((Capability::InboxInMemory, source_span));
+    }
+    if source == Some(Capability::SourceInbox) && in_mongodb {
+        needs.push((Capability::InboxInMongodb, source_span));
     }
     let is = |section: &str, key: &str, word: &str| {
         fields.section(section).is_some_and(|fields| fields.text(key) == Some(word))
@@ -237,6 +265,9 @@ fn consumer_requirements(top: &Fields, fields: &Fields) -> Vec<Requirement> {
     let letters = fields.section("dead-letter").filter(|letters| letters.flag("enabled") != Some(false));
     if letters.is_some_and(|letters| letters.text("topic").is_some()) {
         needs.push((Capability::DeadLetterTopic, within("dead-letter", "topic")));
+        if in_mongodb {
+            needs.push((Capability::DeadLetterTopicWithMongodb, within("dead-letter", "topic")));
+        }
     }
     needs
 }
@@ -259,5 +290,21 @@ fn wrong_properties(check: PropertyCheck, consumer: &ConsumerFields, findings: &
         findings.add(
             FindingBuilder::new(Code::InvalidProperty, field.span.unwrap_or_default(), message).hint(hint),
         );
+    }
+}
+
+/// Reports a pipeline that a change stream cannot use.
+fn wrong_pipeline(check: PipelineCheck, consumer: &ConsumerFields, findings: &mut Findings) {
+    let Some(("mongodb", mongodb)) = consumer.fields.section("source").and_then(Fields::chosen) else {
+        return;
+    };
+    let stages = mongodb.list("pipeline").iter().filter_map(|field| match &field.value {
+        Value::Json(stage) => Some(stage.clone()),
+        _ => None,
+    });
+    if let Err(why) = check(&stages.collect::<Vec<_>>()) {
+        let span = mongodb.span("pipeline").unwrap_or_default();
+        let finding = FindingBuilder::new(Code::InvalidPipeline, span, why);
+        findings.add(finding.hint("correct the stages; the events must keep `_id`"));
     }
 }

@@ -119,7 +119,7 @@ codes! {
     InvalidAddress, "LZ0137", Error, "Invalid address.",
         "`listen` is a host and a port, for example `127.0.0.1:7117` or `[::1]:7117`. A URL includes its scheme: `http://127.0.0.1:8080/events`.";
     InvalidStore, "LZ0138", Error, "Invalid store.",
-        "A store is `sqlite:PATH` or, in quotes, `\"memory:\"`: without quotes YAML reads the colon as the end of a key. `postgres://…` and `mongodb://…` are valid, but this version does not support these stores yet.";
+        "A store is `sqlite:PATH`, `mongodb://…` or, in quotes, `\"memory:\"`: without quotes YAML reads the colon as the end of a key. `postgres://…` is valid, but this version does not support this store yet.";
     Contradiction, "LZ0139", Error, "Conflicting values.",
         "Each value is valid, but not in combination. The message names both.";
     OpenWithoutAuth, "LZ0140", Error, "The API is reachable from the network without authentication.",
@@ -136,6 +136,9 @@ codes! {
     InvalidProperty, "LZ0145", Error, "The Kafka client rejects this property.",
         "`properties` are passed to librdkafka unchanged. It has no property with this name, or rejects this value. Properties of the Java client, such as \
          `max.poll.records` or `value.deserializer`, do not exist in librdkafka.";
+    InvalidPipeline, "LZ0146", Error, "Invalid pipeline.",
+        "A stage of the pipeline is an object with one operator, such as `$match`. It must keep `_id` of the events as it is: `_id` is the resume \
+         token, and without it the stream cannot continue after a restart.";
     NotInThisBuild, "LZ0150", Error, "Not supported by this build.",
         "The configuration is valid, but this program lacks the feature. Either it was built without the feature, and another build has it; or no \
          build of this version supports it yet, and another source or store is required. The message says which.";

@@ -72,7 +72,7 @@ mod text;
 mod tree;
 mod value;
 
-pub use capability::{Capabilities, Capability, PropertyCheck, PropertyError};
+pub use capability::{Capabilities, Capability, PipelineCheck, PropertyCheck, PropertyError};
 pub use code::{Code, Severity};
 pub use declared::{Declared, Setting, declared};
 pub use diagnostic::{Diagnostic, Diagnostics};
@@ -82,10 +82,10 @@ pub use formats::{Address, SequenceRule, StoreLocation};
 pub use init::{InitHandler, InitOptions, InitOrder, InitSource, InitStore, init};
 pub use load::{Checked, Loaded, check, load};
 pub use model::{
-    Advanced, Approval, Auth, Checkpoint, CommandHandler, CommandMode, Config, Consumer, DeadLetter,
-    FullDocument, Handler, HistoryLost, HttpHandler, KafkaSource, LogFormat, LogLevel, MongodbSource, Order,
-    Replay, Reprocess, RequestLimits, Retry, RetryTopics, Secret, Source, StartPosition, Telemetry, Tls,
-    Token, Webhook,
+    Advanced, Approval, Auth, BeforeChange, Checkpoint, CommandHandler, CommandMode, Config, Consumer,
+    DeadLetter, FullDocument, Handler, HistoryLost, HttpHandler, KafkaSource, LogFormat, LogLevel,
+    MongodbSource, OnInvalidate, OperationType, Order, Replay, Reprocess, RequestLimits, Retry, RetryTopics,
+    Secret, Source, StartPosition, Telemetry, Tls, Token, Webhook,
 };
 pub use reference::keys_markdown;
 pub use schema::schema;

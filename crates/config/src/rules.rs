@@ -29,6 +29,7 @@ pub(crate) fn check(document: &Document, findings: &mut Findings) {
         width(fields, findings);
         order(fields, findings);
         kafka(fields, findings);
+        mongodb(fields, findings);
         content_type(fields, findings);
         approval(&document.top, fields, findings);
         plain_secrets(fields, findings);
@@ -447,6 +448,18 @@ fn kafka(fields: &Fields, findings: &mut Findings) {
             );
             findings.add(finding.hint("use `earliest`, `latest` or `error`"));
         }
+    }
+}
+
+fn mongodb(fields: &Fields, findings: &mut Findings) {
+    let Some(("mongodb", mongodb)) = fields.section("source").and_then(Fields::chosen) else { return };
+    if let Some(span) = mongodb.span("collection")
+        && mongodb.text("database").is_none()
+        && !mongodb.invalid.contains(&"database")
+    {
+        let finding =
+            FindingBuilder::new(Code::Contradiction, span, "`collection` is set, but `database` is missing");
+        findings.add(finding.hint("add `database: NAME`, or remove `collection` to watch all databases"));
     }
 }
 

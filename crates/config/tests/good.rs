@@ -119,8 +119,8 @@ fn every_alternative_of_the_contract_is_read() {
     assert_eq!(kafka.correlation_headers, ["correlation-id", "ce_correlationid"]);
     let Source::Mongodb(mongodb) = source("contract-mongodb.yaml") else { panic!() };
     assert_eq!(
-        (mongodb.collection.as_str(), mongodb.full_document, mongodb.single_leader),
-        ("orders", FullDocument::UpdateLookup, true)
+        (mongodb.collection.as_deref(), mongodb.full_document, mongodb.single_leader),
+        (Some("orders"), FullDocument::UpdateLookup, true)
     );
     assert_eq!((mongodb.checkpoint.every, mongodb.checkpoint.idle_heartbeat), (1, Some(secs(300))));
     let Handler::Command(command) = good("contract-command.yaml").consumers[0].handler.clone() else {

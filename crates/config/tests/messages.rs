@@ -35,11 +35,24 @@ fn env() -> BTreeMap<String, String> {
         .into()
 }
 
-/// A build like the first one: without PostgreSQL and MongoDB.
-fn build() -> Capabilities {
-    let missing = [Capability::StorePostgres, Capability::StoreMongodb, Capability::SourceMongodb];
-    let parts = Capability::ALL.into_iter().filter(|part| !missing.contains(part));
-    Capabilities::of(parts).with_kafka_property_check(property)
+/// A build with all that a build can have; for the files that say so, one without MongoDB.
+fn build(file: &str) -> Capabilities {
+    let never =
+        [Capability::StorePostgres, Capability::InboxInMongodb, Capability::DeadLetterTopicWithMongodb];
+    let mongodb = [Capability::StoreMongodb, Capability::SourceMongodb];
+    let is_missing = |part: &Capability| {
+        never.contains(part) || (file.starts_with("build-without-") && mongodb.contains(part))
+    };
+    let parts = Capability::ALL.into_iter().filter(|part| !is_missing(part));
+    Capabilities::of(parts).with_kafka_property_check(property).with_pipeline_check(pipeline)
+}
+
+/// A driver that knows one thing about pipelines.
+fn pipeline(stages: &[serde_json::Value]) -> Result<(), String> {
+    match stages.iter().position(|stage| stage.get("$unset").is_some()) {
+        Some(at) => Err(format!("stage {} of the pipeline (`$unset`) removes or changes `_id`", at + 1)),
+        None => Ok(()),
+    }
 }
 
 /// A Kafka client that knows little.
@@ -84,7 +97,7 @@ fn every_broken_file_gets_the_message_that_stands_beside_it() {
     assert!(files.len() >= 60, "{} files", files.len());
     let mut wrong = Vec::new();
     for path in &files {
-        let found = load(&name_of(path), &fs::read(path).unwrap(), &env(), &build());
+        let found = load(&name_of(path), &fs::read(path).unwrap(), &env(), &build(&name_of(path)));
         let found = found.err().unwrap_or_else(|| panic!("{} is not broken", path.display()));
         assert!(found.errors() > 0);
         wrong.extend(compare(path, &found).err());
@@ -116,7 +129,7 @@ fn every_message_has_a_file_and_every_code_a_message() {
         for path in files(folder) {
             let bytes = fs::read(&path).unwrap();
             let checked = check(&name_of(&path), &bytes, &env());
-            let missing = checked.config.map(|config| config.missing(&build()));
+            let missing = checked.config.map(|config| config.missing(&build(&name_of(&path))));
             let found = missing.iter().flat_map(Diagnostics::list).chain(checked.diagnostics.list());
             seen.extend(found.map(Diagnostic::code));
         }
@@ -137,7 +150,7 @@ fn every_message_has_a_place_its_line_and_a_hint_that_says_what_to_do() {
     for folder in ["broken", "suspicious"] {
         for path in files(folder) {
             let name = name_of(&path);
-            let found = match load(&name, &fs::read(&path).unwrap(), &env(), &build()) {
+            let found = match load(&name, &fs::read(&path).unwrap(), &env(), &build(&name)) {
                 Ok(loaded) => loaded.warnings,
                 Err(found) => found,
             };
@@ -160,7 +173,7 @@ fn every_message_has_a_place_its_line_and_a_hint_that_says_what_to_do() {
 #[test]
 fn what_the_build_does_not_have_is_told_with_everything_else() {
     let text = b"store: postgres://127.0.0.1/x\nlisen: 127.0.0.1:80\nconsumers: {}\n";
-    let found = load("lazaret.yaml", text, &env(), &build()).unwrap_err();
+    let found = load("lazaret.yaml", text, &env(), &build("lazaret.yaml")).unwrap_err();
     let codes: Vec<_> = found.list().iter().map(Diagnostic::code).collect();
     assert_eq!(codes, [Code::NotInThisBuild, Code::UnknownKey, Code::NoConsumers]);
     // What cannot be read asks for nothing.

@@ -13,15 +13,31 @@ use lazaret_memory::MemoryStore;
 pub fn capabilities() -> Capabilities {
     let sqlite = [Capability::StoreSqlite, Capability::SourceInbox];
     let memory = [Capability::InboxInMemory].into_iter().filter(|_| MemoryStore::CAPABILITIES.inbox);
+    let mongodb = [Capability::SourceMongodb, Capability::StoreMongodb];
     let kafka = [Capability::SourceKafka, Capability::RetryTopics, Capability::DeadLetterTopic];
     let parts = [Capability::SourceFile, Capability::TokensFile, Capability::Webhooks]
         .into_iter()
         .chain(memory)
         .chain([Capability::Traces].into_iter().filter(|_| cfg!(feature = "otlp")))
         .chain(sqlite.into_iter().filter(|_| cfg!(feature = "sqlite")))
-        .chain(kafka.into_iter().filter(|_| cfg!(feature = "kafka")));
+        .chain(kafka.into_iter().filter(|_| cfg!(feature = "kafka")))
+        .chain(mongodb.into_iter().filter(|_| cfg!(feature = "mongodb")))
+        .chain(in_mongodb());
     let parts = Capabilities::of(parts);
+    #[cfg(feature = "mongodb")]
+    let parts = parts.with_pipeline_check(crate::assemble::check_pipeline);
     #[cfg(feature = "kafka")]
     let parts = parts.with_kafka_property_check(crate::assemble::check_kafka_property);
     parts
+}
+
+/// Returns what the store in MongoDB adds to other parts, by its own capabilities.
+fn in_mongodb() -> impl Iterator<Item = Capability> {
+    #[cfg(feature = "mongodb")]
+    let has = lazaret_store_mongodb::MongoStore::CAPABILITIES;
+    #[cfg(not(feature = "mongodb"))]
+    let has = lazaret_core::store::Capabilities::NONE;
+    let inbox = has.inbox.then_some(Capability::InboxInMongodb);
+    let outbox = has.outbox.then_some(Capability::DeadLetterTopicWithMongodb);
+    inbox.into_iter().chain(outbox)
 }

@@ -16,6 +16,16 @@ pub enum Error {
     /// The store cannot be opened, or is unavailable at the end.
     #[error("store: {0}")]
     Store(#[from] StoreError),
+    /// The store on a server cannot be opened.
+    #[error("{}: failed to open the store `{store}`: {why}; {advice}", Code::StoreUnavailable)]
+    OpenStore {
+        /// The kind of the store and its servers, without credentials.
+        store: String,
+        /// The cause.
+        why: String,
+        /// What to do.
+        advice: &'static str,
+    },
     /// This build does not support the store.
     #[error("this build does not support the store `{0}`")]
     NoSuchStore(&'static str),
@@ -84,6 +94,10 @@ pub(crate) enum ConsumerError {
     Run(#[from] lazaret_engine::Error),
     #[error("this build does not support {0}")]
     NotInThisBuild(&'static str),
+    /// Only with `until_idle`.
+    #[cfg_attr(not(feature = "mongodb"), expect(dead_code, reason = "all other sources have an end"))]
+    #[error("the source `{0}` has no end, so a run until idle would never exit; run without `--until-idle`")]
+    NoEnd(&'static str),
 }
 
 impl ConsumerError {
@@ -110,7 +124,8 @@ impl ConsumerError {
             | Self::Handler(_)
             | Self::Schedule(_)
             | Self::Build(_)
-            | Self::NotInThisBuild(_) => false,
+            | Self::NotInThisBuild(_)
+            | Self::NoEnd(_) => false,
         }
     }
 }

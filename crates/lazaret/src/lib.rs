@@ -67,6 +67,7 @@
 //! - `handlers`: the `handlers` module, handlers in any language, over HTTP or as commands.
 //! - `macros`: the `declare` module, consumers declared by attributes.
 //! - `kafka`: the `kafka` module, a source for Kafka, retry topics, and dead-letter topics: adopted and mirrored.
+//! - `mongodb`: the `mongodb` module, a source for MongoDB change streams and a store in MongoDB.
 //! - `server`: the `server` module, the HTTP API over a store and the consumers of this process.
 
 pub use lazaret_core::{
@@ -141,6 +142,39 @@ pub mod kafka {
     pub use lazaret_source_kafka::{KafkaOptions, KafkaRelay, KafkaSource, KafkaState, RetryTopics, headers};
 }
 
+/// The source for MongoDB change streams, and the store in MongoDB.
+///
+/// ```no_run
+/// use std::sync::Arc;
+///
+/// use lazaret::mongodb::{Document, MongoSource, MongoSourceOptions, MongoStore, MongoStoreOptions};
+/// use lazaret::prelude::*;
+///
+/// # #[derive(serde::Deserialize)] struct Order { total: f64 }
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let uri = "mongodb://127.0.0.1:27017/shop";
+/// let store = Arc::new(MongoStore::connect(uri, MongoStoreOptions::default()).await?);
+/// let source = MongoSource::open(MongoSourceOptions::collection(uri, "shop", "orders"), store.clone())?;
+/// let consumer = Consumer::builder("orders")
+///     .source(source)
+///     .store(store)
+///     .handler(|Document(order): Document<Order>| async move { println!("{}", order.total) })
+///     .build()?;
+/// consumer.run(CancellationToken::new()).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(feature = "mongodb")]
+pub mod mongodb {
+    pub use lazaret_source_mongodb::{
+        Before, BeforeChange, ChangeEvent, CheckpointOptions, Decision, Deployment, Document, DocumentKey,
+        ErrorClass, FullDocument, LeaseOptions, MongoSource, MongoSourceOptions, MongoStatus, Namespace,
+        OnHistoryLost, OnInvalidate, OperationType, OplogWindow, RestartPolicy, ResumePoint, Server, Start,
+        StreamState, Transaction, TransactionInfo, TruncatedArray, UpdateDescription, bson, driver, headers,
+    };
+    pub use lazaret_store_mongodb::{MongoStore, MongoStoreOptions};
+}
+
 /// The store and the source in memory, for tests, demos and first steps. Nothing survives the process.
 #[cfg(feature = "memory")]
 pub mod memory {
@@ -193,6 +227,11 @@ pub mod prelude;
 #[cfg(all(doctest, feature = "kafka", feature = "sqlite"))]
 #[doc = include_str!("../../../docs/kafka.md")]
 struct KafkaGuide;
+
+/// The same for the guide to MongoDB.
+#[cfg(all(doctest, feature = "mongodb"))]
+#[doc = include_str!("../../../docs/mongodb.md")]
+struct MongodbGuide;
 
 /// The same for the guide to dead-letter topics.
 #[cfg(all(doctest, feature = "kafka", feature = "sqlite"))]

@@ -195,16 +195,10 @@ fn change_stream_value(stream: &ChangeStream) -> TokenStream {
         Watch::Database => quote!(Database),
         Watch::Deployment => quote!(Deployment),
     };
-    let before = match stream.before_change {
-        Some("when-available") => quote!(WhenAvailable),
-        Some("required") => quote!(Required),
-        _ => quote!(Off),
-    };
     let client = option(&stream.client);
     quote! {
         ::lazaret::declare::DeclaredSource::ChangeStream {
             watch: ::lazaret::declare::Watch::#watch,
-            before_change: ::lazaret::declare::BeforeChange::#before,
             client: #client,
         }
     }

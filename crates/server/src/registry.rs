@@ -34,8 +34,13 @@ pub struct Registry {
     consumers: Arc<RwLock<BTreeMap<String, Entry>>>,
     /// The default replay rate, in letters per second.
     rates: Arc<RwLock<BTreeMap<String, Option<f64>>>>,
+    /// Why the source of a consumer reads nothing, read at each status.
+    sources: Arc<RwLock<BTreeMap<String, SourceNotice>>>,
     feed: Feed,
 }
+
+/// Says why a source reads nothing; `None` while it reads.
+type SourceNotice = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// The state of a consumer.
 #[derive(Clone)]
@@ -66,6 +71,19 @@ impl Registry {
         {
             entry.error = Some(reason.into());
         }
+    }
+
+    /// Registers what says why the source of a consumer reads nothing, such as another instance that reads. It is called at each
+    /// status of a running consumer. A later one replaces it.
+    pub fn source_notice(&self, consumer: &str, notice: impl Fn() -> Option<String> + Send + Sync + 'static) {
+        let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
+        sources.insert(consumer.to_owned(), Arc::new(notice));
+    }
+
+    /// Why the source of a consumer reads nothing.
+    pub(crate) fn notice_of(&self, consumer: &str) -> Option<String> {
+        let notice = self.sources.read().unwrap_or_else(PoisonError::into_inner).get(consumer).cloned();
+        notice.and_then(|notice| notice())
     }
 
     /// Sets the default rate of operations on letters of a consumer, in letters per second; `None` for unlimited. Consumers

@@ -44,6 +44,8 @@
 //! `error` decides the class of an error, `pipeline` checks stages, `position` holds the encodings of positions.
 
 mod checkpoint;
+#[cfg(feature = "config")]
+mod configured;
 mod context;
 mod error;
 mod event;
@@ -59,6 +61,11 @@ mod source;
 mod status;
 mod stream;
 mod worker;
+
+/// The values of documents, as the driver uses them.
+pub use bson;
+/// The driver, for programs that share a client with the source.
+pub use mongodb as driver;
 
 pub use error::ErrorClass;
 pub use event::headers;

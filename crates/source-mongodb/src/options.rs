@@ -7,6 +7,7 @@ use bson::Document;
 use lazaret_core::source::SourceError;
 use lazaret_core::{Operation, StreamName};
 use mongodb::Client;
+use mongodb::options::ConnectionString;
 
 use crate::pipeline;
 
@@ -76,6 +77,16 @@ impl fmt::Debug for Server {
         match self {
             Self::Uri(_) => f.write_str("Uri"),
             Self::Client(_) => f.write_str("Client"),
+        }
+    }
+}
+
+impl Server {
+    /// The database that the address or the client names.
+    pub fn default_database(&self) -> Option<String> {
+        match self {
+            Self::Uri(uri) => ConnectionString::parse(uri).ok()?.default_database,
+            Self::Client(client) => client.default_database().map(|database| database.name().to_owned()),
         }
     }
 }

@@ -81,6 +81,10 @@ families! {
         "Age of the oldest open letter by state.";
     SOURCE_LAG = Gauge "lazaret_source_lag" ["consumer"]
         "Unread messages in the source; NaN while unknown.";
+    MONGODB_OPLOG_LAG = Gauge "lazaret_mongodb_oplog_lag_seconds" ["consumer"]
+        "Time between the last change that was read or passed over and the newest entry of the oplog; NaN while unknown.";
+    MONGODB_TOKEN_AGE = Gauge "lazaret_mongodb_token_age_seconds" ["consumer"]
+        "Age of the position that the change stream would resume from; NaN while unknown.";
     PAUSED = Gauge "lazaret_paused" ["consumer"]
         "1 while the whole consumer is paused.";
     PAUSES = Gauge "lazaret_pauses" ["consumer", "scope"]

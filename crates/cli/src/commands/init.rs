@@ -52,6 +52,8 @@ enum Source {
     File,
     /// Kafka topics
     Kafka,
+    /// The change stream of a MongoDB collection
+    Mongodb,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -68,6 +70,8 @@ enum Store {
     /// A SQLite file
     #[default]
     Sqlite,
+    /// A MongoDB database, which several machines can share
+    Mongodb,
     /// In memory, lost when the process ends
     Memory,
 }
@@ -113,6 +117,10 @@ fn invalid_answers(found: &Diagnostics, answers: &InitOptions) -> Error {
         let hint = "use --store sqlite, or another --source";
         return Error::usage_hint("an inbox needs a durable store", hint);
     }
+    if answers.source == InitSource::Inbox && answers.store == InitStore::Mongodb {
+        let hint = "use --store sqlite, or another --source";
+        return Error::usage_hint("the store in MongoDB has no inboxes yet", hint);
+    }
     let missing = found.list().iter().find(|found| found.code() == Code::NotInThisBuild);
     if let Some(missing) = missing {
         return Error::usage_hint(
@@ -133,7 +141,7 @@ impl Init {
         };
         let source = choose(self.source, "Message source")?;
         let handler = choose(self.handler, "Handler type")?;
-        // An inbox needs a durable store, and only one is: do not ask.
+        // An inbox needs a store that has inboxes, and only one has: do not ask.
         let store = match (self.store, source) {
             (None, Source::Inbox) => Store::Sqlite,
             (given, _) => choose(given, "Letter store")?,
@@ -144,6 +152,7 @@ impl Init {
                 Source::Inbox => InitSource::Inbox,
                 Source::File => InitSource::File,
                 Source::Kafka => InitSource::Kafka,
+                Source::Mongodb => InitSource::Mongodb,
             },
             handler: match handler {
                 Handler::Http => InitHandler::Http,
@@ -151,6 +160,7 @@ impl Init {
             },
             store: match store {
                 Store::Sqlite => InitStore::Sqlite,
+                Store::Mongodb => InitStore::Mongodb,
                 Store::Memory => InitStore::Memory,
             },
             order: match choose(self.order, "Ordering")? {

@@ -48,8 +48,12 @@ impl Run for Status {
 /// Prints why a consumer is failed, blocked or paused.
 fn print_notes(screen: &Screen, consumer: &Consumer, now: Timestamp) -> Result<()> {
     if let Some(error) = &consumer.error {
-        screen
-            .line(&Line::new().add(&consumer.name, Tone::Strong).add(" failed: ", Tone::Bad).plain(error))?;
+        let name = Line::new().add(&consumer.name, Tone::Strong);
+        let name = match consumer.state {
+            ConsumerState::Failed => name.add(" failed: ", Tone::Bad),
+            _ => name.add(" waits: ", Tone::Warning),
+        };
+        screen.line(&name.plain(error))?;
     }
     if consumer.store_trouble {
         let name = Line::new().add(&consumer.name, Tone::Strong);

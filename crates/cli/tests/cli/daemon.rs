@@ -148,17 +148,19 @@ fn a_new_file_is_valid_and_never_overwrites_another() {
 fn every_choice_of_init_is_valid_or_refused_with_a_hint() {
     let folder = TempDir::new().unwrap();
     let mut written = 0;
-    for source in ["inbox", "file", "kafka"] {
+    for source in ["inbox", "file", "kafka", "mongodb"] {
         for handler in ["http", "command"] {
-            for store in ["sqlite", "memory"] {
+            for store in ["sqlite", "memory", "mongodb"] {
                 for order in ["key", "partition", "none"] {
                     let file = format!("{source}-{handler}-{store}-{order}.yaml");
                     let choices =
                         ["--source", source, "--handler", handler, "--store", store, "--order", order];
                     let ran = run(folder.path(), &[&["init", "-c", &file][..], &choices].concat());
                     let is_there = folder.path().join(&file).exists();
-                    let refused = (source == "inbox" && store == "memory")
-                        || (source == "kafka" && !cfg!(feature = "kafka"));
+                    let needs_mongodb = source == "mongodb" || store == "mongodb";
+                    let refused = (source == "inbox" && store != "sqlite")
+                        || (source == "kafka" && !cfg!(feature = "kafka"))
+                        || (needs_mongodb && !cfg!(feature = "mongodb"));
                     assert_eq!(
                         (ran.code, is_there),
                         if refused { (2, false) } else { (0, true) },

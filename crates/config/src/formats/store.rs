@@ -58,8 +58,12 @@ impl StoreLocation {
             "memory" => wrong("has text after `memory:`", IN_MEMORY),
             "sqlite" if rest.is_empty() => wrong("has no file name", "write `sqlite:lazaret.db`"),
             "sqlite" => Ok(Self::Sqlite(rest.strip_prefix("//").unwrap_or(rest).to_owned())),
-            "postgres" | "postgresql" => database(text, rest).map(Self::Postgres),
-            "mongodb" | "mongodb+srv" => database(text, rest).map(Self::Mongodb),
+            "postgres" | "postgresql" => {
+                database(text, rest, "postgres://user@host:5432/database").map(Self::Postgres)
+            }
+            "mongodb" | "mongodb+srv" => {
+                database(text, rest, "mongodb://host:27017/database").map(Self::Mongodb)
+            }
             other => {
                 let known = nearest(other, ["memory", "sqlite", "postgres", "mongodb"]);
                 let hint = match known {
@@ -77,12 +81,12 @@ impl StoreLocation {
 const IN_MEMORY: &str = "quote it: `store: \"memory:\"`";
 
 /// Checks the host of a database URL. The driver parses the rest.
-fn database(text: &str, rest: &str) -> Result<String, FormatError> {
-    let hint = "write a URL such as `postgres://user@host:5432/database`";
+fn database(text: &str, rest: &str, example: &str) -> Result<String, FormatError> {
+    let hint = format!("write a URL such as `{example}`");
     let authority = rest.strip_prefix("//").map(|rest| &rest[..rest.find(['/', '?']).unwrap_or(rest.len())]);
     let hosts = authority.map(|authority| authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts));
     let fits = hosts.is_some_and(|hosts| hosts.split(',').all(|host| host_and_port(host, false).is_some()));
-    if fits { Ok(text.to_owned()) } else { Err(bad(Code::InvalidStore, "is not a database URL", hint)) }
+    if fits { Ok(text.to_owned()) } else { Err(bad(Code::InvalidStore, "is not a database URL", &hint)) }
 }
 
 #[cfg(test)]
@@ -103,6 +107,8 @@ mod tests {
             ("sqlite:", None),
             ("postgres:db", None),
             ("postgres://", None),
+            ("mongodb://", None),
+            ("mongodb+srv:x", None),
             ("mysql://h/db", None),
         ];
         for (text, expected) in table {

@@ -17,7 +17,9 @@ use super::config::{Auth, Config, RequestLimits, Telemetry, Tls, Token, Webhook}
 use super::consumer::{
     Advanced, Approval, Consumer, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics,
 };
-use super::enums::{FullDocument, HistoryLost, LogFormat, LogLevel, StartPosition};
+use super::enums::{
+    BeforeChange, FullDocument, HistoryLost, LogFormat, LogLevel, OnInvalidate, OperationType, StartPosition,
+};
 use super::io::{
     Checkpoint, CommandHandler, CommandMode, Handler, HttpHandler, KafkaSource, MongodbSource, Source,
 };
@@ -189,19 +191,28 @@ fn mongodb_source(fields: &Fields) -> MongodbSource {
     };
     MongodbSource {
         uri: Secret::new(string(fields, "uri")),
-        database: string(fields, "database"),
-        collection: string(fields, "collection"),
+        database: fields.text("database").map(str::to_owned),
+        collection: fields.text("collection").map(str::to_owned),
         full_document: parsed(fields, "full-document", FullDocument::parse)
             .unwrap_or(FullDocument::UpdateLookup),
+        before_change: parsed(fields, "full-document-before-change", BeforeChange::parse)
+            .unwrap_or(BeforeChange::Off),
+        operations: fields
+            .texts("operation-types")
+            .iter()
+            .filter_map(|text| OperationType::parse(text))
+            .collect(),
         pipeline: fields.list("pipeline").iter().filter_map(json).collect(),
         start: parsed(fields, "start", StartPosition::parse).unwrap_or(StartPosition::Resume),
         on_history_lost: parsed(fields, "on-history-lost", HistoryLost::parse).unwrap_or(HistoryLost::Fail),
+        on_invalidate: parsed(fields, "on-invalidate", OnInvalidate::parse).unwrap_or(OnInvalidate::Stop),
         checkpoint: Checkpoint {
             every: checkpoint.count("every").unwrap_or(1),
             interval: unless_zero(checkpoint, "interval"),
             idle_heartbeat: unless_zero(checkpoint, "idle-heartbeat"),
         },
         single_leader: fields.text("deployment") == Some("single-leader"),
+        instance: fields.text("instance").map(str::to_owned),
     }
 }
 

@@ -77,12 +77,48 @@ file_enum! {
 }
 
 file_enum! {
+    /// The pre-image mode of a MongoDB change stream.
+    BeforeChange {
+        /// No pre-image.
+        Off = "off",
+        /// The pre-image, if available.
+        WhenAvailable = "when-available",
+        /// The pre-image, and an error if it is not available.
+        Required = "required",
+    }
+}
+
+file_enum! {
+    /// An operation of a MongoDB change stream.
+    OperationType {
+        /// A document was inserted.
+        Insert = "insert",
+        /// Fields of a document were changed.
+        Update = "update",
+        /// A document was replaced.
+        Replace = "replace",
+        /// A document was deleted.
+        Delete = "delete",
+        /// A collection was dropped.
+        Drop = "drop",
+        /// A collection was renamed.
+        Rename = "rename",
+        /// A database was dropped.
+        DropDatabase = "drop-database",
+        /// The stream was invalidated.
+        Invalidate = "invalidate",
+    }
+}
+
+file_enum! {
     /// The start position of a MongoDB change stream.
     StartPosition {
         /// The saved position; at the first start, now.
         Resume = "resume",
         /// Now, at each start.
         Latest = "latest",
+        /// The saved position; at the first start, the oldest change in the oplog.
+        OplogStart = "oplog-start",
     }
 }
 
@@ -92,9 +128,19 @@ file_enum! {
         /// Stop the consumer.
         Fail = "fail",
         /// Continue from now; changes in between are lost.
-        ResumeFromNow = "resume-from-now",
+        FromNow = "from-now",
         /// Continue from the oldest change in the oplog.
-        ResumeFromOplogStart = "resume-from-oplog-start",
+        FromOplogStart = "from-oplog-start",
+    }
+}
+
+file_enum! {
+    /// The action when a MongoDB change stream was invalidated.
+    OnInvalidate {
+        /// Stop the consumer.
+        Stop = "stop",
+        /// Continue with what is created under the same name.
+        StartAfter = "start-after",
     }
 }
 
@@ -107,8 +153,10 @@ mod tests {
     fn values(path: &str, name: &str) -> Vec<&'static str> {
         let sections = sections();
         let (_, section) = sections.iter().find(|(known, _)| known == path).expect("the section exists");
-        match section.key(name).expect("the key exists").kind {
-            Kind::Enum(values) => values.iter().map(|value| value.0).collect(),
+        match &section.key(name).expect("the key exists").kind {
+            Kind::Enum(values) | Kind::List { of: Kind::Enum(values), .. } => {
+                values.iter().map(|value| value.0).collect()
+            }
             _ => panic!("{path}.{name} is not an enum"),
         }
     }
@@ -116,11 +164,18 @@ mod tests {
     #[test]
     fn every_enum_has_the_values_of_the_table() {
         let mongodb = "consumers.NAME.source.mongodb";
-        let table: [(&str, &str, Vec<&str>); 5] = [
+        let table: [(&str, &str, Vec<&str>); 8] = [
             ("telemetry", "log-format", LogFormat::ALL.iter().map(|value| value.as_str()).collect()),
             ("telemetry", "log-level", LogLevel::ALL.iter().map(|value| value.as_str()).collect()),
             (mongodb, "full-document", FullDocument::ALL.iter().map(|value| value.as_str()).collect()),
             (mongodb, "start", StartPosition::ALL.iter().map(|value| value.as_str()).collect()),
+            (
+                mongodb,
+                "full-document-before-change",
+                BeforeChange::ALL.iter().map(|value| value.as_str()).collect(),
+            ),
+            (mongodb, "operation-types", OperationType::ALL.iter().map(|value| value.as_str()).collect()),
+            (mongodb, "on-invalidate", OnInvalidate::ALL.iter().map(|value| value.as_str()).collect()),
             (mongodb, "on-history-lost", HistoryLost::ALL.iter().map(|value| value.as_str()).collect()),
         ];
         for (path, name, expected) in table {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use super::enums::{FullDocument, HistoryLost, StartPosition};
+use super::enums::{BeforeChange, FullDocument, HistoryLost, OnInvalidate, OperationType, StartPosition};
 use super::secret::Secret;
 use crate::secrets::redacted;
 
@@ -25,7 +25,7 @@ pub enum Source {
     },
     /// Kafka topics.
     Kafka(KafkaSource),
-    /// The change stream of a MongoDB collection.
+    /// A MongoDB change stream.
     Mongodb(MongodbSource),
 }
 
@@ -64,27 +64,35 @@ pub struct KafkaSource {
     pub topic_timeout: Duration,
 }
 
-/// The change stream of a MongoDB collection.
+/// The change stream of a MongoDB collection, a database or a whole deployment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MongodbSource {
     /// The connection string.
     pub uri: Secret,
-    /// The database.
-    pub database: String,
-    /// The collection.
-    pub collection: String,
+    /// The database; `None` watches all of them.
+    pub database: Option<String>,
+    /// The collection; `None` watches the whole database.
+    pub collection: Option<String>,
     /// The full-document mode.
     pub full_document: FullDocument,
+    /// The pre-image mode.
+    pub before_change: BeforeChange,
+    /// The operations to read; empty for all.
+    pub operations: Vec<OperationType>,
     /// The aggregation stages.
     pub pipeline: Vec<Json>,
     /// The start position.
     pub start: StartPosition,
     /// The action when the saved position is no longer in the oplog.
     pub on_history_lost: HistoryLost,
+    /// The action when the stream was invalidated, as by a drop of its collection.
+    pub on_invalidate: OnInvalidate,
     /// How often the position is saved.
     pub checkpoint: Checkpoint,
     /// Whether one instance reads and the others stand by.
     pub single_leader: bool,
+    /// The name of this instance; `None` is the name of the host.
+    pub instance: Option<String>,
 }
 
 /// How often the position is saved.

@@ -10,7 +10,9 @@ mod secret;
 pub(crate) use build::{breaker_policy, fuse_policy, poison_policy, retry_policy};
 pub use config::{Auth, Config, RequestLimits, Telemetry, Tls, Token, Webhook};
 pub use consumer::{Advanced, Approval, Consumer, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics};
-pub use enums::{FullDocument, HistoryLost, LogFormat, LogLevel, StartPosition};
+pub use enums::{
+    BeforeChange, FullDocument, HistoryLost, LogFormat, LogLevel, OnInvalidate, OperationType, StartPosition,
+};
 pub use io::{
     Checkpoint, CommandHandler, CommandMode, Handler, HttpHandler, KafkaSource, MongodbSource, Source,
 };

@@ -15,7 +15,7 @@ pub(crate) static SOURCE: Section = Section {
         ),
         Key::new("file", Kind::Section(&FILE), "A file with one JSON message per line."),
         Key::new("kafka", Kind::Section(&KAFKA), "Kafka topics, read as a member of a consumer group."),
-        Key::new("mongodb", Kind::Section(&MONGODB), "Change stream of a MongoDB collection."),
+        Key::new("mongodb", Kind::Section(&MONGODB), "Change stream of a MongoDB collection or database."),
     ],
 };
 
@@ -75,13 +75,13 @@ static KAFKA: Section = Section {
 
 static MONGODB: Section = Section {
     name: "mongodb-source",
-    doc: "Change stream of a MongoDB collection.",
+    doc: "Change stream of a MongoDB collection, a database, or a whole deployment.",
     keys: &[
         Key::new("uri", Kind::Text(Format::MongoUri), "Connection string of the cluster.")
             .required()
             .example("mongodb://127.0.0.1:27017"),
-        Key::new("database", TEXT, "The database.").required(),
-        Key::new("collection", TEXT, "The collection.").required(),
+        Key::new("database", TEXT, "The database.").absent("all databases").example("shop"),
+        Key::new("collection", TEXT, "The collection.").absent("all collections of the database").example("orders"),
         Key::new(
             "full-document",
             Kind::Enum(&[
@@ -94,9 +94,21 @@ static MONGODB: Section = Section {
         )
         .or("update-lookup"),
         Key::new(
+            "full-document-before-change",
+            Kind::Enum(&[
+                EnumValue("off", "none"),
+                EnumValue("when-available", "the pre-image, if available"),
+                EnumValue("required", "the pre-image, and an error if it is not available"),
+            ]),
+            "Document before the change.",
+        )
+        .or("off"),
+        Key::new("operation-types", Kind::List { of: &OPERATION, min: 0 }, "Operations to read; an empty list reads all of them.")
+            .or("[]"),
+        Key::new(
             "pipeline",
             Kind::List { of: &Kind::Any, min: 0 },
-            "Aggregation stages that filter and transform the changes.",
+            "Aggregation stages that filter and transform the changes on the server, in extended JSON. They must keep `_id`, the resume token.",
         )
         .or("[]"),
         Key::new(
@@ -104,6 +116,7 @@ static MONGODB: Section = Section {
             Kind::Enum(&[
                 EnumValue("resume", "at the saved position; at the first start, now"),
                 EnumValue("latest", "now, at each start"),
+                EnumValue("oplog-start", "at the saved position; at the first start, at the oldest change in the oplog"),
             ]),
             "Start position.",
         )
@@ -112,24 +125,46 @@ static MONGODB: Section = Section {
             "on-history-lost",
             Kind::Enum(&[
                 EnumValue("fail", "stop the consumer"),
-                EnumValue("resume-from-now", "continue from now; changes in between are lost"),
-                EnumValue("resume-from-oplog-start", "continue from the oldest change in the oplog"),
+                EnumValue("from-now", "continue from now; changes in between are lost"),
+                EnumValue("from-oplog-start", "continue from the oldest change in the oplog"),
             ]),
             "Action when the saved position is no longer in the oplog.",
         )
         .or("fail"),
+        Key::new(
+            "on-invalidate",
+            Kind::Enum(&[
+                EnumValue("stop", "stop the consumer when all changes before are settled"),
+                EnumValue("start-after", "continue with what is created under the same name"),
+            ]),
+            "Action when the stream was invalidated: its collection was dropped or renamed, or its database dropped.",
+        )
+        .or("stop"),
         Key::new("checkpoint", Kind::Section(&CHECKPOINT), "How often the position is saved.").or("{}"),
         Key::new(
             "deployment",
             Kind::Enum(&[
                 EnumValue("single-leader", "one instance reads, the others stand by"),
-                EnumValue("all-instances", "every instance reads all changes"),
+                EnumValue("all-instances", "every instance reads all changes, with a position of its own"),
             ]),
             "Which instances read, if there are several.",
         )
         .or("single-leader"),
+        Key::new("instance", TEXT, "Name of this instance. With `all-instances` the position is saved under it, so it must be the same after a restart.")
+            .absent("the name of the host"),
     ],
 };
+
+static OPERATION: Kind = Kind::Enum(&[
+    EnumValue("insert", "a document was inserted"),
+    EnumValue("update", "fields of a document were changed"),
+    EnumValue("replace", "a document was replaced"),
+    EnumValue("delete", "a document was deleted"),
+    EnumValue("drop", "a collection was dropped"),
+    EnumValue("rename", "a collection was renamed"),
+    EnumValue("drop-database", "a database was dropped"),
+    EnumValue("invalidate", "the stream was invalidated"),
+]);
 
 static CHECKPOINT: Section = Section {
     name: "checkpoint",

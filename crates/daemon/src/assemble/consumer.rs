@@ -32,7 +32,7 @@ pub(crate) async fn consumer(
 ) -> Result<Consumer, ConsumerError> {
     let handler = shared.telemetry.watch(config, handler(config)?);
     let options = options::options(config, &shared.stores, recorder, shared.until_idle)?;
-    let (source, relay) = source::open(config, &shared.stores, &shared.registry, shared.until_idle).await?;
+    let (source, relay) = source::open(config, shared).await?;
     let options = Options { relay, ..options };
     let builder = Consumer::builder(config.name.as_str())
         .source(source)

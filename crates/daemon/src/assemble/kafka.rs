@@ -96,9 +96,14 @@ pub(super) async fn mirror(
         stop.cancelled().await;
         return Ok(());
     };
+    let Some(outbox) = &stores.outbox else {
+        return Err(SourceError::permanent(
+            "the store has no outbox, so dead letters cannot be copied to a topic",
+        ));
+    };
     let mirror = Mirror::of(&options(from, false), queue(config), topic);
     let mirror = if config.retry.topics.spring_headers { mirror.with_spring_headers() } else { mirror };
-    mirror.run(&*stores.outbox, stop.cancelled()).await
+    mirror.run(&**outbox, stop.cancelled()).await
 }
 
 /// Waits until every dead letter is copied to the topic, if configured. Does not return while the brokers are unavailable.
@@ -106,7 +111,8 @@ pub(super) async fn mirrored(config: &ConsumerConfig, stores: &Stores) {
     if config.dead_letter.as_ref().is_none_or(|letters| letters.topic.is_none()) {
         return;
     }
-    while !stores.outbox.ends(&queue(config), 0, 1).await.is_ok_and(|page| page.ends.is_empty()) {
+    let Some(outbox) = &stores.outbox else { return };
+    while !outbox.ends(&queue(config), 0, 1).await.is_ok_and(|page| page.ends.is_empty()) {
         tokio::time::sleep(MIRROR_POLL_INTERVAL).await;
     }
 }

@@ -6,6 +6,8 @@ mod handler;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod listener;
+#[cfg(feature = "mongodb")]
+mod mongodb;
 mod options;
 mod recorder;
 mod source;
@@ -17,5 +19,7 @@ pub(crate) use handler::{handler, http_options};
 #[cfg(feature = "kafka")]
 pub(crate) use kafka::check_property as check_kafka_property;
 pub(crate) use listener::{socket, tls};
+#[cfg(feature = "mongodb")]
+pub(crate) use mongodb::{Server as MongodbServer, check_pipeline, stages};
 pub(crate) use recorder::open as open_recorder;
 pub(crate) use store::{Stores, store_capabilities};

@@ -7,25 +7,18 @@ use lazaret_config::{Consumer as ConsumerConfig, Source as From};
 use lazaret_core::Partition;
 use lazaret_core::relay::Relay;
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
-use lazaret_server::Registry;
 use lazaret_source_file::{FileSource, Options as FileOptions};
 
-use super::store::Stores;
+use super::consumer::Shared;
 use crate::error::ConsumerError;
 
 /// A source, and the relay that stores failed messages instead of the store.
 pub(super) type SourceAndRelay = (Opened, Option<Arc<dyn Relay>>);
 
 /// Opens the source. With `until_idle` every source is finite: a file is not followed, topics are read to their current end,
-/// and an inbox until it is empty.
-pub(super) async fn open(
-    config: &ConsumerConfig,
-    stores: &Stores,
-    registry: &Registry,
-    until_idle: bool,
-) -> Result<SourceAndRelay, ConsumerError> {
-    #[cfg(not(feature = "kafka"))]
-    let _ = registry;
+/// and an inbox until it is empty. A change stream has no end, and is refused.
+pub(super) async fn open(config: &ConsumerConfig, shared: &Shared) -> Result<SourceAndRelay, ConsumerError> {
+    let (stores, until_idle) = (&shared.stores, shared.until_idle);
     match &config.source {
         From::File { path, follow } => {
             let options = FileOptions { follow: *follow && !until_idle, ..FileOptions::default() };
@@ -42,9 +35,14 @@ pub(super) async fn open(
         }
         #[cfg(feature = "kafka")]
         From::Kafka(kafka) => {
-            let (source, relay) = super::kafka::open(config, kafka, (stores, registry), until_idle).await?;
+            let (source, relay) =
+                super::kafka::open(config, kafka, (stores, &shared.registry), until_idle).await?;
             Ok((Opened::new(source), relay))
         }
+        #[cfg(feature = "mongodb")]
+        From::Mongodb(_) if until_idle => Err(ConsumerError::NoEnd("mongodb")),
+        #[cfg(feature = "mongodb")]
+        From::Mongodb(mongodb) => Ok((Opened::new(super::mongodb::open(config, mongodb, shared)?), None)),
         _ => Err(ConsumerError::NotInThisBuild("this source")),
     }
 }

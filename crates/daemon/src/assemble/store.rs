@@ -22,9 +22,12 @@ pub(crate) struct Stores {
     pub(crate) checkpoints: Arc<dyn Checkpoints>,
     /// The duplicate filter.
     pub(crate) dedupe: Arc<dyn Dedupe>,
-    /// The outbox of closed letters, for the mirror.
+    /// The outbox of closed letters, for the mirror; `None` if the store has none.
     #[cfg(feature = "kafka")]
-    pub(crate) outbox: Arc<dyn Outbox>,
+    pub(crate) outbox: Option<Arc<dyn Outbox>>,
+    /// Values with compare-and-set, for the positions and leases of change streams.
+    #[cfg(feature = "mongodb")]
+    pub(crate) values: Arc<dyn lazaret_core::store::KeyValue>,
     /// The id of the store, which Kafka keeps with the positions.
     #[cfg(feature = "kafka")]
     pub(crate) id: Arc<str>,
@@ -39,6 +42,8 @@ pub(crate) fn store_capabilities(at: &StoreLocation) -> Option<Capabilities> {
         StoreLocation::Memory => Some(MemoryStore::CAPABILITIES),
         #[cfg(feature = "sqlite")]
         StoreLocation::Sqlite(_) => Some(lazaret_store_sqlite::SqliteStore::CAPABILITIES),
+        #[cfg(feature = "mongodb")]
+        StoreLocation::Mongodb(_) => Some(lazaret_store_mongodb::MongoStore::CAPABILITIES),
         _ => None,
     }
 }
@@ -49,6 +54,8 @@ impl Stores {
             StoreLocation::Memory => Ok(Self::in_memory()),
             #[cfg(feature = "sqlite")]
             StoreLocation::Sqlite(path) => Self::in_file(path.clone()).await,
+            #[cfg(feature = "mongodb")]
+            StoreLocation::Mongodb(uri) => Self::in_mongodb(uri).await,
             other => Err(Error::NoSuchStore(other.kind())),
         }
     }
@@ -59,7 +66,9 @@ impl Stores {
             letters: store.clone(),
             checkpoints: store.clone(),
             #[cfg(feature = "kafka")]
-            outbox: store.clone(),
+            outbox: Some(store.clone()),
+            #[cfg(feature = "mongodb")]
+            values: store.clone(),
             #[cfg(feature = "kafka")]
             id: lazaret_source_kafka::MEMORY_STORE.into(),
             dedupe: store,
@@ -81,11 +90,32 @@ impl Stores {
             letters: shared.clone(),
             checkpoints: shared.clone(),
             #[cfg(feature = "kafka")]
-            outbox: shared.clone(),
+            outbox: Some(shared.clone()),
+            #[cfg(feature = "mongodb")]
+            values: shared.clone(),
             #[cfg(feature = "kafka")]
             id,
             dedupe: shared,
             sqlite: Some(store),
+        })
+    }
+
+    #[cfg(feature = "mongodb")]
+    async fn in_mongodb(uri: &str) -> Result<Self, Error> {
+        let shared = Arc::new(super::mongodb::store(uri).await?);
+        #[cfg(feature = "kafka")]
+        let id = lazaret_core::store::store_id(&*shared, &new_id()).await?.into();
+        Ok(Self {
+            letters: shared.clone(),
+            checkpoints: shared.clone(),
+            #[cfg(feature = "kafka")]
+            outbox: None,
+            values: shared.clone(),
+            #[cfg(feature = "kafka")]
+            id,
+            dedupe: shared,
+            #[cfg(feature = "sqlite")]
+            sqlite: None,
         })
     }
 
@@ -109,7 +139,7 @@ impl Stores {
 }
 
 /// Returns a random id for a new store.
-#[cfg(all(feature = "kafka", feature = "sqlite"))]
+#[cfg(all(feature = "kafka", any(feature = "sqlite", feature = "mongodb")))]
 fn new_id() -> String {
     use std::hash::{BuildHasher, Hasher, RandomState};
     // The keys of the hasher are random. With a letter in front it is no number in YAML.

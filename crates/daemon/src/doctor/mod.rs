@@ -8,6 +8,10 @@ mod handler;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod listen;
+#[cfg(feature = "mongodb")]
+mod mongodb;
+#[cfg(feature = "mongodb")]
+mod mongodb_answers;
 mod preflight;
 mod source;
 mod store;

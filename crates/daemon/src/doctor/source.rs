@@ -14,6 +14,8 @@ pub(super) async fn check(config: &ConsumerConfig) -> Vec<Finding> {
         Source::Inbox => vec![Finding::ok(subject, "the inbox is kept in the store")],
         #[cfg(feature = "kafka")]
         Source::Kafka(from) => super::kafka::check(subject, from).await,
+        #[cfg(feature = "mongodb")]
+        Source::Mongodb(from) => super::mongodb::check_source(&subject, from).await,
         other => {
             let detail = format!("this build does not support the source `{}`", other.kind());
             vec![Finding::fail(subject, detail, "use a build that supports it")]

@@ -16,6 +16,8 @@ pub(super) async fn check(at: &StoreLocation) -> Vec<Finding> {
     let mut found = match at {
         #[cfg(feature = "sqlite")]
         StoreLocation::Sqlite(path) => sqlite(std::path::Path::new(path)).await,
+        #[cfg(feature = "mongodb")]
+        StoreLocation::Mongodb(uri) => super::mongodb::check_store(uri).await,
         _ => Vec::new(),
     };
     if !capabilities.durable {

@@ -9,6 +9,8 @@ mod doctor;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod logs;
+#[cfg(feature = "mongodb")]
+mod mongodb;
 mod reload;
 mod signals;
 mod story;

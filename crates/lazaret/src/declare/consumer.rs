@@ -8,7 +8,7 @@ use lazaret_config::{
 };
 use lazaret_engine::{Builder, Consumer, InvalidSchedule, Options};
 
-use super::declaration::{BeforeChange, DEAD_LETTER_COLLECTION, Declaration, DeclaredSource, Watch};
+use super::declaration::{DEAD_LETTER_COLLECTION, Declaration, DeclaredSource, Watch};
 
 /// The declared consumers of a program.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub struct Loaded {
 /// assert_eq!(orders.config().retry.policy.max_attempts, 5);
 /// assert_eq!(orders.origin("retry.max-attempts"), Some(Origin::Attribute));
 /// assert_eq!(orders.origin("retry.max-delay"), Some(Origin::Defaults));
-/// assert_eq!(orders.change_stream().unwrap().source.database, "shop");
+/// assert_eq!(orders.change_stream().unwrap().source.database.as_deref(), Some("shop"));
 /// ```
 ///
 /// # Errors
@@ -99,11 +99,9 @@ pub struct DeclaredConsumer {
 pub struct ChangeStream {
     /// What it watches.
     pub watch: Watch,
-    /// The documents before the changes.
-    pub before_change: BeforeChange,
     /// The name of the client to use; `None` for the program's only one.
     pub client: Option<&'static str>,
-    /// All other settings. `uri`, `database` and `collection` are empty where neither an attribute nor the file sets them.
+    /// All other settings. The `uri` is empty where the file does not set it.
     pub source: MongodbSource,
 }
 
@@ -143,8 +141,8 @@ impl DeclaredConsumer {
     /// The settings of the change stream; `None` for another source.
     pub fn change_stream(&self) -> Option<ChangeStream> {
         match (&self.declaration.source, &self.config().source) {
-            (&DeclaredSource::ChangeStream { watch, before_change, client }, Source::Mongodb(source)) => {
-                Some(ChangeStream { watch, before_change, client, source: source.clone() })
+            (&DeclaredSource::ChangeStream { watch, client }, Source::Mongodb(source)) => {
+                Some(ChangeStream { watch, client, source: source.clone() })
             }
             _ => None,
         }
@@ -157,6 +155,30 @@ impl DeclaredConsumer {
             Source::Kafka(source) => Some(lazaret_source_kafka::KafkaOptions::from_config(source)),
             _ => None,
         }
+    }
+
+    /// The options of the change stream source; `None` for another source. `uri` is the address of the server where the file has none.
+    /// A database that neither an attribute nor the file names is that of the address.
+    ///
+    /// # Errors
+    ///
+    /// If the pipeline is not valid extended JSON.
+    #[cfg(feature = "mongodb")]
+    pub fn mongo_options(
+        &self,
+        uri: &str,
+    ) -> Option<Result<lazaret_source_mongodb::MongoSourceOptions, lazaret_core::source::SourceError>> {
+        use lazaret_source_mongodb::{MongoSourceOptions, Server};
+        let stream = self.change_stream()?;
+        Some(MongoSourceOptions::from_config(self.name(), &stream.source).map(|mut options| {
+            if stream.source.uri.reveal().is_empty() {
+                options.server = Server::Uri(uri.to_owned());
+            }
+            if options.database.is_none() && stream.watch != Watch::Deployment {
+                options.database = options.server.default_database();
+            }
+            options
+        }))
     }
 
     /// The collection of dead letters.
@@ -185,10 +207,8 @@ impl DeclaredConsumer {
         };
         line("dead_letter_queue.collection", self.dead_letter_collection(), dead_letter_collection.is_some());
         line("dead_letter_queue.client", dead_letter_client.unwrap_or("-"), dead_letter_client.is_some());
-        if let DeclaredSource::ChangeStream { watch, before_change, client } = source {
+        if let DeclaredSource::ChangeStream { watch, client } = source {
             line("change_stream.watch", watch.as_str(), *watch != Watch::default());
-            let is_set = *before_change != BeforeChange::default();
-            line("change_stream.full_document_before_change", before_change.as_str(), is_set);
             line("change_stream.client", client.unwrap_or("-"), client.is_some());
         }
         text

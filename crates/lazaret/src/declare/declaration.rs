@@ -49,8 +49,6 @@ pub enum DeclaredSource {
     ChangeStream {
         /// What it watches.
         watch: Watch,
-        /// The documents before the changes.
-        before_change: BeforeChange,
         /// The name of the client to use; `None` for the program's only one.
         client: Option<&'static str>,
     },
@@ -77,29 +75,6 @@ impl Watch {
             Self::Collection => "collection",
             Self::Database => "database",
             Self::Deployment => "deployment",
-        }
-    }
-}
-
-/// Whether a change carries the document before the change.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum BeforeChange {
-    /// Never.
-    #[default]
-    Off,
-    /// If the server has it.
-    WhenAvailable,
-    /// Always; a change without it is an error.
-    Required,
-}
-
-impl BeforeChange {
-    /// The value as it is written in the attribute.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::WhenAvailable => "when-available",
-            Self::Required => "required",
         }
     }
 }

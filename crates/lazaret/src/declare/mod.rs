@@ -66,10 +66,10 @@ mod declaration;
 mod on_error;
 
 pub use consumer::{ChangeStream, DeclaredConsumer, Loaded, load};
-pub use declaration::{BeforeChange, DEAD_LETTER_COLLECTION, Declaration, Declare, DeclaredSource, Watch};
+pub use declaration::{DEAD_LETTER_COLLECTION, Declaration, Declare, DeclaredSource, Watch};
 pub use lazaret_config::{
-    Checkpoint, Consumer as ConsumerConfig, Diagnostics, Env, FullDocument, HistoryLost, MongodbSource,
-    NoEnv, Origin, ProcessEnv, Setting, StartPosition,
+    BeforeChange, Checkpoint, Consumer as ConsumerConfig, Diagnostics, Env, FullDocument, HistoryLost,
+    MongodbSource, NoEnv, Origin, ProcessEnv, Setting, StartPosition,
 };
 pub use lazaret_macros::{
     change_stream, checkpoint, dead_letter_queue, filter, kafka_listener, on_change, on_delete, on_error,

@@ -221,9 +221,9 @@ fn checkpoints_are_set() {
 fn a_stream_resumes_and_fails_when_history_is_lost_by_default() {
     let source = declared!().change_stream().expect("a change stream").source;
     assert_eq!((source.start, source.on_history_lost), (StartPosition::Resume, HistoryLost::Fail));
-    let declared = declared!([checkpoint(start_position = "LATEST", on_history_lost = "resume-from-now")]);
+    let declared = declared!([checkpoint(start_position = "LATEST", on_history_lost = "from-now")]);
     let source = declared.change_stream().expect("a change stream").source;
-    assert_eq!((source.start, source.on_history_lost), (StartPosition::Latest, HistoryLost::ResumeFromNow));
+    assert_eq!((source.start, source.on_history_lost), (StartPosition::Latest, HistoryLost::FromNow));
 }
 
 // `@ChangeStream`.
@@ -232,11 +232,11 @@ fn a_stream_resumes_and_fails_when_history_is_lost_by_default() {
 fn a_change_stream_has_the_defaults_of_the_configuration() {
     let declared = declared!();
     let stream = declared.change_stream().expect("a change stream");
-    assert_eq!((declared.name(), &*stream.source.collection), ("orders", "orders"));
-    assert_eq!((stream.watch, stream.before_change), (Watch::Collection, BeforeChange::Off));
+    assert_eq!((declared.name(), stream.source.collection.as_deref()), ("orders", Some("orders")));
+    assert_eq!((stream.watch, stream.source.before_change), (Watch::Collection, BeforeChange::Off));
     assert_eq!(stream.source.full_document, FullDocument::UpdateLookup);
     assert!(stream.source.single_leader && stream.source.pipeline.is_empty());
-    assert_eq!((stream.client, &*stream.source.database), (None, ""));
+    assert_eq!((stream.client, stream.source.database.clone()), (None, None));
 }
 
 struct InvoiceHandler;
@@ -262,11 +262,12 @@ fn every_attribute_of_a_change_stream_is_set() {
     let declared = InvoiceHandler.declare().consumer().expect("valid");
     let stream = declared.change_stream().expect("a change stream");
     assert_eq!(declared.name(), "invoice-handler");
-    assert_eq!((&*stream.source.database, &*stream.source.collection), ("billing", "invoices"));
+    let watched = (stream.source.database.as_deref(), stream.source.collection.as_deref());
+    assert_eq!(watched, (Some("billing"), Some("invoices")));
     assert_eq!(stream.source.pipeline.len(), 1);
     assert_eq!(stream.source.pipeline[0]["$match"]["fullDocument.cents"]["$gt"], 0);
     assert_eq!(stream.source.full_document, FullDocument::WhenAvailable);
-    assert_eq!((stream.before_change, stream.client), (BeforeChange::Required, Some("eu")));
+    assert_eq!((stream.source.before_change, stream.client), (BeforeChange::Required, Some("eu")));
     assert!(!stream.source.single_leader);
     assert_eq!(declared.config().concurrency, 4);
     assert!(matches!(declared.config().sequencing(), lazaret::Sequencing::Alone));
@@ -285,5 +286,5 @@ fn a_stream_of_the_whole_deployment_is_declared_as_such() {
     let declared = Everything.declare().consumer().expect("valid");
     assert_eq!(declared.name(), "all-changes");
     let stream = declared.change_stream().expect("a change stream");
-    assert_eq!((stream.watch, &*stream.source.collection), (Watch::Deployment, ""));
+    assert_eq!((stream.watch, stream.source.collection), (Watch::Deployment, None));
 }

@@ -37,7 +37,6 @@ pub(crate) struct ChangeStream {
     pub(crate) settings: Vec<Setting>,
     pub(crate) name: Option<String>,
     pub(crate) watch: Watch,
-    pub(crate) before_change: Option<&'static str>,
     pub(crate) client: Option<String>,
 }
 
@@ -55,6 +54,11 @@ impl ChangeStream {
             &["default", "update-lookup", "when-available", "required"],
         );
         settings.set_choice(
+            "full_document_before_change",
+            "source.mongodb.full-document-before-change",
+            &["off", "when-available", "required"],
+        );
+        settings.set_choice(
             "deployment_mode",
             "source.mongodb.deployment",
             &["single-leader", "all-instances"],
@@ -62,9 +66,6 @@ impl ChangeStream {
         settings.set_count("concurrency", "concurrency", 1, 65_536);
         settings.set_choice("order", "order", &["key", "partition", "none"]);
         let watch = watch(&mut settings);
-        let before_change = settings.read("full_document_before_change", |argument| {
-            argument.choice(&["off", "when-available", "required"])
-        });
         let client = settings.read("client", |argument| argument.string());
         let mut list = settings.list;
         if let Some(argument) = arguments.get("watch") {
@@ -73,7 +74,7 @@ impl ChangeStream {
                 Setting { attribute: argument.shown(), key: "source.mongodb", value: "{}".to_owned() };
             list.insert(0, source);
         }
-        Self { settings: list, name, watch, before_change, client }
+        Self { settings: list, name, watch, client }
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) fn read(span: Span, tokens: TokenStream, errors: &mut Errors) -> Vec<
     settings.set_choice(
         "on_history_lost",
         "source.mongodb.on-history-lost",
-        &["fail", "resume-from-now", "resume-from-oplog-start"],
+        &["fail", "from-now", "from-oplog-start"],
     );
     settings.list
 }

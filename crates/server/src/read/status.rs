@@ -100,7 +100,10 @@ async fn consumer(
     Ok(Consumer {
         name: name.to_owned(),
         state,
-        error: entry.as_ref().and_then(|entry| entry.error.clone()).or_else(|| source_error(state, handle)),
+        error: entry
+            .as_ref()
+            .and_then(|entry| entry.error.clone())
+            .or_else(|| source_error(state, handle, || app.registry.notice_of(name))),
         paused,
         pauses,
         lag: handle.and_then(Handle::lag),
@@ -120,11 +123,16 @@ async fn consumer(
     })
 }
 
-/// The temporary error that the source of a running consumer met.
-fn source_error(state: ConsumerState, handle: Option<&Handle>) -> Option<String> {
+/// Why the source of a running consumer reads nothing: what it says itself, or the temporary error that it met.
+fn source_error(
+    state: ConsumerState,
+    handle: Option<&Handle>,
+    notice: impl FnOnce() -> Option<String>,
+) -> Option<String> {
     // The handle of an earlier run stays.
     let is_running = matches!(state, ConsumerState::Running | ConsumerState::Paused);
-    handle.filter(|_| is_running).and_then(Handle::source_error)
+    let handle = handle.filter(|_| is_running)?;
+    notice().or_else(|| handle.source_error())
 }
 
 /// The age in seconds; zero when the local clock is behind the store's.

@@ -11,4 +11,4 @@ mod registry;
 pub(crate) use labels::scope_name;
 pub use labels::{CUSTOM_REASONS, OTHER};
 pub use letters::{Overview, QueueOverview};
-pub use registry::{BUCKETS, Metrics};
+pub use registry::{BUCKETS, ChangeStreamAges, Metrics};

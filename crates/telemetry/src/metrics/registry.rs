@@ -39,12 +39,26 @@ const MAX_REFRESH_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct Metrics(Arc<Inner>);
 
+/// The ages of a change stream; `None` while unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChangeStreamAges {
+    /// The time between the last change that was read or passed over and the newest entry of the oplog.
+    pub oplog_lag: Option<Duration>,
+    /// The age of the position that the stream would resume from.
+    pub token_age: Option<Duration>,
+}
+
+/// Reads the ages of a change stream.
+type ReadAges = Box<dyn Fn() -> ChangeStreamAges + Send + Sync>;
+
 struct Inner {
     instruments: Arc<Instruments>,
     rendering: Option<Box<dyn Rendering>>,
     reasons: Arc<Reasons>,
     consumers: Mutex<BTreeMap<String, Scraped>>,
     owners: Mutex<BTreeMap<String, String>>,
+    /// The change streams of the consumers that read one.
+    streams: Mutex<BTreeMap<String, ReadAges>>,
     letters: LetterGauges,
 }
 
@@ -102,6 +116,7 @@ impl Metrics {
             reasons: Arc::default(),
             consumers: Mutex::default(),
             owners: Mutex::default(),
+            streams: Mutex::default(),
         }))
     }
 
@@ -148,6 +163,22 @@ impl Metrics {
         gauge.set(if failed { 1.0 } else { 0.0 });
     }
 
+    /// Registers the change stream of a consumer: its ages are read at each scrape. A later one replaces it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use lazaret_telemetry::{ChangeStreamAges, Metrics};
+    /// let metrics = Metrics::prometheus();
+    /// let token_age = Some(Duration::from_secs(90));
+    /// metrics.change_stream("orders", move || ChangeStreamAges { oplog_lag: None, token_age });
+    /// let text = metrics.render();
+    /// assert!(text.contains("lazaret_mongodb_token_age_seconds{consumer=\"orders\"} 90"));
+    /// assert!(text.contains("lazaret_mongodb_oplog_lag_seconds{consumer=\"orders\"} NaN"));
+    /// ```
+    pub fn change_stream(&self, consumer: &str, read: impl Fn() -> ChangeStreamAges + Send + Sync + 'static) {
+        lock(&self.0.streams).insert(consumer.to_owned(), Box::new(read));
+    }
+
     /// Exports the counters that alert rules use with zero: a counter that appears with 1 has not increased.
     fn init_counters(&self, consumer: &str, handle: &Handle) {
         let instruments = &self.0.instruments;
@@ -187,6 +218,15 @@ impl Metrics {
     pub fn collect(&self) {
         for (name, scraped) in lock(&self.0.consumers).iter_mut() {
             self.read(name, scraped);
+        }
+        for (name, read) in lock(&self.0.streams).iter() {
+            let ages = read();
+            for (family, age) in
+                [(&names::MONGODB_OPLOG_LAG, ages.oplog_lag), (&names::MONGODB_TOKEN_AGE, ages.token_age)]
+            {
+                let gauge = self.0.instruments.gauge(family, vec![label("consumer", name)]);
+                gauge.set(age.map_or(f64::NAN, |age| age.as_secs_f64()));
+            }
         }
     }
 

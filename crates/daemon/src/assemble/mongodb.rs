@@ -1,0 +1,269 @@
+//! Builds the source for MongoDB change streams, and opens the store in MongoDB.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use lazaret_config::{Consumer as ConsumerConfig, MongodbSource as From};
+use lazaret_core::source::SourceError;
+use lazaret_core::store::ErrorKind;
+use lazaret_source_mongodb::{LeaseOptions, MongoSource, MongoSourceOptions, MongoStatus, StreamState};
+use lazaret_store_mongodb::{DEFAULT_DATABASE, MongoStore, MongoStoreOptions};
+use lazaret_telemetry::ChangeStreamAges;
+use mongodb::Client;
+use mongodb::options::ClientOptions;
+use serde_json::Value as Json;
+
+use super::consumer::Shared;
+use crate::error::Error;
+
+/// How long to wait for a server, unless the URI sets `serverSelectionTimeoutMS`.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long opening the store may take in all.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The longest time between attempts of a standby instance to get the lease.
+const MAX_STANDBY: Duration = Duration::from_secs(5);
+
+/// A server, with the addresses to name in messages: they contain no credentials.
+pub(crate) struct Server {
+    pub(crate) client: Client,
+    pub(crate) addresses: String,
+}
+
+impl Server {
+    /// Creates a client, which connects when it is used. An error of the driver does not contain credentials.
+    pub(crate) async fn new(uri: &str, timeout: Duration) -> Result<Self, mongodb::error::Error> {
+        let mut options = ClientOptions::parse(uri).await?;
+        options.app_name.get_or_insert_with(|| "lazaret".to_owned());
+        options.server_selection_timeout.get_or_insert(timeout);
+        let addresses: Vec<String> = options.hosts.iter().map(ToString::to_string).collect();
+        Ok(Self { client: Client::with_options(options)?, addresses: addresses.join(", ") })
+    }
+
+    /// The database of the store: that of the URI, or the default one.
+    pub(crate) fn store_database(&self) -> String {
+        let named = self.client.default_database();
+        named.map_or_else(|| DEFAULT_DATABASE.to_owned(), |database| database.name().to_owned())
+    }
+}
+
+/// Opens the store, with a bounded wait.
+pub(super) async fn store(uri: &str) -> Result<MongoStore, Error> {
+    let wrong_uri = |error: mongodb::error::Error| Error::OpenStore {
+        store: "mongodb".to_owned(),
+        why: error.to_string(),
+        advice: "correct the URI in `store`",
+    };
+    let server = Server::new(uri, SERVER_TIMEOUT).await.map_err(wrong_uri)?;
+    let store = format!("mongodb at {}", server.addresses);
+    let database = server.store_database();
+    let opened = MongoStore::with_client(&server.client, &database, MongoStoreOptions::default());
+    match tokio::time::timeout(OPEN_TIMEOUT, opened).await {
+        Ok(Ok(opened)) => Ok(opened),
+        Ok(Err(error)) => {
+            let advice = match error.kind() {
+                ErrorKind::Unavailable => "start the server, or correct the address in `store`",
+                ErrorKind::Denied => {
+                    "correct the credentials in `store`, and grant `readWrite` on the database"
+                }
+                _ => "correct the cause, or use another database in `store`",
+            };
+            Err(Error::OpenStore { store, why: error.context().to_owned(), advice })
+        }
+        Err(_) => {
+            let why = format!("no answer within {OPEN_TIMEOUT:?}");
+            Err(Error::OpenStore { store, why, advice: "check the server and the network" })
+        }
+    }
+}
+
+/// Opens the source. Its status is part of the consumer's, and its ages are metrics.
+pub(super) fn open(
+    config: &ConsumerConfig,
+    from: &From,
+    shared: &Shared,
+) -> Result<MongoSource, SourceError> {
+    let options = options(config, from)?;
+    let source = MongoSource::open(options, shared.stores.values.clone())?;
+    let status = source.status();
+    shared.registry.source_notice(&config.name, {
+        let status = status.clone();
+        move || notice(&status.borrow().state)
+    });
+    shared.telemetry.metrics.change_stream(&config.name, move || match status.has_changed() {
+        Ok(_) => ages(&status.borrow(), Timestamp::now()),
+        // The source was closed.
+        Err(_) => ChangeStreamAges::default(),
+    });
+    Ok(source)
+}
+
+/// Checks a pipeline without a server.
+pub(crate) fn check_pipeline(pipeline: &[Json]) -> Result<(), String> {
+    let pipeline = MongoSourceOptions::stages(pipeline)?;
+    let options =
+        MongoSourceOptions { pipeline, ..MongoSourceOptions::deployment("mongodb://localhost", "x") };
+    options.validate().map_err(|error| {
+        let text = error.to_string();
+        text.split_once("change stream x: ").map_or(text.clone(), |(_, why)| why.to_owned())
+    })
+}
+
+fn options(config: &ConsumerConfig, from: &From) -> Result<MongoSourceOptions, SourceError> {
+    let options = MongoSourceOptions::from_config(&config.name, from)?;
+    let instance = options.instance.clone().or_else(|| Some(host()));
+    Ok(MongoSourceOptions { lease: lease(config.advanced.lease), instance, ..options })
+}
+
+/// The lease of the stream, from the lease of the consumer's letters.
+fn lease(ttl: Duration) -> LeaseOptions {
+    let part = |of: u32| (ttl / of).max(Duration::from_millis(1));
+    LeaseOptions { ttl, renew: part(4), margin: part(6), standby: part(6).min(MAX_STANDBY) }
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Says why a stream reads nothing; `None` while it reads.
+fn notice(state: &StreamState) -> Option<String> {
+    match state {
+        StreamState::Standby { leader: Some(leader) } => {
+            // The part behind the slash is random.
+            let leader = leader.rsplit_once('/').map_or(leader.as_str(), |(instance, _)| instance);
+            Some(format!("standing by: the instance {leader} reads the change stream"))
+        }
+        StreamState::Standby { leader: None } => {
+            Some("standing by: another instance reads the change stream".to_owned())
+        }
+        StreamState::Restarting { attempt, error, .. } => {
+            Some(format!("the change stream is opened again, attempt {attempt}: {error}"))
+        }
+        StreamState::Invalidated => {
+            Some("the change stream was invalidated; the changes before that are being settled".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// The ages of a stream that this instance reads.
+fn ages(status: &MongoStatus, now: Timestamp) -> ChangeStreamAges {
+    if matches!(status.state, StreamState::Standby { .. } | StreamState::Closed) {
+        return ChangeStreamAges::default();
+    }
+    // Entries between the last change and the position are of other collections, or filtered.
+    let reached = status.last_event_at.max(status.token_at);
+    let newest = status.oplog.map(|oplog| oplog.newest);
+    let lag = reached.zip(newest).map(|(reached, newest)| newest.duration_since(reached));
+    ChangeStreamAges {
+        // An oplog that was read before the last change is not ahead of it.
+        oplog_lag: lag.map(|lag| Duration::try_from(lag).unwrap_or_default()),
+        token_age: status.token_age(now),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lazaret_config::{NoEnv, Source, check};
+    use lazaret_core::Operation;
+    use lazaret_source_mongodb::{
+        BeforeChange, CheckpointOptions, ErrorClass, FullDocument, OnHistoryLost, OnInvalidate, OplogWindow,
+        Start,
+    };
+    use serde_json::json;
+
+    use super::*;
+
+    fn built(keys: &str) -> MongoSourceOptions {
+        let text = format!(
+            "consumers:\n  shop:\n    handler: {{ command: {{ program: [x] }} }}\n    source:\n      mongodb: {{ uri: 'mongodb://h', {keys} }}\n"
+        );
+        let checked = check("lazaret.yaml", text.as_bytes(), &NoEnv);
+        let config = checked.config.unwrap_or_else(|| panic!("{}", checked.diagnostics.plain()));
+        let Source::Mongodb(from) = &config.consumers[0].source else { panic!() };
+        options(&config.consumers[0], from).unwrap()
+    }
+
+    #[test]
+    fn the_defaults_of_the_file_are_valid_options() {
+        let options = built("database: shop, collection: orders");
+        assert!(options.validate().is_ok());
+        assert_eq!(
+            (options.stream.as_str(), options.database.as_deref(), options.collection.as_deref()),
+            ("shop", Some("shop"), Some("orders"))
+        );
+        assert_eq!((options.start, options.on_history_lost), (Start::Resume, OnHistoryLost::Fail));
+        assert_eq!(options.checkpoint, CheckpointOptions::default());
+        assert_eq!((options.full_document, options.lease.ttl.as_secs()), (FullDocument::UpdateLookup, 30));
+        assert!(options.lease.standby <= MAX_STANDBY && options.instance.is_some());
+    }
+
+    #[test]
+    fn every_key_of_the_file_reaches_the_source() {
+        let options = built(
+            "full-document: required, full-document-before-change: required, operation-types: [insert, drop-database], \
+             start: oplog-start, on-history-lost: from-now, on-invalidate: start-after, deployment: all-instances, \
+             instance: a, checkpoint: { every: 7, interval: 0, idle-heartbeat: 0 }, \
+             pipeline: [{ $match: { 'fullDocument.customer': { $oid: 6afb78b2adbe48634cc20623 } } }]",
+        );
+        assert!(options.validate().is_ok());
+        assert_eq!((options.database.clone(), options.collection.clone()), (None, None));
+        assert_eq!(options.full_document_before_change, BeforeChange::Required);
+        assert_eq!(options.operations, [Operation::Insert, Operation::DropDatabase]);
+        assert_eq!((options.start, options.on_history_lost), (Start::OplogStart, OnHistoryLost::FromNow));
+        assert_eq!((options.on_invalidate, options.checkpoint.every), (OnInvalidate::StartAfter, 7));
+        assert_eq!(options.checkpoint.idle_heartbeat, Duration::ZERO);
+        assert!(options.checkpoint.interval > Duration::from_secs(86_400), "by the number of events only");
+        assert_eq!(options.checkpoint_name(), "shop@a");
+        let found =
+            options.pipeline[0].get_document("$match").unwrap().get_object_id("fullDocument.customer");
+        assert!(found.is_ok(), "extended JSON: {:?}", options.pipeline);
+    }
+
+    #[test]
+    fn the_shortest_lease_of_a_file_is_a_valid_lease() {
+        let options =
+            MongoSourceOptions { lease: lease(Duration::from_millis(100)), ..built("database: shop") };
+        assert!(options.validate().is_ok());
+    }
+
+    #[test]
+    fn a_pipeline_is_checked_without_a_server() {
+        assert_eq!(check_pipeline(&[json!({ "$match": { "a": 1 } })]), Ok(()));
+        let why = check_pipeline(&[json!({ "$match": {} }), json!({ "$unset": "_id" })]).unwrap_err();
+        assert!(why.starts_with("stage 2 of the pipeline (`$unset`) removes"), "{why}");
+        let why = check_pipeline(&[json!("x")]).unwrap_err();
+        assert_eq!(why, "stage 1 of the pipeline is not an object");
+    }
+
+    #[test]
+    fn a_stream_that_reads_has_no_notice() {
+        assert_eq!(notice(&StreamState::Reading), None);
+        let leader = Some("host-7/0e6b".to_owned());
+        let said = notice(&StreamState::Standby { leader }).unwrap();
+        assert_eq!(said, "standing by: the instance host-7 reads the change stream");
+        let restarting =
+            StreamState::Restarting { attempt: 3, class: ErrorClass::Network, error: "no route".into() };
+        assert!(notice(&restarting).unwrap().ends_with("attempt 3: no route"));
+    }
+
+    #[test]
+    fn ages_are_those_of_a_stream_that_this_instance_reads() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut status = MongoStatus {
+            state: StreamState::Reading,
+            last_event_at: Some(at(50)),
+            token_at: Some(at(100)),
+            oplog: Some(OplogWindow { oldest: at(0), newest: at(130) }),
+            ..MongoStatus::default()
+        };
+        let seconds = |age: Option<Duration>| age.map(|age| age.as_secs());
+        let now = ages(&status, at(160));
+        assert_eq!((seconds(now.oplog_lag), seconds(now.token_age)), (Some(30), Some(60)));
+        status.last_event_at = Some(at(140));
+        assert_eq!(seconds(ages(&status, at(160)).oplog_lag), Some(0), "the oplog was read before");
+        status.state = StreamState::Standby { leader: None };
+        assert_eq!(ages(&status, at(160)), ChangeStreamAges::default());
+    }
+}

@@ -1,0 +1,172 @@
+//! Checks a MongoDB server: for a source, that its change stream can be opened and resumed; for a store, that it can be written.
+//!
+//! A server may lack a command, or not permit it. Then a finding says what could not be checked.
+
+use std::time::Duration;
+
+use bson::{Bson, Document, doc};
+use jiff::Timestamp;
+use lazaret_config::{BeforeChange, FullDocument, MongodbSource as From};
+use lazaret_store_mongodb::DEFAULT_COLLECTION;
+use mongodb::error::{Error, ErrorKind};
+use mongodb::options::{ChangeStreamOptions, FullDocumentBeforeChangeType, FullDocumentType};
+
+use super::finding::{Finding, PROBE_TIMEOUT};
+use super::mongodb_answers as answers;
+use crate::assemble::{MongodbServer as Server, stages};
+
+/// How long a request may take.
+const REQUEST_TIMEOUT: Duration = PROBE_TIMEOUT.saturating_mul(3);
+
+/// The answer of a server.
+type Answer<T> = Result<T, String>;
+
+/// Checks the server of a source, what it watches, and its oplog. Opens the change stream, and reads nothing from it.
+pub(super) async fn check_source(subject: &str, from: &From) -> Vec<Finding> {
+    let advice = "start the server, or correct `uri`";
+    let (server, hello, clock) = match connect(from.uri.reveal()).await {
+        Ok(connected) => connected,
+        Err(why) => return vec![Finding::fail(subject, why, advice)],
+    };
+    let mut found = Vec::new();
+    let opened = open(&server, from).await;
+    let is_open = opened.is_ok();
+    found.push(answers::deployment(subject, &hello, is_open));
+    if let Err(error) = opened {
+        found.push(answers::not_opened(subject, code(&error), &shown(&error)));
+    }
+    if let Some(collection) = collection(&server, from).await {
+        found.extend(answers::collection(subject, from, collection));
+    }
+    if is_open {
+        let window = oplog_window(&server).await;
+        found.push(answers::oplog(subject, window, from.checkpoint.idle_heartbeat));
+    }
+    found.extend(answers::clock(subject, clock));
+    found
+}
+
+/// Checks the server of the store, and the rights of its user. Writes nothing.
+pub(super) async fn check_store(uri: &str) -> Vec<Finding> {
+    let subject = "store";
+    let advice = "start the server, or correct `store`";
+    let (server, hello, clock) = match connect(uri).await {
+        Ok(connected) => connected,
+        Err(why) => return vec![Finding::fail(subject, why, advice)],
+    };
+    let database = server.store_database();
+    let status = doc! { "connectionStatus": 1, "showPrivileges": true };
+    let rights = command(&server, status).await;
+    let mut found = vec![
+        answers::store_deployment(&server.addresses, &database, &hello),
+        answers::store_rights(&database, DEFAULT_COLLECTION, rights),
+    ];
+    found.extend(answers::clock(subject, clock));
+    found
+}
+
+/// Connects, and reads the kind of the server and its clock.
+async fn connect(uri: &str) -> Result<(Server, Document, answers::Clock), String> {
+    let server = Server::new(uri, PROBE_TIMEOUT).await.map_err(|error| shown(&error))?;
+    let asked = Timestamp::now();
+    let hello = command(&server, doc! { "hello": 1 }).await;
+    let answered = Timestamp::now();
+    match hello {
+        Ok(hello) => {
+            let time = hello.get_datetime("localTime").ok();
+            let server_time = time.and_then(|time| Timestamp::from_millisecond(time.timestamp_millis()).ok());
+            Ok((server, hello, answers::Clock { asked, answered, server: server_time }))
+        }
+        Err(why) => Err(format!("no response from the server {}: {why}", server.addresses)),
+    }
+}
+
+async fn command(server: &Server, command: Document) -> Answer<Document> {
+    let admin = server.client.database("admin");
+    in_time(admin.run_command(command).into_future()).await?.map_err(|error| shown(&error))
+}
+
+/// Opens the change stream, as the source does.
+async fn open(server: &Server, from: &From) -> Result<(), Error> {
+    let pipeline = stages(&from.pipeline).map_err(Error::custom)?;
+    let options = ChangeStreamOptions::builder()
+        .full_document(match from.full_document {
+            FullDocument::UpdateLookup => Some(FullDocumentType::UpdateLookup),
+            FullDocument::WhenAvailable => Some(FullDocumentType::WhenAvailable),
+            FullDocument::Required => Some(FullDocumentType::Required),
+            _ => None,
+        })
+        .full_document_before_change(match from.before_change {
+            BeforeChange::WhenAvailable => Some(FullDocumentBeforeChangeType::WhenAvailable),
+            BeforeChange::Required => Some(FullDocumentBeforeChangeType::Required),
+            _ => None,
+        })
+        .build();
+    let opening = async {
+        match (&from.database, &from.collection) {
+            (Some(database), Some(collection)) => {
+                let collection = server.client.database(database).collection::<Document>(collection);
+                collection.watch().pipeline(pipeline).with_options(options).await.map(drop)
+            }
+            (Some(database), None) => server
+                .client
+                .database(database)
+                .watch()
+                .pipeline(pipeline)
+                .with_options(options)
+                .await
+                .map(drop),
+            (None, _) => server.client.watch().pipeline(pipeline).with_options(options).await.map(drop),
+        }
+    };
+    in_time(opening).await.unwrap_or_else(|late| Err(Error::custom(late)))
+}
+
+/// The description of the watched collection, `None` in it if there is no such collection; `None` without a collection to watch.
+async fn collection(server: &Server, from: &From) -> Option<Answer<Option<Document>>> {
+    let (database, name) = (from.database.as_ref()?, from.collection.as_ref()?);
+    let database = server.client.database(database);
+    let command = doc! { "listCollections": 1, "filter": { "name": name } };
+    let listed = match in_time(database.run_command(command).into_future()).await {
+        Ok(listed) => listed.map_err(|error| shown(&error)),
+        Err(late) => Err(late),
+    };
+    Some(listed.map(|listed| {
+        let batch = listed.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).ok()?;
+        batch
+            .iter()
+            .filter_map(Bson::as_document)
+            .find(|found| found.get_str("name").is_ok_and(|found| found == name))
+            .cloned()
+    }))
+}
+
+/// The times of the oldest and the newest entry of the oplog, in seconds.
+async fn oplog_window(server: &Server) -> Answer<Option<(u32, u32)>> {
+    let oplog = server.client.database("local").collection::<Document>("oplog.rs");
+    let entry = async |direction: i32| {
+        let found = oplog.find_one(doc! {}).sort(doc! { "$natural": direction }).into_future();
+        let found = in_time(found).await?.map_err(|error| shown(&error))?;
+        Ok::<_, String>(found.and_then(|entry| entry.get_timestamp("ts").ok()).map(|ts| ts.time))
+    };
+    Ok(entry(1).await?.zip(entry(-1).await?))
+}
+
+async fn in_time<T>(future: impl Future<Output = T>) -> Answer<T> {
+    let late = |_| format!("no answer within {REQUEST_TIMEOUT:?}");
+    tokio::time::timeout(REQUEST_TIMEOUT, future).await.map_err(late)
+}
+
+fn code(error: &Error) -> Option<i32> {
+    match &*error.kind {
+        ErrorKind::Command(command) => Some(command.code),
+        _ => None,
+    }
+}
+
+fn shown(error: &Error) -> String {
+    match &*error.kind {
+        ErrorKind::Command(command) => format!("{} (code {})", command.message, command.code),
+        kind => kind.to_string(),
+    }
+}
