@@ -17,8 +17,8 @@ use crate::values::size_of_document;
 
 /// Maximum number of statements of one command. A server states its own limit, which is never lower.
 const STATEMENTS: usize = 1000;
-/// Maximum size of the statements of one command, in bytes. A server takes 48 MB.
-const COMMAND_BYTES: usize = 24 << 20;
+/// Maximum size of the statements of one command, in bytes. The command is one document, which ends at 16 MiB.
+const COMMAND_BYTES: usize = 12 << 20;
 
 /// The collections of a store.
 pub(crate) struct Database {
