@@ -93,8 +93,13 @@ fn shorten_integers(value: &mut Value) -> bool {
             *value = Value::from(whole as i64);
             true
         }
-        Value::Array(values) => values.iter_mut().fold(false, |any, value| shorten_integers(value) || any),
-        Value::Object(fields) => fields.values_mut().fold(false, |any, value| shorten_integers(value) || any),
+        // All of them, not only the first.
+        Value::Array(values) => {
+            values.iter_mut().filter_map(|value| shorten_integers(value).then_some(())).count() > 0
+        }
+        Value::Object(fields) => {
+            fields.values_mut().filter_map(|value| shorten_integers(value).then_some(())).count() > 0
+        }
         Value::Null | Value::Bool(_) | Value::String(_) => false,
     }
 }

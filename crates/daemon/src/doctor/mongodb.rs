@@ -7,13 +7,14 @@ use std::time::Duration;
 use bson::{Bson, Document, doc};
 use jiff::Timestamp;
 use lazaret_config::{BeforeChange, FullDocument, MongodbSource as From};
+use lazaret_source_mongodb::MongoSourceOptions;
 use lazaret_store_mongodb::DEFAULT_COLLECTION;
 use mongodb::error::{Error, ErrorKind};
 use mongodb::options::{ChangeStreamOptions, FullDocumentBeforeChangeType, FullDocumentType};
 
 use super::finding::{Finding, PROBE_TIMEOUT};
 use super::mongodb_answers as answers;
-use crate::assemble::{MongodbServer as Server, stages};
+use crate::assemble::MongodbServer as Server;
 
 /// How long a request may take.
 const REQUEST_TIMEOUT: Duration = PROBE_TIMEOUT.saturating_mul(3);
@@ -88,7 +89,7 @@ async fn command(server: &Server, command: Document) -> Answer<Document> {
 
 /// Opens the change stream, as the source does.
 async fn open(server: &Server, from: &From) -> Result<(), Error> {
-    let pipeline = stages(&from.pipeline).map_err(Error::custom)?;
+    let pipeline = MongoSourceOptions::stages(&from.pipeline).map_err(Error::custom)?;
     let options = ChangeStreamOptions::builder()
         .full_document(match from.full_document {
             FullDocument::UpdateLookup => Some(FullDocumentType::UpdateLookup),

@@ -170,7 +170,7 @@ impl LiveMessage {
     }
 
     /// Waits in memory for the next attempt, or moves to the store when too much is held back in memory.
-    async fn wait(&mut self, wait: SteadyWait) -> Result<After, Abandoned> {
+    async fn wait(&self, wait: SteadyWait) -> Result<After, Abandoned> {
         tokio::select! {
             biased;
             () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
