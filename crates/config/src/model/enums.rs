@@ -128,9 +128,9 @@ file_enum! {
         /// Stop the consumer.
         Fail = "fail",
         /// Continue from now; changes in between are lost.
-        FromNow = "from-now",
+        ResumeFromNow = "resume-from-now",
         /// Continue from the oldest change in the oplog.
-        FromOplogStart = "from-oplog-start",
+        ResumeFromOplogStart = "resume-from-oplog-start",
     }
 }
 

@@ -125,8 +125,8 @@ static MONGODB: Section = Section {
             "on-history-lost",
             Kind::Enum(&[
                 EnumValue("fail", "stop the consumer"),
-                EnumValue("from-now", "continue from now; changes in between are lost"),
-                EnumValue("from-oplog-start", "continue from the oldest change in the oplog"),
+                EnumValue("resume-from-now", "continue from now; changes in between are lost"),
+                EnumValue("resume-from-oplog-start", "continue from the oldest change in the oplog"),
             ]),
             "Action when the saved position is no longer in the oplog.",
         )

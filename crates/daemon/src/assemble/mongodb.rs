@@ -155,8 +155,8 @@ fn options(config: &ConsumerConfig, from: &From) -> Result<MongoSourceOptions, S
             _ => Start::Resume,
         },
         on_history_lost: match from.on_history_lost {
-            HistoryLost::FromNow => OnHistoryLost::FromNow,
-            HistoryLost::FromOplogStart => OnHistoryLost::FromOplogStart,
+            HistoryLost::ResumeFromNow => OnHistoryLost::FromNow,
+            HistoryLost::ResumeFromOplogStart => OnHistoryLost::FromOplogStart,
             _ => OnHistoryLost::Fail,
         },
         on_invalidate: match from.on_invalidate {
@@ -274,7 +274,7 @@ mod tests {
     fn every_key_of_the_file_reaches_the_source() {
         let options = built(
             "full-document: required, full-document-before-change: required, operation-types: [insert, drop-database], \
-             start: oplog-start, on-history-lost: from-now, on-invalidate: start-after, deployment: all-instances, \
+             start: oplog-start, on-history-lost: resume-from-now, on-invalidate: start-after, deployment: all-instances, \
              instance: a, checkpoint: { every: 7, interval: 0, idle-heartbeat: 0 }, \
              pipeline: [{ $match: { 'fullDocument.customer': { $oid: 6afb78b2adbe48634cc20623 } } }]",
         );
