@@ -173,6 +173,8 @@ codes! {
     UnknownConsumer, "LZ0172", Warning, "A token names an unknown consumer.",
         "`consumers` of a token names a consumer that the file does not have. The token can use the letters that the store still has of it, \
          and nothing else. Check the spelling.";
+    NotDeclared, "LZ0173", Warning, "The program declares no such consumer.",
+        "The file has values for a consumer without a handler that the program does not declare. They have no effect. Check the spelling of the name.";
 }
 
 impl fmt::Display for Code {

@@ -35,6 +35,30 @@ impl Config {
         Some(out.out)
     }
 
+    /// Returns the origin of a value of a consumer by its path, for example `retry.max-attempts`.
+    ///
+    /// ```
+    /// use lazaret_config::Origin;
+    /// let text = "
+    /// defaults: { retry: { max-attempts: 4 } }
+    /// consumers:
+    ///   orders:
+    ///     source: { inbox: {} }
+    ///     handler: { command: { program: [./handle] } }
+    /// ";
+    /// let config = lazaret_config::check("f", text.as_bytes(), &lazaret_config::NoEnv).config.unwrap();
+    /// assert_eq!(config.origin("orders", "retry.max-attempts"), Some(Origin::Defaults));
+    /// assert_eq!(config.origin("orders", "retry.jitter"), Some(Origin::BuiltIn));
+    /// assert_eq!(config.origin("orders", "retry.unknown"), None);
+    /// ```
+    pub fn origin(&self, consumer: &str, path: &str) -> Option<Origin> {
+        let read = self.document.consumers.iter().find(|read| read.name == consumer)?;
+        let (sections, name) = path.rsplit_once('.').unwrap_or(("", path));
+        let mut sections = sections.split('.').filter(|section| !section.is_empty());
+        let fields = sections.try_fold(&read.fields, |fields, section| fields.section(section))?;
+        fields.get(name).map(|field| field.origin)
+    }
+
     /// Renders the effective configuration of the top level.
     pub fn effective_top(&self) -> String {
         let mut out = Writer { out: String::new(), source: &self.document.source };
@@ -82,9 +106,11 @@ impl Writer<'_> {
     }
 
     fn line(&mut self, text: String, field: &Field) {
+        let line = |span: Span| self.source.position(span.start).0;
         let place = match (field.origin, field.span) {
             (Origin::BuiltIn, _) | (_, None) => field.origin.to_string(),
-            (origin, Some(span)) => format!("{origin}, line {}", self.source.position(span.start).0),
+            (Origin::Attribute, Some(span)) => format!("attribute {}", self.source.line(line(span))),
+            (origin, Some(span)) => format!("{origin}, line {}", line(span)),
         };
         let _ = writeln!(self.out, "{text:<COMMENT_COLUMN$} # {place}");
     }

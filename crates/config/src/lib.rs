@@ -24,6 +24,7 @@
 //! - [`check`] and [`load`] read a file.
 //! - [`Config::missing`] reports the capabilities that a build lacks.
 //! - [`Config::effective`] renders the effective configuration of a consumer, with the origin of each value.
+//! - [`declared`] reads the defaults of consumers that a program declares by attributes.
 //! - [`diff`] tells which changes a reload applies, and which require a restart.
 //! - [`init`] generates a starter file.
 //! - [`schema`] is the JSON Schema, [`keys_markdown`] the reference of all keys.
@@ -43,6 +44,7 @@
 
 mod capability;
 mod code;
+mod declared;
 mod default_hint;
 mod diagnostic;
 mod diff;
@@ -72,6 +74,7 @@ mod value;
 
 pub use capability::{Capabilities, Capability, PipelineCheck, PropertyCheck, PropertyError};
 pub use code::{Code, Severity};
+pub use declared::{Declared, Setting, declared};
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use diff::{Change, ChangeKind, Diff, diff};
 pub use env::{Env, NoEnv, ProcessEnv};

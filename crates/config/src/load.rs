@@ -16,7 +16,7 @@ use crate::source::{SourceText, Span};
 use crate::table::{CONSUMER, Format, Kind, TOP};
 use crate::text;
 use crate::tree::{Data, Entry, Node, parse};
-use crate::value::Fields;
+use crate::value::{Fields, Origin};
 
 /// The maximum size of a file, in bytes.
 const MAX_BYTES: usize = 1 << 20;
@@ -89,7 +89,7 @@ fn read(
     let (parts, shown) = match &root {
         Some(root) => {
             let mut reader =
-                Reader { text, env, findings: &mut findings, secrets: Vec::new(), defaults: None };
+                Reader { text, env, findings: &mut findings, secrets: Vec::new(), origins: Vec::new() };
             let parts = read_root(&mut reader, root);
             let shown = secrets::redacted(text, &reader.secrets);
             (Some(parts), shown)
@@ -110,7 +110,7 @@ fn read(
 }
 
 /// Decodes the file as UTF-8, or returns the part that can be shown in messages.
-fn decoded<'a>(bytes: &'a [u8], findings: &mut Findings) -> Result<&'a str, String> {
+pub(crate) fn decoded<'a>(bytes: &'a [u8], findings: &mut Findings) -> Result<&'a str, String> {
     if bytes.len() > MAX_BYTES {
         let message = format!("the file has {} bytes, more than the limit of 1 MiB", bytes.len());
         findings.add(
@@ -142,11 +142,17 @@ fn read_root(reader: &mut Reader<'_>, root: &Node) -> (Fields, Vec<ConsumerField
     let entry = |name: &str| entries.iter().find(|entry| entry.name == name);
     let defaults = entry("defaults");
     if let Some(defaults) = defaults {
-        reader.defaults = Some(Span::new(defaults.name_span.start, defaults.value.span.end));
-        reader.section(&CONSUMER, "defaults", defaults.name_span, &defaults.value, Mode::Partial);
+        read_defaults(reader, defaults);
     }
     let named = entry("consumers").map(|consumers| consumers_of(reader, consumers, defaults));
     (top, named.unwrap_or_default())
+}
+
+/// Reads `defaults`: reports what is invalid, and marks the origin of its values.
+pub(crate) fn read_defaults(reader: &mut Reader<'_>, defaults: &Entry) {
+    let span = Span::new(defaults.name_span.start, defaults.value.span.end);
+    reader.origins.push((span, Origin::Defaults));
+    reader.section(&CONSUMER, "defaults", defaults.name_span, &defaults.value, Mode::Partial);
 }
 
 fn consumers_of(reader: &mut Reader<'_>, consumers: &Entry, defaults: Option<&Entry>) -> Vec<ConsumerFields> {

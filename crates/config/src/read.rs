@@ -20,8 +20,8 @@ pub(crate) struct Reader<'a> {
     pub(crate) findings: &'a mut Findings,
     /// Spans of the file that must not be shown.
     pub(crate) secrets: Vec<Span>,
-    /// The span of `defaults`.
-    pub(crate) defaults: Option<Span>,
+    /// The spans whose values have another origin than the section itself.
+    pub(crate) origins: Vec<(Span, Origin)>,
 }
 
 /// The key whose value is being read.
@@ -45,6 +45,8 @@ pub(crate) enum Mode {
     Complete,
     /// Only the present keys are read.
     Partial,
+    /// Missing keys get their default, and required keys may be absent: the program provides them.
+    Declared,
 }
 
 impl Reader<'_> {
@@ -79,7 +81,7 @@ impl Reader<'_> {
             }
             match self.key(key, entry, name, at, mode) {
                 Ok(Some(field)) => fields.list.push((key, field)),
-                Ok(None) => fields.absent.extend(key.absence().filter(|_| mode == Mode::Complete)),
+                Ok(None) => fields.absent.extend(key.absence().filter(|_| mode != Mode::Partial)),
                 Err(Reported) => fields.invalid.push(key.name),
             }
         }
@@ -97,7 +99,7 @@ impl Reader<'_> {
     ) -> Result<Option<Field>, Reported> {
         if matches!(key.kind, Kind::Partial(_) | Kind::Named(_)) {
             // Consumers and defaults are read together by the caller.
-            return self.required_key(key, entry, name, at);
+            return if mode == Mode::Declared { Ok(None) } else { self.required_key(key, entry, name, at) };
         }
         if let Some(entry) = entry {
             let subject =
@@ -110,6 +112,7 @@ impl Reader<'_> {
         match key.default {
             DefaultValue::Literal(text) => Ok(Some(built_in(key, text))),
             DefaultValue::Absent(_) => Ok(None),
+            DefaultValue::Required if mode == Mode::Declared => Ok(None),
             DefaultValue::Required => self.required_key(key, entry, name, at),
         }
     }
@@ -248,7 +251,7 @@ impl Reader<'_> {
         let names: Vec<_> = section.names().map(|name| format!("`{name}`")).collect();
         match given.as_slice() {
             [_] => Some(self.field(Value::Section(fields), node, subject)),
-            [] if mode == Mode::Partial => Some(self.field(Value::Section(fields), node, subject)),
+            [] if mode != Mode::Complete => Some(self.field(Value::Section(fields), node, subject)),
             [] => {
                 // The finding about the unknown key already lists the possible keys.
                 if matches!(&node.data, Data::Map(entries) if !entries.is_empty()) {
@@ -440,14 +443,16 @@ impl Reader<'_> {
 
     fn field(&self, value: Value, node: &Node, subject: Subject<'_>) -> Field {
         let within = |outer: Span| outer.start <= node.span.start && node.span.end <= outer.end;
-        let origin = if self.defaults.is_some_and(within) { Origin::Defaults } else { Origin::Own };
+        let origin =
+            self.origins.iter().find(|(span, _)| within(*span)).map_or(Origin::Own, |(_, origin)| *origin);
         // An empty section has no span of its own.
         let span = if node.span.is_empty() { subject.at } else { node.span };
+        let span = Some(span).filter(|_| origin != Origin::BuiltIn);
         let text = match &node.data {
             Data::Scalar { text, .. } => text.clone(),
             _ => String::new(),
         };
-        Field { value, origin, span: Some(span), text, secret: false }
+        Field { value, origin, span, text, secret: false }
     }
 }
 
@@ -472,7 +477,8 @@ fn built_in(key: &'static Key, text: &str) -> Field {
         (_, data) => Node { span: node.span, data },
     };
     let env = crate::env::NoEnv;
-    let mut reader = Reader { text, env: &env, findings: &mut findings, secrets: Vec::new(), defaults: None };
+    let mut reader =
+        Reader { text, env: &env, findings: &mut findings, secrets: Vec::new(), origins: Vec::new() };
     let subject = Subject { name: key.name, at: Span::default(), secret: false, key, none: None };
     let field = reader.value(&key.kind, subject, &node, Mode::Complete);
     let mut field = field.unwrap_or(Field {

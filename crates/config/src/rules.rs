@@ -455,6 +455,8 @@ fn mongodb(fields: &Fields, findings: &mut Findings) {
     let Some(("mongodb", mongodb)) = fields.section("source").and_then(Fields::chosen) else { return };
     if let Some(span) = mongodb.span("collection")
         && mongodb.text("database").is_none()
+        // A program that declares the consumer may provide both.
+        && mongodb.get("uri").is_some()
         && !mongodb.invalid.contains(&"database")
     {
         let finding =

@@ -23,6 +23,8 @@ pub enum Origin {
     Defaults,
     /// The built-in default.
     BuiltIn,
+    /// Declared by an attribute in the program.
+    Attribute,
 }
 
 impl fmt::Display for Origin {
@@ -31,6 +33,7 @@ impl fmt::Display for Origin {
             Self::Own => "own",
             Self::Defaults => "defaults",
             Self::BuiltIn => "built-in",
+            Self::Attribute => "attribute",
         })
     }
 }

@@ -156,7 +156,7 @@ fn defaults_are_merged_key_by_key_and_lists_are_one_value() {
     );
     assert_eq!((payments.breaker.as_ref().unwrap().failures, &payments.fuse), (7, &None));
     assert_eq!(payments.dead_letter.as_ref().unwrap().limits.max_sequences, None);
-    assert_eq!(config.consumer("refunds").unwrap().handler.timeout(), secs(3));
+    assert_eq!(config.consumer("refunds").unwrap().handler.timeout(), Some(secs(3)));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Failures: the cause of a failed attempt as a value that can be classified, stored and shown.
 
+mod causes;
 mod error;
 
 use std::borrow::Cow;
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fingerprint::Fingerprint;
 
+pub(crate) use causes::causes;
 pub use error::HandlerError;
 
 /// The longest message kept of one error, in bytes. Longer ones are cut at a character boundary.

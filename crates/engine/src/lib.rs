@@ -26,6 +26,8 @@ mod blocked;
 mod builder;
 mod classify;
 mod component;
+#[cfg(feature = "config")]
+mod configured;
 mod consumer;
 mod dead_letter_sink;
 mod dedupe;

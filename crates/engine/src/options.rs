@@ -104,6 +104,9 @@ pub struct Options {
 /// Limits and retention of the letters of a consumer.
 #[derive(Clone, Debug)]
 pub struct DeadLetterOptions {
+    /// Discards a message that fails for good instead of making it a dead letter: it is skipped, or its letter evicted, with an
+    /// audit entry. Letters that are retried, parked or quarantined are kept all the same.
+    pub discard: bool,
     /// The limits of each queue.
     pub limits: Limits,
     /// How long a letter may stay open before it is closed as `expired`, with an audit entry; `None` for ever.
@@ -122,6 +125,11 @@ pub struct DeadLetterOptions {
 }
 
 impl DeadLetterOptions {
+    /// Returns whether a message that ends in this state is discarded.
+    pub(crate) fn discards(&self, state: LetterState) -> bool {
+        self.discard && state == LetterState::Dead
+    }
+
     /// Returns whether a letter in this state loses its payload. One that is retried automatically needs it.
     pub(crate) fn leaves_out_payload(&self, state: LetterState) -> bool {
         !self.include_payload && !state.is_automatic()
@@ -131,6 +139,7 @@ impl DeadLetterOptions {
 impl Default for DeadLetterOptions {
     fn default() -> Self {
         Self {
+            discard: false,
             limits: Limits::default(),
             ttl: Some(Duration::from_secs(30 * 24 * 3600)),
             keep_closed: Some(Duration::from_secs(30 * 24 * 3600)),
@@ -252,6 +261,11 @@ impl Options {
             return Err(BuildError::TopicsWithoutLetters);
         }
         Ok(())
+    }
+
+    /// Returns whether a message that ends in this state is discarded.
+    pub(crate) fn discards(&self, state: LetterState) -> bool {
+        self.dead_letter.as_ref().is_some_and(|options| options.discards(state))
     }
 
     /// The relay that takes failed messages instead of the store.

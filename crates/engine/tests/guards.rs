@@ -7,8 +7,8 @@ use lazaret_core::store::{Act, Actor, ErrorKind, Limits, PauseScope};
 use lazaret_core::{LetterState, Partition, Reason, Verdict};
 use lazaret_engine::{DeadLetterOptions, Error, FuseState, Options};
 use support::{
-    Bench, PausedClock, Reply, Running, asking, at_once, eventually, fatal, let_pass, millis, one_attempt,
-    operator, options, payload_of, retry, secs, transient,
+    Bench, PausedClock, Reply, Running, Try, asking, at_once, eventually, fatal, let_pass, millis,
+    one_attempt, operator, options, payload_of, retry, secs, transient,
 };
 
 #[tokio::test(start_paused = true)]
@@ -385,6 +385,46 @@ async fn without_dead_letters_a_message_that_fails_for_good_stops_the_consumer()
     assert_eq!(error.to_string(), expected);
     assert_eq!(bench.calls.times_of("a1"), [0.0, 1.0, 3.0], "its retries wait in the lane");
     assert_eq!((bench.committed(), bench.counts().by_state), (None, [0; 9]));
+}
+
+/// Options under which a message that fails for good is discarded.
+fn discarding(options: Options) -> Options {
+    let dead_letter = Some(DeadLetterOptions { discard: true, ..DeadLetterOptions::default() });
+    Options { dead_letter, ..options }
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_dead_letters_discarded_a_message_that_fails_for_good_is_skipped_with_an_audit_entry() {
+    // I1, I11
+    let bench = Bench::new();
+    bench.push(&["a1", "a2"]);
+    let fails = |this: &Try| if this.name == "a1" { Reply::Fail(fatal()) } else { Reply::Done };
+    bench.run(discarding(options()), fails).await;
+    assert_eq!((bench.calls.done(), bench.committed()), (vec!["a2".to_owned()], Some(1)));
+    assert_eq!((bench.counts().open(), bench.counts().of(LetterState::Skipped)), (0, 1));
+    assert_eq!(bench.audit().iter().map(|entry| &*entry.action).collect::<Vec<_>>(), ["skip"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_dead_letters_discarded_a_retry_still_waits_in_the_store_and_its_last_failure_evicts_it() {
+    // I2, I4, I11
+    let bench = Bench::new();
+    bench.push(&["a1", "a2"]);
+    let fails = |this: &Try| if this.name == "a1" { Reply::Fail(transient()) } else { Reply::Done };
+    bench.run(discarding(options()), fails).await;
+    assert_eq!((bench.calls.attempts_of("a1"), bench.calls.done()), (vec![1, 2, 3], vec!["a2".to_owned()]));
+    assert_eq!((bench.counts().open(), bench.counts().of(LetterState::Evicted)), (0, 1));
+    let audit = bench.audit();
+    let evicted = audit.iter().find(|entry| entry.action == "evict").expect("it is audited");
+    assert!(evicted.by.why.contains("dead letters are disabled"), "{evicted:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_dead_letters_discarded_a_parked_message_is_kept() {
+    let bench = Bench::new();
+    bench.push(&["a1"]);
+    bench.run(discarding(options()), |_| Reply::Fail(asking(Verdict::Park))).await;
+    assert_eq!(bench.counts().of(LetterState::Parked), 1);
 }
 
 fn with_limits(limits: Limits) -> Options {

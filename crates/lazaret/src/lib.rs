@@ -65,6 +65,7 @@
 //! - `file`: the `file` module, a source for files with one JSON message a line.
 //! - `flight-recorder`: the `flight` module, which finds messages that kill the process.
 //! - `handlers`: the `handlers` module, handlers in any language, over HTTP or as commands.
+//! - `macros`: the `declare` module, consumers declared by attributes.
 //! - `kafka`: the `kafka` module, a source for Kafka, retry topics, and dead-letter topics: adopted and mirrored.
 //! - `server`: the `server` module, the HTTP API over a store and the consumers of this process.
 
@@ -85,6 +86,9 @@ pub use lazaret_engine::{
     Timeout,
 };
 pub use tokio_util::sync::CancellationToken;
+
+#[cfg(feature = "macros")]
+pub mod declare;
 
 /// Handlers in any language: called over HTTP, or run as commands.
 #[cfg(feature = "handlers")]
@@ -212,6 +216,11 @@ struct HandlersGuide;
 ))]
 #[doc = include_str!("../../../docs/library.md")]
 struct LibraryGuide;
+
+/// The same for the guide to attributes.
+#[cfg(all(doctest, feature = "macros", feature = "memory"))]
+#[doc = include_str!("../../../docs/attributes.md")]
+struct AttributesGuide;
 
 /// Compiles and runs the Rust code of the README, which keeps it up to date.
 #[cfg(all(doctest, feature = "memory"))]

@@ -34,6 +34,8 @@
 
 mod claim_check;
 mod client;
+#[cfg(feature = "config")]
+mod configured;
 mod driver;
 mod error;
 #[cfg(test)]

@@ -5,8 +5,9 @@
 //! one value that is changed by compare-and-set, so that neither writer overwrites the other. Each write checks that no newer
 //! leader has claimed the checkpoint (I6).
 
+mod progress;
+
 use std::convert::Infallible;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,20 +16,9 @@ use jiff::Timestamp;
 use lazaret_core::store::{Anchor, Checkpoint, Expect, KeyValue, StoreError, Written};
 use tokio::sync::{Mutex, watch};
 
+use self::progress::{FENCE, INVALIDATED, OFFSET, SEEN_AFTER, SETTLED, fence_of, resumable_at, text_of};
+pub(crate) use self::progress::{Progress, is_invalidated, is_seen_after_processed};
 use crate::options::CheckpointOptions;
-
-/// The fence of the leader that wrote last.
-const FENCE: &str = "fence";
-/// The offset of the processed anchor.
-const OFFSET: &str = "offset";
-/// The ranges that are settled beyond the processed anchor.
-const SETTLED: &str = "settled";
-/// The processed anchor behind which the seen one was certified.
-const SEEN_AFTER: &str = "seen-after";
-/// The processed anchor is an invalidation: the stream goes on only by starting after it.
-const INVALIDATED: &str = "invalidated";
-/// The maximum number of settled ranges (I7).
-const MAX_RANGES: usize = 1024;
 
 /// Why a checkpoint was not written.
 #[derive(Debug, thiserror::Error)]
@@ -38,83 +28,6 @@ pub(crate) enum CheckpointError {
     Fenced,
     #[error(transparent)]
     Store(#[from] StoreError),
-}
-
-/// What is settled of a stream.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Progress {
-    /// The token of the last settled event; `None` when nothing was settled yet.
-    pub(crate) token: Option<Bytes>,
-    pub(crate) offset: u64,
-    /// The ranges that are settled beyond it.
-    pub(crate) settled: Vec<RangeInclusive<u64>>,
-}
-
-impl Progress {
-    /// The progress that a checkpoint holds.
-    pub(crate) fn of(checkpoint: &Checkpoint) -> Self {
-        let number = |name: &str| checkpoint.metadata.get(name).and_then(|text| text.parse().ok());
-        let ranges = checkpoint.metadata.get(SETTLED).and_then(|text| serde_json::from_str(text).ok());
-        let ranges: Vec<(u64, u64)> = ranges.unwrap_or_default();
-        Self {
-            token: checkpoint.processed.as_ref().map(|anchor| anchor.token.clone()),
-            offset: number(OFFSET).unwrap_or(0),
-            settled: ranges.into_iter().map(|(start, end)| start..=end).collect(),
-        }
-    }
-
-    fn put(&self, checkpoint: &mut Checkpoint) {
-        if let Some(token) = &self.token {
-            let seconds = i64::try_from(self.offset >> 31).unwrap_or(i64::MAX);
-            let at = Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX);
-            checkpoint.processed = Some(Anchor { token: token.clone(), at });
-            checkpoint.metadata.insert(OFFSET.into(), self.offset.to_string());
-        }
-        let ranges: Vec<_> =
-            self.settled.iter().take(MAX_RANGES).map(|range| (*range.start(), *range.end())).collect();
-        match ranges.is_empty() {
-            true => checkpoint.metadata.remove(SETTLED),
-            // Pairs of numbers always serialize.
-            false => {
-                checkpoint.metadata.insert(SETTLED.into(), serde_json::to_string(&ranges).unwrap_or_default())
-            }
-        };
-    }
-}
-
-/// Returns whether the processed anchor is an invalidation.
-pub(crate) fn is_invalidated(checkpoint: &Checkpoint) -> bool {
-    checkpoint.metadata.contains_key(INVALIDATED)
-}
-
-/// Returns whether the seen anchor was certified behind the processed one, so that nothing lies between.
-pub(crate) fn is_seen_after_processed(checkpoint: &Checkpoint) -> bool {
-    match (&checkpoint.processed, checkpoint.metadata.get(SEEN_AFTER)) {
-        (Some(processed), Some(after)) => text_of(&processed.token) == *after,
-        (None, None) => true,
-        _ => false,
-    }
-}
-
-/// The event time of the anchor that the stream would resume from.
-fn resumable_at(checkpoint: &Checkpoint) -> Option<Timestamp> {
-    let processed = checkpoint.processed.as_ref().map(|anchor| anchor.at);
-    let seen = checkpoint.seen.as_ref().map(|anchor| anchor.at);
-    match is_seen_after_processed(checkpoint) {
-        true => seen.or(processed),
-        false => processed.or(seen),
-    }
-}
-
-fn text_of(token: &[u8]) -> String {
-    match std::str::from_utf8(token) {
-        Ok(text) => text.to_owned(),
-        Err(_) => token.iter().map(|byte| format!("{byte:02x}")).collect(),
-    }
-}
-
-fn fence_of(checkpoint: &Checkpoint) -> u64 {
-    checkpoint.metadata.get(FENCE).and_then(|fence| fence.parse().ok()).unwrap_or(0)
 }
 
 /// Writes the checkpoint of one stream.

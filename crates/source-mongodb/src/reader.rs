@@ -1,5 +1,7 @@
 //! Reads the stream: finds the position, delivers events in order, certifies idle positions, and restarts after errors.
 
+mod establish;
+
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -16,11 +18,11 @@ use crate::checkpoint::{CheckpointError, Progress};
 use crate::context::{Batch, Context};
 use crate::error::{ErrorClass, StreamError};
 use crate::event::{MessageFactory, ReadEvent};
-use crate::options::{OnHistoryLost, OnInvalidate, Start};
+use crate::options::OnInvalidate;
 use crate::position::{StreamPosition, time_of_token, wall_time};
 use crate::resume::{AnchorKind, Candidate, candidates};
 use crate::status::{OplogWindow, StreamState};
-use crate::stream::{Connection, OpenAt};
+use crate::stream::Connection;
 
 /// The number of messages of a batch at most.
 const BATCH: usize = 256;
@@ -138,125 +140,6 @@ impl Reader {
                 Err(error) if error.class.is_position_refused() => stream = self.recover(error).await?,
                 Err(error) => return Err(error),
             }
-        }
-    }
-
-    /// Opens the stream where it goes on, or where `on_history_lost` says.
-    async fn enter(&mut self) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
-        match self.establish().await {
-            Err(error) if error.class.is_position_refused() => self.recover(error).await,
-            other => other,
-        }
-    }
-
-    async fn connection(&mut self) -> Result<&Connection, StreamError> {
-        let connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => Connection::new(&self.context.options).await?,
-        };
-        Ok(self.connection.insert(connection))
-    }
-
-    /// Opens the stream at the first position that the server accepts.
-    async fn establish(&mut self) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
-        if std::mem::take(&mut self.start_now) {
-            let opened = self.start_now().await;
-            // Not started yet.
-            self.start_now = opened.is_err();
-            return opened;
-        }
-        let mut refused = None;
-        while let Some(candidate) = self.candidates.first().cloned() {
-            let at = match candidate.after_invalidation {
-                false => OpenAt::Position(&candidate.position),
-                true if self.context.options.on_invalidate == OnInvalidate::StartAfter => {
-                    OpenAt::StartAfter(&candidate.position)
-                }
-                true => return Err(invalidated()),
-            };
-            match self.connection().await?.open(at).await {
-                Ok(stream) => return Ok(stream),
-                Err(error) if error.class.is_position_refused() => {
-                    if candidate.kind == AnchorKind::Seen && self.candidates.len() > 1 {
-                        self.decide(format!(
-                            "the seen position was refused ({}), trying the processed one",
-                            error.detail
-                        ));
-                    }
-                    refused = Some(error);
-                    if self.candidates.len() == 1 {
-                        break;
-                    }
-                    self.candidates.remove(0);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        match refused {
-            Some(error) => Err(error),
-            None => self.first_start().await,
-        }
-    }
-
-    /// Starts a stream that has no checkpoint.
-    async fn first_start(&mut self) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
-        match self.context.options.start {
-            Start::Resume | Start::Now => self.start_now().await,
-            Start::OplogStart => self.start_at_oplog_start().await,
-            Start::At(time) => self.start_at(StreamPosition::At(time)).await,
-        }
-    }
-
-    /// Starts with what happens from now. A checkpoint exists before the first event is delivered, so that a crash before the
-    /// first commit loses nothing (I1).
-    async fn start_now(&mut self) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
-        let connection = self.connection().await?;
-        let stream = connection.open(OpenAt::Now).await?;
-        // Only a server that certifies positions gives one before the first event.
-        if let Some(token) = stream.resume_token().and_then(|token| token_document(&token)) {
-            self.save_start(StreamPosition::After(token)).await?;
-            return Ok(stream);
-        }
-        drop(stream);
-        let time = self.connection().await?.now().await?;
-        self.start_at(StreamPosition::At(time)).await
-    }
-
-    async fn start_at_oplog_start(&mut self) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
-        let time = self.connection().await?.oplog_start().await?;
-        self.start_at(StreamPosition::At(time)).await
-    }
-
-    async fn start_at(
-        &mut self,
-        position: StreamPosition,
-    ) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
-        let stream = self.connection().await?.open(OpenAt::Position(&position)).await?;
-        self.save_start(position).await?;
-        Ok(stream)
-    }
-
-    async fn save_start(&mut self, position: StreamPosition) -> Result<(), StreamError> {
-        let written = self.context.writer.start_at(anchor(&position)).await;
-        self.written(written).await?;
-        self.tail = None;
-        self.candidates = vec![Candidate { position, kind: AnchorKind::Seen, after_invalidation: false }];
-        Ok(())
-    }
-
-    /// Decides where to go on when the server refused the position.
-    async fn recover(&mut self, error: StreamError) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
-        let from = match self.context.options.on_history_lost {
-            OnHistoryLost::Fail => return Err(error),
-            OnHistoryLost::FromNow => "from now; the events in between are skipped",
-            OnHistoryLost::FromOplogStart => "at the oldest entry of the oplog; older events are lost",
-        };
-        // What was delivered is settled first: a commit of it must not bring the refused position back.
-        self.context.writer.until_settled(self.tail.as_ref()).await;
-        self.decide(format!("the position was refused ({}); going on {from}", error.detail));
-        match self.context.options.on_history_lost {
-            OnHistoryLost::FromOplogStart => self.start_at_oplog_start().await,
-            OnHistoryLost::FromNow | OnHistoryLost::Fail => self.start_now().await,
         }
     }
 

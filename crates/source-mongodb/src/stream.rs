@@ -79,12 +79,8 @@ impl Connection {
 
     /// The cluster time from which on everything is new: behind the last operation, by the server's clock.
     pub(crate) async fn now(&self) -> Result<ClusterTime, StreamError> {
-        let hello = self.client.database("admin").run_command(doc! { "hello": 1 }).await?;
-        if let Some(Bson::Timestamp(time)) = hello.get("operationTime") {
-            return Ok(next_time(*time));
-        }
-        // A server without operation times, or without a read so far.
-        if let Ok(Some(newest)) = self.oplog_entry(-1).await {
+        let hello = self.hello().await?;
+        if let Ok(Some(newest)) = self.newest(&hello).await {
             return Ok(next_time(newest));
         }
         match hello.get_datetime("localTime") {
@@ -98,18 +94,32 @@ impl Connection {
 
     /// The time of the oldest entry of the oplog.
     pub(crate) async fn oplog_start(&self) -> Result<ClusterTime, StreamError> {
-        let oldest = self.oplog_entry(1).await?;
+        let oldest = self.oplog_entry(doc! { "$natural": 1 }).await?;
         oldest.ok_or_else(|| StreamError::new(ErrorClass::NotAReplicaSet, "the oplog is empty"))
     }
 
     /// The times of the oldest and the newest entry of the oplog.
     pub(crate) async fn oplog_window(&self) -> Result<Option<(ClusterTime, ClusterTime)>, StreamError> {
-        Ok(self.oplog_entry(1).await?.zip(self.oplog_entry(-1).await?))
+        let oldest = self.oplog_entry(doc! { "$natural": 1 }).await?;
+        Ok(oldest.zip(self.newest(&self.hello().await?).await?))
     }
 
-    async fn oplog_entry(&self, direction: i32) -> Result<Option<ClusterTime>, StreamError> {
+    async fn hello(&self) -> Result<Document, StreamError> {
+        Ok(self.client.database("admin").run_command(doc! { "hello": 1 }).await?)
+    }
+
+    /// The time of the last operation. A replica set tells it with every answer; other servers have it in the oplog, which is
+    /// small enough to sort.
+    async fn newest(&self, hello: &Document) -> Result<Option<ClusterTime>, StreamError> {
+        match hello.get("operationTime") {
+            Some(Bson::Timestamp(time)) => Ok(Some(*time)),
+            _ => self.oplog_entry(doc! { "ts": -1 }).await,
+        }
+    }
+
+    async fn oplog_entry(&self, order: Document) -> Result<Option<ClusterTime>, StreamError> {
         let oplog = self.client.database("local").collection::<Document>("oplog.rs");
-        let entry = oplog.find_one(doc! {}).sort(doc! { "$natural": direction }).await?;
+        let entry = oplog.find_one(doc! {}).sort(order).projection(doc! { "ts": 1 }).await?;
         Ok(entry.and_then(|entry| entry.get_timestamp("ts").ok()))
     }
 }

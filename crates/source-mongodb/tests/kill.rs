@@ -21,7 +21,7 @@ use lazaret_engine::{Consumer, Options};
 use lazaret_source_mongodb::{Document, MongoSource};
 use lazaret_store_sqlite::{Options as StoreOptions, SqliteStore};
 use serde::Deserialize;
-use support::{LONG, Shop, server};
+use support::{LONG, SHORT_LEASE, Shop, server};
 use tokio_util::sync::CancellationToken;
 
 /// Says to a process of this test that it is the consumer, and all that it needs: `uri database folder`.
@@ -68,6 +68,7 @@ async fn consumer() {
     let folder = Path::new(folder);
     let shop = Shop::existing(uri.to_owned(), database.to_owned()).await;
     let mut source = shop.options("orders");
+    source.lease = SHORT_LEASE;
     // The time of the first start is that of the test.
     let began = std::fs::read_to_string(folder.join("began")).unwrap().parse().unwrap();
     source.start = lazaret_source_mongodb::Start::At(bson::Timestamp { time: began, increment: 0 });

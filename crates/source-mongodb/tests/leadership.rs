@@ -12,7 +12,7 @@ use lazaret_core::store::{Checkpoints, Locks};
 use lazaret_memory::MemoryStore;
 use lazaret_source_mongodb::{Deployment, ErrorClass, MongoSourceOptions, StreamState};
 use support::peer::{Peer, token};
-use support::{LONG, Reading, quick};
+use support::{LONG, Reading, SHORT_LEASE, quick};
 
 const LEASE: &str = "change-stream/orders";
 
@@ -80,7 +80,9 @@ async fn a_leader_that_was_replaced_learns_it_and_moves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crashed_leader_is_replaced_when_its_lease_ends() {
     let (peer, store) = (Peer::start().await, Arc::new(MemoryStore::default()));
-    let mut first = leading(&peer, &store).await;
+    let short = MongoSourceOptions { lease: SHORT_LEASE, ..options(&peer) };
+    let mut first = Reading::open(short, store.clone());
+    first.until_status("it reads", |status| status.state == StreamState::Reading).await;
     let tick = peer.insert(1);
     first.until_count(1).await;
     drop(first);

@@ -70,7 +70,7 @@ async fn a_crash_before_the_first_commit_loses_nothing() {
     let reading = started(&peer, options(&peer), &store).await;
     let first = checkpoint(&store).await;
     assert!(first.seen.is_some() && first.processed.is_none());
-    drop(reading);
+    reading.crash(&*store).await;
     let tick = peer.insert(1);
     let mut again = Reading::open(options(&peer), store.clone());
     again.until_count(1).await;
@@ -85,7 +85,7 @@ async fn without_certified_positions_the_operation_time_is_the_first_position() 
     peer.without_post_batch_tokens();
     let reading = started(&peer, options(&peer), &store).await;
     assert!(checkpoint(&store).await.seen.is_some());
-    drop(reading);
+    reading.crash(&*store).await;
     let tick = peer.insert(1);
     let mut again = Reading::open(options(&peer), store.clone());
     again.until_count(1).await;
@@ -126,7 +126,7 @@ async fn no_position_is_certified_while_an_event_is_in_flight() {
     peer.advance();
     peer.until_idle().await;
     assert_eq!(checkpoint(&store).await.seen, before);
-    drop(reading);
+    reading.crash(&*store).await;
     let mut again = Reading::open(options(&peer), store.clone());
     again.until_count(1).await;
     assert_eq!(ids(&again.messages), [id(tick)], "it comes again");

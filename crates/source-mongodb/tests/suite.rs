@@ -15,7 +15,7 @@ use lazaret_memory::MemoryStore;
 use lazaret_source_mongodb::{Document, MongoSource};
 use lazaret_testkit::suite::source::{Capabilities, SourceHarness};
 use lazaret_testkit::{SideBySide, source_test_suite};
-use support::{Shop, server};
+use support::{Shop, expire_lease, server};
 
 /// Two collections as two partitions. The cases compare payloads as they were given, so the source is [`Unwrapped`].
 struct Collections {
@@ -64,7 +64,10 @@ impl SourceHarness for Collections {
     async fn open(&mut self) -> Box<dyn Source> {
         let mut sources: Vec<(Box<dyn Source>, Partition)> = Vec::new();
         for partition in 0..self.partitions() {
-            let options = self.shop.options(&format!("orders{partition}"));
+            let name = format!("orders{partition}");
+            // A consumer that was dropped has crashed. Its lease has ended.
+            expire_lease(&*self.store, &name).await;
+            let options = self.shop.options(&name);
             let source = MongoSource::open(options, self.store.clone()).unwrap();
             let inner = source.partition();
             sources.push((Box::new(Unwrapped(source)), inner));

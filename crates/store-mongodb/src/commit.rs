@@ -86,12 +86,15 @@ impl View {
     pub(crate) fn apply(&mut self, mut held: Held, effects: Effects) -> Result<Letter> {
         let Effects { letter: change, sequence, count_change, failed, audit, ended: _ } = effects;
         let new = matches!(change, LetterChange::Insert { .. });
+        let count = self.row.as_ref().map_or(0, |row| row.count);
         if matches!(change, LetterChange::Forget) {
             let encoded = held.encode_purged(self.decided(), self.now)?;
             self.leave_letter(encoded, held.letter.id.to_string(), false);
         } else {
             change.apply(&mut held.letter, self.now);
             self.write_letter(&held, new)?;
+            let index = held.letter.state.is_open().then_some(held.letter.index);
+            self.doc.move_ahead(&held.letter.id.to_string(), index, count);
         }
         if matches!(sequence, SequenceChange::Open(_) | SequenceChange::Reopen(_)) {
             self.doc.opened = true;

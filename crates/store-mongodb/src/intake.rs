@@ -53,9 +53,9 @@ struct Round<'a> {
     queue: &'a QueueName,
     limits: &'a Limits,
     views: BTreeMap<SequenceId, View>,
-    /// Where the open letters of a sequence stand, if a letter had to be placed between them.
+    /// Where the open letters of a sequence stand, those of this round as well, if a letter had to be placed between them.
     stored: BTreeMap<SequenceId, Vec<Place>>,
-    /// Where the letters of this round stand, which are not stored yet.
+    /// Where the letters of this round stand, in sequences that were not looked up.
     added: BTreeMap<SequenceId, Vec<Place>>,
     /// Sequences whose letters moved, so that their places are not known in this round.
     moved: BTreeSet<SequenceId>,
@@ -300,14 +300,13 @@ impl MongoStore {
             }
             (Entry::Insert, Some(row)) => {
                 if !round.stored.contains_key(sequence) {
-                    let stored = self.places(round.queue, sequence).await?;
-                    round.stored.insert(sequence.clone(), stored);
+                    let mut places = self.places(round.queue, sequence).await?;
+                    places.extend(round.added.remove(sequence).unwrap_or_default());
+                    places.sort_by_key(Place::index);
+                    round.stored.insert(sequence.clone(), places);
                 }
-                let stored = round.stored.get(sequence).into_iter().flatten();
-                let added = round.added.get(sequence).into_iter().flatten();
-                let mut places: Vec<Place> = stored.chain(added).cloned().collect();
-                places.sort_by_key(Place::index);
-                rules::place(sequence, row, first_later(&places, letter), view.now)?
+                let places = round.stored.get(sequence).map(Vec::as_slice).unwrap_or_default();
+                rules::place(sequence, row, first_later(places, letter), view.now)?
             }
             _ => Slot::End,
         };
@@ -336,8 +335,13 @@ impl MongoStore {
         }
         let (place, id, state) = (Place::of(&letter), letter.id, letter.state);
         view.apply(Held::new(letter, number), effects)?;
-        if state.is_open() {
-            round.added.entry(sequence.clone()).or_default().push(place);
+        match round.stored.get_mut(sequence) {
+            _ if !state.is_open() => {}
+            Some(places) => {
+                let at = places.partition_point(|other| other.index() < place.index());
+                places.insert(at, place);
+            }
+            None => round.added.entry(sequence.clone()).or_default().push(place),
         }
         round.held.insert(id, state);
         round.next_number += 1;
@@ -357,6 +361,7 @@ impl MongoStore {
                 view.put(Some(row));
             }
             held.letter.index = index;
+            view.doc.ahead.clear();
             view.write_letter(&held, false)?;
         }
         Ok(end_index(first))

@@ -35,7 +35,7 @@ impl MongoStore {
         kind: LeaseKind,
     ) -> Result<Option<Claim>> {
         let Some(row) = view.row.clone() else { return Ok(None) };
-        let Some(held) = self.open_from(view, 0, 1).await?.into_iter().next() else { return Ok(None) };
+        let Some(held) = self.first_open(view, 1).await?.into_iter().next() else { return Ok(None) };
         let mut head = held.letter;
         view.doc.fence += 1;
         let interrupted = row.was_interrupted(view.now);
@@ -144,7 +144,7 @@ impl MongoStore {
         let Some(row) = rules::clamp_row(&before, lease, view.now) else { return Ok(()) };
         // Its head has another due time then, and so has the letter.
         if row.head != before.head
-            && let Some(mut held) = self.open_from(view, 0, 1).await?.into_iter().next()
+            && let Some(mut held) = self.first_open(view, 1).await?.into_iter().next()
         {
             row.head.date(&mut held.letter);
             held.letter.last_touched_at = view.now;
@@ -212,10 +212,10 @@ impl MongoStore {
                 // The turn of its letter comes again, unless the operation is over.
                 if let Some(operation) = operation
                     && self.is_over(operation).await?
-                    && let Some(head) = self.open_docs(&lease.queue, &lease.sequence, 0, 1).await?.first()
+                    && let Some(head) = self.first_open(&mut view, 1).await?.first()
                 {
                     let outcome = Outcome::SkippedCancelled;
-                    let outcome = OutcomeDoc::new(operation, head.id, outcome, view.now);
+                    let outcome = OutcomeDoc::new(operation, head.letter.id, outcome, view.now);
                     view.leave(Left::Outcome(outcome));
                 }
             }
@@ -248,7 +248,7 @@ impl MongoStore {
         settlement: &Settlement,
     ) -> Result<Settled> {
         // 1. The view: the row, the letter at its head, the letter behind it.
-        let mut letters = self.open_from(view, 0, 2).await?.into_iter();
+        let mut letters = self.first_open(view, 2).await?.into_iter();
         let (head, mut behind) = (letters.next(), letters.next());
         let asked = SettleView {
             row: view.row.as_ref(),

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use crate::commit::View;
 use crate::database::{get, list, project};
 use crate::documents::letter::{ChunksRef, Held, LetterDoc, join};
-use crate::documents::sequence::sequence_key;
+use crate::documents::sequence::{AHEAD, sequence_key};
 use crate::store::MongoStore;
 use crate::values::{int, uint};
 
@@ -91,6 +91,24 @@ impl MongoStore {
     /// The open letters of a view from this index on.
     pub(crate) async fn open_from(&self, view: &View, from: u64, limit: usize) -> Result<Vec<Held>> {
         self.hydrate_all(self.open_docs(&view.doc.queue, &view.doc.sequence, from, limit).await?).await
+    }
+
+    /// The first open letters of a view. They are read by their ids.
+    pub(crate) async fn first_open(&self, view: &mut View, limit: usize) -> Result<Vec<Held>> {
+        let Some(row) = &view.row else { return Ok(Vec::new()) };
+        let wanted = limit.min(usize::try_from(row.count).unwrap_or(usize::MAX));
+        if view.doc.ahead.len() < wanted {
+            let (queue, sequence) = (view.doc.queue.clone(), view.doc.sequence.clone());
+            let docs = self.open_docs(&queue, &sequence, 0, AHEAD).await?;
+            view.doc.ahead = docs.iter().map(|doc| (doc.lazaret.index, doc.id.to_string())).collect();
+            return self.hydrate_all(docs.into_iter().take(limit).collect()).await;
+        }
+        let ids: Vec<&str> = view.doc.ahead.iter().take(limit).map(|(_, id)| id.as_str()).collect();
+        let filter = doc! { "_id": { "$in": ids } };
+        let mut docs: Vec<LetterDoc> =
+            project(&self.db().letters, filter, Document::new(), Document::new()).await?;
+        docs.sort_by_key(|doc| doc.lazaret.index);
+        self.hydrate_all(docs).await
     }
 
     /// The letter behind the one with this index.

@@ -1,10 +1,56 @@
-//! The MongoDB store: letters that a fleet shares.
+//! The MongoDB store: letters that a fleet shares, without multi-document transactions.
+//!
+//! [`MongoStore`] implements [`lazaret_core::store`] on documents that are changed one at a time, each if it still has the expected
+//! version. It needs no replica set for that, but writes wait for the majority where there is one.
+//!
+//! ```no_run
+//! use lazaret_store_mongodb::{MongoStore, MongoStoreOptions};
+//!
+//! # async fn open() -> Result<(), lazaret_core::store::StoreError> {
+//! let store = MongoStore::connect("mongodb://db.example/shop?replicaSet=rs0", MongoStoreOptions::default()).await?;
+//! # drop(store);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The order of writes
+//!
+//! The document of a sequence holds all that has to be exclusive: its row with the lease, its counts, the number of its last lease. Each
+//! call that changes letters makes these writes, in this order:
+//!
+//! 1. **Chunks** of letters that are too large for a document. Until a letter refers to them, they mean nothing.
+//! 2. For hand-offs: the **grant** of the partition, with the horizon raised and the sequences noted as under way. A horizon that is too
+//!    high costs a lookup.
+//! 3. The document of the **sequence**, if it still has the version on which the rule decided: the new row, and what is left to do
+//!    elsewhere as values. From here on the call has happened.
+//! 4. What is left: the **letters** in their new form, the counters of **groups**, lines of the **audit**, **outcomes** in operations.
+//! 5. The document of the sequence again, without what was done; one that was opened gets its revision.
+//! 6. Chunks that no letter refers to any more are deleted. For hand-offs: the sequences are not under way any more.
+//!
+//! A process that dies before step 3 has changed nothing that counts. One that dies after it is finished by the next call that loads
+//! the document, and listings look for such documents first. Each write of step 4 can be repeated, by anybody and late: a letter has the version
+//! that decided about it and ignores earlier ones; a group has the versions that it has counted; a line of the audit has a token; an outcome
+//! is written once. The document of a plan works in the same way, and so does that of the pauses of a consumer.
+//!
+//! A test cuts the store off after each single write, and goes on with another store (`crash`).
+//!
+//! # Modules
+//!
+//! - `contract/`, `audit`, `key_values`: the traits of [`lazaret_core::store`].
+//! - `store`, `options`, `error`, `clock`: opening, options, errors of the driver, the server's clock.
+//! - `database`: collections, guarded writes, commands with many statements.
+//! - `documents/`: what the documents hold; `documents/readable` has the fields that people read.
+//! - `commit`, `effects`: the steps above.
+//! - `intake`, `grants`, `leases`, `acts`, `operations/`, `pauses`, `notes`: views for the rules.
+//! - `letters`, `listing`: reads.
 
 mod acts;
 mod audit;
 mod clock;
 mod commit;
 mod contract;
+#[cfg(test)]
+mod crash;
 mod database;
 mod documents;
 mod effects;

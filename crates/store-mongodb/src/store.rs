@@ -68,13 +68,23 @@ impl MongoStore {
     /// # Errors
     /// As [`connect`](Self::connect).
     pub async fn with_client(client: &Client, database: &str, options: MongoStoreOptions) -> Result<Self> {
+        let store = Self::without_indexes(client, database, options).await?;
+        store.create_indexes().await?;
+        Ok(store)
+    }
+
+    /// Opens the store, as it is.
+    pub(crate) async fn without_indexes(
+        client: &Client,
+        database: &str,
+        options: MongoStoreOptions,
+    ) -> Result<Self> {
         let database = Database::new(client, database, &options.collection);
         let shared =
             Shared { database, clock: StoreClock::new(options.clock), watches: Mutex::new(BTreeMap::new()) };
         let store = Self { shared: Arc::new(shared) };
         store.refuse_ttl_index().await?;
         store.check_format().await?;
-        store.create_indexes().await?;
         Ok(store)
     }
 

@@ -134,7 +134,7 @@ fn consumer(read: &ConsumerFields) -> Consumer {
     Consumer {
         name: read.name.clone(),
         source: source(section("source"), &read.name),
-        handler: handler(section("handler"), concurrency),
+        handler: fields.section("handler").map_or(Handler::Declared, |fields| handler(fields, concurrency)),
         order: match fields.text("order") {
             Some("partition") => Order::Partition,
             Some("none") => Order::None,

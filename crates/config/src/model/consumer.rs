@@ -39,7 +39,7 @@ pub struct Consumer {
     pub fuse: Option<FusePolicy>,
     /// The poison detection.
     pub poison: PoisonPolicy,
-    /// The dead-letter settings; `None` stops the consumer at a final failure.
+    /// The dead-letter settings; `None` discards a message whose failure is final, with an audit entry.
     pub dead_letter: Option<DeadLetter>,
     /// The window of the duplicate filter; `None` is off.
     pub inbox_dedupe: Option<Duration>,

@@ -114,14 +114,17 @@ pub enum Handler {
     Http(HttpHandler),
     /// A program.
     Command(CommandHandler),
+    /// Methods of the program that declares the consumer. See [`declared`](crate::declared).
+    Declared,
 }
 
 impl Handler {
-    /// The timeout of an attempt.
-    pub const fn timeout(&self) -> Duration {
+    /// The timeout of an attempt; `None` if the program sets it.
+    pub const fn timeout(&self) -> Option<Duration> {
         match self {
-            Self::Http(http) => http.timeout,
-            Self::Command(command) => command.timeout,
+            Self::Http(http) => Some(http.timeout),
+            Self::Command(command) => Some(command.timeout),
+            Self::Declared => None,
         }
     }
 }

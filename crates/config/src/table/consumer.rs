@@ -293,7 +293,7 @@ static DEAD_LETTER: Section = Section {
         Key::new(
             "enabled",
             Kind::Flag,
-            "Store dead letters. If disabled, the consumer stops at a final failure.",
+            "Store dead letters. If disabled, a message whose failure is final is discarded, with an audit entry.",
         )
         .or("true"),
         Key::new("owner", Kind::Text(Format::Line), "Team that owns the letters.").absent("no owner"),

@@ -5,7 +5,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
-use super::{BACKTRACE_LIMIT, CHAIN_LIMIT, CauseLink, Failure, MESSAGE_LIMIT, Phase, Reason, cut};
+use super::{BACKTRACE_LIMIT, CHAIN_LIMIT, CauseLink, Failure, MESSAGE_LIMIT, Phase, Reason, causes, cut};
 use crate::fingerprint::Fingerprint;
 use crate::verdict::Verdict;
 
@@ -215,6 +215,21 @@ impl HandlerError {
             #[cfg(feature = "anyhow")]
             Cause::Anyhow(error) => Some(&**error),
         }
+    }
+
+    /// The error and its causes, outermost first.
+    ///
+    /// ```
+    /// use lazaret_core::HandlerError;
+    /// use std::io;
+    /// use std::num::ParseIntError;
+    ///
+    /// let error = HandlerError::from(io::Error::other("x".parse::<u8>().unwrap_err()));
+    /// assert!(error.causes().any(|cause| cause.is::<ParseIntError>()));
+    /// assert_eq!(HandlerError::msg("only a text").causes().count(), 0);
+    /// ```
+    pub fn causes(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {
+        causes(self.error())
     }
 
     /// The reason that the handler set, if it did.

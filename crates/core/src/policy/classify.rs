@@ -3,18 +3,14 @@
 use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
-use std::io;
 
 use regex::Regex;
 
 use super::{Comparison, Glob, taxonomy};
-use crate::failure::{Failure, Phase, Reason};
+use crate::failure::{Failure, Phase, Reason, causes};
 use crate::fingerprint::Fingerprint;
 use crate::message::Message;
 use crate::verdict::Verdict;
-
-/// The number of links of a live cause chain that are examined: a bound for endless chains.
-const CHAIN_DEPTH: usize = 128;
 
 /// The input of the classifier.
 #[derive(Clone, Copy, Debug)]
@@ -130,28 +126,13 @@ impl List {
     fn names(&self, subject: &Subject<'_>) -> bool {
         self.reasons.contains(&subject.failure.reason)
             || (!self.types.is_empty()
-                && links(subject.error).any(|error| self.types.iter().any(|t| (t.is)(error))))
+                && causes(subject.error).any(|error| self.types.iter().any(|t| (t.is)(error))))
     }
 }
 
 impl fmt::Debug for List {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.types.iter().map(|t| t.name)).entries(&self.reasons).finish()
-    }
-}
-
-/// The error and its sources, outermost first.
-fn links<'a>(
-    outermost: Option<&'a (dyn StdError + 'static)>,
-) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
-    std::iter::successors(outermost, |error| beneath(*error)).take(CHAIN_DEPTH)
-}
-
-fn beneath<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 'static)> {
-    // An I/O error that wraps another leaves it out of its chain of sources.
-    match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
-        Some(inner) => Some(inner),
-        None => error.source(),
     }
 }
 
@@ -263,6 +244,7 @@ mod tests {
     use super::*;
     use crate::failure::{CauseLink, HandlerError};
     use crate::message::Position;
+    use std::io;
 
     #[derive(Debug, thiserror::Error)]
     #[error("outer")]

@@ -57,16 +57,7 @@ pub(crate) fn check_property(name: &str, value: &str) -> Result<(), PropertyErro
 
 /// Returns the options of the source.
 fn options(from: &From, until_idle: bool) -> KafkaOptions {
-    let options = KafkaOptions::new(&from.brokers, &from.group, &from.topics)
-        .with_id_headers(&from.id_headers)
-        .with_type_headers(&from.type_headers)
-        .with_correlation_headers(&from.correlation_headers)
-        .with_topic_timeout(from.topic_timeout)
-        .replacing_stores(&from.replaced_stores);
-    let options = from
-        .properties
-        .iter()
-        .fold(options, |options, (name, value)| options.with_property(name, value.reveal()));
+    let options = KafkaOptions::from_config(from);
     if until_idle { options.reading_to_end() } else { options }
 }
 

@@ -1,10 +1,10 @@
-//! Builds the engine options of a consumer.
+//! Completes the engine options of a configured consumer with the parts of this process.
 
 use std::sync::Arc;
 
-use lazaret_config::{Consumer as ConsumerConfig, DeadLetter, Reprocess as ConfiguredReprocess};
+use lazaret_config::Consumer as ConsumerConfig;
 use lazaret_core::FlightRecorder;
-use lazaret_engine::{DeadLetterOptions, DedupeOptions, InvalidSchedule, Options, ReplayOptions, Reprocess};
+use lazaret_engine::{DedupeOptions, InvalidSchedule, Options};
 
 use super::store::Stores;
 
@@ -15,53 +15,11 @@ pub(super) fn options(
     flight_recorder: Option<Arc<dyn FlightRecorder>>,
     until_idle: bool,
 ) -> Result<Options, InvalidSchedule> {
-    let advanced = config.advanced;
     Ok(Options {
-        sequencing: config.sequencing(),
-        concurrency: config.concurrency,
-        shards: advanced.shards,
-        window: advanced.window,
-        // The handler enforces its own timeout. The timeout of the engine would include the wait for a worker or a
-        // connection.
-        attempt_timeout: None,
-        max_payload: config.max_payload,
-        retry: config.retry.policy.clone(),
-        classifier: config.classifier(),
-        budget: config.retry.budget.clone(),
-        breaker: config.breaker.clone(),
-        fuse: config.fuse.clone(),
-        poison: config.poison.clone(),
-        dead_letter: config.dead_letter.as_ref().map(dead_letter).transpose()?,
-        replay: ReplayOptions {
-            max_replays: config.replay.max_replays,
-            rate: config.replay.rate.map(|rate| rate.per_second()),
-        },
         dedupe: config.inbox_dedupe.map(|window| DedupeOptions { filter: stores.dedupe.clone(), window }),
         flight_recorder,
-        commit_interval: advanced.commit_interval,
-        drain_deadline: advanced.drain_deadline,
-        lease: advanced.lease,
-        refresh: advanced.refresh,
-        blocked_limit: advanced.blocked_limit,
         until_idle,
-        ..Options::default()
-    })
-}
-
-fn dead_letter(config: &DeadLetter) -> Result<DeadLetterOptions, InvalidSchedule> {
-    Ok(DeadLetterOptions {
-        limits: config.limits,
-        ttl: config.ttl,
-        keep_closed: config.keep_closed,
-        reprocess: match &config.reprocess {
-            ConfiguredReprocess::Cron { schedule, batch_size } => {
-                Reprocess::Cron { schedule: schedule.parse()?, batch_size: *batch_size }
-            }
-            _ => Reprocess::Manual,
-        },
-        owner: config.owner.as_deref().map(Arc::from),
-        include_payload: config.include_payload,
-        include_backtrace: config.include_backtrace,
+        ..Options::from_config(config)?
     })
 }
 
@@ -72,6 +30,7 @@ mod tests {
     use lazaret_config::{NoEnv, check};
     use lazaret_core::Sequencing;
     use lazaret_core::policy::Strategy;
+    use lazaret_engine::Reprocess;
 
     use super::*;
 
@@ -145,7 +104,8 @@ mod tests {
         let options =
             read("    breaker: off\n    fuse: off\n    poison: off\n    dead-letter: { enabled: false }\n");
         assert!(options.breaker.is_none() && options.fuse.is_none() && options.dedupe.is_none());
-        assert!(options.dead_letter.is_none() && options.poison.same_failure.is_none());
+        assert!(options.dead_letter.is_some_and(|letters| letters.discard));
+        assert!(options.poison.same_failure.is_none());
     }
 
     #[test]

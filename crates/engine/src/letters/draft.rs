@@ -84,6 +84,9 @@ pub(crate) struct FailedLetter<'a> {
 /// Puts a letter back after a failed attempt, unless the enqueue policy evicts it.
 pub(crate) fn requeue(component: &Component, failed: FailedLetter<'_>) -> Settlement {
     let FailedLetter { letter, delivery, failure, record, replayed, state, due_at } = failed;
+    if component.options.discards(state) {
+        return discarded();
+    }
     let decision = apply_enqueue_policy(component, letter, &failure, Stage::Replay);
     if !decision.keeps() {
         return Settlement::Evict("evicted by the enqueue policy".to_owned());
@@ -111,6 +114,9 @@ pub(crate) fn requeue(component: &Component, failed: FailedLetter<'_>) -> Settle
 
 /// Ends the automatic attempts of a letter.
 pub(crate) fn dead(component: &Component, letter: &Letter, cause: Option<Failure>) -> Settlement {
+    if component.options.discards(LetterState::Dead) {
+        return discarded();
+    }
     let usage = AttemptUsage {
         attempts: letter.attempts,
         crashes: letter.crash_attempts,
@@ -129,6 +135,11 @@ pub(crate) fn dead(component: &Component, letter: &Letter, cause: Option<Failure
         attempt: None,
         leave_out_payload: leaves_out_payload(component, LetterState::Dead),
     }))
+}
+
+/// The end of a letter whose failure is final while dead letters are disabled.
+fn discarded() -> Settlement {
+    Settlement::Evict("dead letters are disabled".to_owned())
 }
 
 /// Counts an attempt whose end is unknown because its lease was lost. The letter is due at once, unless it was the last one.

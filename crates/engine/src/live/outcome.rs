@@ -250,9 +250,12 @@ impl LiveMessage {
 
     /// The letter of the message, after the enqueue policy.
     fn judged_letter(&self, state: LetterState, due: Option<Timestamp>) -> (Box<Letter>, Placement) {
+        let component = &*self.component;
+        if component.options.discards(state) {
+            return (self.letter(LetterState::Skipped, None), Placement::Closed);
+        }
         let letter = self.letter(state, due);
         let Some(failure) = letter.cause.clone() else { return (letter, Placement::Open) };
-        let component = &*self.component;
         let decision = draft::apply_enqueue_policy(component, &letter, &failure, Stage::FirstFailure);
         let mut letter = Box::new(decision.apply(*letter, component.now()));
         if decision.keeps() {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bson::{Document, Timestamp, doc};
 use lazaret_core::Operation;
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
-use lazaret_core::store::KeyValue;
+use lazaret_core::store::{KeyValue, Locks};
 use lazaret_core::{Message, Position};
 use lazaret_source_mongodb::{
     FullDocument, LeaseOptions, MongoSource, MongoSourceOptions, MongoStatus, RestartPolicy, Start,
@@ -60,12 +60,7 @@ pub(crate) fn unique(prefix: &str) -> String {
 /// Times that suit tests.
 pub(crate) fn quick(options: MongoSourceOptions) -> MongoSourceOptions {
     MongoSourceOptions {
-        lease: LeaseOptions {
-            ttl: Duration::from_secs(2),
-            renew: Duration::from_millis(200),
-            margin: Duration::from_millis(200),
-            standby: Duration::from_millis(50),
-        },
+        lease: LeaseOptions { standby: Duration::from_millis(50), ..LeaseOptions::default() },
         restart: RestartPolicy {
             initial_delay: Duration::from_millis(10),
             max_delay: Duration::from_millis(50),
@@ -73,6 +68,22 @@ pub(crate) fn quick(options: MongoSourceOptions) -> MongoSourceOptions {
         },
         max_await: Duration::from_millis(100),
         ..options
+    }
+}
+
+/// A lease that ends soon after a crash.
+pub(crate) const SHORT_LEASE: LeaseOptions = LeaseOptions {
+    ttl: Duration::from_secs(2),
+    renew: Duration::from_millis(200),
+    margin: Duration::from_millis(200),
+    standby: Duration::from_millis(50),
+};
+
+/// Ends the lease of a source that was dropped, as if its time had passed.
+pub(crate) async fn expire_lease<S: KeyValue>(store: &S, stream: &str) {
+    let name = format!("change-stream/{stream}");
+    if let Some(lock) = store.state(&name).await.unwrap() {
+        store.release(&name, &lock.owner).await.unwrap();
     }
 }
 
@@ -193,6 +204,13 @@ impl Reading {
         let partition = self.source.partition();
         let commit = Commit { partition, position: Some(position), settled_beyond: vec![] };
         self.source.commit(vec![commit]).await.unwrap();
+    }
+
+    /// Drops it as a crash does, and ends its lease.
+    pub(crate) async fn crash<S: KeyValue>(self, store: &S) {
+        let stream = self.source.partition().stream;
+        drop(self);
+        expire_lease(store, stream.as_str()).await;
     }
 
     pub(crate) async fn close(mut self) {

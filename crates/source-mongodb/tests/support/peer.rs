@@ -43,6 +43,8 @@ struct State {
     get_more_faults: VecDeque<Fault>,
     /// The options of every stream that was opened.
     opened: Vec<Document>,
+    /// The database and the collection, or 1, of the stream that was opened last.
+    target: Option<(String, Bson)>,
     without_post_batch_tokens: bool,
     /// The number of answers without events.
     empty_answers: u64,
@@ -174,6 +176,11 @@ impl Peer {
         self.lock().opened.last().cloned().unwrap()
     }
 
+    /// The database and the collection, or 1, of the stream that was opened last.
+    pub(crate) fn last_target(&self) -> (String, Bson) {
+        self.lock().target.clone().unwrap()
+    }
+
     pub(crate) fn openings(&self) -> usize {
         self.lock().opened.len()
     }
@@ -254,7 +261,7 @@ async fn answer(name: &str, command: &Document, state: &Mutex<State>, changed: &
         "hello" | "isMaster" | "ismaster" => Some(hello(&state.lock().unwrap())),
         "aggregate" => aggregate(command, &mut state.lock().unwrap()),
         "getMore" => get_more(command, state, changed).await,
-        "find" => Some(oplog(command, &state.lock().unwrap())),
+        "find" => Some(oplog(&state.lock().unwrap())),
         _ => Some(doc! { "ok": 1 }),
     }
 }
@@ -268,10 +275,9 @@ fn hello(state: &State) -> Document {
     }
 }
 
-fn oplog(command: &Document, state: &State) -> Document {
-    let newest =
-        command.get_document("sort").is_ok_and(|sort| sort.get_i32("$natural").is_ok_and(|way| way < 0));
-    let entry = doc! { "ts": time(if newest { state.now } else { state.oldest }) };
+/// The oldest entry of the oplog. The newest one is never asked for, because each answer has the operation time.
+fn oplog(state: &State) -> Document {
+    let entry = doc! { "ts": time(state.oldest) };
     doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "local.oplog.rs", "firstBatch": [entry] } }
 }
 
@@ -291,6 +297,7 @@ fn aggregate(command: &Document, state: &mut State) -> Option<Document> {
     let pipeline = command.get_array("pipeline").unwrap();
     let options = pipeline[0].as_document().unwrap().get_document("$changeStream").unwrap().clone();
     state.opened.push(options.clone());
+    state.target = Some((command.get_str("$db").unwrap().to_owned(), command["aggregate"].clone()));
     if let Some(fault) = state.aggregate_faults.pop_front() {
         return strike(fault);
     }

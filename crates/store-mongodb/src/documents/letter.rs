@@ -412,7 +412,7 @@ mod tests {
         ] {
             assert!(document.contains_key(name), "{name}");
         }
-        assert_eq!(document.get_str("status"), Ok("PENDING"));
+        assert_eq!(document.get_str("status").unwrap(), "PENDING");
         assert_eq!(document.get_document("fullDocument").unwrap(), &bson::doc! { "total": 5 });
         let error = document.get_document("error").unwrap();
         assert_eq!(error, &bson::doc! { "type": "HttpError", "message": "boom", "stackTrace": "at x" });

@@ -12,6 +12,9 @@ use super::left::Left;
 use crate::error::invalid;
 use crate::values::{int, nanos, time, uint};
 
+/// How many of its first letters a sequence names.
+pub(crate) const AHEAD: usize = 32;
+
 /// The id of the document of a sequence. The length in front keeps ("ab", "c") and ("a", "bc") apart.
 pub(crate) fn sequence_key(queue: &QueueName, sequence: &SequenceId) -> String {
     format!("{}:{queue}{sequence}", queue.as_str().len())
@@ -34,6 +37,9 @@ pub(crate) struct SequenceDoc {
     pub(crate) fence: i64,
     /// Its letters by state, open and closed. The counts of a queue are the sum over its sequences.
     pub(crate) by_state: [i64; 9],
+    /// Its first open letters, in order, so that the head is read by its id: those with an index up to that of the last one here.
+    /// Empty if they are to be looked up.
+    pub(crate) ahead: Vec<(i64, String)>,
     /// Number of letters that it has ever held.
     pub(crate) taken_in: i64,
     /// The revision of the queue with which it was opened last. Written after the decision, so that a reader who has seen a
@@ -65,6 +71,7 @@ impl SequenceDoc {
             row: None,
             fence: 0,
             by_state: [0; 9],
+            ahead: Vec::new(),
             taken_in: 0,
             revision: None,
             free_at: None,
@@ -91,6 +98,18 @@ impl SequenceDoc {
         self.touched = row.map(|row| nanos(row.head.touched));
         let lease = row.and_then(|row| row.lease.as_ref()).map(|lease| nanos(lease.until));
         self.latest = self.touched.max(lease);
+    }
+
+    /// Keeps the first letters up to date. `count` is the number of open letters before the change.
+    pub(crate) fn move_ahead(&mut self, id: &str, index: Option<u64>, count: u64) {
+        let covers_all = self.ahead.len() as u64 == count;
+        self.ahead.retain(|(_, other)| other != id);
+        let Some(index) = index.map(int) else { return };
+        if covers_all || self.ahead.last().is_some_and(|(last, _)| index < *last) {
+            let at = self.ahead.partition_point(|(other, _)| *other < index);
+            self.ahead.insert(at, (index, id.to_owned()));
+            self.ahead.truncate(AHEAD);
+        }
     }
 
     pub(crate) fn encode(&self) -> Result<Document> {
@@ -258,6 +277,27 @@ mod tests {
         assert_eq!(doc.free_at, Some(30_000_000_000), "whether it is reserved is read from the plan");
         doc.set_row(None);
         assert_eq!((doc.open, doc.free_at, doc.latest), (false, None, None));
+    }
+
+    #[test]
+    fn the_first_letters_are_known_without_a_gap() {
+        let mut doc = SequenceDoc::new(&"a/b".into(), &"k".into());
+        let ids = |doc: &SequenceDoc| doc.ahead.iter().map(|(_, id)| id.clone()).collect::<Vec<_>>();
+        for (count, index) in (0..40).map(|count| (count, 100 + count)) {
+            doc.move_ahead(&index.to_string(), Some(index), count);
+        }
+        assert_eq!(doc.ahead.len(), AHEAD);
+        doc.move_ahead("200", Some(200), 40);
+        assert_eq!(doc.ahead.last().unwrap().1, "131", "one behind the known ones is not named");
+        doc.move_ahead("0", Some(0), 41);
+        assert_eq!(ids(&doc)[..2], ["0", "100"]);
+        doc.move_ahead("0", None, 42);
+        doc.move_ahead("100", Some(100), 41);
+        assert_eq!(ids(&doc)[..2], ["100", "101"], "a letter that stays is named once");
+        let mut one = SequenceDoc::new(&"a/b".into(), &"k".into());
+        one.move_ahead("7", Some(7), 0);
+        one.move_ahead("7", None, 1);
+        assert!(one.ahead.is_empty());
     }
 
     #[test]

@@ -283,8 +283,8 @@ impl MongoStore {
     /// The letters that are being tried for an operation.
     pub(crate) async fn tried(&self, operation: &Operation) -> Result<Vec<LetterId>> {
         let mut tried = Vec::new();
-        for view in self.leased_for(operation.id).await? {
-            let Some(held) = self.open_from(&view, 0, 1).await?.into_iter().next() else { continue };
+        for mut view in self.leased_for(operation.id).await? {
+            let Some(held) = self.first_open(&mut view, 1).await?.into_iter().next() else { continue };
             let is_tried = |item: &ItemView<'_>| rules::is_tried(operation, item);
             if self.ask(&view, Some(&held), operation.id, is_tried).await? {
                 tried.push(held.letter.id);

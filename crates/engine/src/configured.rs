@@ -1,0 +1,82 @@
+//! Builds the options of a consumer from its configuration.
+
+use std::sync::Arc;
+
+use lazaret_config::{Consumer, DeadLetter, Handler, Reprocess as ConfiguredReprocess};
+
+use crate::options::{DeadLetterOptions, Options, ReplayOptions};
+use crate::reprocess::{InvalidSchedule, Reprocess};
+
+impl Options {
+    /// Returns the options of a configured consumer. The duplicate filter, the flight recorder and the relay belong to the process
+    /// and are left out.
+    ///
+    /// ```
+    /// let text = "
+    /// consumers:
+    ///   orders:
+    ///     source: { inbox: {} }
+    ///     handler: { command: { program: [./handle] } }
+    ///     retry: { max-attempts: 5 }
+    ///     dead-letter: { enabled: false }
+    /// ";
+    /// let config = lazaret_config::check("f", text.as_bytes(), &lazaret_config::NoEnv).config.unwrap();
+    /// let options = lazaret_engine::Options::from_config(&config.consumers[0]).unwrap();
+    /// assert_eq!(options.retry.max_attempts, 5);
+    /// assert!(options.dead_letter.is_some_and(|letters| letters.discard));
+    /// ```
+    pub fn from_config(config: &Consumer) -> Result<Self, InvalidSchedule> {
+        let (advanced, default) = (config.advanced, Self::default());
+        Ok(Self {
+            sequencing: config.sequencing(),
+            concurrency: config.concurrency,
+            shards: advanced.shards,
+            window: advanced.window,
+            attempt_timeout: match config.handler {
+                Handler::Declared => default.attempt_timeout,
+                // Such a handler enforces its own timeout. The timeout of the engine would include the wait for a worker or
+                // a connection.
+                _ => None,
+            },
+            max_payload: config.max_payload,
+            retry: config.retry.policy.clone(),
+            classifier: config.classifier(),
+            budget: config.retry.budget.clone(),
+            breaker: config.breaker.clone(),
+            fuse: config.fuse.clone(),
+            poison: config.poison.clone(),
+            dead_letter: Some(match &config.dead_letter {
+                Some(letters) => dead_letter(letters)?,
+                None => DeadLetterOptions { discard: true, ..DeadLetterOptions::default() },
+            }),
+            replay: ReplayOptions {
+                max_replays: config.replay.max_replays,
+                rate: config.replay.rate.map(|rate| rate.per_second()),
+            },
+            commit_interval: advanced.commit_interval,
+            drain_deadline: advanced.drain_deadline,
+            lease: advanced.lease,
+            refresh: advanced.refresh,
+            blocked_limit: advanced.blocked_limit,
+            ..default
+        })
+    }
+}
+
+fn dead_letter(config: &DeadLetter) -> Result<DeadLetterOptions, InvalidSchedule> {
+    Ok(DeadLetterOptions {
+        discard: false,
+        limits: config.limits,
+        ttl: config.ttl,
+        keep_closed: config.keep_closed,
+        reprocess: match &config.reprocess {
+            ConfiguredReprocess::Cron { schedule, batch_size } => {
+                Reprocess::Cron { schedule: schedule.parse()?, batch_size: *batch_size }
+            }
+            _ => Reprocess::Manual,
+        },
+        owner: config.owner.as_deref().map(Arc::from),
+        include_payload: config.include_payload,
+        include_backtrace: config.include_backtrace,
+    })
+}

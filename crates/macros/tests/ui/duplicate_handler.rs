@@ -1,0 +1,14 @@
+use lazaret::declare::change_stream;
+
+struct Orders;
+
+#[change_stream(collection = "orders")]
+impl Orders {
+    #[on_insert]
+    async fn placed(&self) {}
+
+    #[on_insert]
+    async fn placed_again(&self) {}
+}
+
+fn main() {}

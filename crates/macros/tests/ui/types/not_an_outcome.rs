@@ -1,0 +1,13 @@
+use lazaret::declare::change_stream;
+
+struct Orders;
+
+#[change_stream(collection = "orders")]
+impl Orders {
+    #[on_insert]
+    async fn placed(&self) -> u32 {
+        7
+    }
+}
+
+fn main() {}

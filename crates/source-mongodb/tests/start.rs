@@ -1,0 +1,168 @@
+//! Where streams start, and what they watch; on a replica set also what the small wire server cannot do.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::{Bson, Timestamp, doc};
+use lazaret_core::Operation;
+use lazaret_core::handler::{Delivery, FromDelivery};
+use lazaret_core::store::Checkpoints;
+use lazaret_memory::MemoryStore;
+use lazaret_source_mongodb::{
+    Before, BeforeChange, CheckpointOptions, MongoSourceOptions, OnInvalidate, Start, StreamState, headers,
+};
+use support::peer::Peer;
+use support::{LONG, Reading, Shop, quick, replica_set, server};
+
+async fn started(options: MongoSourceOptions, store: &Arc<MemoryStore>) -> Reading {
+    let mut reading = Reading::open(options, store.clone());
+    reading.until_status("it reads", |status| status.state == StreamState::Reading).await;
+    reading
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_stream_starts_now_and_a_crash_before_the_first_commit_loses_nothing() {
+    // I1
+    let Some(server) = server() else { return };
+    let (shop, store) = (Shop::new(server).await, Arc::new(MemoryStore::default()));
+    let orders = shop.collection("orders");
+    orders.insert_one(doc! { "_id": 1 }).await.unwrap();
+    let options = MongoSourceOptions { start: Start::Resume, ..shop.options("orders") };
+    let mut first = started(options.clone(), &store).await;
+    orders.insert_one(doc! { "_id": 2 }).await.unwrap();
+    first.until_count(1).await;
+    let ids = first.ids();
+    first.crash(&*store).await;
+    orders.insert_one(doc! { "_id": 3 }).await.unwrap();
+    let mut second = Reading::open(options, store.clone());
+    second.until_count(2).await;
+    assert_eq!(second.ids()[..1], ids);
+    shop.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_starts_at_the_oldest_entry_of_the_oplog() {
+    let Some(server) = server() else { return };
+    let (shop, store) = (Shop::new(server).await, Arc::new(MemoryStore::default()));
+    shop.collection("orders").insert_many([doc! { "_id": 1 }, doc! { "_id": 2 }]).await.unwrap();
+    let options = MongoSourceOptions { start: Start::OplogStart, ..shop.options("orders") };
+    let mut reading = Reading::open(options, store);
+    reading.until_count(2).await;
+    let status = reading.status();
+    assert!(status.last_event_at.is_some() && status.events >= 2);
+    shop.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_and_a_deployment_are_watched_as_a_whole() {
+    let (peer, store) = (Peer::start().await, Arc::new(MemoryStore::default()));
+    let database = started(quick(MongoSourceOptions::database(peer.uri(), "shop")), &store).await;
+    assert_eq!(peer.last_target(), ("shop".to_owned(), Bson::Int32(1)));
+    let all = started(quick(MongoSourceOptions::deployment(peer.uri(), "all")), &store).await;
+    assert_eq!(peer.last_target(), ("admin".to_owned(), Bson::Int32(1)));
+    assert!(peer.last_opened().get_bool("allChangesForCluster").unwrap());
+    let mut both = [database, all];
+    peer.insert(7);
+    for reading in &mut both {
+        reading.until_count(1).await;
+        let key = reading.messages[0].key.as_deref().unwrap();
+        assert!(String::from_utf8_lossy(key).contains(r#""coll":"orders""#), "the key has the namespace");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_database_is_watched_as_a_whole() {
+    let Some(server) = replica_set("the watch of a whole database") else { return };
+    let (shop, store) = (Shop::new(server).await, Arc::new(MemoryStore::default()));
+    let options = MongoSourceOptions {
+        start: Start::At(shop.began),
+        ..quick(MongoSourceOptions::database(&shop.uri, &shop.database))
+    };
+    for name in ["orders", "items"] {
+        shop.collection(name).insert_one(doc! { "_id": 1 }).await.unwrap();
+    }
+    let mut reading = Reading::open(options, store);
+    reading.until_count(2).await;
+    let collections: Vec<_> =
+        reading.messages.iter().filter_map(|message| message.headers.get_str(headers::COLLECTION)).collect();
+    assert_eq!(collections, ["orders", "items"]);
+    assert_ne!(reading.messages[0].key, reading.messages[1].key);
+    shop.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_drop_ends_the_stream_and_a_decision_continues_it() {
+    let Some(server) = replica_set("invalidation by a drop, and the start after it") else { return };
+    let (shop, store) = (Shop::new(server).await, Arc::new(MemoryStore::default()));
+    let options = MongoSourceOptions {
+        on_invalidate: OnInvalidate::StartAfter,
+        operations: vec![],
+        ..shop.options("orders")
+    };
+    let orders = shop.collection("orders");
+    orders.insert_one(doc! { "_id": 1 }).await.unwrap();
+    orders.drop().await.unwrap();
+    let mut reading = Reading::open(options, store);
+    reading.until_count(3).await;
+    reading.commit(2).await;
+    orders.insert_one(doc! { "_id": 2 }).await.unwrap();
+    reading.until("the event behind", |reading| reading.messages.len() == 4).await;
+    let operations: Vec<_> = reading.messages.iter().filter_map(|message| message.operation).collect();
+    let expected = [Operation::Insert, Operation::Drop, Operation::Invalidate, Operation::Insert];
+    assert_eq!(operations, expected);
+    shop.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_server_certifies_the_position_of_a_quiet_stream() {
+    let Some(server) = replica_set("idle heartbeats by post-batch tokens") else { return };
+    let (shop, store) = (Shop::new(server).await, Arc::new(MemoryStore::default()));
+    let checkpoint =
+        CheckpointOptions { idle_heartbeat: Duration::from_millis(1), ..CheckpointOptions::default() };
+    let options = MongoSourceOptions { start: Start::Resume, checkpoint, ..shop.options("orders") };
+    let reading = started(options, &store).await;
+    let seen = || async { store.load("orders").await.unwrap().unwrap().seen };
+    let first = seen().await;
+    let moved = tokio::time::timeout(LONG, async {
+        while seen().await == first {
+            shop.collection("others").insert_one(doc! {}).await.unwrap();
+        }
+    });
+    moved.await.expect("timed out waiting for a certified position");
+    reading.close().await;
+    shop.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_position_before_the_oplog_is_lost_history() {
+    let Some(server) = replica_set("lost history") else { return };
+    let (shop, store) = (Shop::new(server).await, Arc::new(MemoryStore::default()));
+    let start = Start::At(Timestamp { time: 1, increment: 1 });
+    let error =
+        Reading::open(MongoSourceOptions { start, ..shop.options("orders") }, store).permanent_error().await;
+    assert!(error.contains("on-history-lost"), "{error}");
+    shop.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_server_gives_the_document_before_the_change() {
+    let Some(server) = replica_set("documents before the change") else { return };
+    let (shop, store) = (Shop::new(server).await, Arc::new(MemoryStore::default()));
+    let images = doc! { "create": "orders", "changeStreamPreAndPostImages": { "enabled": true } };
+    shop.client.database(&shop.database).run_command(images).await.unwrap();
+    let orders = shop.collection("orders");
+    orders.insert_one(doc! { "_id": 1, "total": 1 }).await.unwrap();
+    orders.update_one(doc! { "_id": 1 }, doc! { "$set": { "total": 2 } }).await.unwrap();
+    let options =
+        MongoSourceOptions { full_document_before_change: BeforeChange::Required, ..shop.options("orders") };
+    let mut reading = Reading::open(options, store);
+    reading.until_count(2).await;
+    let delivery = Delivery::new(reading.messages[1].clone());
+    let Before(before) = Before::<bson::Document>::from_delivery(&delivery).unwrap();
+    assert_eq!(before, doc! { "_id": 1, "total": 1 });
+    shop.drop().await;
+}

@@ -1,0 +1,131 @@
+//! What the store checks when it is opened, and letters that do not fit into one document.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+mod support;
+
+use std::time::Duration;
+
+use bson::{Document, doc};
+use lazaret_core::store::{
+    Act, Actor, Change, ErrorKind, HandOff, LetterStore, Limits, Placed, Placement, Triage, store_id,
+};
+use lazaret_core::{Failure, Letter, LetterState, Message, Position, QueueName, Reason, Timestamp};
+use lazaret_store_mongodb::{FORMAT_VERSION, MongoStore, MongoStoreOptions};
+use mongodb::IndexModel;
+use mongodb::options::IndexOptions;
+use support::{TestDatabase, server};
+
+fn queue() -> QueueName {
+    QueueName::of("orders", "orders")
+}
+
+fn dead(message: Message) -> HandOff {
+    let mut letter = Letter::new(queue(), "k".into(), message.into(), Timestamp::now());
+    (letter.state, letter.cause) =
+        (LetterState::Dead, Some(Failure::new(Reason::TIMEOUT, "HttpError", "boom").with_backtrace("at x")));
+    HandOff { letter, placement: Placement::Open, grant: None }
+}
+
+#[tokio::test]
+async fn a_collection_with_a_ttl_index_is_refused() {
+    // I11
+    let Some(uri) = server() else { return };
+    let test = TestDatabase::new(uri);
+    let letters = test.database().await.collection::<Document>("_fw_dlq");
+    let ttl = IndexOptions::builder().expire_after(Duration::ZERO).build();
+    letters
+        .create_index(IndexModel::builder().keys(doc! { "expiresAt": 1 }).options(ttl).build())
+        .await
+        .unwrap();
+    let refused = MongoStore::connect(&test.uri, test.options(None)).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert!(refused.context().contains("TTL index expiresAt_1"), "{refused}");
+    let other = MongoStoreOptions { collection: "letters".into(), ..test.options(None) };
+    MongoStore::connect(&test.uri, other).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_newer_format_is_refused() {
+    let Some(uri) = server() else { return };
+    let test = TestDatabase::new(uri);
+    drop(test.open(None).await);
+    let meta = test.database().await.collection::<Document>("_fw_dlq_meta");
+    let newer = doc! { "$set": { "version": FORMAT_VERSION + 1 } };
+    meta.update_one(doc! { "_id": "format" }, newer).await.unwrap();
+    let refused = MongoStore::connect(&test.uri, test.options(None)).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert!(refused.context().contains("format 2"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_store_keeps_its_identity() {
+    let Some(uri) = server() else { return };
+    let test = TestDatabase::new(uri);
+    assert_eq!(store_id(&test.open(None).await, "one").await.unwrap(), "one");
+    assert_eq!(store_id(&test.open(None).await, "two").await.unwrap(), "one");
+}
+
+#[tokio::test]
+async fn a_letter_larger_than_a_document_is_stored_changed_and_purged() {
+    // I1
+    let Some(uri) = server() else { return };
+    let test = TestDatabase::new(uri);
+    let store = test.open(None).await;
+    let payload: Vec<u8> = (0..17_u32 << 20).map(|place| (place % 251) as u8).collect();
+    let large = Message::new("large", "orders", Position::new(0, 0)).with_payload(payload.clone());
+    let headers = Message::new("headers", "orders", Position::new(0, 1))
+        .with_payload("{}")
+        .with_header("large", vec![7_u8; 3 << 20]);
+    let items = vec![dead(large), dead(headers.clone())];
+    let id = items[0].letter.id;
+    let placed: Vec<_> = store.hand_off(&queue(), &Limits::NONE, items).await.unwrap();
+    let placed: Vec<_> = placed.into_iter().map(Result::unwrap).collect();
+    assert_eq!(placed, [Placed::Opened, Placed::Appended]);
+    let letters = test.open(None).await.sequence(&queue(), &"k".into(), 0, 10).await.unwrap();
+    assert!(letters[0].message.payload.as_deref() == Some(&payload[..]), "byte for byte");
+    assert_eq!(letters[1].message.headers, headers.headers);
+    // An edit keeps the original, and the chunks of what is not referred to any more are deleted.
+    let ada = Actor::new("ada", "cli", "too large");
+    let edited = store.change(&queue(), id, &Change::Payload(Some("{}".into())), &ada).await.unwrap();
+    assert!(edited.edits[0].original.as_deref() == Some(&payload[..]));
+    let again = store.get(&queue(), id).await.unwrap().unwrap();
+    assert!(again == edited);
+    store.act(&queue(), id, Act::Evict, &ada).await.unwrap();
+    store.purge(&queue(), id, &ada).await.unwrap();
+    assert_eq!(store.get(&queue(), id).await.unwrap(), None);
+    let chunks = test.database().await.collection::<Document>("_fw_dlq_chunks");
+    assert_eq!(chunks.count_documents(doc! { "letter": id.to_string() }).await.unwrap(), 0);
+    assert!(chunks.count_documents(doc! {}).await.unwrap() > 0, "those of the other letter stay");
+}
+
+#[tokio::test]
+async fn a_letter_is_readable_by_the_names_of_flowwarden() {
+    let Some(uri) = server() else { return };
+    let test = TestDatabase::new(uri);
+    let store = test.open(None).await;
+    let message =
+        Message::new("m", "orders", Position::new(0, 0)).with_payload(r#"{"total": 5}"#).with_key("k");
+    store.hand_off(&queue(), &Limits::NONE, vec![dead(message)]).await.unwrap().remove(0).unwrap();
+    let letters = test.database().await.collection::<Document>("_fw_dlq");
+    let filter = doc! { "streamName": "orders", "status": "PENDING", "error.type": "HttpError" };
+    let found = letters.find_one(filter).await.unwrap().unwrap();
+    assert_eq!(found.get_document("fullDocument").unwrap(), &doc! { "total": 5 });
+    assert_eq!(found.get_document("documentKey").unwrap(), &doc! { "_id": "k" });
+    assert_eq!(found.get_document("error").unwrap().get_str("stackTrace").unwrap(), "at x");
+    assert!(found.get_datetime("createdAt").is_ok());
+}
+
+#[tokio::test]
+async fn documents_of_others_in_the_collection_are_left_alone() {
+    let Some(uri) = server() else { return };
+    let test = TestDatabase::new(uri);
+    let letters = test.database().await.collection::<Document>("_fw_dlq");
+    letters.insert_one(doc! { "_id": "x", "streamName": "orders", "status": "PENDING" }).await.unwrap();
+    let store = test.open(None).await;
+    let message = Message::new("m", "orders", Position::new(0, 0));
+    store.hand_off(&queue(), &Limits::NONE, vec![dead(message)]).await.unwrap().remove(0).unwrap();
+    let all = lazaret_core::query::Query::parse("state:open or state:closed").unwrap();
+    assert_eq!(store.find(&all, None, 10).await.unwrap().letters.len(), 1);
+    assert_eq!(letters.count_documents(doc! {}).await.unwrap(), 2);
+}
