@@ -11,6 +11,9 @@ use crate::services::{Services, Variable};
 /// The number of seeds of the simulation.
 const SEEDS: &str = "300";
 
+/// Optional parts of the programs and of the facade. They are tested in the same build as all the rest.
+const FEATURES: &str = "lazaret-cli/kafka,lazaret-cli/mongodb,lazaret/kafka,lazaret/macros,lazaret/mongodb";
+
 /// The duration of each check.
 type Times = Vec<(&'static str, Duration)>;
 
@@ -44,21 +47,20 @@ impl Step {
 /// Returns all checks in order. The tests get the addresses of the services.
 fn steps(services: &[Variable]) -> Result<Vec<Step>, String> {
     // All targets but the benchmarks.
-    let tests = Cargo::new("test --workspace --lib --bins --tests --examples");
-    // Optional parts of the daemon, which the tests above build without.
-    let daemon = Cargo::new("test -p lazaret-daemon --all-features --lib --tests -- kafka mongodb");
-    let with_services =
-        |tests: Cargo| services.iter().fold(tests, |tests, (name, value)| tests.with_variable(name, value));
-    let (tests, daemon) = (with_services(tests), with_services(daemon));
+    let tests =
+        Cargo::new(&format!("test --workspace --features {FEATURES} --lib --bins --tests --examples"));
+    let tests = services.iter().fold(tests, |tests, (name, value)| tests.with_variable(name, value));
     let simulation = forward::simulation(&["--seeds".to_owned(), SEEDS.to_owned()])?;
     Ok(vec![
         Step::cargo("formatting", Cargo::new("fmt --all --check")),
         Step::cargo("lints", Cargo::new("clippy --workspace --all-targets --all-features -- -D warnings")),
         Step::cargo("tests", tests),
-        Step::cargo("daemon with all sources and stores", daemon),
         // A build of its own: known bugs must not be in the engine that the other tests run.
         Step::cargo("mutations", Cargo::new("test -p lazaret-simulation --features mutations")),
-        Step::cargo("examples in the documentation", Cargo::new("test --workspace --doc")),
+        Step::cargo(
+            "examples in the documentation",
+            Cargo::new(&format!("test --workspace --features {FEATURES} --doc")),
+        ),
         Step::cargo("code in the guides", book::guides()),
         Step::cargo(
             "documentation",

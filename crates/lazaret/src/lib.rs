@@ -229,7 +229,7 @@ pub mod prelude;
 struct KafkaGuide;
 
 /// The same for the guide to MongoDB.
-#[cfg(all(doctest, feature = "mongodb"))]
+#[cfg(all(doctest, feature = "mongodb", feature = "sqlite"))]
 #[doc = include_str!("../../../docs/mongodb.md")]
 struct MongodbGuide;
 

@@ -12,7 +12,7 @@ use bson::doc;
 use lazaret_core::handler::Attempt;
 use lazaret_core::policy::{RetryPolicy, Strategy};
 use lazaret_core::query::Query;
-use lazaret_core::store::{Checkpoints, Triage};
+use lazaret_core::store::{Audit, Checkpoints, Triage};
 use lazaret_core::{HandlerError, Letter, LetterState, Message, Operation, Phase};
 use lazaret_engine::{Consumer, DeadLetterOptions, Error, Options, Stats};
 use lazaret_memory::MemoryStore;
@@ -346,6 +346,38 @@ async fn neither_an_event_stops_the_consumer_at_its_first_failure() {
     let (attempts, ended, moved) = table_row(server, 1, false).await;
     assert!(ended.unwrap_err().contains("dead letters are disabled"));
     assert_eq!((attempts, moved), (vec![1], false));
+}
+
+/// Runs one failing document with dead letters disabled in the configuration. Returns its attempts and the actions in the audit.
+async fn discarded(server: String, max_attempts: u32) -> (Vec<u32>, Vec<String>) {
+    let shop = Shop::new(server).await;
+    let (diary, store) = (Diary::default(), Arc::new(MemoryStore::default()));
+    shop.collection("orders").insert_one(doc! { "number": -1_i64 }).await.unwrap();
+    let dead_letter = Some(DeadLetterOptions { discard: true, ..DeadLetterOptions::default() });
+    let options = Options { dead_letter, ..options(max_attempts) };
+    let running = diary.consume(shop.options("orders"), &store, options);
+    until_processed(&store).await;
+    running.stop().await;
+    shop.drop().await;
+    let audit = store.audit(0, 100).await.unwrap().into_iter().map(|entry| entry.action).collect();
+    let attempts = diary.failures.borrow().iter().map(|(_, attempt)| *attempt).collect();
+    (attempts, audit)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retry_only_with_dead_letters_disabled_an_event_is_discarded_with_an_audit_entry() {
+    // Row 3, as `dead-letter: { enabled: false }` asks for it. I11
+    let Some(server) = server() else { return };
+    let (attempts, audit) = discarded(server, 3).await;
+    assert_eq!((attempts, audit.len()), (vec![1, 2, 3], 1), "{audit:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn neither_with_dead_letters_disabled_an_event_is_discarded_with_an_audit_entry() {
+    // Row 4. I11
+    let Some(server) = server() else { return };
+    let (attempts, audit) = discarded(server, 1).await;
+    assert_eq!((attempts, audit.len()), (vec![1], 1), "{audit:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,15 +3,15 @@
 //! The order: letters, groups, the audit, outcomes, then the document of the sequence without what was left to do, and with its new
 //! revision. Chunks that no letter refers to any more are deleted at the end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Document, doc};
-use lazaret_core::store::Result;
-use lazaret_core::{Fingerprint, QueueName};
+use lazaret_core::store::{GroupId, Result};
+use serde::Deserialize;
 
 use crate::commit::next_version;
-use crate::database::{Guarded, get};
-use crate::documents::group::{Decision, GroupDoc};
+use crate::database::{Guarded, project};
+use crate::documents::group::{Decision, GroupDoc, Pending};
 use crate::documents::left::{Left, LineDoc, OutcomeDoc};
 use crate::documents::sequence::SequenceDoc;
 use crate::store::MongoStore;
@@ -21,7 +21,7 @@ impl MongoStore {
     /// Does what is left to do in documents of sequences, and takes it out of them.
     pub(crate) async fn carry_out(&self, mut docs: Vec<SequenceDoc>) -> Result<()> {
         let (mut letters, mut claims): (Vec<(Document, bool)>, Vec<String>) = (Vec::new(), Vec::new());
-        let mut groups: BTreeMap<(QueueName, Fingerprint), Vec<Decision>> = BTreeMap::new();
+        let mut groups: BTreeMap<GroupId, Vec<Decision>> = BTreeMap::new();
         let mut lines: Vec<(String, LineDoc)> = Vec::new();
         let mut outcomes: Vec<OutcomeDoc> = Vec::new();
         for doc in &mut docs {
@@ -33,8 +33,9 @@ impl MongoStore {
                         let mut concerned: Vec<_> = counts.iter().flat_map(|count| count.groups()).collect();
                         concerned.sort_unstable();
                         concerned.dedup();
-                        for group in concerned {
-                            let decisions = groups.entry((doc.queue.clone(), group)).or_default();
+                        for fingerprint in concerned {
+                            let group = GroupId { queue: doc.queue.clone(), fingerprint };
+                            let decisions = groups.entry(group).or_default();
                             let (sequence, version) = (doc.id.clone(), doc.version);
                             decisions.push(Decision { sequence, version, counts: counts.clone() });
                         }
@@ -47,9 +48,7 @@ impl MongoStore {
             }
         }
         self.write_letters(letters).await?;
-        for ((queue, group), decisions) in groups {
-            self.count_in(&queue, group, &decisions).await?;
-        }
+        self.count_all(groups).await?;
         for (token, line) in lines {
             self.append_line(&token, line).await?;
         }
@@ -108,20 +107,50 @@ impl MongoStore {
         }
     }
 
-    /// Counts decisions in a group, each once.
-    async fn count_in(&self, queue: &QueueName, group: Fingerprint, decisions: &[Decision]) -> Result<()> {
-        loop {
-            let new = GroupDoc::new(queue, group);
-            let mut doc = get::<GroupDoc>(&self.db().groups, new.id.as_str()).await?.unwrap_or(new);
-            if !doc.count(decisions, self.now().await?) {
-                return Ok(());
+    /// Counts decisions in their groups, each once.
+    async fn count_all(&self, mut groups: BTreeMap<GroupId, Vec<Decision>>) -> Result<()> {
+        while !groups.is_empty() {
+            let ids: Vec<String> = groups.keys().map(ToString::to_string).collect();
+            let found = doc! { "_id": { "$in": ids } };
+            let found: Vec<GroupDoc> =
+                project(&self.db().groups, found, Document::new(), Document::new()).await?;
+            let mut known: BTreeMap<GroupId, GroupDoc> =
+                found.into_iter().map(|doc| (doc.group_id(), doc)).collect();
+            // Read after the groups: what is not pending any more was counted before.
+            let decided = groups.values().flatten().map(|decision| &decision.sequence);
+            let remembered = known.values().flat_map(GroupDoc::remembered);
+            let pending = self.pending(decided.chain(remembered).cloned().collect()).await?;
+            let (mut counted, mut writes) = (Vec::new(), Vec::new());
+            for (id, decisions) in groups {
+                let new = || GroupDoc::new(&id.queue, id.fingerprint);
+                let mut doc = known.remove(&id).unwrap_or_else(new);
+                if !doc.count(&decisions, &pending) {
+                    continue;
+                }
+                let version = doc.version;
+                doc.version += 1;
+                writes.push(Guarded { id: doc.id.as_str().into(), version, document: doc.encode()? });
+                counted.push((id, decisions));
             }
-            let version = doc.version;
-            doc.version += 1;
-            let write = Guarded { id: doc.id.as_str().into(), version, document: doc.encode()? };
-            if self.db().put(&self.db().groups, write).await? {
-                return Ok(());
-            }
+            let written = self.db().put_all(&self.db().groups, writes).await?;
+            let late = counted.into_iter().zip(written).filter(|(_, written)| !written);
+            groups = late.map(|(counted, _)| counted).collect();
         }
+        Ok(())
+    }
+
+    /// The versions of those of these sequences whose decisions are not carried out to the end.
+    async fn pending(&self, sequences: BTreeSet<String>) -> Result<Pending> {
+        #[derive(Deserialize)]
+        struct VersionDoc {
+            #[serde(rename = "_id")]
+            id: String,
+            version: i64,
+        }
+        let sequences: Vec<String> = sequences.into_iter().collect();
+        let filter = doc! { "_id": { "$in": sequences }, "unfinished": true };
+        let docs: Vec<VersionDoc> =
+            project(&self.db().sequences, filter, doc! { "version": 1 }, Document::new()).await?;
+        Ok(docs.into_iter().map(|doc| (doc.id, doc.version)).collect())
     }
 }

@@ -1,23 +1,19 @@
 //! The document of a group, and what it has counted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bson::Document;
 use lazaret_core::letter::LetterState;
 use lazaret_core::store::rules::{Blocked, GroupRow, LatestFailure};
 use lazaret_core::store::{GroupId, Result, Trend};
-use lazaret_core::{Fingerprint, QueueName, Reason, Timestamp};
+use lazaret_core::{Fingerprint, QueueName, Reason};
 use serde::{Deserialize, Serialize};
 
 use super::left::CountDoc;
 use crate::error::invalid;
 use crate::values::{int, nanos, time, uint};
 
-/// How long a group remembers that it has counted a decision. A process that was suspended for longer, between reading a document and
-/// writing the group, would count again.
-const REMEMBERED_NANOS: i64 = 3_600_000_000_000;
-
-/// A group, and up to which version it has counted each of its sequences.
+/// A group, and which decisions it has counted that are not carried out to the end: their sequences still hold them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct GroupDoc {
@@ -33,12 +29,15 @@ pub(crate) struct GroupDoc {
     counted: Vec<CountedDoc>,
 }
 
+/// A decision that was counted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct CountedDoc {
     sequence: String,
     version: i64,
-    at: i64,
 }
+
+/// The versions of sequences whose decisions are not carried out to the end, by id.
+pub(crate) type Pending = BTreeMap<String, i64>;
 
 /// The counters of a group.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -77,30 +76,30 @@ impl GroupDoc {
         bson::serialize_to_document(self).map_err(|error| invalid(error.to_string()))
     }
 
+    /// The sequences whose decisions it remembers.
+    pub(crate) fn remembered(&self) -> impl Iterator<Item = &String> {
+        self.counted.iter().map(|counted| &counted.sequence)
+    }
+
     /// Counts the decisions that it has not counted yet. Returns whether there was one.
-    pub(crate) fn count(&mut self, decisions: &[Decision], now: Timestamp) -> bool {
-        let mut counted: BTreeMap<String, (i64, i64)> =
-            self.counted.drain(..).map(|counted| (counted.sequence, (counted.version, counted.at))).collect();
-        let now = nanos(now);
+    ///
+    /// `pending` was read after this document. A decision that is not pending was counted before it was taken out of its sequence, and
+    /// need not be remembered any longer. So the memory of a group is as long as what is under way, however many sequences it has.
+    pub(crate) fn count(&mut self, decisions: &[Decision], pending: &Pending) -> bool {
+        let is_pending = |sequence: &String, version: i64| pending.get(sequence) == Some(&version);
+        self.counted.retain(|counted| is_pending(&counted.sequence, counted.version));
+        let known: BTreeSet<String> = self.counted.iter().map(|counted| counted.sequence.clone()).collect();
         let mut changed = false;
-        for decision in decisions {
-            let known =
-                counted.get(&decision.sequence).is_some_and(|(version, _)| *version >= decision.version);
-            if known
-                || !decision.counts.iter().any(|count| count.groups().any(|group| group == self.fingerprint))
-            {
+        for Decision { sequence, version, counts } in decisions {
+            let concerns =
+                || counts.iter().any(|count| count.groups().any(|group| group == self.fingerprint));
+            if known.contains(sequence) || !is_pending(sequence, *version) || !concerns() {
                 continue;
             }
-            for count in &decision.counts {
-                self.apply(count);
-            }
-            counted.insert(decision.sequence.clone(), (decision.version, now));
+            counts.iter().for_each(|count| self.apply(count));
+            self.counted.push(CountedDoc { sequence: sequence.clone(), version: *version });
             changed = true;
         }
-        // A clock that was set back forgets nothing.
-        let recent = counted.into_iter().filter(|(_, (_, at))| now.saturating_sub(*at) < REMEMBERED_NANOS);
-        let recent = recent.map(|(sequence, (version, at))| CountedDoc { sequence, version, at });
-        self.counted = recent.collect();
         changed
     }
 
@@ -179,28 +178,33 @@ mod tests {
         Decision { sequence: "s".into(), version, counts: vec![count] }
     }
 
+    fn pending(sequence: &str, version: i64) -> Pending {
+        Pending::from([(sequence.to_owned(), version)])
+    }
+
     #[test]
     fn a_decision_is_counted_once_however_often_it_is_carried_out() {
         let failure = Failure::new(Reason::TIMEOUT, "HttpError", "boom");
         let group = failure.fingerprint;
         let mut doc = GroupDoc::new(&"a/b".into(), group);
-        let now = Timestamp::UNIX_EPOCH;
-        assert!(doc.count(&[decision(group, 3)], now));
-        assert!(!doc.count(&[decision(group, 3)], now));
-        assert!(!doc.count(&[decision(group, 2)], now), "a late one");
-        assert!(doc.count(&[decision(group, 4)], now));
+        assert!(doc.count(&[decision(group, 3)], &pending("s", 3)));
+        assert!(!doc.count(&[decision(group, 3)], &pending("s", 3)), "it is remembered");
+        assert!(!doc.count(&[decision(group, 3)], &Pending::new()), "another call has finished it");
+        assert!(!doc.count(&[decision(group, 3)], &pending("s", 4)), "a late one");
+        assert!(doc.count(&[decision(group, 4)], &pending("s", 4)));
         let back: GroupDoc = bson::deserialize_from_document(doc.encode().unwrap()).unwrap();
         let row = back.row.as_ref().unwrap().to_row();
         assert_eq!((back.open, row.by_state[LetterState::Dead as usize], row.sequences), (2, 2, 2));
     }
 
     #[test]
-    fn what_was_counted_long_ago_is_forgotten() {
+    fn what_is_carried_out_is_forgotten() {
+        // I7
         let group = Failure::new(Reason::TIMEOUT, "HttpError", "boom").fingerprint;
         let mut doc = GroupDoc::new(&"a/b".into(), group);
-        doc.count(&[decision(group, 1)], time(0));
+        doc.count(&[decision(group, 1)], &pending("s", 1));
         let other = Decision { sequence: "t".into(), ..decision(group, 1) };
-        doc.count(&[other], time(REMEMBERED_NANOS));
-        assert_eq!(doc.counted.len(), 1);
+        doc.count(&[other], &pending("t", 1));
+        assert_eq!(doc.remembered().collect::<Vec<_>>(), ["t"]);
     }
 }
