@@ -233,6 +233,11 @@ struct KafkaGuide;
 #[doc = include_str!("../../../docs/mongodb.md")]
 struct MongodbGuide;
 
+/// The same for the guide to the MongoDB store.
+#[cfg(all(doctest, feature = "mongodb"))]
+#[doc = include_str!("../../../docs/store-mongodb.md")]
+struct MongodbStoreGuide;
+
 /// The same for the guide to dead-letter topics.
 #[cfg(all(doctest, feature = "kafka", feature = "sqlite"))]
 #[doc = include_str!("../../../docs/adopt.md")]
