@@ -133,7 +133,7 @@ async fn letters(store: &MemoryStore) -> Vec<Letter> {
 /// Waits until the checkpoint has a processed position.
 async fn until_processed(store: &MemoryStore) {
     let waited = tokio::time::timeout(LONG, async {
-        while store.load("orders").await.unwrap().unwrap().processed.is_none() {
+        while store.load("orders").await.unwrap().is_none_or(|checkpoint| checkpoint.processed.is_none()) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     });

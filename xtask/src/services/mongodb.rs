@@ -86,7 +86,7 @@ fn launch(folder: &Path, classes: &Path) -> Result<Server, String> {
     write(&source, LAUNCHER)?;
     let [port] = free_ports()?;
     let mut java = java_with(classes);
-    java.args(["-Xms64m", "-Xmx1g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]);
+    java.args(["-Xms64m", "-Xmx4g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]);
     java.arg(&source).arg(port.to_string());
     let mut child = spawn(&mut java, &folder.join(LOG))?;
     let server = Server { pid: child.id(), port };

@@ -54,7 +54,7 @@ fn what_this_build_cannot_do_is_refused_before_anything_starts() {
         // Without a broker: the client alone knows.
         let source =
             "{ kafka: { brokers: '127.0.0.1:1', topics: [a], properties: { max.poll.records: 5 } } }";
-        cases.push(("{ inbox: {} }", source, "the Kafka client has no property `max.poll.records`"));
+        cases.push(("{ inbox: {} }", source, "unknown Kafka client property `max.poll.records`"));
     }
     for (line, other, words) in cases {
         let folder = folder(&CONFIG.replace(line, other));
