@@ -21,7 +21,8 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 /// Checks that hold for every request. The others judge what is a matter of taste for an API, or know it less well than its own tests
 /// (`crates/server/tests/api/support/contract.rs` checks every response of the tests).
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,\
-    response_schema_conformance,negative_data_rejection,missing_required_header,unsupported_method,ignored_auth";
+    response_schema_conformance,negative_data_rejection,positive_data_acceptance,\
+    missing_required_header,unsupported_method,ignored_auth";
 
 /// A run of generated requests.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 """What Schemathesis has to know about the API beyond its OpenAPI document: media types, formats, and parameters that go together."""
 
 import base64
+import uuid
 
 import schemathesis
 from hypothesis import strategies as st
@@ -41,29 +42,43 @@ LISTS = {
 
 
 @schemathesis.hook
-def map_query(ctx, query):
-    """Makes parameters fit to each other, which a document cannot demand."""
-    if not query:
-        return query
-    if query.get("after") == "next":
-        position = LISTS.get(ctx.operation.path)
-        if position is None:
-            del query["after"]
-        else:
-            query["after"] = base64.urlsafe_b64encode(f"1 {position}".encode()).decode().rstrip("=")
-    # The number of an entry of the audit, and its hash.
-    if ("number" in query) != ("hash" in query):
-        query.pop("number", None)
-        query.pop("hash", None)
-    return query
-
-
-@schemathesis.hook
 def map_case(ctx, case):
     """Full letters are lines."""
     if case.operation.path == "/v1/letters" and (case.query or {}).get("view") == "full":
         case.headers = {**(case.headers or {}), "Accept": "application/x-ndjson"}
     return case
+
+
+@schemathesis.hook
+def filter_headers(ctx, headers):
+    """Spaces around the value of a header are no part of it: a key that is wrong only there arrives as a right one."""
+    key = (headers or {}).get("Idempotency-Key")
+    return not isinstance(key, str) or key == key.strip(" \t")
+
+
+@schemathesis.hook
+def before_call(ctx, case, kwargs):
+    """Makes valid requests fit to each other and to the state of the server, which a document cannot demand."""
+    if case.meta is None or not case.meta.generation.mode.is_positive:
+        return
+    if case.query:
+        fit_parameters(case.operation.path, case.query)
+    # Another request with a used key is an error.
+    if isinstance((case.headers or {}).get("Idempotency-Key"), str):
+        case.headers["Idempotency-Key"] = f"k-{uuid.uuid4()}"
+
+
+def fit_parameters(path, query):
+    """Gives a list a cursor of its own, and the number of an entry of the audit its hash."""
+    if query.get("after") == "next":
+        position = LISTS.get(path)
+        if position is None:
+            del query["after"]
+        else:
+            query["after"] = base64.urlsafe_b64encode(f"1 {position}".encode()).decode().rstrip("=")
+    if ("number" in query) != ("hash" in query):
+        query.pop("number", None)
+        query.pop("hash", None)
 
 
 @schemathesis.serializer("application/x-ndjson", "application/jsonl")

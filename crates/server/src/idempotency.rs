@@ -177,7 +177,7 @@ pub(crate) fn key(headers: &HeaderMap) -> Result<Option<String>> {
     let Some(given) = headers.get(HEADER) else { return Ok(None) };
     let key = given.to_str().ok().filter(|key| !key.is_empty() && key.len() <= MAX_KEY_BYTES);
     let invalid = || {
-        let detail = format!("the key must have 1 to {MAX_KEY_BYTES} visible characters");
+        let detail = format!("the key must have 1 to {MAX_KEY_BYTES} printable ASCII characters");
         ApiError::invalid("Idempotency-Key", detail)
     };
     Ok(Some(key.ok_or_else(invalid)?.to_owned()))

@@ -17,18 +17,44 @@ const TOKEN: &str = "lz_";
 /// must be a token, so that an empty file does not let everybody in.
 pub(crate) fn tokens(config: &Config) -> Result<Tokens, Error> {
     let Some(auth) = &config.auth else { return Ok(Tokens::default()) };
-    let mut configured = auth.tokens.clone();
-    if let Some(path) = &auth.tokens_file {
-        let in_file = in_file(path)?;
-        if in_file.is_empty() {
-            let why =
-                "it contains no tokens; add one with `lazaret token`, or remove the key `auth.tokens-file`";
-            return Err(Error::TokensFile { path: path.clone(), why: why.to_owned() });
-        }
-        configured.extend(in_file);
+    let in_file = in_tokens_file(config)?;
+    for unknown in unknown_consumers(config, &in_file) {
+        tracing::warn!("{unknown}");
     }
-    let tokens = configured.iter().map(token).collect::<Result<Vec<_>, _>>()?;
+    let tokens = auth.tokens.iter().chain(&in_file).map(token).collect::<Result<Vec<_>, _>>()?;
     Ok(Tokens::new(tokens)?)
+}
+
+/// Returns what is likely a mistake in the tokens file. The tokens of the configuration are checked with it.
+pub(crate) fn remarks_on_tokens_file(config: &Config) -> Result<Vec<String>, Error> {
+    Ok(unknown_consumers(config, &in_tokens_file(config)?))
+}
+
+fn unknown_consumers(config: &Config, tokens: &[lazaret_config::Token]) -> Vec<String> {
+    let is_known = |name: &String| config.consumers.iter().any(|consumer| consumer.name == *name);
+    let of_token = |token: &lazaret_config::Token| {
+        let name = token.name.clone();
+        let unknown = token.consumers.iter().filter(|&consumer| !is_known(consumer)).cloned();
+        unknown
+            .map(move |consumer| {
+                format!("token {name} of the tokens file names the unknown consumer {consumer}")
+            })
+            .collect::<Vec<_>>()
+    };
+    tokens.iter().flat_map(of_token).collect()
+}
+
+/// Returns the tokens of the tokens file, if one is configured.
+fn in_tokens_file(config: &Config) -> Result<Vec<lazaret_config::Token>, Error> {
+    let Some(path) = config.auth.as_ref().and_then(|auth| auth.tokens_file.as_ref()) else {
+        return Ok(Vec::new());
+    };
+    let tokens = in_file(path)?;
+    if tokens.is_empty() {
+        let why = "it contains no tokens; add one with `lazaret token`, or remove the key `auth.tokens-file`";
+        return Err(Error::TokensFile { path: path.clone(), why: why.to_owned() });
+    }
+    Ok(tokens)
 }
 
 /// Reads a tokens file, which has the lines that `lazaret token` prints: a configuration with `auth` and `tokens` only.
@@ -149,6 +175,27 @@ mod tests {
             with_secret.contains("lz_…") && with_secret.contains("remove the token itself"),
             "{with_secret}"
         );
+    }
+
+    #[test]
+    fn a_token_of_the_file_for_an_unknown_consumer_is_told() {
+        let here = tempfile::tempdir().unwrap();
+        let path = here.path().join("tokens.yaml");
+        let hash = "0".repeat(64);
+        let text = format!(
+            "auth: {{ tokens: [{{ name: ada, hash: 'sha256:{hash}', scopes: [read], consumers: [orders, order] }}] }}\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        let text = format!(
+            "auth: {{ tokens-file: '{}' }}\nconsumers:\n  orders:\n    source: {{ inbox: {{}} }}\n    \
+             handler: {{ http: {{ url: 'http://127.0.0.1:9' }} }}\n",
+            path.display()
+        );
+        let checked = check("lazaret.yaml", text.as_bytes(), &NoEnv);
+        let config = checked.config.unwrap_or_else(|| panic!("{}", checked.diagnostics.plain()));
+        let told = remarks_on_tokens_file(&config).unwrap();
+        assert_eq!(told, ["token ada of the tokens file names the unknown consumer order"]);
+        assert_eq!(tokens(&config).unwrap().len(), 1, "the token is valid");
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod recorder;
 mod source;
 mod store;
 
-pub(crate) use access::{limits, tokens};
+pub(crate) use access::{limits, remarks_on_tokens_file, tokens};
 pub(crate) use consumer::{Shared, background, background_done, consumer};
 pub(crate) use handler::{handler, http_options};
 #[cfg(feature = "kafka")]

@@ -52,8 +52,12 @@ async fn check_all(first: Finding, config: &Config) -> Vec<Finding> {
 }
 
 fn tokens(config: &Config) -> Finding {
-    match assemble::tokens(config) {
-        Ok(_) => Finding::ok("tokens", "all tokens are valid"),
+    let checked = assemble::tokens(config).and_then(|_| assemble::remarks_on_tokens_file(config));
+    match checked {
+        Ok(remarks) if remarks.is_empty() => Finding::ok("tokens", "all tokens are valid"),
+        Ok(remarks) => {
+            Finding::warn("tokens", remarks.join("; "), "correct the names in `consumers` of the tokens")
+        }
         Err(error) => Finding::fail(
             "tokens",
             error.to_string(),

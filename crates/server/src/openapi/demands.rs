@@ -19,6 +19,8 @@ const NOT_BLANK: &str = r"\S";
 const PRINTABLE: &str = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$";
 /// A letter id.
 const UUID: &str = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$";
+/// An idempotency key. Blanks around the value of a header are no part of it.
+const KEY: &str = r"^[!-~]([\t -~]*[!-~])?$";
 /// Base64 with padding, without stray bits.
 const BASE64: &str = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$";
 /// The number of a partition, and one behind the name of its stream.
@@ -89,7 +91,7 @@ fn add_parameters(document: &mut Value) {
                         json!({"minLength": 1, "maxLength": MAX_REASON_CHARS, "pattern": NOT_BLANK})
                     }
                     (Some("header"), Some("Idempotency-Key")) => {
-                        json!({"minLength": 1, "maxLength": MAX_KEY_BYTES, "pattern": "^[!-~]+$"})
+                        json!({"minLength": 1, "maxLength": MAX_KEY_BYTES, "pattern": KEY})
                     }
                     _ => continue,
                 };
