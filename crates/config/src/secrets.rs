@@ -43,7 +43,10 @@ pub(crate) fn redacted(text: &str, spans: &[Span]) -> String {
 fn mask(bytes: &mut [u8], value: &str) {
     let mut from = 0;
     while from < value.len() {
-        let start = value[from..].find("${").map_or(value.len(), |at| from + at);
+        let Some(start) = value[from..].find("${").map(|at| from + at) else {
+            stars(&mut bytes[from..]);
+            break;
+        };
         stars(&mut bytes[from..start]);
         if value[from..start].ends_with('$') {
             // `$${` is an escape, not a variable.
@@ -149,6 +152,8 @@ mod tests {
             ("{ sasl.password: hunter2, x: y }", "{ sasl.password: *******, x: y }"),
             ("API_TOKEN: \"hunter 2\"  # t", "API_TOKEN: \"****** *\"  # t"),
             ("secret: ${HOOK}", "secret: ${HOOK}"),
+            ("secret: hunter2$", "secret: ********"),
+            ("secret: a$${b}", "secret: ******"),
             ("store: postgres://u:hunter2@h/db", "store: postgres://u:*******@h/db"),
             ("store: postgres://u:${PW}@h/db", "store: postgres://u:${PW}@h/db"),
             ("Authorization: Bearer abc", "Authorization: ****** ***"),
