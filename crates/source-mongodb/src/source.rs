@@ -69,11 +69,12 @@ impl Delivered {
     }
 
     /// The progress after a commit, and the number of events that it settles. `None` when it changes nothing. A position never
-    /// moves back.
+    /// moves back. It may stay, while events beyond it are settled.
     fn commit(&mut self, commit: Commit) -> Option<(Progress, u32)> {
         let token = commit.position.as_ref().and_then(|position| position.token.as_ref());
         let at = token.and_then(|token| self.open.iter().position(|(_, open)| open == token));
-        if commit.position.is_some() && at.is_none() {
+        let is_committed = token.is_some() && token == self.committed.token.as_ref();
+        if commit.position.is_some() && at.is_none() && !is_committed {
             return None;
         }
         let mut progress = self.committed.clone();
@@ -85,6 +86,10 @@ impl Delivered {
             }
         }
         progress.settled = keep_certain(commit.settled_beyond, self.last_offset);
+        if progress.settled != self.committed.settled {
+            // How many they are, ranges do not tell.
+            events = events.max(1);
+        }
         self.committed = progress.clone();
         Some((progress, events))
     }
@@ -343,6 +348,17 @@ mod tests {
     }
 
     #[test]
+    fn events_are_settled_beyond_a_position_that_stays() {
+        let mut delivered = Delivered::default();
+        let all = [message("a", 1), message("b", 2), message("c", 3), message("d", 4)];
+        all.iter().for_each(|message| delivered.push(message));
+        delivered.commit(commit(Some(&all[0]), vec![])).unwrap();
+        let (progress, events) = delivered.commit(commit(Some(&all[0]), vec![3..=3])).unwrap();
+        assert_eq!((progress.token.as_deref(), events), (Some(&b"a"[..]), 1));
+        assert_eq!(progress.settled, [3..=3]);
+    }
+
+    #[test]
     fn a_commit_of_another_assignment_changes_nothing() {
         let mut delivered = Delivered::default();
         let old = message("a", 1);
@@ -357,7 +373,7 @@ mod tests {
         let mut delivered = Delivered::default();
         [message("a", 1), message("b", 5), message("c", 9)].iter().for_each(|m| delivered.push(m));
         let (progress, events) = delivered.commit(commit(None, vec![5..=9])).unwrap();
-        assert_eq!((progress.settled, progress.token, events), (vec![5..=8], None, 0));
+        assert_eq!((progress.settled, progress.token, events), (vec![5..=8], None, 1));
         let (progress, _) = delivered.commit(commit(None, vec![9..=9, 11..=20])).unwrap();
         assert_eq!(progress.settled, []);
     }

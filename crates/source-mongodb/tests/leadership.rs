@@ -183,6 +183,8 @@ async fn settled_ranges_are_given_to_the_next_leader() {
         peer.insert(number);
     });
     first.until_count(5).await;
+    // The position stays at this one, while an event behind it waits for its retry.
+    first.commit(0).await;
     let offset = |nth: usize| first.messages[nth].position.offset;
     let (kept, last) = (offset(2)..=offset(2), offset(4)..=offset(4));
     let commit = Commit {
@@ -191,7 +193,8 @@ async fn settled_ranges_are_given_to_the_next_leader() {
         settled_beyond: vec![kept.clone(), last],
     };
     first.source.commit(vec![commit]).await.unwrap();
-    first.close().await;
+    // Also a crash loses none of it: it was written with the commit.
+    first.crash(&*store).await;
     let mut second = lazaret_source_mongodb::MongoSource::open(options(&peer), store.clone()).unwrap();
     let event = tokio::time::timeout(LONG, second.next()).await.unwrap().unwrap();
     let lazaret_core::source::SourceEvent::Assigned(assigned) = event else { panic!("{event:?}") };

@@ -240,6 +240,8 @@ pub async fn settled_ranges_are_given_to_the_next_owner<H: SourceHarness>(mut t:
     first.until("all have come", |c| c.count() == 10).await;
     let settled = vec![first.offset(0, 4)..=first.offset(0, 5), first.offset(0, 8)..=first.offset(0, 8)];
     first.commit(&t.partition(0), 1, vec![first.offset(0, 3)..=first.offset(0, 3)]).await;
+    first.commit(&t.partition(0), 2, vec![first.offset(0, 4)..=first.offset(0, 4)]).await;
+    // The position stays while a message before them waits for its retry.
     first.commit(&t.partition(0), 2, settled.clone()).await;
     drop(first);
     let mut second = t.open().await;
