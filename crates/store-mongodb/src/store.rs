@@ -124,7 +124,7 @@ impl MongoStore {
         let name = ttl.options.as_ref().and_then(|options| options.name.clone()).unwrap_or_default();
         let context = format!(
             "collection {} has the TTL index {name}, which would delete letters without an audit entry and block their \
-             sequences: drop it (db.{}.dropIndex(\"{name}\")), or choose another collection; Lazaret expires letters itself",
+             sequences: drop it (db.{}.dropIndex(\"{name}\")), or use another database; Lazaret expires letters itself",
             letters.namespace(),
             letters.name(),
         );
