@@ -129,6 +129,7 @@ fn host() -> String {
 /// Says why a stream reads nothing; `None` while it reads.
 fn notice(state: &StreamState) -> Option<String> {
     match state {
+        StreamState::Starting => Some("connecting: the change stream is not open yet".to_owned()),
         StreamState::Standby { leader: Some(leader) } => {
             // The part behind the slash is random.
             let leader = leader.rsplit_once('/').map_or(leader.as_str(), |(instance, _)| instance);
@@ -240,6 +241,7 @@ mod tests {
     #[test]
     fn a_stream_that_reads_has_no_notice() {
         assert_eq!(notice(&StreamState::Reading), None);
+        assert!(notice(&StreamState::Starting).unwrap().starts_with("connecting"));
         let leader = Some("host-7/0e6b".to_owned());
         let said = notice(&StreamState::Standby { leader }).unwrap();
         assert_eq!(said, "standing by: the instance host-7 reads the change stream");
