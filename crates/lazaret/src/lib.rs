@@ -166,11 +166,13 @@ pub mod kafka {
 /// ```
 #[cfg(feature = "mongodb")]
 pub mod mongodb {
+    pub use lazaret_adopt::flowwarden;
     pub use lazaret_source_mongodb::{
         Before, BeforeChange, ChangeEvent, CheckpointOptions, Decision, Deployment, Document, DocumentKey,
-        ErrorClass, FullDocument, LeaseOptions, MongoSource, MongoSourceOptions, MongoStatus, Namespace,
-        OnHistoryLost, OnInvalidate, OperationType, OplogWindow, RestartPolicy, ResumePoint, Server, Start,
-        StreamState, Transaction, TransactionInfo, TruncatedArray, UpdateDescription, bson, driver, headers,
+        ErrorClass, ForeignAnchor, ForeignAnchorKind, ForeignPosition, FullDocument, LeaseOptions,
+        MongoSource, MongoSourceOptions, MongoStatus, Namespace, OnHistoryLost, OnInvalidate, OperationType,
+        OplogWindow, RestartPolicy, ResumePoint, Server, Start, StreamState, TakeOverError, TakeOverOptions,
+        TakenOver, Transaction, TransactionInfo, TruncatedArray, UpdateDescription, bson, driver, headers,
     };
     pub use lazaret_store_mongodb::{MongoStore, MongoStoreOptions};
 }
