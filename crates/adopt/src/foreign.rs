@@ -34,6 +34,8 @@ pub struct ForeignLetter {
     pub group: Option<String>,
     /// When the framework wrote the dead letter, if known.
     pub written_at: Option<Timestamp>,
+    /// When the framework would delete it, if it would.
+    pub expires_at: Option<Timestamp>,
     /// The framework's own description of the failure, in readable form.
     pub context: Diagnostics,
     /// Which parts could not be read.
@@ -53,6 +55,7 @@ impl ForeignLetter {
             last_failed_at: None,
             group: None,
             written_at: None,
+            expires_at: None,
             context: Diagnostics::new(),
             warnings: Vec::new(),
         }

@@ -13,15 +13,17 @@
 //! that implements [`DeadLetterSource`]:
 //!
 //! - `kafka` (feature `kafka`): dead-letter topics of Spring Kafka, Kafka Connect, Kafka Streams and Lazaret itself.
+//! - `flowwarden` (feature `mongodb`): FlowWarden's collections `_fw_dlq` and `_fw_checkpoints`.
 //! - `mirror` (feature `kafka`): the other direction, letters that are written to a topic.
 //!
 //! Modules: `source` (the contract), `foreign` (a foreign dead letter), `target` (the queue, and how it becomes a letter), `run` and
 //! `progress` (hand-off and checkpoint). In `kafka/`: `topic` reads, `framework` and one file per framework parse headers, `decode` puts
-//! them together, `adoption` configures a run.
+//! them together, `adoption` configures a run. In `flowwarden/`: `collection` reads, `document` decodes, `adoption` configures a run,
+//! `position` takes over where a stream stopped. `java` parses stack traces for both.
 //!
 //! ```
 //! use async_trait::async_trait;
-//! use lazaret_adopt::{Cursor, DeadLetterSource, ForeignLetter, Found, Target, adopt};
+//! use lazaret_adopt::{Content, Cursor, DeadLetterSource, ForeignLetter, Found, Target, adopt};
 //! use lazaret_core::source::SourceError;
 //! use lazaret_core::store::LetterStore;
 //! use lazaret_core::{Failure, Message, Position, QueueName, Reason};
@@ -66,7 +68,7 @@
 //!             let message = Message::new(format!("order-{row}"), "orders", Position::new(0, row));
 //!             let cause = Failure::new(Reason::HANDLER_ERROR, "SqlError", self.rows[row as usize]);
 //!             let letter = ForeignLetter::new("shop-table", message, cause);
-//!             Found { place: row, address: format!("failed_orders/{row}"), letter: Some(letter) }
+//!             Found { place: row, address: format!("failed_orders/{row}"), content: Content::Letter(Box::new(letter)) }
 //!         });
 //!         Ok(found.collect())
 //!     }
@@ -96,7 +98,11 @@
 //! ```
 
 mod error;
+#[cfg(feature = "mongodb")]
+pub mod flowwarden;
 mod foreign;
+#[cfg(any(feature = "kafka", feature = "mongodb"))]
+mod java;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 #[cfg(feature = "kafka")]
@@ -110,5 +116,5 @@ pub use error::{AdoptError, AdoptErrorKind};
 pub use foreign::ForeignLetter;
 pub use progress::{Report, Tally};
 pub use run::adopt;
-pub use source::{Cursor, DeadLetterSource, Found};
-pub use target::{ADOPTED_FROM, Target};
+pub use source::{Content, Cursor, DeadLetterSource, Found};
+pub use target::{ADOPTED_FROM, Expiry, Target};

@@ -12,8 +12,8 @@ use crate::source::Cursor;
 const LISTED_LIMIT: usize = 100;
 const VERSION: u32 = 1;
 
-/// Counts of dead letters by outcome. Every one that was read is counted once in `adopted`, `already_there`, `unknown` or
-/// `foreign`.
+/// Counts of dead letters by outcome. Every one that was read is counted once in `adopted`, `already_there`, `closed`,
+/// `unknown` or `foreign`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct Tally {
@@ -23,6 +23,8 @@ pub struct Tally {
     pub adopted: u64,
     /// Records whose message already had a letter, open or closed.
     pub already_there: u64,
+    /// Records that were dealt with before, skipped.
+    pub closed: u64,
     /// Records that were not recognised as dead letters, skipped. They are still where they were.
     pub unknown: u64,
     /// Records of other groups, skipped.
@@ -38,6 +40,7 @@ impl Tally {
         self.read += other.read;
         self.adopted += other.adopted;
         self.already_there += other.already_there;
+        self.closed += other.closed;
         self.unknown += other.unknown;
         self.foreign += other.foreign;
         self.damaged += other.damaged;
@@ -67,6 +70,7 @@ pub struct Report<C> {
 pub(crate) enum Outcome {
     Adopted { damaged: bool },
     AlreadyThere { damaged: bool },
+    Closed,
     Unknown,
     Foreign,
 }
@@ -107,6 +111,7 @@ impl<C: Cursor> Report<C> {
             ("read", total.read),
             ("adopted", total.adopted),
             ("already-there", total.already_there),
+            ("closed", total.closed),
             ("unknown", total.unknown),
             ("foreign", total.foreign),
             ("damaged", total.damaged),
@@ -137,6 +142,7 @@ impl<C: Cursor> Report<C> {
             Outcome::AlreadyThere { damaged } => {
                 (tally.already_there, tally.damaged) = (1, u64::from(damaged));
             }
+            Outcome::Closed => tally.closed = 1,
             Outcome::Unknown => tally.unknown = 1,
             Outcome::Foreign => tally.foreign = 1,
         }

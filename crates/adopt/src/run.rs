@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::error::{AdoptError, AdoptErrorKind};
 use crate::progress::{Outcome, Report};
-use crate::source::{Cursor, DeadLetterSource, Found};
+use crate::source::{Content, Cursor, DeadLetterSource, Found};
 use crate::target::Target;
 
 /// Between two attempts of the store.
@@ -134,16 +134,22 @@ impl<'a, S: LetterStore + Checkpoints + ?Sized, C: Cursor> Run<'a, S, C> {
     }
 
     fn entry(&self, found: Found<C::Place>, now: Timestamp) -> Entry<C::Place> {
-        let Found { place, address, letter } = found;
-        let (outcome, damaged, item) = match letter {
-            None => {
-                tracing::warn!(address, "dead letter not recognised and skipped");
+        let Found { place, mut address, content } = found;
+        let (outcome, damaged, item) = match content {
+            Content::Unknown(reason) => {
+                tracing::warn!(address, reason, "dead letter not recognised and skipped");
+                if let Some(reason) = reason {
+                    address = format!("{address}: {reason}");
+                }
                 (Some(Outcome::Unknown), false, None)
             }
-            Some(letter) if self.target.is_foreign(&letter) => (Some(Outcome::Foreign), false, None),
-            Some(letter) => {
+            Content::Closed => (Some(Outcome::Closed), false, None),
+            Content::Letter(letter) if self.target.is_foreign(&letter) => {
+                (Some(Outcome::Foreign), false, None)
+            }
+            Content::Letter(letter) => {
                 let damaged = !letter.warnings.is_empty();
-                let letter = self.target.letter(letter, address.clone(), now);
+                let letter = self.target.letter(*letter, address.clone(), now);
                 // Its partition is not assigned to any consumer: it has no grant, and is placed by its position.
                 (None, damaged, Some(HandOff { letter, placement: Placement::Open, grant: None }))
             }

@@ -26,8 +26,26 @@ pub struct Found<P> {
     pub place: P,
     /// The place in readable form: topic, partition and offset, or table and key.
     pub address: String,
-    /// The dead letter; `None` when it is not recognised as one. Then it is counted and left where it is.
-    pub letter: Option<ForeignLetter>,
+    /// What it holds.
+    pub content: Content,
+}
+
+/// What a place holds. Whatever is not adopted is counted and left where it is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Content {
+    /// A dead letter.
+    Letter(Box<ForeignLetter>),
+    /// A dead letter that was dealt with, as its framework or its users recorded.
+    Closed,
+    /// Not recognised as a dead letter; with the reason, if there is more than one.
+    Unknown(Option<String>),
+}
+
+/// `None` is not recognised as a dead letter.
+impl From<Option<ForeignLetter>> for Content {
+    fn from(letter: Option<ForeignLetter>) -> Self {
+        letter.map_or(Self::Unknown(None), |letter| Self::Letter(Box::new(letter)))
+    }
 }
 
 /// A place that holds dead letters of another framework: a topic, a table, a collection. Reading changes nothing there.

@@ -19,13 +19,13 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(60);
 ///
 /// ```
 /// use std::time::Duration;
-/// use lazaret_adopt::Target;
+/// use lazaret_adopt::{Expiry, Target};
 /// use lazaret_core::QueueName;
 ///
 /// let target = Target {
 ///     group: Some("billing".to_owned()),
 ///     owner: Some("billing-team".into()),
-///     ttl: Some(Duration::from_secs(30 * 24 * 3600)),
+///     expiry: Expiry::After(Duration::from_secs(30 * 24 * 3600)),
 ///     ..Target::new(QueueName::of("billing", "billing"))
 /// };
 /// ```
@@ -44,14 +44,30 @@ pub struct Target {
     pub group: Option<String>,
     /// The owner of the letters.
     pub owner: Option<Arc<str>>,
-    /// How long the letters are kept, from now; `None`: for ever.
-    pub ttl: Option<Duration>,
+    /// When the letters expire.
+    pub expiry: Expiry,
+    /// Keeps payloads. A letter without its payload can be inspected and closed, not replayed.
+    pub include_payload: bool,
+    /// Keeps backtraces.
+    pub include_backtrace: bool,
     /// How long a temporary failure of the store is retried.
     pub store_timeout: Duration,
 }
 
+/// When adopted letters expire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Expiry {
+    /// Never.
+    #[default]
+    Never,
+    /// After this time, counted from the adoption.
+    After(Duration),
+    /// When the framework would delete the dead letter. A time that has passed counts as never.
+    Theirs,
+}
+
 impl Target {
-    /// Creates a target with the defaults: no filter, no owner, no expiry, a store timeout of one minute.
+    /// Creates a target with the defaults: no filter, no owner, no expiry, whole letters, a store timeout of one minute.
     pub fn new(queue: QueueName) -> Self {
         Self {
             queue,
@@ -60,7 +76,9 @@ impl Target {
             separate_sequences: false,
             group: None,
             owner: None,
-            ttl: None,
+            expiry: Expiry::default(),
+            include_payload: true,
+            include_backtrace: true,
             store_timeout: STORE_TIMEOUT,
         }
     }
@@ -80,7 +98,19 @@ impl Target {
         letter.crash_attempts = foreign.crash_attempts;
         (letter.first_failed_at, letter.last_failed_at) = (foreign.first_failed_at, foreign.last_failed_at);
         letter.owner.clone_from(&self.owner);
-        letter.expires_at = self.ttl.and_then(|ttl| now.checked_add(ttl).ok());
+        letter.expires_at = match self.expiry {
+            Expiry::Never => None,
+            Expiry::After(ttl) => now.checked_add(ttl).ok(),
+            // One that should be gone is adopted all the same, and must not expire at once.
+            Expiry::Theirs => foreign.expires_at.filter(|at| *at > now),
+        };
+        if !self.include_payload {
+            letter.message = Arc::new(Message { payload: None, ..(*letter.message).clone() });
+            letter.payload_left_out = true;
+        }
+        if let Some(cause) = letter.cause.as_mut().filter(|_| !self.include_backtrace) {
+            cause.backtrace = None;
+        }
         letter.context = foreign.context;
         let written_at = foreign.written_at.map(|time| time.to_string());
         let warnings = Some(foreign.warnings.join("; ")).filter(|warnings| !warnings.is_empty());
@@ -146,6 +176,30 @@ mod tests {
         );
         assert_eq!(diagnostic("adopted-written-at"), None);
         assert_eq!((letter.state, letter.attempts, letter.sequence.as_str()), (LetterState::Dead, 1, "k"));
+    }
+
+    #[test]
+    fn a_letter_expires_as_the_target_says() {
+        let at = |second| Some(Timestamp::from_second(second).unwrap());
+        let theirs = ForeignLetter { expires_at: at(50), ..foreign() };
+        let expiry = |expiry| letter(&Target { expiry, ..target() }, theirs.clone()).expires_at;
+        assert_eq!(expiry(Expiry::Never), None);
+        assert_eq!(expiry(Expiry::After(Duration::from_secs(7))), at(7));
+        assert_eq!(expiry(Expiry::Theirs), at(50));
+        let past = ForeignLetter { expires_at: at(0), ..foreign() };
+        assert_eq!(letter(&Target { expiry: Expiry::Theirs, ..target() }, past).expires_at, None);
+    }
+
+    #[test]
+    fn a_consumer_that_keeps_no_payloads_and_backtraces_gets_none() {
+        let mut whole = foreign();
+        (whole.message.payload, whole.cause.backtrace) = (Some("p".into()), Some("at x".to_owned()));
+        let kept = letter(&target(), whole.clone());
+        assert!(kept.message.payload.is_some() && kept.cause.unwrap().backtrace.is_some());
+        let bare = Target { include_payload: false, include_backtrace: false, ..target() };
+        let bare = letter(&bare, whole);
+        assert_eq!((&bare.message.payload, bare.payload_left_out), (&None, true));
+        assert_eq!((bare.cause.unwrap().backtrace, bare.message.key.as_deref()), (None, Some(&b"k"[..])));
     }
 
     #[test]

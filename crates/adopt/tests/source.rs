@@ -4,7 +4,7 @@
 
 use async_trait::async_trait;
 use lazaret_adopt::{
-    ADOPTED_FROM, AdoptErrorKind, Cursor, DeadLetterSource, ForeignLetter, Found, Target, adopt,
+    ADOPTED_FROM, AdoptErrorKind, Content, Cursor, DeadLetterSource, ForeignLetter, Found, Target, adopt,
 };
 use lazaret_core::source::SourceError;
 use lazaret_core::store::{LetterStore, Limits};
@@ -61,7 +61,11 @@ impl DeadLetterSource for Table {
                 let cause = Failure::new(Reason::HANDLER_ERROR, "E", "no");
                 ForeignLetter { group: Some(group.to_owned()), ..ForeignLetter::new("table", message, cause) }
             });
-            Found { place: row, address: format!("rows/{row}"), letter }
+            let content = match self.rows[row as usize] {
+                Some("closed") => Content::Closed,
+                _ => letter.into(),
+            };
+            Found { place: row, address: format!("rows/{row}"), content }
         });
         Ok(found.collect())
     }
@@ -88,12 +92,13 @@ async fn offsets(store: &MemoryStore) -> Vec<u64> {
 async fn letters_are_adopted_once_and_everything_else_is_counted() {
     // I2, I8, I11
     let store = MemoryStore::default();
-    let mut table = Table::new([Some("shop"), None, Some("other"), Some("shop"), Some("shop")]);
+    let mut table =
+        Table::new([Some("shop"), None, Some("other"), Some("shop"), Some("shop"), Some("closed")]);
     let only = Target { group: Some("shop".to_owned()), ..target() };
     let report = adopt(&store, &only, CHECKPOINT, &mut table, std::future::pending()).await.unwrap();
-    assert_eq!((report.run.read, report.run.adopted), (5, 3));
+    assert_eq!((report.run.read, report.run.adopted, report.run.closed), (6, 3, 1));
     assert_eq!((report.run.unknown, report.run.foreign, report.left), (1, 1, 0));
-    assert_eq!((report.next, report.unknown_at), (Row(5), vec!["rows/1".to_owned()]));
+    assert_eq!((report.next, report.unknown_at), (Row(6), vec!["rows/1".to_owned()]));
     assert_eq!(offsets(&store).await, [0, 3, 4]);
 
     table.rows.push(Some("shop"));

@@ -1,5 +1,6 @@
 //! The commands: one file each, and one line in the list below.
 
+mod adopt;
 mod audit;
 mod backup;
 mod bulk;
@@ -78,6 +79,9 @@ commands! {
     Init(init::Init),
     /// Run preflight checks on a configuration
     Doctor(doctor::Doctor),
+    /// Adopt dead letters of another tool into a consumer
+    #[command(subcommand)]
+    Adopt(adopt::Adopt),
     /// Back up the embedded store to a file, while the daemon runs
     Backup(backup::Backup),
     /// Show consumers, open letters and operations

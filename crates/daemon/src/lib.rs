@@ -11,6 +11,7 @@
 //! - `daemon`, `runner`, `reload`: the service, the restarts of one consumer, and the changes of a new configuration.
 //! - `assemble/`: builds a consumer from its configuration, one file per part.
 //! - `doctor/`: preflight checks, one file per subject.
+//! - `adopt` (feature `mongodb`): dead letters and positions of other tools.
 //! - `store_file`: backups of the embedded store.
 //! - `build`, `telemetry`: the capabilities of this build; metrics, logs, traces and alerts from the configuration.
 //!
@@ -33,6 +34,8 @@
 //! # });
 //! ```
 
+#[cfg(feature = "mongodb")]
+pub mod adopt;
 mod assemble;
 mod build;
 mod daemon;

@@ -67,7 +67,8 @@
 //! - `handlers`: the `handlers` module, handlers in any language, over HTTP or as commands.
 //! - `macros`: the `declare` module, consumers declared by attributes.
 //! - `kafka`: the `kafka` module, a source for Kafka, retry topics, and dead-letter topics: adopted and mirrored.
-//! - `mongodb`: the `mongodb` module, a source for MongoDB change streams and a store in MongoDB.
+//! - `mongodb`: the `mongodb` module, a source for MongoDB change streams, a store in MongoDB, and
+//!   FlowWarden's dead letters and positions: adopted.
 //! - `server`: the `server` module, the HTTP API over a store and the consumers of this process.
 
 pub use lazaret_core::{
@@ -166,11 +167,13 @@ pub mod kafka {
 /// ```
 #[cfg(feature = "mongodb")]
 pub mod mongodb {
+    pub use lazaret_adopt::flowwarden;
     pub use lazaret_source_mongodb::{
         Before, BeforeChange, ChangeEvent, CheckpointOptions, Decision, Deployment, Document, DocumentKey,
-        ErrorClass, FullDocument, LeaseOptions, MongoSource, MongoSourceOptions, MongoStatus, Namespace,
-        OnHistoryLost, OnInvalidate, OperationType, OplogWindow, RestartPolicy, ResumePoint, Server, Start,
-        StreamState, Transaction, TransactionInfo, TruncatedArray, UpdateDescription, bson, driver, headers,
+        ErrorClass, ForeignAnchor, ForeignAnchorKind, ForeignPosition, FullDocument, LeaseOptions,
+        MongoSource, MongoSourceOptions, MongoStatus, Namespace, OnHistoryLost, OnInvalidate, OperationType,
+        OplogWindow, RestartPolicy, ResumePoint, Server, Start, StreamState, TakeOverError, TakeOverOptions,
+        TakenOver, Transaction, TransactionInfo, TruncatedArray, UpdateDescription, bson, driver, headers,
     };
     pub use lazaret_store_mongodb::{MongoStore, MongoStoreOptions};
 }
@@ -238,8 +241,8 @@ struct MongodbGuide;
 #[doc = include_str!("../../../docs/store-mongodb.md")]
 struct MongodbStoreGuide;
 
-/// The same for the guide to dead-letter topics.
-#[cfg(all(doctest, feature = "kafka", feature = "sqlite"))]
+/// The same for the guide to adopting dead letters.
+#[cfg(all(doctest, feature = "kafka", feature = "mongodb", feature = "sqlite"))]
 #[doc = include_str!("../../../docs/adopt.md")]
 struct AdoptGuide;
 

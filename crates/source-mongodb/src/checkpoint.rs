@@ -199,18 +199,28 @@ impl CheckpointWriter {
     /// Replaces both anchors by a start position: at the first start, or after the history was lost. Everything that was
     /// delivered is settled.
     pub(crate) async fn start_at(&self, fresh: Anchor) -> Result<(), CheckpointError> {
+        self.replace(Progress::default(), Some(fresh)).await
+    }
+
+    /// Replaces both anchors.
+    pub(crate) async fn replace(
+        &self,
+        processed: Progress,
+        seen: Option<Anchor>,
+    ) -> Result<(), CheckpointError> {
         let mut state = self.state.lock().await;
         let now = Timestamp::now();
         self.change(&state, |checkpoint| {
             checkpoint.processed = None;
-            checkpoint.seen = Some(fresh.clone());
+            checkpoint.seen = seen.clone();
             checkpoint.heartbeat = Some(now);
             for name in [OFFSET, SETTLED, SEEN_AFTER, INVALIDATED] {
                 checkpoint.metadata.remove(name);
             }
+            processed.put(checkpoint);
         })
         .await?;
-        self.reset(&mut state, Progress::default());
+        self.reset(&mut state, processed);
         Ok(())
     }
 

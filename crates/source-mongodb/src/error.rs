@@ -34,6 +34,11 @@ pub enum ErrorClass {
 }
 
 impl ErrorClass {
+    /// Returns the class of an error of the driver.
+    pub fn of(error: &DriverError) -> Self {
+        classify(&symptom(error))
+    }
+
     /// Returns whether another attempt may help.
     pub const fn is_temporary(self) -> bool {
         matches!(self, Self::Resumable | Self::Network | Self::Unknown)
@@ -190,7 +195,7 @@ impl From<DriverError> for StreamError {
             }
             kind => kind.to_string(),
         };
-        Self { class: classify(&symptom(&error)), detail, source: Some(Box::new(error)) }
+        Self { class: ErrorClass::of(&error), detail, source: Some(Box::new(error)) }
     }
 }
 

@@ -9,7 +9,8 @@ use jiff::Timestamp;
 use lazaret_core::{Message, Operation, Position, StreamName};
 
 use crate::extjson;
-use crate::position::{StreamPosition, offset_of, time_of_token, wall_time};
+use crate::options::MongoSourceOptions;
+use crate::position::{StreamPosition, offset_at, offset_of, time_of_token, wall_time};
 
 /// The media type of a payload in canonical extended JSON.
 pub(crate) const JSON: &str = "application/json";
@@ -94,32 +95,76 @@ fn text<'a>(event: &'a RawDocument, name: &str) -> Option<&'a str> {
 }
 
 impl MessageFactory {
+    pub(crate) fn of(options: &MongoSourceOptions) -> Self {
+        Self {
+            stream: options.stream.clone(),
+            database: options.database.clone(),
+            collection: options.collection.clone(),
+        }
+    }
+
     /// Makes the message of an event. Only an event without a resume token has none. An event without a cluster time is placed
     /// at `last_offset`: offsets never decrease.
     pub(crate) fn message(&self, raw: RawDocumentBuf, last_offset: u64) -> Option<ReadEvent> {
         let token = document(&raw, "_id")?;
         let token_document = Document::try_from(token).ok()?;
         let data = text(token, "_data");
-        let name = text(&raw, "operationType").unwrap_or("unknown");
-        let cluster_time = field(&raw, "clusterTime")
-            .and_then(|value| value.as_timestamp())
-            .or_else(|| data.and_then(time_of_token));
+        let cluster_time = cluster_time_of(&raw, data);
         let position_token = StreamPosition::After(token_document.clone()).to_bytes();
-        let identity = data.map_or_else(|| String::from_utf8_lossy(&position_token), Into::into);
+        let identity =
+            data.map_or_else(|| String::from_utf8_lossy(&position_token).into_owned(), str::to_owned);
         let position = Position {
             partition: 0,
             offset: cluster_time.map_or(last_offset, |time| offset_of(time).max(last_offset)),
-            token: Some(position_token.clone()),
+            token: Some(position_token),
         };
+        let message = self.assemble(raw, &identity, position, cluster_time);
+        let operation = message.operation.unwrap_or(Operation::Other);
+        Some(ReadEvent { message, operation, token: token_document, cluster_time })
+    }
+
+    /// Makes the message of an event that another tool recorded. See [`MongoSourceOptions::message_of`].
+    fn recorded(
+        &self,
+        mut event: Document,
+        record: &str,
+        at: Timestamp,
+    ) -> Result<Message, bson::error::Error> {
+        let data = event.get_document("_id").ok().and_then(|token| token.get_str("_data").ok());
+        if let Some(time) = data.and_then(time_of_token)
+            && !event.contains_key("clusterTime")
+        {
+            event.insert("clusterTime", time);
+        }
+        let raw = RawDocumentBuf::try_from(&event)?;
+        let placed = offset_at(at);
+        let has_time = cluster_time_of(&raw, None).is_some();
+        Ok(match self.message(raw.clone(), if has_time { 0 } else { placed }) {
+            Some(read) => read.message,
+            None => {
+                let position = Position { partition: 0, offset: placed, token: None };
+                // No token begins with a tilde: they are hexadecimal digits, or JSON.
+                self.assemble(raw, &format!("~{record}"), position, None)
+            }
+        })
+    }
+
+    fn assemble(
+        &self,
+        raw: RawDocumentBuf,
+        identity: &str,
+        position: Position,
+        cluster_time: Option<ClusterTime>,
+    ) -> Message {
+        let name = text(&raw, "operationType").unwrap_or("unknown");
         let mut message = Message::new(format!("{}:{identity}", self.stream), self.stream.clone(), position)
             .with_type(name);
-        let operation = operation_of(name);
-        message.operation = Some(operation);
+        message.operation = Some(operation_of(name));
         message.timestamp = timestamp(&raw, cluster_time);
         message.key = self.key(&raw);
-        self.add_headers(&mut message, &raw, cluster_time, position_token);
+        self.add_headers(&mut message, &raw, cluster_time);
         add_payload(&mut message, raw);
-        Some(ReadEvent { message, operation, token: token_document, cluster_time })
+        message
     }
 
     /// The database and collection of an event: its own, or the watched ones.
@@ -141,13 +186,7 @@ impl MessageFactory {
         Some(format!(r#"{{"ns":{namespace},"documentKey":{key}}}"#).into())
     }
 
-    fn add_headers(
-        &self,
-        message: &mut Message,
-        raw: &RawDocument,
-        cluster_time: Option<ClusterTime>,
-        token: Bytes,
-    ) {
+    fn add_headers(&self, message: &mut Message, raw: &RawDocument, cluster_time: Option<ClusterTime>) {
         let (database, collection) = self.namespace(raw);
         let mut push = |name: &'static str, value: String| message.headers.push(name, value);
         if let Some(database) = database {
@@ -168,8 +207,51 @@ impl MessageFactory {
         if let Some(RawBsonRef::Int64(number)) = field(raw, "txnNumber") {
             push(headers::TRANSACTION, number.to_string());
         }
-        message.headers.push(headers::RESUME_TOKEN, token);
+        if let Some(token) = message.position.token.clone() {
+            message.headers.push(headers::RESUME_TOKEN, token);
+        }
     }
+}
+
+impl MongoSourceOptions {
+    /// Makes the message that the source delivers for a change event, from an event that another tool recorded: with the same id,
+    /// key, position and form. The cluster time is added from the resume token.
+    ///
+    /// An event without a resume token gets an id that no event of a server has, made of the name of its record, and is placed at
+    /// the time of the record.
+    ///
+    /// ```
+    /// use lazaret_source_mongodb::MongoSourceOptions;
+    /// use lazaret_source_mongodb::bson::doc;
+    ///
+    /// let options = MongoSourceOptions::collection("mongodb://127.0.0.1", "shop", "orders");
+    /// let event = doc! {
+    ///     "_id": { "_data": "826AFB78B2000000162B0429296E1404" }, "operationType": "delete", "documentKey": { "_id": 7 },
+    /// };
+    /// let message = options.message_of(event, "tool/1", jiff::Timestamp::UNIX_EPOCH).unwrap();
+    /// assert_eq!(message.id.as_str(), "orders:826AFB78B2000000162B0429296E1404");
+    ///
+    /// let without_token = doc! { "operationType": "delete", "documentKey": { "_id": 7 } };
+    /// let message = options.message_of(without_token, "tool/1", jiff::Timestamp::UNIX_EPOCH).unwrap();
+    /// assert_eq!(message.id.as_str(), "orders:~tool/1");
+    /// ```
+    ///
+    /// # Errors
+    /// When the event cannot be BSON: the name of a field contains a null character.
+    pub fn message_of(
+        &self,
+        event: Document,
+        record: &str,
+        at: Timestamp,
+    ) -> Result<Message, bson::error::Error> {
+        MessageFactory::of(self).recorded(event, record, at)
+    }
+}
+
+/// The cluster time of an event; that of its token, if a pipeline removed the field.
+fn cluster_time_of(raw: &RawDocument, data: Option<&str>) -> Option<ClusterTime> {
+    let own = field(raw, "clusterTime").and_then(|value| value.as_timestamp());
+    own.or_else(|| data.and_then(time_of_token))
 }
 
 /// When the event happened, in milliseconds where the server says so.
@@ -357,6 +439,45 @@ mod tests {
     fn an_event_without_a_token_is_none() {
         let raw = RawDocumentBuf::try_from(&doc! { "operationType": "insert" }).unwrap();
         assert!(factory().message(raw, 0).is_none());
+    }
+
+    fn recorded(event: Document) -> Message {
+        factory().recorded(event, "tool/1", Timestamp::from_second(500).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_recorded_event_is_the_message_that_the_source_delivers() {
+        // I5, I8
+        let mut event = insert();
+        event.insert("_id", doc! { "_data": "8200000064000000032B04" });
+        let live = read(&event).message;
+        assert_eq!(recorded(event.clone()), live);
+        // A record that keeps neither the time nor the namespace.
+        event.remove("clusterTime");
+        let again = recorded(event);
+        assert_eq!((&again.id, &again.key, &again.position), (&live.id, &live.key, &live.position));
+        assert_eq!((&again.headers, again.operation), (&live.headers, live.operation));
+    }
+
+    #[test]
+    fn a_recorded_event_without_a_token_has_an_id_of_its_own_and_the_place_of_its_record() {
+        let mut event = insert();
+        event.remove("_id");
+        event.remove("clusterTime");
+        let message = recorded(event);
+        assert_eq!((message.id.as_str(), &message.position.token), ("orders:~tool/1", &None));
+        let written = offset_of(ClusterTime { time: 500, increment: 0 });
+        assert!(message.position.offset >= written, "it was recorded after it happened");
+        assert_eq!(message.headers.get_str(headers::RESUME_TOKEN), None);
+    }
+
+    #[test]
+    fn a_recorded_token_without_a_time_is_placed_at_the_time_of_the_record() {
+        let mut event = insert();
+        event.remove("clusterTime");
+        let message = recorded(event);
+        assert_eq!(message.id.as_str(), "orders:82AB");
+        assert_eq!(message.position.offset >> 31, 500);
     }
 
     #[test]

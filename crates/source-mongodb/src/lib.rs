@@ -41,7 +41,8 @@
 //!
 //! `source` is the side of the engine; `worker` is the task behind it: it gets the `lease`, claims the `checkpoint`, and runs a
 //! `reader`. The reader opens a `stream` at the position that `resume` chooses, and makes messages of events (`event`, `extjson`).
-//! `error` decides the class of an error, `pipeline` checks stages, `position` holds the encodings of positions.
+//! `error` decides the class of an error, `pipeline` checks stages, `position` holds the encodings of positions. `take_over` makes the
+//! position of another reader a checkpoint.
 
 mod checkpoint;
 #[cfg(feature = "config")]
@@ -60,6 +61,7 @@ mod resume;
 mod source;
 mod status;
 mod stream;
+mod take_over;
 mod worker;
 
 /// The values of documents, as the driver uses them.
@@ -79,3 +81,6 @@ pub use options::{
 };
 pub use source::MongoSource;
 pub use status::{Decision, MongoStatus, OplogWindow, StreamState};
+pub use take_over::{
+    ForeignAnchor, ForeignAnchorKind, ForeignPosition, TakeOverError, TakeOverOptions, TakenOver,
+};

@@ -61,12 +61,25 @@ pub(crate) fn offset_of(time: ClusterTime) -> u64 {
     u64::from(time.time) << INCREMENT_BITS | increment
 }
 
+/// The offset for a wall time: behind all events of its second.
+pub(crate) fn offset_at(at: jiff::Timestamp) -> u64 {
+    let time = u32::try_from(at.as_second().max(0)).unwrap_or(u32::MAX);
+    offset_of(ClusterTime { time, increment: u32::MAX })
+}
+
 /// The cluster time in a resume token, for events whose pipeline removed the field. Tokens begin with the type of a timestamp
 /// and its eight bytes, in all versions since MongoDB 4.0.7.
 pub(crate) fn time_of_token(data: &str) -> Option<ClusterTime> {
     let digits = data.strip_prefix("82")?;
     let number = |range| u32::from_str_radix(digits.get(range)?, 16).ok();
     Some(ClusterTime { time: number(0..8)?, increment: number(8..16)? })
+}
+
+/// Returns whether a resume token is a position that the server certified, and not that of an event. Behind the time it has a
+/// version and a type, of which zero is a certified position (tokens of MongoDB 4.0.7 and later).
+pub(crate) fn is_certified(data: &str) -> bool {
+    let version_and_type = data.strip_prefix("82").and_then(|digits| digits.get(16..22));
+    version_and_type.is_some_and(|text| matches!(text, "2B0229" | "2B0429"))
 }
 
 /// The cluster time that follows this one.
@@ -121,11 +134,28 @@ mod tests {
     }
 
     #[test]
+    fn a_wall_time_is_behind_the_events_of_its_second() {
+        let at = |second| offset_at(jiff::Timestamp::from_second(second).unwrap());
+        assert!(at(7) >= offset_of(ClusterTime { time: 7, increment: 9 }));
+        assert!(at(7) < offset_of(ClusterTime { time: 8, increment: 0 }));
+        assert_eq!(at(-5), at(0));
+    }
+
+    #[test]
     fn the_time_in_a_token_is_read() {
         let time = ClusterTime { time: 0x6afb_78b2, increment: 0x16 };
         assert_eq!(time_of_token("826AFB78B2000000162B0429296E1404"), Some(time));
         for other in ["", "82", "6afb78b200000016", "82zzzzzzzz00000001"] {
             assert_eq!(time_of_token(other), None);
+        }
+    }
+
+    #[test]
+    fn a_certified_position_is_told_from_an_event() {
+        assert!(is_certified("826AFB78B2000000162B0429296E1404"));
+        assert!(is_certified("826AFB78B2000000162B0229296E04"));
+        for event in ["826AFB78B2000000162B042C0100296E5A1004", "82", "", "6AFB78B2"] {
+            assert!(!is_certified(event), "{event}");
         }
     }
 

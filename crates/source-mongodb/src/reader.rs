@@ -76,11 +76,7 @@ impl Reader {
             )
         })?;
         let progress = Progress::of(checkpoint);
-        let factory = MessageFactory {
-            stream: context.options.stream.clone(),
-            database: context.options.database.clone(),
-            collection: context.options.collection.clone(),
-        };
+        let factory = MessageFactory::of(&context.options);
         Ok(Self {
             context,
             generation,

@@ -14,7 +14,7 @@ use super::topic::{DeadLetterTopic, Offsets};
 use crate::error;
 use crate::progress;
 use crate::run::Run;
-use crate::target::Target;
+use crate::target::{Expiry, Target};
 
 /// The progress of the adoption of a topic.
 pub type Report = progress::Report<Offsets>;
@@ -107,7 +107,7 @@ impl Adoption {
     /// Lets the letters expire after this time, counted from now; default: they do not expire.
     #[must_use]
     pub fn with_ttl(mut self, ttl: Duration) -> Self {
-        self.target.ttl = Some(ttl);
+        self.target.expiry = Expiry::After(ttl);
         self
     }
 

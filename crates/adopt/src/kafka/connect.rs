@@ -9,8 +9,8 @@
 use lazaret_core::{Phase, Reason};
 
 use super::failure_info::{DEFAULT_PHASE, FailureInfo};
-use super::java::Exception;
 use super::values::{self, HeaderReader};
+use crate::java::Exception;
 
 const PREFIX: &str = "__connect.errors.";
 

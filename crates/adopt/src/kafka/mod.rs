@@ -28,7 +28,7 @@
 //! # }
 //! ```
 //!
-//! - `values`, `java`: parse header values, times and stack traces.
+//! - `values`: parses header values and times.
 //! - `failure_info`, `spring`, `connect`, `streams`, `original`: the headers of each framework.
 //! - `framework`: the headers of all frameworks on one record.
 //! - `decode`: from a record to a [`ForeignLetter`](crate::ForeignLetter).
@@ -39,7 +39,6 @@ mod connect;
 mod decode;
 mod failure_info;
 mod framework;
-mod java;
 mod original;
 mod spring;
 mod streams;

@@ -11,8 +11,8 @@
 use lazaret_core::{Phase, Reason};
 
 use super::failure_info::{DEFAULT_PHASE, FailureInfo};
-use super::java::Exception;
 use super::values::{self, HeaderReader};
+use crate::java::Exception;
 
 const MARKERS: [&str; 3] = ["x-original-topic", "x-original-partition", "x-original-offset"];
 const OTHERS: [&str; 19] = [

@@ -21,8 +21,8 @@
 use lazaret_core::{Phase, Reason, Timestamp};
 
 use super::failure_info::{DEFAULT_PHASE, FailureInfo};
-use super::java::Exception;
 use super::values::{self, HeaderReader};
+use crate::java::Exception;
 
 const TOPIC: [&str; 2] = ["kafka_dlt-original-topic", "kafka_original-topic"];
 const PARTITION: [&str; 2] = ["kafka_dlt-original-partition", "kafka_original-partition"];

@@ -7,8 +7,8 @@
 //! - Key and value are the serialised ones, the time is that of the original. The headers of the original are **not** copied.
 
 use super::failure_info::{DEFAULT_PHASE, FailureInfo};
-use super::java::{self, Exception};
 use super::values::{self, HeaderReader};
+use crate::java::{self, Exception};
 use lazaret_core::Phase;
 
 const PREFIX: &str = "__streams.errors.";

@@ -65,7 +65,7 @@ impl DeadLetterSource for DeadLetterTopic {
         let found = records.into_iter().map(|record| Found {
             place: (record.partition.index, record.offset),
             address: format!("{}/{}", record.partition, record.offset),
-            letter: self.decoder.decode(record),
+            content: self.decoder.decode(record).into(),
         });
         Ok(found.collect())
     }

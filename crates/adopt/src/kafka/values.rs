@@ -5,6 +5,8 @@
 use bytes::Bytes;
 use lazaret_core::{Headers, Timestamp};
 
+use crate::java::truncate;
+
 /// The maximum characters of a header that are displayed.
 const DISPLAY_LIMIT: usize = 1024;
 
@@ -137,11 +139,6 @@ fn hex(value: &[u8]) -> String {
     let digits: String = shown.iter().map(|byte| format!("{byte:02x}")).collect();
     let more = if shown.len() < value.len() { "…" } else { "" };
     format!("0x{digits}{more}")
-}
-
-/// Truncates a text at a character boundary.
-pub(super) fn truncate(text: &str, limit: usize) -> &str {
-    &text[..text.floor_char_boundary(limit)]
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod acting;
+mod adopt;
 mod approval;
 mod daemon;
 mod daemon_failures;

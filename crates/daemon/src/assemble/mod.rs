@@ -20,6 +20,8 @@ pub(crate) use handler::{handler, http_options};
 pub(crate) use kafka::check_property as check_kafka_property;
 pub(crate) use listener::{socket, tls};
 #[cfg(feature = "mongodb")]
-pub(crate) use mongodb::{Server as MongodbServer, check_pipeline};
+pub(crate) use mongodb::{
+    SERVER_TIMEOUT as MONGODB_TIMEOUT, Server as MongodbServer, check_pipeline, options as mongodb_options,
+};
 pub(crate) use recorder::open as open_recorder;
 pub(crate) use store::{Stores, store_capabilities};

@@ -17,7 +17,7 @@ use super::consumer::Shared;
 use crate::error::Error;
 
 /// How long to wait for a server, unless the URI sets `serverSelectionTimeoutMS`.
-const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long opening the store may take in all.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -110,7 +110,8 @@ pub(crate) fn check_pipeline(pipeline: &[Json]) -> Result<(), String> {
     })
 }
 
-fn options(config: &ConsumerConfig, from: &From) -> Result<MongoSourceOptions, SourceError> {
+/// Returns the options of a source.
+pub(crate) fn options(config: &ConsumerConfig, from: &From) -> Result<MongoSourceOptions, SourceError> {
     let options = MongoSourceOptions::from_config(&config.name, from)?;
     let instance = options.instance.clone().or_else(|| Some(host()));
     Ok(MongoSourceOptions { lease: lease(config.advanced.lease), instance, ..options })

@@ -15,6 +15,13 @@ pub(crate) trait Outbox: lazaret_core::store::Outbox + lazaret_core::store::Lock
 #[cfg(feature = "kafka")]
 impl<S: lazaret_core::store::Outbox + lazaret_core::store::Locks> Outbox for S {}
 
+/// The traits that an adoption uses: letters, and the checkpoint of its progress.
+#[cfg(feature = "mongodb")]
+pub(crate) trait AdoptionStore: lazaret_core::store::LetterStore + Checkpoints {}
+
+#[cfg(feature = "mongodb")]
+impl<S: lazaret_core::store::LetterStore + Checkpoints> AdoptionStore for S {}
+
 /// One store, by trait.
 #[derive(Clone)]
 pub(crate) struct Stores {
@@ -28,6 +35,9 @@ pub(crate) struct Stores {
     /// Values with compare-and-set, for the positions and leases of change streams.
     #[cfg(feature = "mongodb")]
     pub(crate) values: Arc<dyn lazaret_core::store::KeyValue>,
+    /// Letters and checkpoints, for adoptions.
+    #[cfg(feature = "mongodb")]
+    pub(crate) adoption: Arc<dyn AdoptionStore>,
     /// The id of the store, which Kafka keeps with the positions.
     #[cfg(feature = "kafka")]
     pub(crate) id: Arc<str>,
@@ -69,6 +79,8 @@ impl Stores {
             outbox: Some(store.clone()),
             #[cfg(feature = "mongodb")]
             values: store.clone(),
+            #[cfg(feature = "mongodb")]
+            adoption: store.clone(),
             #[cfg(feature = "kafka")]
             id: lazaret_source_kafka::MEMORY_STORE.into(),
             dedupe: store,
@@ -93,6 +105,8 @@ impl Stores {
             outbox: Some(shared.clone()),
             #[cfg(feature = "mongodb")]
             values: shared.clone(),
+            #[cfg(feature = "mongodb")]
+            adoption: shared.clone(),
             #[cfg(feature = "kafka")]
             id,
             dedupe: shared,
@@ -111,6 +125,7 @@ impl Stores {
             #[cfg(feature = "kafka")]
             outbox: None,
             values: shared.clone(),
+            adoption: shared.clone(),
             #[cfg(feature = "kafka")]
             id,
             dedupe: shared,

@@ -7,29 +7,28 @@
 use lazaret_core::failure::{BACKTRACE_LIMIT, CHAIN_LIMIT, CauseLink, MESSAGE_LIMIT};
 use lazaret_core::{Failure, Fingerprint, Phase, Reason};
 
-use super::values::truncate;
-
 /// The type of an unnamed exception.
 const UNKNOWN: &str = "unknown";
 
-/// An exception as headers describe it.
+/// An exception as headers or fields describe it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Exception {
-    pub(super) class: Option<String>,
-    pub(super) message: Option<String>,
+pub(crate) struct Exception {
+    pub(crate) class: Option<String>,
+    pub(crate) message: Option<String>,
     /// The class of the root cause, where only that is given.
-    pub(super) root: Option<String>,
-    pub(super) trace: Option<String>,
+    pub(crate) root: Option<String>,
+    pub(crate) trace: Option<String>,
 }
 
 impl Exception {
-    pub(super) fn is_empty(&self) -> bool {
+    #[cfg(feature = "kafka")]
+    pub(crate) fn is_empty(&self) -> bool {
         self.class.is_none() && self.message.is_none() && self.trace.is_none()
     }
 
-    /// Converts to a failure. Class and message of the headers have priority; the rest comes from the trace. Classes that
+    /// Converts to a failure. Class and message that are given have priority; the rest comes from the trace. Classes that
     /// `is_wrapper` accepts only carry the exception that was thrown, and are unwrapped.
-    pub(super) fn failure(
+    pub(crate) fn failure(
         &self,
         reason: Option<Reason>,
         phase: Phase,
@@ -81,7 +80,7 @@ fn chain(trace: &str) -> Vec<CauseLink> {
 }
 
 /// Parses an exception as `Throwable.toString` writes it.
-pub(super) fn parse_exception(text: &str) -> CauseLink {
+pub(crate) fn parse_exception(text: &str) -> CauseLink {
     let (class, message) = text.split_once(": ").unwrap_or((text, ""));
     let class = class.trim();
     let is_class = !class.is_empty() && class.chars().all(|c| c.is_alphanumeric() || "._$/".contains(c));
@@ -90,6 +89,11 @@ pub(super) fn parse_exception(text: &str) -> CauseLink {
         error_type: is_class.then(|| class.to_owned()),
         message: truncate(message, MESSAGE_LIMIT).to_owned(),
     }
+}
+
+/// Truncates a text at a character boundary.
+pub(crate) fn truncate(text: &str, limit: usize) -> &str {
+    &text[..text.floor_char_boundary(limit)]
 }
 
 /// Derives the reason where none is given: decoding errors from the phase, timeouts from the class.

@@ -1,0 +1,184 @@
+//! `lazaret adopt flowwarden` with the real binary. Needs a MongoDB server, and a build with it.
+
+#[cfg(not(feature = "mongodb"))]
+#[test]
+fn a_build_without_mongodb_says_so() {
+    use crate::support::{finish, lazaret};
+
+    let ran = finish(lazaret(&["adopt", "flowwarden", "--consumer", "shop"]), "").ends(2);
+    assert!(ran.err.contains("does not support MongoDB"), "{}", ran.err);
+}
+
+#[cfg(feature = "mongodb")]
+mod flowwarden {
+    use std::fs;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use lazaret_source_mongodb::bson::{Bson, DateTime, Document, doc};
+    use lazaret_source_mongodb::driver::{Client, Database};
+    use serde_json::json;
+    use tempfile::TempDir;
+
+    use crate::support::{DEADLINE, Ran, finish, lazaret};
+
+    const STREAM: &str = "order-stream";
+
+    /// A folder with a configuration, and a database of its own.
+    struct Shop {
+        folder: TempDir,
+        database: Database,
+    }
+
+    impl Shop {
+        /// Without a server the test says that it did not run, and fails where everything must run.
+        async fn open() -> Option<Self> {
+            static COUNT: AtomicU32 = AtomicU32::new(0);
+            let Ok(uri) = std::env::var("LAZARET_TEST_MONGODB") else {
+                let must = std::env::var("CI").is_ok_and(|value| value == "true");
+                assert!(
+                    !must,
+                    "LAZARET_TEST_MONGODB is not set; `cargo xtask test` starts a server and sets it"
+                );
+                println!(
+                    "not run: LAZARET_TEST_MONGODB is not set; `cargo xtask services` starts a server and prints it"
+                );
+                return None;
+            };
+            let time = jiff::Timestamp::now().as_millisecond();
+            let name =
+                format!("adopt_{time}_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+            let folder = TempDir::new().unwrap();
+            let config = format!(
+                "listen: 127.0.0.1:0
+store: sqlite:lazaret.db
+consumers:
+  shop:
+    source: {{ mongodb: {{ uri: '{uri}', database: {name}, collection: orders }} }}
+    handler: {{ command: {{ program: [sh, -c, 'exit 0'] }} }}
+"
+            );
+            fs::write(folder.path().join("lazaret.yaml"), config).unwrap();
+            let client = Client::with_uri_str(&uri).await.unwrap();
+            Some(Self { folder, database: client.database(&name) })
+        }
+
+        /// Writes dead letters as FlowWarden does, for these ids, streams and statuses.
+        async fn dead_letters(&self, written: &[(&str, &str, &str)]) {
+            let now = DateTime::now();
+            let documents = written.iter().enumerate().map(|(number, (id, stream, status))| {
+                doc! {
+                    "_id": id, "streamName": stream, "operationType": "INSERT", "documentKey": { "_id": id },
+                    "fullDocument": { "_id": id, "kind": "poison" },
+                    "resumeToken": { "_data": format!("82{number:08X}000000012B042C0100296E") },
+                    "error": { "type": "shop.Bad", "message": "no", "stackTrace": Bson::Null },
+                    "attempts": 3, "status": status, "firstAttemptAt": now, "lastAttemptAt": now, "createdAt": now,
+                    "expiresAt": Bson::Null, "metadata": {},
+                }
+            });
+            self.database.collection("_fw_dlq").insert_many(documents).await.unwrap();
+        }
+
+        /// Writes the position behind an event.
+        async fn position(&self) {
+            let orders = self.database.collection::<Document>("orders");
+            orders.insert_one(doc! { "_id": "before" }).await.unwrap();
+            let mut stream = orders.watch().await.unwrap();
+            orders.insert_one(doc! { "_id": "event" }).await.unwrap();
+            let event = async {
+                loop {
+                    if let Some(event) = stream.next_if_any().await.unwrap() {
+                        return event;
+                    }
+                }
+            };
+            let event = tokio::time::timeout(DEADLINE, event).await.expect("timed out waiting for an event");
+            let token = lazaret_source_mongodb::bson::serialize_to_bson(&event.id).unwrap();
+            let position = doc! {
+                "_id": STREAM, "lastProcessedToken": token, "lastProcessedTimestamp": DateTime::now(),
+                "lastHeartbeatTimestamp": DateTime::now(),
+            };
+            self.database.collection("_fw_checkpoints").insert_one(position).await.unwrap();
+        }
+
+        fn run(&self, arguments: &[&str]) -> Ran {
+            let mut command = lazaret(&["adopt", "flowwarden"]);
+            command.args(arguments).current_dir(self.folder.path());
+            finish(command, "")
+        }
+
+        fn adopt(&self, arguments: &[&str]) -> Ran {
+            self.run(&[&["--consumer", "shop", "--stream", STREAM], arguments].concat())
+        }
+
+        async fn close(self) {
+            self.database.drop().await.unwrap();
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn dead_letters_and_the_position_are_adopted_once() {
+        let Some(shop) = Shop::open().await else { return };
+        shop.dead_letters(&[("a", STREAM, "PENDING"), ("b", STREAM, "PENDING")]).await;
+        shop.dead_letters(&[("c", STREAM, "REPROCESSED"), ("d", "payment-stream", "PENDING")]).await;
+        shop.position().await;
+
+        let dry = shop.adopt(&["--dry-run", "--json"]).ends(0);
+        let told = dry.json();
+        assert_eq!(told["letters"]["adopted"], 2);
+        let streams = told["letters"]["streams"].as_array().unwrap();
+        assert!(streams.contains(&json!({"stream": "payment-stream", "status": "PENDING", "documents": 1})));
+        assert_eq!((&told["position"]["outcome"], &told["dry-run"]), (&json!("adopted"), &json!(true)));
+        assert!(dry.err.contains("next: lazaret adopt flowwarden --consumer shop"), "{}", dry.err);
+
+        let done = shop.adopt(&["--json"]).ends(0).json();
+        let letters = &done["letters"];
+        assert_eq!(
+            (&letters["read"], &letters["adopted"]),
+            (&json!(4), &json!(2)),
+            "the dry run changed nothing"
+        );
+        assert_eq!((&letters["closed"], &letters["foreign"]), (&json!(1), &json!(1)));
+        assert_eq!(done["position"]["anchor"], "processed");
+        let again = shop.adopt(&["--json"]).ends(0).json();
+        assert_eq!(
+            (&again["letters"]["adopted"], &again["letters"]["already-there"]),
+            (&json!(0), &json!(2))
+        );
+        assert_eq!(again["position"]["outcome"], "already-there");
+
+        let table = shop.adopt(&[]).ends(0);
+        let (first, rest) = table.out.split_once('\n').unwrap();
+        assert_eq!(first, "4 documents: 0 adopted, 2 already there, 1 closed, 1 of other streams");
+        assert_eq!(rest, "position: already there\n");
+        shop.close().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn unknown_documents_are_named_and_end_with_three() {
+        let Some(shop) = Shop::open().await else { return };
+        shop.dead_letters(&[("a", STREAM, "PENDING"), ("b", STREAM, "INVESTIGATING")]).await;
+        let ran = shop.adopt(&["--letters-only"]).ends(3);
+        assert!(ran.err.contains("_fw_dlq/b: unknown status `INVESTIGATING`"), "{}", ran.err);
+        assert_eq!(ran.out, "2 documents: 1 adopted, 0 already there, 1 unknown\n");
+        shop.adopt(&["--letters-only", "--status", "INVESTIGATING"]).ends(0);
+        shop.close().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn wrong_names_are_told_with_a_remedy() {
+        let Some(shop) = Shop::open().await else { return };
+        let missing = shop.adopt(&[]).ends(1);
+        assert!(missing.err.contains("does not exist") && missing.out.is_empty(), "{}", missing.err);
+        shop.dead_letters(&[("a", STREAM, "PENDING")]).await;
+        let other = shop.run(&["--consumer", "shop"]).ends(4);
+        assert!(other.err.contains("--stream"), "{}", other.err);
+        let nobody = shop.run(&["--consumer", "nobody"]).ends(4);
+        assert!(nobody.err.contains("\"nobody\" not found"), "{}", nobody.err);
+        let memory = fs::read_to_string(shop.folder.path().join("lazaret.yaml")).unwrap();
+        fs::write(shop.folder.path().join("lazaret.yaml"), memory.replace("sqlite:lazaret.db", "'memory:'"))
+            .unwrap();
+        let memory = shop.adopt(&[]).ends(2);
+        assert!(memory.err.contains("in memory"), "{}", memory.err);
+        shop.close().await;
+    }
+}
