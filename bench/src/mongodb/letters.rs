@@ -8,6 +8,7 @@ use lazaret_core::LetterState;
 use lazaret_core::store::{LetterStore, Limits};
 use lazaret_store_mongodb::{MongoStore, MongoStoreOptions};
 use mongodb::Collection;
+use mongodb::options::WriteConcern;
 
 use super::BENCH;
 use super::server::Server;
@@ -53,9 +54,10 @@ async fn store_rate(server: &Server, letters: usize, sequences: usize) -> (f64, 
             open_with(mould.letter(number, &sequence, LetterState::Dead))
         })
         .collect();
+    let batches: Vec<_> = items.chunks(BATCH).map(<[_]>::to_vec).collect();
     let started = Instant::now();
-    for batch in items.chunks(BATCH) {
-        let answers = store.hand_off(&queue(), &Limits::NONE, batch.to_vec()).await;
+    for batch in batches {
+        let answers = store.hand_off(&queue(), &Limits::NONE, batch).await;
         for answer in answers.expect("the store takes letters") {
             answer.expect("the store takes every letter");
         }
@@ -66,11 +68,12 @@ async fn store_rate(server: &Server, letters: usize, sequences: usize) -> (f64, 
     (rate, documents)
 }
 
-/// Measures documents per second by `insert_many`.
+/// Measures documents per second by `insert_many`, with the write concern of the store.
 async fn insert_rate(collection: &Collection<Document>, documents: &[Document]) -> f64 {
     let started = Instant::now();
     for batch in documents.chunks(BATCH) {
-        collection.insert_many(batch).await.expect("the server takes documents");
+        let insert = collection.insert_many(batch).write_concern(WriteConcern::majority());
+        insert.await.expect("the server takes documents");
     }
     rate(documents.len(), started.elapsed())
 }

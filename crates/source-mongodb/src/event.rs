@@ -10,7 +10,7 @@ use lazaret_core::{Message, Operation, Position, StreamName};
 
 use crate::extjson;
 use crate::options::MongoSourceOptions;
-use crate::position::{StreamPosition, offset_at, offset_of, time_of_token, wall_time};
+use crate::position::{offset_at, offset_of, time_of_token, token_bytes, wall_time};
 
 /// The media type of a payload in canonical extended JSON.
 pub(crate) const JSON: &str = "application/json";
@@ -35,12 +35,26 @@ pub mod headers {
     pub const TRANSACTION: &str = "mongodb-txn-number";
 }
 
-/// Makes messages of the events of one stream.
+/// Makes messages of the events of one stream. Texts that most events share are kept, so that their messages share them, too.
 #[derive(Clone, Debug)]
 pub(crate) struct MessageFactory {
-    pub(crate) stream: StreamName,
-    pub(crate) database: Option<String>,
-    pub(crate) collection: Option<String>,
+    stream: StreamName,
+    database: Option<Bytes>,
+    collection: Option<Bytes>,
+    names: Names,
+    json: Arc<str>,
+    /// The type of the last event.
+    event_type: Arc<str>,
+}
+
+/// The names of the headers.
+#[derive(Clone, Debug)]
+struct Names {
+    database: Arc<str>,
+    collection: Arc<str>,
+    operation: Arc<str>,
+    cluster_time: Arc<str>,
+    resume_token: Arc<str>,
 }
 
 /// An event that was read.
@@ -48,8 +62,44 @@ pub(crate) struct MessageFactory {
 pub(crate) struct ReadEvent {
     pub(crate) message: Message,
     pub(crate) operation: Operation,
-    pub(crate) token: Document,
+    pub(crate) token: RawDocumentBuf,
     pub(crate) cluster_time: Option<ClusterTime>,
+}
+
+/// The fields of an event, found in one pass. An absent field and one of another type are alike.
+#[derive(Default)]
+struct Fields<'a> {
+    token: Option<&'a RawDocument>,
+    operation: Option<&'a str>,
+    cluster_time: Option<ClusterTime>,
+    wall_time: Option<bson::DateTime>,
+    namespace: Option<&'a RawDocument>,
+    document_key: Option<&'a RawDocument>,
+    full_document: Option<&'a RawDocument>,
+    session: Option<&'a RawDocument>,
+    transaction: Option<i64>,
+}
+
+impl<'a> Fields<'a> {
+    fn of(event: &'a RawDocument) -> Self {
+        let mut fields = Self::default();
+        // Bytes that are not BSON end the event; its payload says so.
+        for (name, value) in event.iter().map_while(Result::ok) {
+            match name.as_str() {
+                "_id" => fields.token = value.as_document(),
+                "operationType" => fields.operation = value.as_str(),
+                "clusterTime" => fields.cluster_time = value.as_timestamp(),
+                "wallTime" => fields.wall_time = value.as_datetime(),
+                "ns" => fields.namespace = value.as_document(),
+                "documentKey" => fields.document_key = value.as_document(),
+                "fullDocument" => fields.full_document = value.as_document(),
+                "lsid" => fields.session = value.as_document(),
+                "txnNumber" => fields.transaction = value.as_i64(),
+                _ => {}
+            }
+        }
+        fields
+    }
 }
 
 /// The operation with this name of the server.
@@ -86,46 +136,60 @@ fn field<'a>(event: &'a RawDocument, name: &str) -> Option<RawBsonRef<'a>> {
     event.get(name).ok().flatten()
 }
 
-fn document<'a>(event: &'a RawDocument, name: &str) -> Option<&'a RawDocument> {
-    field(event, name).and_then(|value| value.as_document())
-}
-
 fn text<'a>(event: &'a RawDocument, name: &str) -> Option<&'a str> {
     field(event, name).and_then(|value| value.as_str())
 }
 
+/// A copy of a text, or the one that is kept if it is the same.
+fn shared(kept: Option<&Bytes>, text: &str) -> Bytes {
+    match kept {
+        Some(kept) if kept == text => kept.clone(),
+        _ => Bytes::copy_from_slice(text.as_bytes()),
+    }
+}
+
 impl MessageFactory {
     pub(crate) fn of(options: &MongoSourceOptions) -> Self {
+        let names = Names {
+            database: headers::DATABASE.into(),
+            collection: headers::COLLECTION.into(),
+            operation: headers::OPERATION.into(),
+            cluster_time: headers::CLUSTER_TIME.into(),
+            resume_token: headers::RESUME_TOKEN.into(),
+        };
         Self {
             stream: options.stream.clone(),
-            database: options.database.clone(),
-            collection: options.collection.clone(),
+            database: options.database.clone().map(Bytes::from),
+            collection: options.collection.clone().map(Bytes::from),
+            names,
+            json: JSON.into(),
+            event_type: "insert".into(),
         }
     }
 
     /// Makes the message of an event. Only an event without a resume token has none. An event without a cluster time is placed
     /// at `last_offset`: offsets never decrease.
-    pub(crate) fn message(&self, raw: RawDocumentBuf, last_offset: u64) -> Option<ReadEvent> {
-        let token = document(&raw, "_id")?;
-        let token_document = Document::try_from(token).ok()?;
-        let data = text(token, "_data");
-        let cluster_time = cluster_time_of(&raw, data);
-        let position_token = StreamPosition::After(token_document.clone()).to_bytes();
-        let identity =
-            data.map_or_else(|| String::from_utf8_lossy(&position_token).into_owned(), str::to_owned);
+    pub(crate) fn message(&mut self, raw: RawDocumentBuf, last_offset: u64) -> Option<ReadEvent> {
+        let fields = Fields::of(&raw);
+        let token = fields.token?.to_owned();
+        let data = text(&token, "_data");
+        let cluster_time = fields.cluster_time.or_else(|| data.and_then(time_of_token));
+        let position_token = token_bytes(&token);
+        let identity = data.map_or_else(|| String::from_utf8_lossy(&position_token), Into::into);
         let position = Position {
             partition: 0,
             offset: cluster_time.map_or(last_offset, |time| offset_of(time).max(last_offset)),
-            token: Some(position_token),
+            token: Some(position_token.clone()),
         };
-        let message = self.assemble(raw, &identity, position, cluster_time);
+        let mut message = self.described(&fields, &identity, position, cluster_time);
         let operation = message.operation.unwrap_or(Operation::Other);
-        Some(ReadEvent { message, operation, token: token_document, cluster_time })
+        self.add_payload(&mut message, raw);
+        Some(ReadEvent { message, operation, token, cluster_time })
     }
 
     /// Makes the message of an event that another tool recorded. See [`MongoSourceOptions::message_of`].
     fn recorded(
-        &self,
+        &mut self,
         mut event: Document,
         record: &str,
         at: Timestamp,
@@ -138,78 +202,104 @@ impl MessageFactory {
         }
         let raw = RawDocumentBuf::try_from(&event)?;
         let placed = offset_at(at);
-        let has_time = cluster_time_of(&raw, None).is_some();
+        let has_time = Fields::of(&raw).cluster_time.is_some();
         Ok(match self.message(raw.clone(), if has_time { 0 } else { placed }) {
             Some(read) => read.message,
             None => {
                 let position = Position { partition: 0, offset: placed, token: None };
                 // No token begins with a tilde: they are hexadecimal digits, or JSON.
-                self.assemble(raw, &format!("~{record}"), position, None)
+                let mut message = self.described(&Fields::of(&raw), &format!("~{record}"), position, None);
+                self.add_payload(&mut message, raw);
+                message
             }
         })
     }
 
-    fn assemble(
-        &self,
-        raw: RawDocumentBuf,
+    /// Makes the message of an event, without its payload.
+    fn described(
+        &mut self,
+        fields: &Fields<'_>,
         identity: &str,
         position: Position,
         cluster_time: Option<ClusterTime>,
     ) -> Message {
-        let name = text(&raw, "operationType").unwrap_or("unknown");
+        let name = fields.operation.unwrap_or("unknown");
+        if *self.event_type != *name {
+            self.event_type = name.into();
+        }
         let mut message = Message::new(format!("{}:{identity}", self.stream), self.stream.clone(), position)
-            .with_type(name);
+            .with_type(self.event_type.clone());
         message.operation = Some(operation_of(name));
-        message.timestamp = timestamp(&raw, cluster_time);
-        message.key = self.key(&raw);
-        self.add_headers(&mut message, &raw, cluster_time);
-        add_payload(&mut message, raw);
+        message.timestamp = timestamp(fields, cluster_time);
+        message.key = self.key(fields);
+        self.add_headers(&mut message, fields, cluster_time);
         message
     }
 
     /// The database and collection of an event: its own, or the watched ones.
-    fn namespace<'a>(&'a self, raw: &'a RawDocument) -> (Option<&'a str>, Option<&'a str>) {
-        match document(raw, "ns") {
-            Some(namespace) => (text(namespace, "db"), text(namespace, "coll")),
-            None => (self.database.as_deref(), self.collection.as_deref()),
-        }
+    fn namespace(&self, fields: &Fields<'_>) -> (Option<Bytes>, Option<Bytes>) {
+        let Some(namespace) = fields.namespace else {
+            return (self.database.clone(), self.collection.clone());
+        };
+        let database = text(namespace, "db").map(|name| shared(self.database.as_ref(), name));
+        let collection = text(namespace, "coll").map(|name| shared(self.collection.as_ref(), name));
+        (database, collection)
     }
 
     /// The document key as extended JSON. A stream of several collections adds the namespace: one `_id` may occur in each.
-    fn key(&self, raw: &RawDocument) -> Option<Bytes> {
-        let key = document_key(raw)?;
+    fn key(&self, fields: &Fields<'_>) -> Option<Bytes> {
+        let key = document_key(fields)?;
         if self.collection.is_some() {
             return Some(key.into());
         }
-        let (database, collection) = self.namespace(raw);
-        let namespace = serde_json::json!({ "db": database, "coll": collection });
+        let (database, collection) = self.namespace(fields);
+        let text = |name: &Option<Bytes>| name.as_deref().map(String::from_utf8_lossy).map(String::from);
+        let namespace = serde_json::json!({ "db": text(&database), "coll": text(&collection) });
         Some(format!(r#"{{"ns":{namespace},"documentKey":{key}}}"#).into())
     }
 
-    fn add_headers(&self, message: &mut Message, raw: &RawDocument, cluster_time: Option<ClusterTime>) {
-        let (database, collection) = self.namespace(raw);
-        let mut push = |name: &'static str, value: String| message.headers.push(name, value);
+    fn add_headers(&self, message: &mut Message, fields: &Fields<'_>, cluster_time: Option<ClusterTime>) {
+        let (database, collection) = self.namespace(fields);
+        let token = message.position.token.clone();
+        let (names, headers) = (&self.names, &mut message.headers);
         if let Some(database) = database {
-            push(headers::DATABASE, database.to_owned());
+            headers.push(names.database.clone(), database);
         }
         if let Some(collection) = collection {
-            push(headers::COLLECTION, collection.to_owned());
+            headers.push(names.collection.clone(), collection);
         }
-        if let Some(operation) = text(raw, "operationType") {
-            push(headers::OPERATION, operation.to_owned());
+        if let Some(operation) = fields.operation {
+            let known = name_of(operation_of(operation)).map(Bytes::from);
+            headers.push(names.operation.clone(), shared(known.as_ref(), operation));
         }
         if let Some(time) = cluster_time {
-            push(headers::CLUSTER_TIME, format!("{}.{}", time.time, time.increment));
+            headers.push(names.cluster_time.clone(), format!("{}.{}", time.time, time.increment));
         }
-        if let Some(Ok(session)) = document(raw, "lsid").map(extjson::to_json) {
-            push(headers::SESSION, session);
+        if let Some(Ok(session)) = fields.session.map(extjson::to_json) {
+            headers.push(headers::SESSION, session);
         }
-        if let Some(RawBsonRef::Int64(number)) = field(raw, "txnNumber") {
-            push(headers::TRANSACTION, number.to_string());
+        if let Some(number) = fields.transaction {
+            headers.push(headers::TRANSACTION, number.to_string());
         }
-        if let Some(token) = message.position.token.clone() {
-            message.headers.push(headers::RESUME_TOKEN, token);
+        if let Some(token) = token {
+            headers.push(names.resume_token.clone(), token);
         }
+    }
+
+    /// Adds the event as payload, without loss (I5): extended JSON where it can express the event, BSON otherwise. Bytes that are
+    /// not BSON are undecodable.
+    fn add_payload(&self, message: &mut Message, raw: RawDocumentBuf) {
+        let (payload, content_type): (Bytes, Arc<str>) = match extjson::to_json(&raw) {
+            Ok(json) => (json.into(), self.json.clone()),
+            Err(error) => {
+                if let extjson::WriteError::Invalid(_) = error {
+                    message.undecodable = Some(error.to_string().into());
+                }
+                (raw.into_bytes().into(), BSON.into())
+            }
+        };
+        message.payload = Some(payload);
+        message.content_type = Some(content_type);
     }
 }
 
@@ -248,24 +338,18 @@ impl MongoSourceOptions {
     }
 }
 
-/// The cluster time of an event; that of its token, if a pipeline removed the field.
-fn cluster_time_of(raw: &RawDocument, data: Option<&str>) -> Option<ClusterTime> {
-    let own = field(raw, "clusterTime").and_then(|value| value.as_timestamp());
-    own.or_else(|| data.and_then(time_of_token))
-}
-
 /// When the event happened, in milliseconds where the server says so.
-fn timestamp(raw: &RawDocument, cluster_time: Option<ClusterTime>) -> Option<Timestamp> {
-    let wall = field(raw, "wallTime").and_then(|value| value.as_datetime());
+fn timestamp(fields: &Fields<'_>, cluster_time: Option<ClusterTime>) -> Option<Timestamp> {
+    let wall = fields.wall_time;
     wall.and_then(|time| Timestamp::from_millisecond(time.timestamp_millis()).ok())
         .or_else(|| cluster_time.map(wall_time))
 }
 
 /// The document key as extended JSON. Where it contradicts the full document, the `_id` of that document counts: some servers
 /// send the update instead of the key.
-fn document_key(raw: &RawDocument) -> Option<String> {
-    let key = document(raw, "documentKey");
-    let own = document(raw, "fullDocument").and_then(|full| field(full, "_id"));
+fn document_key(fields: &Fields<'_>) -> Option<String> {
+    let key = fields.document_key;
+    let own = fields.full_document.and_then(|full| field(full, "_id"));
     let key_id = key.and_then(|key| field(key, "_id"));
     match (key, own) {
         (Some(key), Some(id)) if key_id.is_some_and(|key_id| key_id == id) => extjson::to_json(key).ok(),
@@ -277,22 +361,6 @@ fn document_key(raw: &RawDocument) -> Option<String> {
         (Some(key), None) => extjson::to_json(key).ok(),
         (None, None) => None,
     }
-}
-
-/// Adds the event as payload, without loss (I5): extended JSON where it can express the event, BSON otherwise. Bytes that are
-/// not BSON are undecodable.
-fn add_payload(message: &mut Message, raw: RawDocumentBuf) {
-    let (payload, content_type): (Bytes, &str) = match extjson::to_json(&raw) {
-        Ok(json) => (json.into(), JSON),
-        Err(error) => {
-            if let extjson::WriteError::Invalid(_) = error {
-                message.undecodable = Some(error.to_string().into());
-            }
-            (raw.into_bytes().into(), BSON)
-        }
-    };
-    message.payload = Some(payload);
-    message.content_type = Some(Arc::from(content_type));
 }
 
 /// Reads an event back from the payload of its message.
@@ -314,11 +382,7 @@ mod tests {
     use super::*;
 
     fn factory() -> MessageFactory {
-        MessageFactory {
-            stream: "orders".into(),
-            database: Some("shop".into()),
-            collection: Some("orders".into()),
-        }
+        MessageFactory::of(&MongoSourceOptions::collection("mongodb://h", "shop", "orders"))
     }
 
     fn read(event: &Document) -> ReadEvent {
@@ -395,8 +459,8 @@ mod tests {
     #[test]
     fn keys_of_two_collections_differ() {
         // I2
-        let whole = MessageFactory { collection: None, ..factory() };
-        let key = |collection: &str| {
+        let mut whole = MessageFactory { collection: None, ..factory() };
+        let mut key = |collection: &str| {
             let mut event = insert();
             event.insert("ns", doc! { "db": "shop", "coll": collection });
             whole.message(RawDocumentBuf::try_from(&event).unwrap(), 0).unwrap().message.key.unwrap()

@@ -132,7 +132,9 @@ fn double(number: f64) -> String {
 }
 
 fn write_binary(out: &mut String, bytes: &[u8], subtype: BinarySubtype) {
-    put!(out, r#"{{"$binary":{{"base64":"{}","subType":"{:02x}"}}}}"#, base64(bytes), u8::from(subtype));
+    out.push_str(r#"{"$binary":{"base64":""#);
+    write_base64(out, bytes);
+    put!(out, r#"","subType":"{:02x}"}}}}"#, u8::from(subtype));
 }
 
 /// A type without public fields, deprecated since the first versions of MongoDB: the driver writes it.
@@ -143,20 +145,30 @@ fn write_db_pointer(out: &mut String, value: RawBsonRef<'_>) -> Result<(), Write
     Ok(())
 }
 
-fn base64(bytes: &[u8]) -> String {
+/// Large values are written in pieces of this many bytes, each of which becomes digits without a remainder.
+const BASE64_PIECE: usize = 192;
+
+fn write_base64(out: &mut String, bytes: &[u8]) {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let bits =
-            chunk.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
-        for digit in 0..4 {
-            match digit <= chunk.len() {
-                true => out.push(char::from(DIGITS[(bits >> (18 - 6 * digit) & 63) as usize])),
-                false => out.push('='),
-            }
+    let digit = |bits: u32, place: u32| DIGITS[(bits >> (18 - 6 * place) & 63) as usize];
+    let mut digits = [b'='; BASE64_PIECE / 3 * 4];
+    for piece in bytes.chunks(BASE64_PIECE) {
+        let groups = piece.chunks_exact(3);
+        let rest = groups.remainder();
+        for (group, digits) in groups.zip(digits.chunks_exact_mut(4)) {
+            let bits = u32::from(group[0]) << 16 | u32::from(group[1]) << 8 | u32::from(group[2]);
+            digits.copy_from_slice(&[digit(bits, 0), digit(bits, 1), digit(bits, 2), digit(bits, 3)]);
         }
+        if let [first, ..] = *rest {
+            let second = rest.get(1).copied();
+            let bits = u32::from(first) << 16 | u32::from(second.unwrap_or_default()) << 8;
+            let third = second.map_or(b'=', |_| digit(bits, 2));
+            let at = piece.len() / 3 * 4;
+            digits[at..at + 4].copy_from_slice(&[digit(bits, 0), digit(bits, 1), third, b'=']);
+        }
+        // Digits are ASCII.
+        out.push_str(std::str::from_utf8(&digits[..piece.len().div_ceil(3) * 4]).unwrap_or_default());
     }
-    out
 }
 
 fn write_string(out: &mut String, text: &str) {

@@ -227,13 +227,11 @@ mod tests {
 
     use super::*;
     use crate::event::MessageFactory;
+    use crate::options::MongoSourceOptions;
 
     fn deliver(event: &BsonDocument) -> Delivery {
-        let factory = MessageFactory {
-            stream: "orders".into(),
-            database: Some("shop".into()),
-            collection: Some("orders".into()),
-        };
+        let mut factory =
+            MessageFactory::of(&MongoSourceOptions::collection("mongodb://h", "shop", "orders"));
         Delivery::new(factory.message(RawDocumentBuf::try_from(event).unwrap(), 0).unwrap().message)
     }
 
@@ -327,7 +325,7 @@ mod tests {
 
     #[test]
     fn the_key_of_a_whole_database_gives_back_the_document_key() {
-        let factory = MessageFactory { stream: "s".into(), database: Some("shop".into()), collection: None };
+        let mut factory = MessageFactory::of(&MongoSourceOptions::database("mongodb://h", "shop"));
         let read = factory.message(RawDocumentBuf::try_from(&update()).unwrap(), 0).unwrap();
         let DocumentKey(key) = DocumentKey::from_delivery(&Delivery::new(read.message)).unwrap();
         assert_eq!(key, doc! { "_id": 7_i64 });

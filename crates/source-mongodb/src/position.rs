@@ -19,15 +19,11 @@ const OPERATION_TIME: &str = "operationTime";
 impl StreamPosition {
     /// Writes the position for a checkpoint.
     pub(crate) fn to_bytes(&self) -> Bytes {
-        let document = match self {
-            Self::After(token) => token.clone(),
-            Self::At(time) => doc! { OPERATION_TIME: *time },
+        let raw = match self {
+            Self::After(token) => RawDocumentBuf::try_from(token),
+            Self::At(time) => RawDocumentBuf::try_from(&doc! { OPERATION_TIME: *time }),
         };
-        let raw = RawDocumentBuf::try_from(&document).unwrap_or_default();
-        match extjson::to_json(&raw) {
-            Ok(json) => json.into(),
-            Err(_) => raw.into_bytes().into(),
-        }
+        token_bytes(&raw.unwrap_or_default())
     }
 
     /// Reads a position: extended JSON, BSON, or the bare text of a token.
@@ -49,6 +45,14 @@ impl StreamPosition {
             _ if document.contains_key("_data") => Ok(Self::After(document)),
             _ => Err("neither a resume token nor a cluster time".to_owned()),
         }
+    }
+}
+
+/// Writes a token for a checkpoint.
+pub(crate) fn token_bytes(token: &RawDocument) -> Bytes {
+    match extjson::to_json(token) {
+        Ok(json) => json.into(),
+        Err(_) => Bytes::copy_from_slice(token.as_bytes()),
     }
 }
 

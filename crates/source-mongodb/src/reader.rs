@@ -10,8 +10,9 @@ use bytes::Bytes;
 use futures_util::poll;
 use jiff::Timestamp;
 use lazaret_core::store::{Anchor, Checkpoint};
-use lazaret_core::{Message, Operation};
+use lazaret_core::{Message, Operation, StreamName};
 use mongodb::change_stream::ChangeStream;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::checkpoint::{CheckpointError, Progress};
@@ -52,6 +53,10 @@ pub(crate) struct Reader {
     /// The token of the last event that was delivered, or the one that the stream resumed from.
     tail: Option<Bytes>,
     last_offset: u64,
+    /// The token of the last event, until it is noted as the position to go on from.
+    read_up_to: Option<RawDocumentBuf>,
+    /// Events that the status does not count yet, and the time of the last one.
+    uncounted: (u64, Option<Timestamp>),
     /// The position that the server certified last.
     certified: Option<Document>,
     /// The stream made progress since the last restart.
@@ -59,6 +64,8 @@ pub(crate) struct Reader {
     /// When something was last read or certified durably.
     active: Instant,
     oplog_at: Option<Instant>,
+    /// The look at the oplog that is under way.
+    oplog: JoinSet<()>,
 }
 
 impl Reader {
@@ -86,10 +93,13 @@ impl Reader {
             start_now,
             tail: progress.token,
             last_offset: progress.offset,
+            read_up_to: None,
+            uncounted: (0, None),
             certified: None,
             progressed: false,
             active: Instant::now(),
             oplog_at: None,
+            oplog: JoinSet::new(),
         })
     }
 
@@ -141,28 +151,40 @@ impl Reader {
 
     /// Reads until the server answers with no event, or the stream ends.
     async fn read(&mut self, stream: &mut ChangeStream<RawDocumentBuf>) -> Result<(), StreamError> {
-        let limit = self.context.options.max_await + REQUEST_LIMIT;
         let mut messages = Vec::new();
+        let read = self.read_events(stream, &mut messages).await;
+        // The stream goes on behind the last event that was read, so all of them are delivered, also before an error (I1).
+        self.deliver(&mut messages).await;
+        self.note_position();
+        read
+    }
+
+    async fn read_events(
+        &mut self,
+        stream: &mut ChangeStream<RawDocumentBuf>,
+        messages: &mut Vec<Message>,
+    ) -> Result<(), StreamError> {
+        let limit = self.context.options.max_await + REQUEST_LIMIT;
         loop {
             let asked = Instant::now();
             let answer = {
-                let next = tokio::time::timeout(limit, stream.next_if_any());
+                let next = stream.next_if_any();
                 tokio::pin!(next);
                 match poll!(next.as_mut()) {
                     std::task::Poll::Ready(answer) => answer,
                     std::task::Poll::Pending => {
                         // A request is under way: what was read goes on meanwhile.
-                        self.deliver(&mut messages).await;
-                        self.observe().await;
-                        next.await
+                        self.deliver(messages).await;
+                        self.observe();
+                        let late = format!("the server did not answer within {limit:?}");
+                        let answer = tokio::time::timeout(limit, next).await;
+                        answer.map_err(|_| StreamError::new(ErrorClass::Network, late))?
                     }
                 }
             };
-            let answer = answer.map_err(|_| {
-                StreamError::new(ErrorClass::Network, format!("the server did not answer within {limit:?}"))
-            })??;
-            let Some(raw) = answer else {
-                self.deliver(&mut messages).await;
+            let Some(raw) = answer? else {
+                self.deliver(messages).await;
+                self.note_position();
                 let certified = stream.resume_token().and_then(|token| token_document(&token));
                 return self.idle(certified, stream.is_alive(), asked).await;
             };
@@ -172,12 +194,13 @@ impl Reader {
                     "an event has no resume token; does the pipeline remove `_id`?",
                 )
             })?;
-            if let Some(token) = self.take(event, &mut messages) {
-                self.deliver(&mut messages).await;
+            if let Some(token) = self.take(event, messages) {
+                self.deliver(messages).await;
+                self.note_position();
                 return self.invalidate(token, stream).await;
             }
             if messages.len() >= BATCH {
-                self.deliver(&mut messages).await;
+                self.deliver(messages).await;
             }
         }
     }
@@ -188,23 +211,37 @@ impl Reader {
         self.last_offset = message.position.offset;
         self.progressed = true;
         self.active = Instant::now();
-        let position = StreamPosition::After(token.clone());
-        self.candidates =
-            vec![Candidate { position, kind: AnchorKind::Processed, after_invalidation: false }];
-        self.context.status.send_modify(|status| {
-            status.events += 1;
-            status.last_event_at = cluster_time.map(wall_time).or(status.last_event_at);
-        });
+        let (count, at) = self.uncounted;
+        self.uncounted = (count + 1, cluster_time.map(wall_time).or(at));
         let selected = &self.context.options.operations;
         if selected.is_empty() || selected.contains(&operation) {
             self.tail = message.position.token.clone();
             messages.push(message);
         }
-        (operation == Operation::Invalidate).then_some(token)
+        let invalidated = (operation == Operation::Invalidate).then(|| Document::try_from(&token).ok());
+        self.read_up_to = Some(token);
+        invalidated.flatten()
     }
 
-    /// Passes a batch on. Waits while the source is paused.
-    async fn deliver(&self, messages: &mut Vec<Message>) {
+    /// The stream goes on behind the last event, whatever happens to it.
+    fn note_position(&mut self) {
+        let token = self.read_up_to.take().and_then(|token| Document::try_from(&token).ok());
+        if let Some(token) = token {
+            let position = StreamPosition::After(token);
+            self.candidates =
+                vec![Candidate { position, kind: AnchorKind::Processed, after_invalidation: false }];
+        }
+    }
+
+    /// Passes a batch on, and counts its events. Waits while the source is paused.
+    async fn deliver(&mut self, messages: &mut Vec<Message>) {
+        let (events, at) = std::mem::take(&mut self.uncounted);
+        if events > 0 {
+            self.context.status.send_modify(|status| {
+                status.events += events;
+                status.last_event_at = at.or(status.last_event_at);
+            });
+        }
         if !messages.is_empty() {
             let batch = Batch { generation: self.generation, messages: std::mem::take(messages) };
             // The receiver lives as long as the source.
@@ -291,8 +328,8 @@ impl Reader {
         }
     }
 
-    /// Keeps the status current: the age of the position, and from time to time the oplog.
-    async fn observe(&mut self) {
+    /// Keeps the status current: the age of the position, and from time to time the oplog. Nothing waits for that.
+    fn observe(&mut self) {
         let resumable_at = self.context.writer.resumable_at();
         self.context.status.send_if_modified(|status| {
             let is_new = status.token_at != resumable_at;
@@ -303,18 +340,14 @@ impl Reader {
             return;
         }
         self.oplog_at = Some(Instant::now());
-        let Some(connection) = &self.connection else { return };
-        // Reading the oplog needs rights that the stream does not: it is a convenience.
-        let window = match tokio::time::timeout(OPLOG_LIMIT, connection.oplog_window()).await {
-            Err(_) => None,
-            Ok(Ok(window)) => window
-                .map(|(oldest, newest)| OplogWindow { oldest: wall_time(oldest), newest: wall_time(newest) }),
-            Ok(Err(error)) => {
-                tracing::debug!(stream = %self.context.options.stream, %error, "oplog not readable");
-                None
-            }
-        };
-        self.context.status.send_modify(|status| status.oplog = window);
+        let Some(connection) = self.connection.clone() else { return };
+        let (status, stream) = (self.context.status.clone(), self.context.options.stream.clone());
+        // One that is still under way is older than this one.
+        self.oplog = JoinSet::new();
+        self.oplog.spawn(async move {
+            let oplog = oplog_window(&connection, &stream).await;
+            status.send_modify(|status| status.oplog = oplog);
+        });
     }
 
     /// Turns the result of a write into one of the stream. A fenced reader waits: its worker drops it.
@@ -336,6 +369,19 @@ impl Reader {
     fn decide(&self, text: String) {
         tracing::warn!(stream = %self.context.options.stream, decision = text, "change stream position decided");
         self.context.status.send_modify(|status| status.decide(text));
+    }
+}
+
+/// Looks at the oplog. That needs rights that the stream does not: it is a convenience.
+async fn oplog_window(connection: &Connection, stream: &StreamName) -> Option<OplogWindow> {
+    match tokio::time::timeout(OPLOG_LIMIT, connection.oplog_window()).await {
+        Err(_) => None,
+        Ok(Ok(window)) => window
+            .map(|(oldest, newest)| OplogWindow { oldest: wall_time(oldest), newest: wall_time(newest) }),
+        Ok(Err(error)) => {
+            tracing::debug!(%stream, %error, "oplog not readable");
+            None
+        }
     }
 }
 

@@ -17,6 +17,7 @@ const LIFECYCLE: [Operation; 4] =
     [Operation::Drop, Operation::DropDatabase, Operation::Rename, Operation::Invalidate];
 
 /// A connection to the server, with what to watch.
+#[derive(Clone)]
 pub(crate) struct Connection {
     client: Client,
     database: Option<String>,

@@ -1,6 +1,6 @@
 //! What people do to letters by hand, and what runs out of time.
 
-use bson::{Document, doc};
+use bson::doc;
 use futures_util::TryStreamExt;
 use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::store::rules::{
@@ -252,7 +252,7 @@ impl MongoStore {
         let found = self.db().letters.find(filter).projection(doc! { "lazaret.sequence": 1 });
         let found =
             found.sort(doc! { "lazaret.closed": 1 }).limit(i64::try_from(left + 1).unwrap_or(i64::MAX));
-        let found: Vec<Document> = found.await.map_err(reading)?.try_collect().await.map_err(reading)?;
+        let found: Vec<_> = found.await.map_err(reading)?.try_collect().await.map_err(reading)?;
         for found in found {
             if done.expired + done.purged >= limit {
                 done.more = true;

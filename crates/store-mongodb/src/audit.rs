@@ -93,8 +93,7 @@ impl MongoStore {
             let number = last.as_ref().map_or(1, |last| last.number + 1);
             let previous = last.map_or(Ok(BEGINNING), |last| unhex(&last.hash))?;
             let entry = EntryDoc::new(number, token, line.clone(), &previous)?;
-            let document = bson::serialize_to_document(&entry).map_err(|error| invalid(error.to_string()))?;
-            let write = Guarded { id: Bson::Int64(number), version: 0, document };
+            let write = Guarded::new(number, 0, &entry)?;
             if self.db().put(&self.db().audit, write).await? {
                 return Ok(());
             }

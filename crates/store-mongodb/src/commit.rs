@@ -1,6 +1,6 @@
 //! The three steps of every change, without transactions: load a view, ask the rule, decide by compare-and-set.
 
-use bson::{Document, doc};
+use bson::{Document, RawDocumentBuf, doc};
 use lazaret_core::letter::Letter;
 use lazaret_core::store::Result;
 use lazaret_core::store::rules::{AuditLine, Effects, LetterChange, SequenceChange, SequenceRow};
@@ -24,7 +24,7 @@ pub(crate) struct View {
     changed: bool,
     left: Vec<Left>,
     counts: Vec<CountDoc>,
-    chunks: Vec<Document>,
+    chunks: Vec<RawDocumentBuf>,
 }
 
 impl View {
@@ -68,15 +68,17 @@ impl View {
     /// Writes a letter as it stands. A later form of the same decision replaces an earlier one.
     pub(crate) fn write_letter(&mut self, held: &Held, new: bool) -> Result<()> {
         let encoded = held.encode(self.decided(), self.now)?;
-        self.leave_letter(encoded, held.letter.id.to_string(), new);
+        self.leave_letter(encoded, &held.letter.id.to_string(), new);
         Ok(())
     }
 
-    fn leave_letter(&mut self, encoded: Encoded, id: String, new: bool) {
-        self.left.retain(|left| match left {
-            Left::Letter { document, .. } => document.get_str("_id").ok() != Some(&id),
-            _ => true,
-        });
+    fn leave_letter(&mut self, encoded: Encoded, id: &str, new: bool) {
+        if !new {
+            self.left.retain(|left| match left {
+                Left::Letter { document, .. } => document.get_str("_id").ok() != Some(id),
+                _ => true,
+            });
+        }
         self.chunks.extend(encoded.chunks);
         self.leave(Left::Letter { document: encoded.document, new });
         encoded.dropped.into_iter().for_each(|claim| self.leave(Left::Chunks(claim)));
@@ -89,7 +91,7 @@ impl View {
         let count = self.row.as_ref().map_or(0, |row| row.count);
         if matches!(change, LetterChange::Forget) {
             let encoded = held.encode_purged(self.decided(), self.now)?;
-            self.leave_letter(encoded, held.letter.id.to_string(), false);
+            self.leave_letter(encoded, &held.letter.id.to_string(), false);
         } else {
             change.apply(&mut held.letter, self.now);
             self.write_letter(&held, new)?;
@@ -118,9 +120,10 @@ impl View {
         Ok(held.letter)
     }
 
-    /// The document as it shall be written, and the chunks that it refers to.
-    pub(crate) fn into_write(self) -> (SequenceDoc, Vec<Document>) {
+    /// The document as it shall be written, and the chunks that it refers to. `place` is its place among those of this decision.
+    pub(crate) fn into_write(self, place: usize) -> (SequenceDoc, Vec<RawDocumentBuf>) {
         let mut doc = self.doc;
+        doc.open_as(place);
         doc.left = self.left;
         if !self.counts.is_empty() {
             doc.left.push(Left::Counts(self.counts));
@@ -134,7 +137,7 @@ impl View {
 pub(crate) fn next_version(doc: &mut SequenceDoc) -> Result<Guarded> {
     let version = doc.version;
     doc.version += 1;
-    Ok(Guarded { id: doc.id.as_str().into(), version, document: doc.encode()? })
+    Guarded::new(doc.id.as_str(), version, doc)
 }
 
 impl MongoStore {
@@ -174,8 +177,8 @@ impl MongoStore {
 
     /// Writes a decision: from here on the call has happened. Then does what is left to do.
     async fn write(&self, view: View) -> Result<bool> {
-        let (mut doc, chunks) = view.into_write();
-        self.db().insert_all(&self.db().chunks, chunks).await?;
+        let (mut doc, chunks) = view.into_write(0);
+        self.db().insert_all(&self.db().chunks, &chunks).await?;
         let write = next_version(&mut doc)?;
         if !self.db().put(&self.db().sequences, write).await? {
             return Ok(false);

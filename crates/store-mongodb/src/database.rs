@@ -4,16 +4,17 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bson::{Bson, Document, doc};
+use bson::raw::CStr;
+use bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, cstr, doc, rawdoc};
 use futures_util::TryStreamExt;
 use lazaret_core::store::{ErrorKind, Result, StoreError};
 use mongodb::error::{Error, ErrorKind as Driver, WriteFailure};
 use mongodb::options::{CollectionOptions, ReadConcern, ReturnDocument, SelectionCriteria, WriteConcern};
 use mongodb::{Client, Collection, Namespace};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::error::{DUPLICATE_KEY, corrupt, of_code, reading, writing};
-use crate::values::size_of_document;
+use crate::error::{DUPLICATE_KEY, corrupt, invalid, of_code, reading, writing};
 
 /// Maximum number of statements of one command. A server states its own limit, which is never lower.
 const STATEMENTS: usize = 1000;
@@ -40,13 +41,20 @@ pub(crate) struct Database {
 }
 
 /// One collection.
-pub(crate) type Documents = Collection<Document>;
+pub(crate) type Documents = Collection<RawDocumentBuf>;
 
 /// A write that is made only if the document still has a version; 0 if there is none yet.
 pub(crate) struct Guarded {
-    pub(crate) id: Bson,
-    pub(crate) version: i64,
-    pub(crate) document: Document,
+    id: Bson,
+    version: i64,
+    document: RawDocumentBuf,
+}
+
+impl Guarded {
+    /// The write of this document under this id, in place of the version.
+    pub(crate) fn new(id: impl Into<Bson>, version: i64, document: &impl Serialize) -> Result<Self> {
+        Ok(Self { id: id.into(), version, document: encode(document)? })
+    }
 }
 
 impl Database {
@@ -121,64 +129,77 @@ impl Database {
         }
     }
 
-    /// Writes documents that still have their versions, in few commands. Returns for each whether it was written. None of
-    /// them is ever deleted: a document that has another version makes its upsert a duplicate, and that names the statement.
+    /// Writes documents that still have their versions, in few commands. Returns for each whether it was written. New ones are
+    /// inserted. Of the others none is ever deleted: a document that has another version makes its upsert a duplicate, and that
+    /// names the statement.
     pub(crate) async fn put_all(&self, into: &Documents, writes: Vec<Guarded>) -> Result<Vec<bool>> {
         if writes.len() <= 1 {
             let Some(write) = writes.into_iter().next() else { return Ok(Vec::new()) };
             return Ok(vec![self.put(into, write).await?]);
         }
         let mut written = vec![true; writes.len()];
-        let updates = writes.into_iter().map(|Guarded { id, version, document }| {
-            doc! { "q": { "_id": id, "version": version }, "u": document, "upsert": true }
-        });
-        for late in self.statements(into, "update", "updates", updates.collect()).await? {
-            written[late] = false;
+        let (mut new, mut new_places) = (Vec::new(), Vec::new());
+        let (mut updates, mut update_places) = (Vec::new(), Vec::new());
+        for (place, Guarded { id, version, document }) in writes.into_iter().enumerate() {
+            if version == 0 {
+                new.push(document);
+                new_places.push(place);
+            } else {
+                let filter = encode(&doc! { "_id": id, "version": version })?;
+                updates.push(rawdoc! { "q": filter, "u": document, "upsert": true });
+                update_places.push(place);
+            }
+        }
+        for late in self.insert_all(into, &new).await? {
+            written[new_places[late]] = false;
+        }
+        for late in self.update_all(into, &updates).await? {
+            written[update_places[late]] = false;
         }
         Ok(written)
     }
 
-    /// Runs update statements with upserts. Returns those that were refused as duplicates.
-    pub(crate) async fn upsert_all(&self, into: &Documents, updates: Vec<Document>) -> Result<Vec<usize>> {
-        self.statements(into, "update", "updates", updates).await
+    /// Runs update statements. Returns those whose upserts were refused as duplicates.
+    pub(crate) async fn update_all(
+        &self,
+        of: &Documents,
+        updates: &[RawDocumentBuf],
+    ) -> Result<Vec<usize>> {
+        self.statements(of, cstr!("update"), cstr!("updates"), updates).await
     }
 
     /// Inserts documents. Returns those that were there.
-    pub(crate) async fn insert_all(&self, into: &Documents, documents: Vec<Document>) -> Result<Vec<usize>> {
-        self.statements(into, "insert", "documents", documents).await
+    pub(crate) async fn insert_all(
+        &self,
+        into: &Documents,
+        documents: &[RawDocumentBuf],
+    ) -> Result<Vec<usize>> {
+        self.statements(into, cstr!("insert"), cstr!("documents"), documents).await
     }
 
     /// Runs the statements of one kind, each for itself. Returns those that were refused as duplicates.
     async fn statements(
         &self,
         into: &Documents,
-        command: &str,
-        field: &str,
-        statements: Vec<Document>,
+        command: &CStr,
+        field: &CStr,
+        statements: &[RawDocumentBuf],
     ) -> Result<Vec<usize>> {
         let mut duplicates = Vec::new();
         let mut first = 0;
-        let mut rest = statements.into_iter().peekable();
-        while rest.peek().is_some() {
-            let (mut batch, mut bytes) = (Vec::new(), 0);
-            while let Some(next) = rest.peek() {
-                bytes += size_of_document(next);
-                if !batch.is_empty() && (bytes > COMMAND_BYTES || batch.len() == STATEMENTS) {
-                    break;
-                }
-                batch.extend(rest.next().map(Bson::Document));
-            }
-            let asked = batch.len();
+        while first < statements.len() {
+            let asked = first_batch(&statements[first..]);
             let allowed = self.gate(asked);
-            batch.truncate(allowed);
             if allowed > 0 {
                 let Namespace { coll, .. } = into.namespace();
-                let mut run = Document::new();
-                run.insert(command, coll);
-                run.insert(field, batch);
-                run.insert("ordered", false);
-                run.insert("writeConcern", doc! { "w": "majority" });
-                let answer = self.database.run_command(run).await.map_err(writing)?;
+                let mut batch = RawArrayBuf::new();
+                statements[first..first + allowed].iter().for_each(|statement| batch.push(statement));
+                let mut run = RawDocumentBuf::new();
+                run.append(command, coll.as_str());
+                run.append(field, batch);
+                run.append(cstr!("ordered"), false);
+                run.append(cstr!("writeConcern"), rawdoc! { "w": "majority" });
+                let answer = self.database.run_raw_command(run).await.map_err(writing)?;
                 duplicates.extend(refused(&answer)?.into_iter().map(|index| first + index));
             }
             if allowed < asked {
@@ -225,6 +246,16 @@ impl Database {
     }
 }
 
+/// How many of these statements one command takes.
+fn first_batch(statements: &[RawDocumentBuf]) -> usize {
+    let mut bytes = 0;
+    let fits = |statement: &&RawDocumentBuf| {
+        bytes += statement.as_bytes().len();
+        bytes <= COMMAND_BYTES
+    };
+    statements.iter().take(STATEMENTS).take_while(fits).count().max(1)
+}
+
 /// The document with this id.
 pub(crate) async fn get<T: DeserializeOwned>(from: &Documents, id: impl Into<Bson>) -> Result<Option<T>> {
     let found = from.find_one(doc! { "_id": id.into() }).await.map_err(reading)?;
@@ -250,7 +281,7 @@ pub(crate) async fn list<T: DeserializeOwned>(
 ) -> Result<Vec<T>> {
     let limit = i64::try_from(limit.max(1)).unwrap_or(i64::MAX);
     let found = from.find(filter).sort(sort).limit(limit).await.map_err(reading)?;
-    let found: Vec<Document> = found.try_collect().await.map_err(reading)?;
+    let found: Vec<RawDocumentBuf> = found.try_collect().await.map_err(reading)?;
     found.into_iter().map(decode).collect()
 }
 
@@ -262,13 +293,19 @@ pub(crate) async fn project<T: DeserializeOwned>(
     sort: Document,
 ) -> Result<Vec<T>> {
     let found = from.find(filter).projection(fields).sort(sort).await.map_err(reading)?;
-    let found: Vec<Document> = found.try_collect().await.map_err(reading)?;
+    let found: Vec<RawDocumentBuf> = found.try_collect().await.map_err(reading)?;
     found.into_iter().map(decode).collect()
 }
 
 /// A document as a value.
-pub(crate) fn decode<T: DeserializeOwned>(document: Document) -> Result<T> {
-    bson::deserialize_from_document(document).map_err(|error| corrupt(format!("failed to decode: {error}")))
+pub(crate) fn decode<T: DeserializeOwned>(document: RawDocumentBuf) -> Result<T> {
+    bson::deserialize_from_slice(document.as_bytes())
+        .map_err(|error| corrupt(format!("failed to decode: {error}")))
+}
+
+/// A value as a document.
+pub(crate) fn encode(value: &impl Serialize) -> Result<RawDocumentBuf> {
+    bson::serialize_to_raw_document_buf(value).map_err(|error| invalid(error.to_string()))
 }
 
 fn interrupted() -> StoreError {

@@ -5,22 +5,50 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bson::{Document, doc};
+use bson::{Document, RawDocumentBuf, doc, rawdoc};
 use lazaret_core::store::{GroupId, Result};
 use serde::Deserialize;
 
-use crate::commit::next_version;
-use crate::database::{Guarded, project};
+use crate::database::{Guarded, encode, project};
 use crate::documents::group::{Decision, GroupDoc, Pending};
 use crate::documents::left::{Left, LineDoc, OutcomeDoc};
 use crate::documents::sequence::SequenceDoc;
 use crate::store::MongoStore;
-use crate::values::int;
+
+/// Maximum number of sequences that one statement finishes.
+const IDS: usize = 1000;
+
+/// Sequences that one statement finishes.
+struct Alike {
+    version: i64,
+    /// Number of revisions that they need: 0 if they were not opened.
+    places: u64,
+    ids: Vec<String>,
+}
+
+/// Sorts sequences by what finishes them: their version, and whether they were opened. Two that have the same place, of different
+/// decisions, need different revisions.
+fn alike(docs: Vec<SequenceDoc>) -> Vec<Alike> {
+    let mut sets: BTreeMap<(i64, Option<usize>), Alike> = BTreeMap::new();
+    let mut taken: BTreeMap<(i64, u64), usize> = BTreeMap::new();
+    for doc in docs {
+        let (version, place) = (doc.version, doc.opened_as());
+        let round = place.map(|place| {
+            let taken = taken.entry((version, place)).or_default();
+            *taken += 1;
+            *taken
+        });
+        let set = sets.entry((version, round)).or_insert(Alike { version, places: 0, ids: Vec::new() });
+        set.places = set.places.max(place.map_or(0, |place| place + 1));
+        set.ids.push(doc.id);
+    }
+    sets.into_values().collect()
+}
 
 impl MongoStore {
     /// Does what is left to do in documents of sequences, and takes it out of them.
     pub(crate) async fn carry_out(&self, mut docs: Vec<SequenceDoc>) -> Result<()> {
-        let (mut letters, mut claims): (Vec<(Document, bool)>, Vec<String>) = (Vec::new(), Vec::new());
+        let (mut letters, mut claims): (Vec<(RawDocumentBuf, bool)>, Vec<String>) = (Vec::new(), Vec::new());
         let mut groups: BTreeMap<GroupId, Vec<Decision>> = BTreeMap::new();
         let mut lines: Vec<(String, LineDoc)> = Vec::new();
         let mut outcomes: Vec<OutcomeDoc> = Vec::new();
@@ -65,46 +93,48 @@ impl MongoStore {
     /// Takes what was done out of the documents. Sequences that were opened get a revision now, after they are open: who has seen
     /// a revision has seen all sequences with an earlier one, or finishes them.
     async fn clear_left(&self, docs: Vec<SequenceDoc>) -> Result<()> {
-        let opened = docs.iter().filter(|doc| doc.opened).count() as u64;
+        let sets = alike(docs);
+        let opened = sets.iter().map(|set| set.places).sum();
         let mut revision = match opened {
             0 => 0,
             opened => self.db().count_up("revision", opened).await? - opened,
         };
-        let mut writes: Vec<Guarded> = Vec::with_capacity(docs.len());
-        for mut doc in docs {
-            if doc.opened {
-                revision += 1;
-                doc.revision = Some(int(revision));
+        let mut updates = Vec::with_capacity(sets.len());
+        for Alike { version, places, ids } in sets {
+            let done = doc! { "version": version + 1, "opened": false, "unfinished": false };
+            let mut update = doc! { "$set": done, "$unset": { "left": "" } };
+            if places > 0 {
+                update.insert("$inc", doc! { "revision": SequenceDoc::to_revision(revision + 1) });
             }
-            (doc.opened, doc.unfinished) = (false, false);
-            writes.push(next_version(&mut doc)?);
+            revision += places;
+            // One that is late has another version: it was finished by another call.
+            for ids in ids.chunks(IDS) {
+                let filter = doc! { "_id": { "$in": ids }, "version": version };
+                updates.push(rawdoc! { "q": encode(&filter)?, "u": encode(&update)?, "multi": true });
+            }
         }
-        // One that is late was finished by another call.
-        self.db().put_all(&self.db().sequences, writes).await.map(drop)
+        self.db().update_all(&self.db().sequences, &updates).await.map(drop)
     }
 
     /// Writes letters, each unless a later decision about it was written before.
-    async fn write_letters(&self, letters: Vec<(Document, bool)>) -> Result<()> {
-        let (new, mut known): (Vec<_>, Vec<_>) = letters.into_iter().partition(|(_, new)| *new);
-        if let [_, ..] = new.as_slice() {
-            let documents: Vec<Document> = new.into_iter().map(|(document, _)| document).collect();
-            // One that is there was written by another call, or an earlier attempt of this one.
-            for late in self.db().insert_all(&self.db().letters, documents.clone()).await? {
-                known.push((documents[late].clone(), false));
-            }
+    async fn write_letters(&self, letters: Vec<(RawDocumentBuf, bool)>) -> Result<()> {
+        let (mut new, mut known) = (Vec::new(), Vec::new());
+        for (document, is_new) in letters {
+            if is_new { new.push(document) } else { known.push(document) }
         }
-        let updates = known.into_iter().map(|(document, _)| {
+        // One that is there was written by another call, or an earlier attempt of this one.
+        for late in self.db().insert_all(&self.db().letters, &new).await? {
+            known.push(new[late].clone());
+        }
+        let mut updates = Vec::with_capacity(known.len());
+        for document in known {
             let kept = document.get_document("lazaret");
             let decided = kept.and_then(|kept| kept.get_i64("decided")).unwrap_or_default();
-            let id = document.get("_id").cloned();
-            doc! { "q": { "_id": id, "lazaret.decided": { "$lt": decided } }, "u": document, "upsert": true }
-        });
-        let updates: Vec<Document> = updates.collect();
-        if updates.is_empty() {
-            Ok(())
-        } else {
-            self.db().upsert_all(&self.db().letters, updates).await.map(drop)
+            let id = document.get_str("_id").unwrap_or_default();
+            let filter = rawdoc! { "_id": id, "lazaret.decided": { "$lt": decided } };
+            updates.push(rawdoc! { "q": filter, "u": document, "upsert": true });
         }
+        self.db().update_all(&self.db().letters, &updates).await.map(drop)
     }
 
     /// Counts decisions in their groups, each once.
@@ -129,7 +159,7 @@ impl MongoStore {
                 }
                 let version = doc.version;
                 doc.version += 1;
-                writes.push(Guarded { id: doc.id.as_str().into(), version, document: doc.encode()? });
+                writes.push(Guarded::new(doc.id.as_str(), version, &doc)?);
                 counted.push((id, decisions));
             }
             let written = self.db().put_all(&self.db().groups, writes).await?;

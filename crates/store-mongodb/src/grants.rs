@@ -13,7 +13,6 @@ use lazaret_core::{Partition, QueueName, SequenceId};
 use serde::{Deserialize, Serialize};
 
 use crate::database::{Guarded, get, project};
-use crate::error::invalid;
 use crate::store::MongoStore;
 use crate::values::{int, uint};
 
@@ -49,8 +48,7 @@ impl GrantDoc {
 
     fn write(&self) -> Result<Guarded> {
         let next = Self { version: self.version + 1, ..self.clone() };
-        let document = bson::serialize_to_document(&next).map_err(|error| invalid(error.to_string()))?;
-        Ok(Guarded { id: self.id.as_str().into(), version: self.version, document })
+        Guarded::new(self.id.as_str(), self.version, &next)
     }
 }
 

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Document, doc};
+use futures_util::future;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::rules::{
     self, Entry, FIRST_INDEX, GrantRow, HandOffRequest, HandOffView, INDEX_STEP, LaterLetter, LetterView,
@@ -158,19 +159,27 @@ impl MongoStore {
             let granted = item.grant.as_ref().map(|grant| grant.partition.clone());
             granted.into_iter().chain([item.letter.message.partition()])
         });
-        let grants = self.grants(queue, partitions.collect()).await?;
         let sequences: BTreeSet<SequenceId> = items().map(|item| item.letter.sequence.clone()).collect();
-        let docs = self.finished(queue, &sequences).await?;
         let ids: Vec<String> = items().map(|item| item.letter.id.to_string()).collect();
         let known = doc! { "_id": { "$in": ids }, "lazaret.queue": queue.as_str() };
-        let held: Vec<StateDoc> =
-            project(&self.db().letters, known, doc! { "lazaret.state": 1 }, Document::new()).await?;
+        let views = async {
+            let docs = self.finished(queue, &sequences).await?;
+            // Behind the sequences: a letter that is decided later makes this decision late.
+            let held: Vec<StateDoc> =
+                project(&self.db().letters, known, doc! { "lazaret.state": 1 }, Document::new()).await?;
+            Ok((docs, held))
+        };
+        let (grants, paused, (docs, held)) = future::try_join3(
+            self.grants(queue, partitions.collect()),
+            self.paused_sequences(queue),
+            views,
+        )
+        .await?;
         let opens = limits.max_sequences.filter(|_| docs.values().any(|doc| !doc.open));
         let sequences = match opens {
             Some(max) => self.count_open(queue, max).await?,
             None => 0,
         };
-        let paused = self.paused_sequences(queue).await?;
         let letters = batch.len() as u64;
         // Behind the views: a letter that is appended has a larger index than all that are there.
         let next_number = self.db().count_up("letters", letters).await? - letters + 1;
@@ -384,7 +393,7 @@ impl MongoStore {
         let mut late = self.not_current(&unchanged).await?;
         let (mut docs, mut chunks, mut writes) = (Vec::new(), Vec::new(), Vec::new());
         for view in changed {
-            let (mut doc, more) = view.into_write();
+            let (mut doc, more) = view.into_write(docs.len());
             chunks.extend(more);
             writes.push(next_version(&mut doc)?);
             docs.push(doc);
@@ -392,7 +401,7 @@ impl MongoStore {
         if docs.is_empty() {
             return Ok(late);
         }
-        self.db().insert_all(&self.db().chunks, chunks).await?;
+        self.db().insert_all(&self.db().chunks, &chunks).await?;
         let written = self.db().put_all(&self.db().sequences, writes).await?;
         let mut unfinished = Vec::new();
         for (doc, written) in docs.into_iter().zip(written) {

@@ -10,8 +10,8 @@ use lazaret_core::store::{Expect, KeyValue, Reading, Result, Versioned, Written}
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::database::get;
-use crate::error::{DUPLICATE_KEY, invalid, writing};
+use crate::database::{encode, get};
+use crate::error::{DUPLICATE_KEY, writing};
 use crate::store::MongoStore;
 use crate::values::{date, nanos, time, uint};
 
@@ -96,7 +96,7 @@ impl KeyValue for MongoStore {
                 expires: expires.map(nanos),
                 expired_at: expires.filter(|_| self.has_server_clock()).map(date),
             };
-            let document = bson::serialize_to_document(&doc).map_err(|error| invalid(error.to_string()))?;
+            let document = encode(&doc)?;
             self.db().pass()?;
             let written = match filter {
                 Some(filter) => {

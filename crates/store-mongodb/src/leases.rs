@@ -306,9 +306,9 @@ impl MongoStore {
     }
 }
 
-async fn collect(find: mongodb::action::Find<'_, Document>) -> Result<Vec<SequenceDoc>> {
+async fn collect(find: mongodb::action::Find<'_, bson::RawDocumentBuf>) -> Result<Vec<SequenceDoc>> {
     use futures_util::TryStreamExt;
-    let docs: Vec<Document> =
+    let docs: Vec<bson::RawDocumentBuf> =
         find.await.map_err(crate::error::reading)?.try_collect().await.map_err(crate::error::reading)?;
     docs.into_iter().map(crate::database::decode).collect()
 }

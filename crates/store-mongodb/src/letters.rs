@@ -1,6 +1,6 @@
 //! Letters, read by id or in the order of their sequence.
 
-use bson::{Document, doc};
+use bson::{Document, RawDocumentBuf, doc};
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::Result;
 use lazaret_core::store::rules::{self, LetterLookup};
@@ -167,7 +167,7 @@ impl MongoStore {
     async fn joined<T: DeserializeOwned>(&self, stored: Option<&ChunksRef>) -> Result<Option<T>> {
         let Some(stored) = stored else { return Ok(None) };
         let filter = doc! { "claim": &stored.claim };
-        let chunks: Vec<Document> =
+        let chunks: Vec<RawDocumentBuf> =
             project(&self.db().chunks, filter, Document::new(), doc! { "number": 1 }).await?;
         join(stored, &chunks).map(Some)
     }

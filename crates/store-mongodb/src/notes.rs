@@ -1,11 +1,11 @@
 //! Attempt notes: the attempts of messages that wait in memory.
 
-use bson::{Document, doc};
+use bson::{Document, doc, rawdoc};
 use lazaret_core::store::{AttemptNote, Result};
 use lazaret_core::{Failure, MessageId, Partition, QueueName, StreamName};
 use serde::{Deserialize, Serialize};
 
-use crate::database::project;
+use crate::database::{encode, project};
 use crate::error::invalid;
 use crate::store::MongoStore;
 use crate::values::{int, nanos, time, uint};
@@ -72,10 +72,9 @@ impl MongoStore {
         for note in notes {
             let doc = NoteDoc::new(queue, note)?;
             let filter = doc! { "_id": &doc.id, "attempts": { "$lte": doc.attempts } };
-            let document = bson::serialize_to_document(&doc).map_err(|error| invalid(error.to_string()))?;
-            updates.push(doc! { "q": filter, "u": document, "upsert": true });
+            updates.push(rawdoc! { "q": encode(&filter)?, "u": encode(&doc)?, "upsert": true });
         }
-        self.db().upsert_all(&self.db().notes, updates).await.map(drop)
+        self.db().update_all(&self.db().notes, &updates).await.map(drop)
     }
 
     pub(crate) async fn read_notes(

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::database::{Guarded, get, project};
 use crate::documents::left::Left;
-use crate::error::{invalid, maybe_done};
+use crate::error::maybe_done;
 use crate::store::MongoStore;
 
 /// The pauses of a consumer, and the lines of the audit that are left to be written.
@@ -89,8 +89,7 @@ impl MongoStore {
     async fn put_pauses(&self, doc: &mut PausesDoc) -> Result<bool> {
         let version = doc.version;
         doc.version += 1;
-        let document = bson::serialize_to_document(doc).map_err(|error| invalid(error.to_string()))?;
-        let write = Guarded { id: doc.consumer.as_str().into(), version, document };
+        let write = Guarded::new(doc.consumer.as_str(), version, doc)?;
         self.db().put(&self.db().pauses, write).await
     }
 

@@ -1,7 +1,6 @@
 //! Numbers and times as BSON has them.
 
 use bson::DateTime;
-use bson::{Bson, Document};
 use jiff::Timestamp;
 
 /// A number in BSON. Larger ones saturate; offsets are checked before.
@@ -30,22 +29,6 @@ pub(crate) fn date(time: Timestamp) -> DateTime {
     DateTime::from_millis(time.as_millisecond())
 }
 
-/// The approximate size of a value in BSON, in bytes.
-pub(crate) fn size_of(value: &Bson) -> usize {
-    match value {
-        Bson::String(text) => text.len() + 6,
-        Bson::Binary(binary) => binary.bytes.len() + 6,
-        Bson::Document(document) => size_of_document(document),
-        Bson::Array(values) => values.iter().map(|value| size_of(value) + 6).sum::<usize>() + 6,
-        _ => 16,
-    }
-}
-
-/// The approximate size of a document, in bytes.
-pub(crate) fn size_of_document(document: &Document) -> usize {
-    document.iter().map(|(name, value)| name.len() + 2 + size_of(value)).sum::<usize>() + 6
-}
-
 /// A value as its text.
 pub(crate) mod text {
     use std::fmt::Display;
@@ -69,8 +52,6 @@ pub(crate) mod text {
 
 #[cfg(test)]
 mod tests {
-    use bson::doc;
-
     use super::*;
 
     #[test]
@@ -80,12 +61,5 @@ mod tests {
         }
         assert_eq!(nanos(Timestamp::MAX), i64::MAX);
         assert_eq!(nanos(Timestamp::MIN), i64::MIN);
-    }
-
-    #[test]
-    fn the_size_of_a_document_is_about_right() {
-        let document = doc! { "a": "text", "b": { "c": [1, 2, 3] }, "d": 7_i64 };
-        let exact = document.to_vec().unwrap().len();
-        assert!((exact / 2..exact * 3).contains(&size_of_document(&document)));
     }
 }

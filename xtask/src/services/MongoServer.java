@@ -1,4 +1,9 @@
+import de.bwaldvogel.mongo.backend.CursorRegistry;
+import de.bwaldvogel.mongo.backend.Index;
+import de.bwaldvogel.mongo.backend.IndexKey;
 import de.bwaldvogel.mongo.backend.memory.MemoryBackend;
+import de.bwaldvogel.mongo.backend.memory.MemoryDatabase;
+import de.bwaldvogel.mongo.backend.memory.index.MemoryUniqueIndex;
 import de.bwaldvogel.mongo.bson.Document;
 import de.bwaldvogel.mongo.wire.message.MongoMessage;
 
@@ -15,6 +20,11 @@ public class MongoServer {
         int port = Integer.parseInt(arguments[0]);
         String address = "127.0.0.1:" + port;
         MemoryBackend backend = new MemoryBackend() {
+            @Override
+            public MemoryDatabase openOrCreateDatabase(String name) {
+                return new IndexedDatabase(name, getCursorRegistry());
+            }
+
             @Override
             public Document handleMessage(MongoMessage message) {
                 Document request = message.getDocument();
@@ -58,5 +68,43 @@ public class MongoServer {
         response.put("hosts", java.util.List.of(address));
         response.put("me", address);
         return response;
+    }
+
+    /** A database whose collections find documents by their `_id`, whatever else a query asks for. */
+    private static class IndexedDatabase extends MemoryDatabase {
+        IndexedDatabase(String name, CursorRegistry cursors) {
+            super(name, cursors);
+        }
+
+        @Override
+        protected Index<Integer> openOrCreateUniqueIndex(
+                String collection, String name, java.util.List<IndexKey> keys, boolean sparse) {
+            boolean isOfIds = keys.size() == 1 && keys.get(0).getKey().equals("_id");
+            return isOfIds ? new IdIndex(name, keys, sparse) : super.openOrCreateUniqueIndex(collection, name, keys, sparse);
+        }
+    }
+
+    /**
+     * The index on `_id`. The server uses it only for queries of `_id` alone, and reads the whole collection for `_id` and a version.
+     * What the index finds is matched with the whole query afterwards.
+     */
+    private static class IdIndex extends MemoryUniqueIndex {
+        IdIndex(String name, java.util.List<IndexKey> keys, boolean sparse) {
+            super(name, keys, sparse);
+        }
+
+        @Override
+        public synchronized boolean canHandle(Document query) {
+            return query.containsKey("_id") && super.canHandle(id(query));
+        }
+
+        @Override
+        public synchronized Iterable<Integer> getPositions(Document query) {
+            return super.getPositions(id(query));
+        }
+
+        private static Document id(Document query) {
+            return new Document("_id", query.get("_id"));
+        }
     }
 }

@@ -2,15 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bson::Document;
 use lazaret_core::letter::LetterState;
 use lazaret_core::store::rules::{Blocked, GroupRow, LatestFailure};
-use lazaret_core::store::{GroupId, Result, Trend};
+use lazaret_core::store::{GroupId, Trend};
 use lazaret_core::{Fingerprint, QueueName, Reason};
 use serde::{Deserialize, Serialize};
 
 use super::left::CountDoc;
-use crate::error::invalid;
 use crate::values::{int, nanos, time, uint};
 
 /// A group, and which decisions it has counted that are not carried out to the end: their sequences still hold them.
@@ -70,10 +68,6 @@ impl GroupDoc {
 
     pub(crate) fn group_id(&self) -> GroupId {
         GroupId { queue: self.queue.clone(), fingerprint: self.fingerprint }
-    }
-
-    pub(crate) fn encode(&self) -> Result<Document> {
-        bson::serialize_to_document(self).map_err(|error| invalid(error.to_string()))
     }
 
     /// The sequences whose decisions it remembers.
@@ -192,7 +186,7 @@ mod tests {
         assert!(!doc.count(&[decision(group, 3)], &Pending::new()), "another call has finished it");
         assert!(!doc.count(&[decision(group, 3)], &pending("s", 4)), "a late one");
         assert!(doc.count(&[decision(group, 4)], &pending("s", 4)));
-        let back: GroupDoc = bson::deserialize_from_document(doc.encode().unwrap()).unwrap();
+        let back: GroupDoc = bson::deserialize_from_slice(&bson::serialize_to_vec(&doc).unwrap()).unwrap();
         let row = back.row.as_ref().unwrap().to_row();
         assert_eq!((back.open, row.by_state[LetterState::Dead as usize], row.sequences), (2, 2, 2));
     }

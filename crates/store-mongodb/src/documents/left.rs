@@ -1,6 +1,6 @@
 //! What is left to do after a decision, as the deciding document keeps it. Doing it twice changes nothing.
 
-use bson::Document;
+use bson::RawDocumentBuf;
 use lazaret_core::letter::{LetterId, LetterState};
 use lazaret_core::store::rules::{AuditLine, CountChange, Failed};
 use lazaret_core::store::{Actor, OperationId, Outcome};
@@ -14,7 +14,7 @@ use crate::values::{int, nanos, uint};
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Left {
     /// Write this letter, in its new form. `new` if no letter has its id yet.
-    Letter { document: Document, new: bool },
+    Letter { document: RawDocumentBuf, new: bool },
     /// Delete the chunks of a letter that its new form does not refer to.
     Chunks(String),
     /// Count letters and the sequence in their groups, all changes of one decision at once.
@@ -25,6 +25,31 @@ pub(crate) enum Left {
     Outcome(OutcomeDoc),
     /// Write the outcome of the letters of a plan that have none: those in a range of ordinals, except some.
     Items { from: i64, to: i64, except: Vec<String>, outcome: Outcome },
+}
+
+/// What is left to do as one binary value. A letter is written twice, once here: a server copies these bytes and does not look into
+/// them.
+pub(crate) mod packed {
+    use bson::Binary;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+
+    use super::Left;
+
+    #[derive(Serialize, Deserialize)]
+    struct Packed<T> {
+        left: T,
+    }
+
+    pub(crate) fn serialize<S: Serializer>(left: &[Left], serializer: S) -> Result<S::Ok, S::Error> {
+        let bytes = bson::serialize_to_vec(&Packed { left }).map_err(ser::Error::custom)?;
+        serializer.serialize_bytes(&bytes)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Left>, D::Error> {
+        let Binary { bytes, .. } = Binary::deserialize(deserializer)?;
+        let packed: Packed<Vec<Left>> = bson::deserialize_from_slice(&bytes).map_err(de::Error::custom)?;
+        Ok(packed.left)
+    }
 }
 
 /// A line of the audit, with its time.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use bson::{Bson, Document};
+use bson::raw::RawBinaryRef;
+use bson::spec::BinarySubtype;
+use bson::{RawDocumentBuf, cstr, rawdoc};
 use lazaret_core::failure::Failure;
 use lazaret_core::letter::{AttemptRecord, Edit, Letter, LetterId, LetterState};
 use lazaret_core::store::rules::LetterView;
@@ -11,9 +13,10 @@ use lazaret_core::{Fingerprint, Message, QueueName, SequenceId, StreamName, Time
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::readable;
+use super::readable::Readable;
+use crate::database::encode;
 use crate::error::{corrupt, invalid};
-use crate::values::{int, nanos, size_of, time, uint};
+use crate::values::{int, nanos, time, uint};
 
 /// A part of a letter above this size is kept in chunks, and the letter refers to them.
 pub(crate) const INLINE_BYTES: usize = 1 << 20;
@@ -65,7 +68,7 @@ pub(crate) struct Kept {
     replay_attempts: u32,
     poison: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) message: Option<Message>,
+    pub(crate) message: Option<Arc<Message>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) message_chunks: Option<ChunksRef>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -112,9 +115,19 @@ pub(crate) struct Held {
 
 /// A letter to be written, with the chunks that it refers to, and those that it does not refer to any more.
 pub(crate) struct Encoded {
-    pub(crate) document: Document,
-    pub(crate) chunks: Vec<Document>,
+    pub(crate) document: RawDocumentBuf,
+    pub(crate) chunks: Vec<RawDocumentBuf>,
     pub(crate) dropped: Vec<String>,
+}
+
+/// The document of a letter as it is written.
+#[derive(Serialize)]
+struct Written<'a> {
+    #[serde(rename = "_id", with = "crate::values::text")]
+    id: LetterId,
+    #[serde(flatten)]
+    readable: &'a Readable<'a>,
+    lazaret: &'a Kept,
 }
 
 impl Held {
@@ -128,7 +141,7 @@ impl Held {
         let LetterDoc { id, lazaret: kept } = doc;
         let missing = |what| corrupt(format!("letter {id} has no {what}"));
         let number = uint(kept.number.ok_or_else(|| missing("number"))?);
-        let message = Arc::new(kept.message.or(message).ok_or_else(|| missing("message"))?);
+        let message = kept.message.or(message.map(Arc::new)).ok_or_else(|| missing("message"))?;
         let details = kept.details.or(details).ok_or_else(|| missing("details"))?;
         let stored_message = kept.message_chunks.map(|chunks| (message.clone(), chunks));
         let letter = Letter {
@@ -177,20 +190,22 @@ impl Held {
                 if message_size(&letter.message) > INLINE_BYTES {
                     kept.message_chunks = Some(split(letter.id, &*letter.message, &mut chunks)?);
                 } else {
-                    kept.message = Some((*letter.message).clone());
+                    kept.message = Some(letter.message.clone());
                 }
             }
         }
-        let details = Details::of(letter);
-        let encoded = bson::serialize_to_bson(&details).map_err(|error| invalid(error.to_string()))?;
-        if size_of(&encoded) > INLINE_BYTES {
-            kept.details_chunks = Some(split(letter.id, &details, &mut chunks)?);
-        } else {
-            kept.details = Some(details);
+        kept.details = Some(Details::of(letter));
+        let readable = Readable::of(letter);
+        let mut document = encode(&Written { id: letter.id, readable: &readable, lazaret: &kept })?;
+        // The details are measured only if they can be too large.
+        if document.as_bytes().len() > INLINE_BYTES
+            && let Some(details) = &kept.details
+            && encode(details)?.as_bytes().len() > INLINE_BYTES
+        {
+            kept.details_chunks = Some(split(letter.id, details, &mut chunks)?);
+            kept.details = None;
+            document = encode(&Written { id: letter.id, readable: &readable, lazaret: &kept })?;
         }
-        let mut document = readable::fields(letter);
-        document.insert("_id", letter.id.to_string());
-        document.insert("lazaret", encode_kept(&kept)?);
         let dropped = dropped.into_iter().map(|chunks| chunks.claim).collect();
         Ok(Encoded { document, chunks, dropped })
     }
@@ -200,10 +215,8 @@ impl Held {
         let mut kept =
             Kept { number: None, group: None, expires: None, closed: None, ..self.kept(decided, now)? };
         (kept.first_failed, kept.last_failed, kept.due) = (None, None, None);
-        let mut document = Document::new();
-        document.insert("_id", self.letter.id.to_string());
-        document.insert("status", "PURGED");
-        document.insert("lazaret", encode_kept(&kept)?);
+        let id = self.letter.id.to_string();
+        let document = rawdoc! { "_id": id, "status": "PURGED", "lazaret": encode(&kept)? };
         let message = self.stored_message.iter().map(|(_, chunks)| chunks.claim.clone());
         let dropped = message.chain(self.stored_details.iter().map(|chunks| chunks.claim.clone()));
         Ok(Encoded { document, chunks: Vec::new(), dropped: dropped.collect() })
@@ -286,10 +299,6 @@ impl Details {
     }
 }
 
-fn encode_kept(kept: &Kept) -> Result<Bson> {
-    bson::serialize_to_bson(kept).map_err(|error| invalid(error.to_string()))
-}
-
 /// About the size of a message, in bytes.
 pub(crate) fn message_size(message: &Message) -> usize {
     let key = message.key.as_ref().map_or(0, bytes::Bytes::len);
@@ -300,30 +309,30 @@ pub(crate) fn message_size(message: &Message) -> usize {
 }
 
 /// The chunks of a part of a letter, which are written before the letter refers to them.
-fn split<T: Serialize>(letter: LetterId, part: &T, chunks: &mut Vec<Document>) -> Result<ChunksRef> {
+fn split<T: Serialize>(letter: LetterId, part: &T, chunks: &mut Vec<RawDocumentBuf>) -> Result<ChunksRef> {
     let bytes = bson::serialize_to_vec(part).map_err(|error| invalid(error.to_string()))?;
     let claim = Uuid::new_v4().to_string();
     let before = chunks.len();
     for (number, data) in (0_i64..).zip(bytes.chunks(CHUNK_BYTES)) {
-        let subtype = bson::spec::BinarySubtype::Generic;
-        chunks.push(bson::doc! {
+        let mut chunk = rawdoc! {
             "_id": format!("{claim}:{number}"),
-            "claim": &claim,
+            "claim": claim.as_str(),
             "letter": letter.to_string(),
             "number": number,
-            "data": bson::Binary { subtype, bytes: data.to_vec() },
-        });
+        };
+        chunk.append(cstr!("data"), RawBinaryRef { subtype: BinarySubtype::Generic, bytes: data });
+        chunks.push(chunk);
     }
     let count = int((chunks.len() - before) as u64);
     Ok(ChunksRef { claim, chunks: count, bytes: int(bytes.len() as u64) })
 }
 
 /// A part of a letter from its chunks, in order.
-pub(crate) fn join<T: serde::de::DeserializeOwned>(stored: &ChunksRef, chunks: &[Document]) -> Result<T> {
+pub(crate) fn join<T: serde::de::DeserializeOwned>(stored: &ChunksRef, chunks: &[RawDocumentBuf]) -> Result<T> {
     let mut bytes = Vec::with_capacity(usize::try_from(stored.bytes).unwrap_or_default());
     for chunk in chunks {
-        let data = chunk.get_binary_generic("data").map_err(|_| corrupt("a chunk has no data"))?;
-        bytes.extend_from_slice(data);
+        let data = chunk.get_binary("data").map_err(|_| corrupt("a chunk has no data"))?;
+        bytes.extend_from_slice(data.bytes);
     }
     if int(chunks.len() as u64) != stored.chunks || int(bytes.len() as u64) != stored.bytes {
         return Err(corrupt(format!("chunks of {} are missing", stored.claim)));
@@ -333,6 +342,7 @@ pub(crate) fn join<T: serde::de::DeserializeOwned>(stored: &ChunksRef, chunks: &
 
 #[cfg(test)]
 mod tests {
+    use bson::Document;
     use lazaret_core::letter::AttemptKind;
     use lazaret_core::message::{Operation, Position};
     use lazaret_core::{Letter, Reason};
@@ -370,10 +380,9 @@ mod tests {
     }
 
     fn loaded(encoded: &Encoded) -> Held {
-        let bytes = encoded.document.to_vec().unwrap();
-        let doc: LetterDoc = bson::deserialize_from_slice(&bytes).unwrap();
+        let doc: LetterDoc = bson::deserialize_from_slice(encoded.document.as_bytes()).unwrap();
         let chunks = |stored: &ChunksRef| {
-            let of = |chunk: &&Document| chunk.get_str("claim").unwrap() == stored.claim;
+            let of = |chunk: &&RawDocumentBuf| chunk.get_str("claim").unwrap() == stored.claim;
             encoded.chunks.iter().filter(of).cloned().collect::<Vec<_>>()
         };
         let message =
@@ -395,6 +404,7 @@ mod tests {
     fn a_letter_has_the_field_names_of_flowwarden() {
         let letter = letter(br#"{"total": 5}"#.to_vec());
         let document = Held::new(letter, 4).encode(1, time(0)).unwrap().document;
+        let document = Document::try_from(document).unwrap();
         for name in [
             "streamName",
             "operationType",
@@ -423,7 +433,7 @@ mod tests {
         let large = letter(vec![7; 17 << 20]);
         let encoded = Held::new(large.clone(), 4).encode(1, time(0)).unwrap();
         assert!(encoded.chunks.len() >= 5);
-        assert!(encoded.document.to_vec().unwrap().len() < INLINE_BYTES);
+        assert!(encoded.document.as_bytes().len() < INLINE_BYTES);
         let mut held = loaded(&encoded);
         assert_eq!(held.letter, large);
         held.letter.attempts += 1;
@@ -450,7 +460,7 @@ mod tests {
     #[test]
     fn a_letter_whose_chunks_are_missing_is_corrupt_and_never_half() {
         let encoded = Held::new(letter(vec![7; 9 << 20]), 4).encode(1, time(0)).unwrap();
-        let doc: LetterDoc = bson::deserialize_from_document(encoded.document).unwrap();
+        let doc: LetterDoc = bson::deserialize_from_slice(encoded.document.as_bytes()).unwrap();
         let stored = doc.lazaret.message_chunks.unwrap();
         assert!(join::<Message>(&stored, &encoded.chunks[1..]).is_err());
     }

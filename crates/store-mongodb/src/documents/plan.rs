@@ -1,6 +1,5 @@
 //! The documents of plans: one for the plan and its operation, and one for each of its letters.
 
-use bson::Document;
 use lazaret_core::letter::{LetterId, LetterState};
 use lazaret_core::store::rules::{FrozenItem, Pending};
 use lazaret_core::store::{
@@ -11,7 +10,7 @@ use lazaret_core::{QueueName, SequenceId};
 use serde::{Deserialize, Serialize};
 
 use super::left::Left;
-use crate::error::{corrupt, invalid};
+use crate::error::corrupt;
 use crate::values::{int, nanos, time, uint};
 
 /// A plan, and its operation if it is carried out.
@@ -159,10 +158,6 @@ impl PlanDoc {
             released: int(machine.released),
         });
     }
-
-    pub(crate) fn encode(&self) -> Result<Document> {
-        bson::serialize_to_document(self).map_err(|error| invalid(error.to_string()))
-    }
 }
 
 /// A letter of a plan.
@@ -221,9 +216,5 @@ impl ItemDoc {
             digest: Some(self.digest()?),
             outcome: self.outcome,
         })
-    }
-
-    pub(crate) fn encode(&self) -> Result<Document> {
-        bson::serialize_to_document(self).map_err(|error| invalid(error.to_string()))
     }
 }

@@ -1,8 +1,9 @@
 //! The fields of a letter that people and other tools read: those of FlowWarden's dead letters. Lazaret writes them and never reads them.
 
-use bson::{Binary, Bson, Document, doc};
+use bson::{Binary, Bson, DateTime, Document, doc};
 use lazaret_core::letter::Letter;
 use lazaret_core::message::{Message, Operation};
+use serde::Serialize;
 
 use crate::values::date;
 
@@ -13,27 +14,57 @@ const SHOWN_BYTES: usize = 256 << 10;
 const SHOWN_LEVELS: usize = 64;
 
 /// The readable fields.
-pub(crate) fn fields(letter: &Letter) -> Document {
-    let message = &*letter.message;
-    let error = letter.cause.as_ref().map(|cause| {
-        doc! { "type": &cause.error_type, "message": &cause.message, "stackTrace": cause.backtrace.as_deref() }
-    });
-    let metadata: Document =
-        letter.diagnostics.iter().map(|(name, text)| (shown_name(name), Bson::from(text.as_str()))).collect();
-    doc! {
-        "streamName": message.stream.as_str(),
-        "operationType": message.operation.map(operation_type),
-        "documentKey": document_key(message),
-        "fullDocument": message.payload.as_deref().and_then(|payload| full_document(message, payload)),
-        "resumeToken": message.position.token.as_deref().map(resume_token),
-        "error": error,
-        "attempts": i32::try_from(letter.attempts).unwrap_or(i32::MAX),
-        "status": status(letter),
-        "firstAttemptAt": letter.first_failed_at.map(date),
-        "lastAttemptAt": letter.last_failed_at.map(date),
-        "createdAt": date(letter.enqueued_at),
-        "expiresAt": letter.expires_at.map(date),
-        "metadata": metadata,
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Readable<'a> {
+    stream_name: &'a str,
+    operation_type: Option<&'static str>,
+    document_key: Option<Bson>,
+    full_document: Option<Document>,
+    resume_token: Option<Bson>,
+    error: Option<ReadableError<'a>>,
+    attempts: i32,
+    status: String,
+    first_attempt_at: Option<DateTime>,
+    last_attempt_at: Option<DateTime>,
+    created_at: DateTime,
+    expires_at: Option<DateTime>,
+    metadata: Document,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ReadableError<'a> {
+    r#type: &'a str,
+    message: &'a str,
+    stack_trace: Option<&'a str>,
+}
+
+impl<'a> Readable<'a> {
+    pub(crate) fn of(letter: &'a Letter) -> Self {
+        let message = &*letter.message;
+        let error = letter.cause.as_ref().map(|cause| ReadableError {
+            r#type: &cause.error_type,
+            message: &cause.message,
+            stack_trace: cause.backtrace.as_deref(),
+        });
+        let metadata = letter.diagnostics.iter();
+        let metadata = metadata.map(|(name, text)| (shown_name(name), Bson::from(text.as_str()))).collect();
+        Self {
+            stream_name: message.stream.as_str(),
+            operation_type: message.operation.map(operation_type),
+            document_key: document_key(message),
+            full_document: message.payload.as_deref().and_then(|payload| full_document(message, payload)),
+            resume_token: message.position.token.as_deref().map(resume_token),
+            error,
+            attempts: i32::try_from(letter.attempts).unwrap_or(i32::MAX),
+            status: status(letter),
+            first_attempt_at: letter.first_failed_at.map(date),
+            last_attempt_at: letter.last_failed_at.map(date),
+            created_at: date(letter.enqueued_at),
+            expires_at: letter.expires_at.map(date),
+            metadata,
+        }
     }
 }
 

@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
-use bson::Document;
 use lazaret_core::store::rules::{Head, HeldLease, LeaseKind, Pace, SequenceRow};
-use lazaret_core::store::{LeaseUse, OperationId, Result};
+use lazaret_core::store::{LeaseUse, OperationId};
 use lazaret_core::{Fingerprint, QueueName, SequenceId};
 use serde::{Deserialize, Serialize};
 
 use super::left::Left;
-use crate::error::invalid;
 use crate::values::{int, nanos, time, uint};
 
 /// How many of its first letters a sequence names.
 pub(crate) const AHEAD: usize = 32;
+
+/// Added to the revision of a sequence that was opened, until it has one. No reader asks for a revision below 0.
+const UNNUMBERED: i64 = i64::MIN / 2;
 
 /// The id of the document of a sequence. The length in front keeps ("ab", "c") and ("a", "bc") apart.
 pub(crate) fn sequence_key(queue: &QueueName, sequence: &SequenceId) -> String {
@@ -32,6 +33,7 @@ pub(crate) struct SequenceDoc {
     pub(crate) version: i64,
     pub(crate) open: bool,
     /// Its row while it is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) row: Option<RowDoc>,
     /// The fence of its last lease.
     pub(crate) fence: i64,
@@ -43,19 +45,24 @@ pub(crate) struct SequenceDoc {
     /// Number of letters that it has ever held.
     pub(crate) taken_in: i64,
     /// The revision of the queue with which it was opened last. Written after the decision, so that a reader who has seen a
-    /// revision never misses one before it.
+    /// revision never misses one before it. Until then it is negative: see [`SequenceDoc::open_as`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) revision: Option<i64>,
     /// When the scheduler may claim it at the earliest, pauses and reservations apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) free_at: Option<i64>,
     /// When its head was touched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) touched: Option<i64>,
     /// The latest of its times that a clock that is set back would prolong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) latest: Option<i64>,
     /// `true` if it is to get a new revision.
     pub(crate) opened: bool,
     /// `true` if something is left to do.
     pub(crate) unfinished: bool,
     /// What is left to do in other documents.
+    #[serde(default, with = "super::left::packed", skip_serializing_if = "Vec::is_empty")]
     pub(crate) left: Vec<Left>,
 }
 
@@ -81,6 +88,24 @@ impl SequenceDoc {
             unfinished: false,
             left: Vec::new(),
         }
+    }
+
+    /// Gives a sequence that was opened its place among those of the same decision. The revisions of all of them are then written by
+    /// one statement, which adds the same number to each.
+    pub(crate) fn open_as(&mut self, place: usize) {
+        if self.opened {
+            self.revision = Some(UNNUMBERED + int(place as u64));
+        }
+    }
+
+    /// Its place among those of the same decision, while it has no revision.
+    pub(crate) fn opened_as(&self) -> Option<u64> {
+        self.opened.then(|| uint(self.revision.unwrap_or(UNNUMBERED) - UNNUMBERED))
+    }
+
+    /// What is added to the revision of one at place 0, so that it is this one.
+    pub(crate) fn to_revision(revision: u64) -> i64 {
+        int(revision) - UNNUMBERED
     }
 
     /// Its row.
@@ -111,10 +136,6 @@ impl SequenceDoc {
             self.ahead.truncate(AHEAD);
         }
     }
-
-    pub(crate) fn encode(&self) -> Result<Document> {
-        bson::serialize_to_document(self).map_err(|error| invalid(error.to_string()))
-    }
 }
 
 /// The row of an open sequence.
@@ -123,11 +144,16 @@ impl SequenceDoc {
 pub(crate) struct RowDoc {
     pub(crate) count: i64,
     pub(crate) index: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     due: Option<i64>,
     touched: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     group: Option<Fingerprint>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lease: Option<LeaseDoc>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reserved: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pace: Option<PaceDoc>,
 }
 
@@ -139,6 +165,7 @@ pub(crate) struct LeaseDoc {
     fence: i64,
     until: i64,
     kind: KindDoc,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     operation: Option<i64>,
     waits: bool,
 }
@@ -265,7 +292,7 @@ mod tests {
             row.lease.as_mut().unwrap().kind = kind;
             let mut doc = SequenceDoc::new(&"a/b".into(), &"k".into());
             doc.set_row(Some(&row));
-            let back: SequenceDoc = bson::deserialize_from_document(doc.encode().unwrap()).unwrap();
+            let back: SequenceDoc = bson::deserialize_from_slice(&bson::serialize_to_vec(&doc).unwrap()).unwrap();
             assert_eq!(back.row(), Some(row));
         }
     }

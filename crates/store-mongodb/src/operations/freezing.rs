@@ -9,7 +9,7 @@ use lazaret_core::store::rules::{Candidate, Freeze, later};
 use lazaret_core::store::{Action, Actor, Plan, PlanId, PlanRequest, Result, Selection};
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 
-use crate::database::{decode, list, project};
+use crate::database::{decode, encode, list, project};
 use crate::documents::letter::LetterDoc;
 use crate::documents::plan::{ItemDoc, PlanDoc};
 use crate::error::reading;
@@ -45,9 +45,9 @@ impl MongoStore {
         // The letters first: without its plan, they mean nothing.
         let mut items = Vec::with_capacity(frozen.items.len());
         for (ordinal, item) in frozen.items.iter().enumerate() {
-            items.push(ItemDoc::new(id, ordinal, item).encode()?);
+            items.push(encode(&ItemDoc::new(id, ordinal, item))?);
         }
-        self.db().insert_all(&self.db().items, items).await?;
+        self.db().insert_all(&self.db().items, &items).await?;
         self.put_plan(&mut PlanDoc::new(&frozen.plan)).await?;
         Ok(frozen.plan)
     }

@@ -107,7 +107,7 @@ impl MongoStore {
     pub(crate) async fn put_plan(&self, doc: &mut PlanDoc) -> Result<bool> {
         let version = doc.version;
         doc.version += 1;
-        let write = Guarded { id: Bson::Int64(doc.id), version, document: doc.encode()? };
+        let write = Guarded::new(doc.id, version, doc)?;
         self.db().put(&self.db().plans, write).await
     }
 
