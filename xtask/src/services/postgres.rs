@@ -65,10 +65,8 @@ struct User {
 /// Starts a server in this folder unless one runs there, and waits until it responds.
 pub(super) fn start(folder: &Path) -> Result<Vec<Variable>, String> {
     let programs = programs()?;
-    if let Some(server) = running(folder) {
-        if responds(&programs, server.port) {
-            return Ok(server.variables());
-        }
+    if let Some(server) = running(folder).filter(|server| responds(&programs, server.port)) {
+        return Ok(server.variables());
     }
     // Also what a server has left that was killed.
     stop(folder)?;
