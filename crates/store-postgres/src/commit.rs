@@ -16,110 +16,13 @@ use crate::error::{Fault, Work};
 use crate::groups::{GroupArrays, LOCK_GROUPS, read_group};
 use crate::letter_row::{NO_BODY, body_of};
 use crate::sequence_row::SequenceArrays;
+use crate::statements as sql;
 use crate::transaction::{Query, Transaction};
 use crate::unit::{HeldGrant, NewEdit, NewLetter, Unit};
 use crate::values::{bound, encode_headers, nanos, state_number, text};
 
 /// Over how many rows the counters of a queue are spread.
 const STRIPES: u16 = 8;
-
-const INSERT_LETTERS: &str = "INSERT INTO letters (lid, id, qid, sid, idx, state, attempts, crash_attempts,
-    replay_attempts, poison, enqueued_at, touched_at, due_at, expires_at, first_failed_at, last_failed_at, closed_at,
-    partition, position, stream, sequence, message, event_type, reason, cause_group, payload_left_out, edits, body)
-    SELECT lid, id, qid, sid, idx, state, attempts, crash_attempts, replay_attempts, poison, enqueued_at, touched_at,
-    due_at, expires_at, first_failed_at, last_failed_at, closed_at, partition, position, stream, sequence, message,
-    event_type, reason, cause_group, payload_left_out, edits, body::json
-    FROM unnest($1::bigint[], $2::uuid[], $3::bigint[], $4::bigint[], $5::bigint[], $6::smallint[], $7::bigint[],
-    $8::bigint[], $9::bigint[], $10::boolean[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[],
-    $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::text[], $21::text[], $22::text[],
-    $23::text[], $24::text[], $25::text[], $26::boolean[], $27::bigint[], $28::text[])
-    AS u (lid, id, qid, sid, idx, state, attempts, crash_attempts, replay_attempts, poison, enqueued_at, touched_at,
-    due_at, expires_at, first_failed_at, last_failed_at, closed_at, partition, position, stream, sequence, message,
-    event_type, reason, cause_group, payload_left_out, edits, body)";
-const INSERT_PAYLOADS: &str = "INSERT INTO payloads (lid, key, headers, payload)
-    SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bytea[])";
-const UPDATE_LETTERS: &str = "UPDATE letters l SET sid = u.sid, idx = u.idx, state = u.state, attempts = u.attempts,
-    crash_attempts = u.crash_attempts, replay_attempts = u.replay_attempts, poison = u.poison,
-    touched_at = u.touched_at, due_at = u.due_at, expires_at = u.expires_at, first_failed_at = u.first_failed_at,
-    last_failed_at = u.last_failed_at, closed_at = u.closed_at, reason = u.reason, cause_group = u.cause_group,
-    payload_left_out = u.payload_left_out, edits = u.edits, body = u.body::json
-    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $5::bigint[], $6::bigint[], $7::bigint[],
-    $8::boolean[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[],
-    $15::text[], $16::text[], $17::boolean[], $18::bigint[], $19::text[])
-    AS u (lid, sid, idx, state, attempts, crash_attempts, replay_attempts, poison, touched_at, due_at, expires_at,
-    first_failed_at, last_failed_at, closed_at, reason, cause_group, payload_left_out, edits, body)
-    WHERE l.lid = u.lid";
-const UPDATE_PAYLOADS: &str = "UPDATE payloads p SET payload = u.payload
-    FROM unnest($1::bigint[], $2::bytea[]) AS u (lid, payload) WHERE p.lid = u.lid";
-const INSERT_EDITS: &str = "INSERT INTO edits (lid, number, who, at, why, kept, original)
-    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::bytea[])";
-/// All of a closed letter except id and state, so that a redelivered message is recognized (I8).
-const PURGE_LETTERS: &str = "UPDATE letters SET closed_at = NULL, attempts = 0, crash_attempts = 0, replay_attempts = 0,
-    poison = false, touched_at = $2, due_at = NULL, expires_at = NULL, first_failed_at = NULL, last_failed_at = NULL,
-    partition = 0, position = 0, stream = '', sequence = '', message = '', event_type = NULL, reason = NULL,
-    cause_group = NULL, edits = 0, body = $3::text::json WHERE lid = ANY($1)";
-const PURGE_PAYLOADS: &str = "DELETE FROM payloads WHERE lid = ANY($1)";
-const PURGE_EDITS: &str = "DELETE FROM edits WHERE lid = ANY($1)";
-const INSERT_GRANTS: &str = "INSERT INTO grants (qid, stream, partition, fence, turn, horizon)
-    SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])";
-const UPDATE_GRANTS: &str = "UPDATE grants g SET fence = u.fence, turn = u.turn, horizon = u.horizon
-    FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
-    AS u (qid, stream, partition, fence, turn, horizon)
-    WHERE g.qid = u.qid AND g.stream = u.stream AND g.partition = u.partition";
-const RAISE_REVISIONS: &str = "UPDATE queues q SET revision = q.revision + u.opened
-    FROM unnest($1::bigint[], $2::bigint[]) AS u (qid, opened) WHERE q.qid = u.qid";
-const DELETE_SEQUENCES: &str = "DELETE FROM sequences WHERE sid = ANY($1)";
-const INSERT_SEQUENCES: &str = "INSERT INTO sequences (sid, qid, hash, name, revision, count, head_idx, head_due,
-    head_group, touched, paused, lease_owner, lease_fence, lease_until, lease_kind, lease_waits, lease_operation,
-    reserved, pace_next, pace_interval, pace_left, free_at)
-    SELECT u.sid, u.qid, u.hash, u.name, q.revision - u.back, u.count, u.head_idx, u.head_due, u.head_group, u.touched,
-    u.paused, u.lease_owner, u.lease_fence, u.lease_until, u.lease_kind, u.lease_waits, u.lease_operation, u.reserved,
-    u.pace_next, u.pace_interval, u.pace_left, u.free_at
-    FROM unnest($1::bigint[], $2::bigint[], $3::uuid[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[],
-    $8::text[], $9::bigint[], $10::boolean[], $11::text[], $12::bigint[], $13::bigint[], $14::smallint[],
-    $15::boolean[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[],
-    $22::bigint[]) AS u (sid, qid, hash, name, count, head_idx, head_due, head_group, touched, paused, lease_owner,
-    lease_fence, lease_until, lease_kind, lease_waits, lease_operation, reserved, pace_next, pace_interval, pace_left,
-    free_at, back) JOIN queues q ON q.qid = u.qid";
-const UPDATE_SEQUENCES: &str = "UPDATE sequences s SET revision = coalesce(q.revision - u.back, s.revision),
-    count = u.count, head_idx = u.head_idx, head_due = u.head_due, head_group = u.head_group, touched = u.touched,
-    paused = u.paused, lease_owner = u.lease_owner, lease_fence = u.lease_fence, lease_until = u.lease_until,
-    lease_kind = u.lease_kind, lease_waits = u.lease_waits, lease_operation = u.lease_operation, reserved = u.reserved,
-    pace_next = u.pace_next, pace_interval = u.pace_interval, pace_left = u.pace_left, free_at = u.free_at
-    FROM unnest($1::bigint[], $2::bigint[], $3::uuid[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[],
-    $8::text[], $9::bigint[], $10::boolean[], $11::text[], $12::bigint[], $13::bigint[], $14::smallint[],
-    $15::boolean[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[],
-    $22::bigint[]) AS u (sid, qid, hash, name, count, head_idx, head_due, head_group, touched, paused, lease_owner,
-    lease_fence, lease_until, lease_kind, lease_waits, lease_operation, reserved, pace_next, pace_interval, pace_left,
-    free_at, back) LEFT JOIN queues q ON q.qid = u.qid AND u.back IS NOT NULL WHERE s.sid = u.sid";
-const CREATE_GROUPS: &str =
-    "INSERT INTO groups (qid, fingerprint, reason, error_type, message, sequences, behind,
-    first_seen, last_seen, trend, by_state)
-    SELECT qid, fingerprint, '', '', '', 0, 0, $3, $4, 'null', '{}'
-    FROM unnest($1::bigint[], $2::text[]) AS u (qid, fingerprint) ORDER BY qid, fingerprint COLLATE \"C\"
-    ON CONFLICT DO NOTHING";
-const UPDATE_GROUPS: &str = "UPDATE groups g SET reason = u.reason, error_type = u.error_type, message = u.message,
-    sequences = u.sequences, behind = u.behind, first_seen = u.first_seen, last_seen = u.last_seen,
-    trend = u.trend::json, by_state = u.by_state::bigint[]
-    FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[],
-    $8::bigint[], $9::bigint[], $10::text[], $11::text[])
-    AS u (qid, fingerprint, reason, error_type, message, sequences, behind, first_seen, last_seen, trend, by_state)
-    WHERE g.qid = u.qid AND g.fingerprint = u.fingerprint";
-const DELETE_GROUPS: &str =
-    "DELETE FROM groups g USING unnest($1::bigint[], $2::text[]) AS u (qid, fingerprint)
-    WHERE g.qid = u.qid AND g.fingerprint = u.fingerprint";
-const ADD_COUNTS: &str = "INSERT INTO counts AS c (qid, stripe, sequences, retrying, dead, parked, quarantined, waiting,
-    resolved, evicted, skipped, expired)
-    SELECT qid, $2, sequences, retrying, dead, parked, quarantined, waiting, resolved, evicted, skipped, expired
-    FROM unnest($1::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[],
-    $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[])
-    AS u (qid, sequences, retrying, dead, parked, quarantined, waiting, resolved, evicted, skipped, expired)
-    ORDER BY qid
-    ON CONFLICT (qid, stripe) DO UPDATE SET sequences = c.sequences + excluded.sequences,
-    retrying = c.retrying + excluded.retrying, dead = c.dead + excluded.dead, parked = c.parked + excluded.parked,
-    quarantined = c.quarantined + excluded.quarantined, waiting = c.waiting + excluded.waiting,
-    resolved = c.resolved + excluded.resolved, evicted = c.evicted + excluded.evicted,
-    skipped = c.skipped + excluded.skipped, expired = c.expired + excluded.expired";
 
 /// The statements of a step, with what their parameters refer to.
 #[derive(Default)]
@@ -370,30 +273,30 @@ impl Rows {
 
     fn statements<'a>(&'a self, to: &mut Statements<'a>) {
         if !self.new.lid.is_empty() {
-            to.push(INSERT_LETTERS, self.new.insert());
+            to.push(sql::INSERT_LETTERS, self.new.insert());
             let PayloadArrays { lid, key, headers, payload } = &self.new_payloads;
-            to.push(INSERT_PAYLOADS, vec![lid, key, headers, payload]);
+            to.push(sql::INSERT_PAYLOADS, vec![lid, key, headers, payload]);
         }
         if !self.changed.lid.is_empty() {
-            to.push(UPDATE_LETTERS, self.changed.update());
+            to.push(sql::UPDATE_LETTERS, self.changed.update());
         }
         if !self.payloads.0.is_empty() {
-            to.push(UPDATE_PAYLOADS, vec![&self.payloads.0, &self.payloads.1]);
+            to.push(sql::UPDATE_PAYLOADS, vec![&self.payloads.0, &self.payloads.1]);
         }
         if !self.edits.lid.is_empty() {
             let EditArrays { lid, number, who, at, why, kept, original } = &self.edits;
-            to.push(INSERT_EDITS, vec![lid, number, who, at, why, kept, original]);
+            to.push(sql::INSERT_EDITS, vec![lid, number, who, at, why, kept, original]);
         }
         if !self.purged.is_empty() {
-            to.push(PURGE_LETTERS, vec![&self.purged, &self.now, &NO_BODY]);
-            to.push(PURGE_PAYLOADS, vec![&self.purged]);
-            to.push(PURGE_EDITS, vec![&self.purged]);
+            to.push(sql::PURGE_LETTERS, vec![&self.purged, &self.now, &NO_BODY]);
+            to.push(sql::PURGE_PAYLOADS, vec![&self.purged]);
+            to.push(sql::PURGE_EDITS, vec![&self.purged]);
         }
         if !self.deleted_sequences.is_empty() {
-            to.push(DELETE_SEQUENCES, vec![&self.deleted_sequences]);
+            to.push(sql::DELETE_SEQUENCES, vec![&self.deleted_sequences]);
         }
         if !self.changed_sequences.is_empty() {
-            to.push(UPDATE_SEQUENCES, self.changed_sequences.parameters());
+            to.push(sql::UPDATE_SEQUENCES, self.changed_sequences.parameters());
         }
     }
 }
@@ -460,37 +363,37 @@ impl LastRows {
 
     fn statements<'a>(&'a self, to: &mut Statements<'a>) {
         if !self.new_grants.qid.is_empty() {
-            to.push(INSERT_GRANTS, self.new_grants.statement());
+            to.push(sql::INSERT_GRANTS, self.new_grants.statement());
         }
         if !self.grants.qid.is_empty() {
-            to.push(UPDATE_GRANTS, self.grants.statement());
+            to.push(sql::UPDATE_GRANTS, self.grants.statement());
         }
         if !self.groups.qid.is_empty() {
-            to.push(UPDATE_GROUPS, self.groups.parameters());
+            to.push(sql::UPDATE_GROUPS, self.groups.parameters());
         }
         if !self.empty_groups.0.is_empty() {
-            to.push(DELETE_GROUPS, vec![&self.empty_groups.0, &self.empty_groups.1]);
+            to.push(sql::DELETE_GROUPS, vec![&self.empty_groups.0, &self.empty_groups.1]);
         }
         if !self.audit.is_empty() {
             to.push(audit::INSERT, self.audit.parameters());
         }
         if !self.revisions.0.is_empty() {
-            to.push(RAISE_REVISIONS, vec![&self.revisions.0, &self.revisions.1]);
+            to.push(sql::RAISE_REVISIONS, vec![&self.revisions.0, &self.revisions.1]);
         }
         if !self.replaced.is_empty() {
-            to.push(DELETE_SEQUENCES, vec![&self.replaced]);
+            to.push(sql::DELETE_SEQUENCES, vec![&self.replaced]);
         }
         if !self.opened.is_empty() {
-            to.push(INSERT_SEQUENCES, self.opened.parameters());
+            to.push(sql::INSERT_SEQUENCES, self.opened.parameters());
         }
         if !self.reopened.is_empty() {
-            to.push(UPDATE_SEQUENCES, self.reopened.parameters());
+            to.push(sql::UPDATE_SEQUENCES, self.reopened.parameters());
         }
         if !self.counts[0].is_empty() {
             let [qid, rest @ ..] = &self.counts;
             let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![qid, &self.stripe];
             parameters.extend(rest.iter().map(|column| column as &(dyn ToSql + Sync)));
-            to.push(ADD_COUNTS, parameters);
+            to.push(sql::ADD_COUNTS, parameters);
         }
     }
 }
@@ -552,7 +455,10 @@ impl Transaction<'_> {
         let new = GroupRow::new(self.now());
         let (first, last) = (nanos(new.first_seen), nanos(new.last_seen));
         let [_, rows] = self
-            .query_all([(CREATE_GROUPS, &[&qids, &names, &first, &last]), (LOCK_GROUPS, &[&qids, &names])])
+            .query_all([
+                (sql::CREATE_GROUPS, &[&qids, &names, &first, &last]),
+                (LOCK_GROUPS, &[&qids, &names]),
+            ])
             .await?;
         let mut found = Vec::with_capacity(rows.len());
         for row in &rows {

@@ -28,7 +28,7 @@
 //!
 //! - `contract/`, `audit`, `key_values`: the traits of [`lazaret_core::store`].
 //! - `store`, `options`, `tls`, `error`, `migrations`: opening, connections, errors of the driver, tables and their versions.
-//! - `transaction`, `unit`, `commit`: the steps above.
+//! - `transaction`, `unit`, `commit`, `statements`: the steps above.
 //! - `letter_row`, `sequence_row`, `values`: what the rows hold.
 //! - `views`, `intake`, `leases`, `acts`, `retention`, `operations/`, `pauses`, `notes`: views for the rules.
 //! - `listing`, `groups`, `query`: reads.
@@ -52,6 +52,7 @@ mod pauses;
 mod query;
 mod retention;
 mod sequence_row;
+mod statements;
 mod store;
 mod tls;
 mod transaction;
