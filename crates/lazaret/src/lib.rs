@@ -69,6 +69,7 @@
 //! - `kafka`: the `kafka` module, a source for Kafka, retry topics, and dead-letter topics: adopted and mirrored.
 //! - `mongodb`: the `mongodb` module, a source for MongoDB change streams, a store in MongoDB, and
 //!   FlowWarden's dead letters and positions: adopted.
+//! - `postgres`: the `postgres` module, a store in PostgreSQL.
 //! - `server`: the `server` module, the HTTP API over a store and the consumers of this process.
 
 pub use lazaret_core::{
@@ -178,6 +179,21 @@ pub mod mongodb {
     pub use lazaret_store_mongodb::{MongoStore, MongoStoreOptions};
 }
 
+/// The store in PostgreSQL.
+///
+/// ```no_run
+/// use lazaret::postgres::{PostgresStore, PostgresStoreOptions};
+///
+/// # async fn open() -> Result<(), lazaret::store::StoreError> {
+/// let store = PostgresStore::connect("postgres://lazaret@db.example/shop", PostgresStoreOptions::default()).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(feature = "postgres")]
+pub mod postgres {
+    pub use lazaret_store_postgres::{PostgresStore, PostgresStoreOptions};
+}
+
 /// The store and the source in memory, for tests, demos and first steps. Nothing survives the process.
 #[cfg(feature = "memory")]
 pub mod memory {
@@ -240,6 +256,11 @@ struct MongodbGuide;
 #[cfg(all(doctest, feature = "mongodb"))]
 #[doc = include_str!("../../../docs/store-mongodb.md")]
 struct MongodbStoreGuide;
+
+/// The same for the guide to the PostgreSQL store.
+#[cfg(all(doctest, feature = "postgres"))]
+#[doc = include_str!("../../../docs/store-postgres.md")]
+struct PostgresStoreGuide;
 
 /// The same for the guide to adopting dead letters.
 #[cfg(all(doctest, feature = "kafka", feature = "mongodb", feature = "sqlite"))]

@@ -11,6 +11,7 @@ mod install;
 mod kafka;
 mod maven;
 mod mongodb;
+mod postgres;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -34,7 +35,7 @@ struct Service {
     stop: fn(&Path) -> Result<(), String>,
 }
 
-static SERVICES: [Service; 2] = [
+static SERVICES: [Service; 3] = [
     Service {
         name: "Kafka",
         variable: "LAZARET_TEST_KAFKA",
@@ -51,6 +52,13 @@ static SERVICES: [Service; 2] = [
         optional: &[],
         start: mongodb::start,
         stop: mongodb::stop,
+    },
+    Service {
+        name: "PostgreSQL",
+        variable: "LAZARET_TEST_POSTGRES",
+        optional: &[],
+        start: postgres::start,
+        stop: postgres::stop,
     },
 ];
 

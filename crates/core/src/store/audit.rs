@@ -5,6 +5,7 @@ use std::fmt;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use super::error::Result;
 
@@ -55,6 +56,31 @@ pub struct AuditEntry {
     pub before: Option<String>,
     /// The state after.
     pub after: Option<String>,
+}
+
+impl AuditEntry {
+    /// The hash of this entry in a chain: the SHA-256 of the hash before it, zeros before the first, and of the entry's canonical text:
+    /// a JSON array of number, time in nanoseconds, who, via, why, action, subject, before and after.
+    ///
+    /// ```
+    /// use lazaret_core::Timestamp;
+    /// use lazaret_core::store::{Actor, AuditEntry};
+    /// let (at, by) = (Timestamp::UNIX_EPOCH, Actor::new("ada", "cli", "known bug"));
+    /// let (action, subject) = ("evict".to_owned(), "letter".to_owned());
+    /// let entry = AuditEntry { number: 1, at, by, action, subject, before: None, after: None };
+    /// let changed = AuditEntry { subject: "another".to_owned(), ..entry.clone() };
+    /// assert_ne!(entry.chain_hash(&[0; 32]), changed.chain_hash(&[0; 32]));
+    /// assert_ne!(entry.chain_hash(&[0; 32]), entry.chain_hash(&[1; 32]));
+    /// ```
+    pub fn chain_hash(&self, previous: &[u8; 32]) -> [u8; 32] {
+        let Self { number, at, by, action, subject, before, after } = self;
+        let text = (number, at.as_nanosecond(), &by.who, &by.via, &by.why, action, subject, before, after);
+        let text = serde_json::to_vec(&text).expect("numbers and texts can be written as JSON");
+        let mut hasher = Sha256::new();
+        hasher.update(previous);
+        hasher.update(text);
+        hasher.finalize().into()
+    }
 }
 
 /// An audit entry for an action that consists of several store calls.

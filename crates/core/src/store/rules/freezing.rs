@@ -131,6 +131,19 @@ impl<'a> Freeze<'a> {
 
     /// Builds the plan. `Invalid` if it exceeds the maximum number of letters.
     pub fn finish(self, id: PlanId, request: &PlanRequest, by: &Actor, now: Timestamp) -> Result<Frozen> {
+        let digest = |letter: &Letter| PayloadDigest::of(letter.message.payload.as_deref());
+        self.finish_with(id, request, by, digest, now)
+    }
+
+    /// Like [`finish`](Self::finish), for letters whose payloads were not loaded: `digest` returns that of the payload of a letter.
+    pub fn finish_with(
+        self,
+        id: PlanId,
+        request: &PlanRequest,
+        by: &Actor,
+        digest: impl Fn(&Letter) -> PayloadDigest,
+        now: Timestamp,
+    ) -> Result<Frozen> {
         let mut ordered: Vec<_> = self.sequences.into_values().collect();
         ordered.sort_by_key(|letters| {
             let first = letters.values().next();
@@ -144,7 +157,7 @@ impl<'a> Freeze<'a> {
                 sequence: letter.sequence.clone(),
                 letter: letter.id,
                 state: letter.state,
-                digest: PayloadDigest::of(letter.message.payload.as_deref()),
+                digest: digest(letter),
                 last,
             }));
         }

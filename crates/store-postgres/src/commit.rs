@@ -1,0 +1,478 @@
+//! Writes what a call has changed, an array for each column, and commits it.
+//!
+//! All transactions take locks in the same order: grants, sequences, letters, operations, groups, audit, queues, counters. The last four
+//! are busy rows, and locked only for the last round trips of a call.
+
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use bytes::Bytes;
+use lazaret_core::Fingerprint;
+use lazaret_core::store::rules::GroupRow;
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use crate::audit;
+use crate::error::{Fault, Work};
+use crate::groups::{GroupArrays, LOCK_GROUPS, read_group};
+use crate::letter_row::{NO_BODY, body_of};
+use crate::sequence_row::SequenceArrays;
+use crate::statements as sql;
+use crate::transaction::{Query, Transaction};
+use crate::unit::{HeldGrant, NewEdit, NewLetter, Unit};
+use crate::values::{bound, encode_headers, nanos, state_number, text};
+
+/// Over how many rows the counters of a queue are spread.
+const STRIPES: u16 = 8;
+
+/// The statements of a step, with what their parameters refer to.
+#[derive(Default)]
+struct Statements<'a>(Vec<(&'static str, Vec<&'a (dyn ToSql + Sync)>)>);
+
+impl<'a> Statements<'a> {
+    fn push(&mut self, sql: &'static str, parameters: Vec<&'a (dyn ToSql + Sync)>) {
+        self.0.push((sql, parameters));
+    }
+
+    fn queries(&self) -> Vec<Query<'_>> {
+        self.0.iter().map(|(sql, parameters)| (*sql, parameters.as_slice())).collect()
+    }
+}
+
+/// The columns of letters, an array each.
+#[derive(Default)]
+struct LetterArrays {
+    lid: Vec<i64>,
+    id: Vec<Uuid>,
+    qid: Vec<i64>,
+    sid: Vec<Option<i64>>,
+    idx: Vec<i64>,
+    state: Vec<i16>,
+    attempts: [Vec<i64>; 3],
+    poison: Vec<bool>,
+    enqueued_at: Vec<i64>,
+    touched_at: Vec<i64>,
+    /// Due, expiry, first and last failure, closing.
+    times: [Vec<Option<i64>>; 5],
+    partition: Vec<i64>,
+    position: Vec<i64>,
+    stream: Vec<String>,
+    sequence: Vec<String>,
+    message: Vec<String>,
+    event_type: Vec<Option<String>>,
+    reason: Vec<Option<String>>,
+    cause_group: Vec<Option<String>>,
+    payload_left_out: Vec<bool>,
+    edits: Vec<i64>,
+    body: Vec<String>,
+}
+
+impl LetterArrays {
+    fn push(
+        &mut self,
+        (lid, qid, sid, edits): (i64, i64, Option<i64>, i64),
+        letter: &lazaret_core::Letter,
+        closed_at: Option<i64>,
+    ) -> Work<()> {
+        let owned = |plain: &str| text(plain).into_owned();
+        let (message, cause) = (&letter.message, letter.cause.as_ref());
+        self.lid.push(lid);
+        self.id.push(letter.id.as_uuid());
+        self.qid.push(qid);
+        self.sid.push(sid);
+        self.idx.push(bound(letter.index));
+        self.state.push(state_number(letter.state));
+        let counts = [letter.attempts, letter.crash_attempts, letter.replay_attempts];
+        for (column, count) in self.attempts.iter_mut().zip(counts) {
+            column.push(count.into());
+        }
+        self.poison.push(letter.poison);
+        self.enqueued_at.push(nanos(letter.enqueued_at));
+        self.touched_at.push(nanos(letter.last_touched_at));
+        let times = [letter.due_at, letter.expires_at, letter.first_failed_at, letter.last_failed_at]
+            .map(|time| time.map(nanos));
+        for (column, time) in self.times.iter_mut().zip(times.into_iter().chain([closed_at])) {
+            column.push(time);
+        }
+        self.partition.push(message.position.partition.into());
+        self.position.push(bound(message.position.offset));
+        self.stream.push(owned(message.stream.as_str()));
+        self.sequence.push(owned(letter.sequence.as_str()));
+        self.message.push(owned(message.id.as_str()));
+        self.event_type.push(message.event_type.as_deref().map(owned));
+        self.reason.push(cause.map(|cause| owned(cause.reason.as_str())));
+        self.cause_group.push(cause.map(|cause| cause.fingerprint.to_string()));
+        self.payload_left_out.push(letter.payload_left_out);
+        self.edits.push(edits);
+        self.body.push(body_of(letter)?);
+        Ok(())
+    }
+
+    fn insert(&self) -> Vec<&(dyn ToSql + Sync)> {
+        vec![
+            &self.lid,
+            &self.id,
+            &self.qid,
+            &self.sid,
+            &self.idx,
+            &self.state,
+            &self.attempts[0],
+            &self.attempts[1],
+            &self.attempts[2],
+            &self.poison,
+            &self.enqueued_at,
+            &self.touched_at,
+            &self.times[0],
+            &self.times[1],
+            &self.times[2],
+            &self.times[3],
+            &self.times[4],
+            &self.partition,
+            &self.position,
+            &self.stream,
+            &self.sequence,
+            &self.message,
+            &self.event_type,
+            &self.reason,
+            &self.cause_group,
+            &self.payload_left_out,
+            &self.edits,
+            &self.body,
+        ]
+    }
+
+    fn update(&self) -> Vec<&(dyn ToSql + Sync)> {
+        vec![
+            &self.lid,
+            &self.sid,
+            &self.idx,
+            &self.state,
+            &self.attempts[0],
+            &self.attempts[1],
+            &self.attempts[2],
+            &self.poison,
+            &self.touched_at,
+            &self.times[0],
+            &self.times[1],
+            &self.times[2],
+            &self.times[3],
+            &self.times[4],
+            &self.reason,
+            &self.cause_group,
+            &self.payload_left_out,
+            &self.edits,
+            &self.body,
+        ]
+    }
+}
+
+/// The columns of payloads, an array each.
+#[derive(Default)]
+struct PayloadArrays {
+    lid: Vec<i64>,
+    key: Vec<Option<Vec<u8>>>,
+    headers: Vec<Option<Vec<u8>>>,
+    payload: Vec<Option<Vec<u8>>>,
+}
+
+#[derive(Default)]
+struct EditArrays {
+    lid: Vec<i64>,
+    number: Vec<i64>,
+    who: Vec<String>,
+    at: Vec<i64>,
+    why: Vec<String>,
+    kept: Vec<i64>,
+    original: Vec<Option<Vec<u8>>>,
+}
+
+impl EditArrays {
+    fn push(&mut self, new: &NewEdit) {
+        self.lid.push(new.lid);
+        self.number.push(new.number);
+        self.who.push(text(&new.edit.by).into_owned());
+        self.at.push(nanos(new.edit.at));
+        self.why.push(text(&new.edit.why).into_owned());
+        self.kept.push(i64::try_from(new.kept).unwrap_or(i64::MAX));
+        self.original.push(new.edit.original.as_ref().map(|original| original.to_vec()));
+    }
+}
+
+#[derive(Default)]
+struct GrantArrays {
+    qid: Vec<i64>,
+    stream: Vec<String>,
+    partition: Vec<i64>,
+    fence: Vec<i64>,
+    turn: Vec<i64>,
+    horizon: Vec<Option<i64>>,
+}
+
+impl GrantArrays {
+    fn statement(&self) -> Vec<&(dyn ToSql + Sync)> {
+        vec![&self.qid, &self.stream, &self.partition, &self.fence, &self.turn, &self.horizon]
+    }
+}
+
+/// The rows of letters and sequences that a step writes.
+#[derive(Default)]
+struct Rows {
+    new: LetterArrays,
+    new_payloads: PayloadArrays,
+    changed: LetterArrays,
+    payloads: (Vec<i64>, Vec<Option<Vec<u8>>>),
+    edits: EditArrays,
+    purged: Vec<i64>,
+    now: i64,
+    deleted_sequences: Vec<i64>,
+    changed_sequences: SequenceArrays,
+}
+
+impl Rows {
+    /// Takes the rows out of the unit. Sequences with a new revision stay: the queue is locked for them at the end only.
+    fn take(unit: &mut Unit, now: i64) -> Work<Self> {
+        let mut rows = Self { now, ..Self::default() };
+        let vector = |bytes: &Bytes| bytes.to_vec();
+        for NewLetter { lid, qid, sid, letter } in unit.new_letters.drain(..) {
+            let closed_at = sid.is_none().then(|| nanos(letter.enqueued_at));
+            let edits = i64::try_from(letter.edits.len()).unwrap_or(i64::MAX);
+            rows.new.push((lid, qid, sid, edits), &letter, closed_at)?;
+            let message = &letter.message;
+            rows.new_payloads.lid.push(lid);
+            rows.new_payloads.key.push(message.key.as_ref().map(vector));
+            rows.new_payloads.headers.push(encode_headers(&message.headers));
+            rows.new_payloads.payload.push(message.payload.as_ref().map(vector));
+            let mut kept = 0;
+            for (number, edit) in (1..).zip(letter.edits) {
+                kept += edit.original.as_ref().map_or(0, Bytes::len);
+                unit.edits.push(NewEdit { lid, number, kept, edit });
+            }
+        }
+        for held in std::mem::take(&mut unit.letters).into_values() {
+            let closed_at = held.closed_at.map(nanos);
+            rows.changed.push((held.lid, held.qid, held.sid, held.edits), &held.letter, closed_at)?;
+        }
+        for (lid, payload) in unit.payloads.drain(..) {
+            rows.payloads.0.push(lid);
+            rows.payloads.1.push(payload.as_ref().map(vector));
+        }
+        unit.edits.drain(..).for_each(|edit| rows.edits.push(&edit));
+        rows.purged = std::mem::take(&mut unit.purged);
+        for slot in unit.sequences.values_mut().filter(|slot| slot.changed && !slot.revised) {
+            match (&slot.current, slot.stored) {
+                (Some(open), _) => rows.changed_sequences.push(open, None),
+                (None, Some(sid)) => {
+                    rows.deleted_sequences.push(sid);
+                    slot.stored = None;
+                }
+                (None, None) => {}
+            }
+            slot.changed = false;
+        }
+        Ok(rows)
+    }
+
+    fn statements<'a>(&'a self, to: &mut Statements<'a>) {
+        if !self.new.lid.is_empty() {
+            to.push(sql::INSERT_LETTERS, self.new.insert());
+            let PayloadArrays { lid, key, headers, payload } = &self.new_payloads;
+            to.push(sql::INSERT_PAYLOADS, vec![lid, key, headers, payload]);
+        }
+        if !self.changed.lid.is_empty() {
+            to.push(sql::UPDATE_LETTERS, self.changed.update());
+        }
+        if !self.payloads.0.is_empty() {
+            to.push(sql::UPDATE_PAYLOADS, vec![&self.payloads.0, &self.payloads.1]);
+        }
+        if !self.edits.lid.is_empty() {
+            let EditArrays { lid, number, who, at, why, kept, original } = &self.edits;
+            to.push(sql::INSERT_EDITS, vec![lid, number, who, at, why, kept, original]);
+        }
+        if !self.purged.is_empty() {
+            to.push(sql::PURGE_LETTERS, vec![&self.purged, &self.now, &NO_BODY]);
+            to.push(sql::PURGE_PAYLOADS, vec![&self.purged]);
+            to.push(sql::PURGE_EDITS, vec![&self.purged]);
+        }
+        if !self.deleted_sequences.is_empty() {
+            to.push(sql::DELETE_SEQUENCES, vec![&self.deleted_sequences]);
+        }
+        if !self.changed_sequences.is_empty() {
+            to.push(sql::UPDATE_SEQUENCES, self.changed_sequences.parameters());
+        }
+    }
+}
+
+/// The rows that are written last.
+#[derive(Default)]
+struct LastRows {
+    new_grants: GrantArrays,
+    grants: GrantArrays,
+    revisions: (Vec<i64>, Vec<i64>),
+    replaced: Vec<i64>,
+    opened: SequenceArrays,
+    reopened: SequenceArrays,
+    groups: GroupArrays,
+    empty_groups: (Vec<i64>, Vec<String>),
+    counts: [Vec<i64>; 11],
+    stripe: i16,
+    audit: audit::AuditArrays,
+}
+
+impl LastRows {
+    fn take(unit: &mut Unit) -> Self {
+        let mut rows = Self { stripe: next_stripe(), ..Self::default() };
+        for ((qid, partition), HeldGrant { stored, changed, row }) in std::mem::take(&mut unit.grants) {
+            if !changed {
+                continue;
+            }
+            let to = if stored { &mut rows.grants } else { &mut rows.new_grants };
+            to.qid.push(qid);
+            to.stream.push(text(partition.stream.as_str()).into_owned());
+            to.partition.push(partition.index.into());
+            to.fence.push(bound(row.fence));
+            to.turn.push(bound(row.turn));
+            to.horizon.push(row.horizon.map(bound));
+        }
+        let mut opened: std::collections::BTreeMap<i64, i64> = std::collections::BTreeMap::new();
+        for slot in unit.sequences.values_mut().filter(|slot| slot.revised) {
+            let Some(open) = &slot.current else { continue };
+            let back = opened.entry(open.qid).or_default();
+            match slot.stored {
+                Some(sid) if sid == open.sid => rows.reopened.push(open, Some(*back)),
+                stored => {
+                    rows.replaced.extend(stored);
+                    rows.opened.push(open, Some(*back));
+                }
+            }
+            *back += 1;
+            (slot.revised, slot.changed, slot.stored) = (false, false, Some(open.sid));
+        }
+        rows.revisions = opened.into_iter().unzip();
+        for (qid, counted) in std::mem::take(&mut unit.counts) {
+            if counted.sequences == 0 && counted.by_state == [0; 9] {
+                continue;
+            }
+            let [of_queue, sequences, by_state @ ..] = &mut rows.counts;
+            of_queue.push(qid);
+            sequences.push(counted.sequences);
+            for (column, by) in by_state.iter_mut().zip(counted.by_state) {
+                column.push(by);
+            }
+        }
+        rows
+    }
+
+    fn statements<'a>(&'a self, to: &mut Statements<'a>) {
+        if !self.new_grants.qid.is_empty() {
+            to.push(sql::INSERT_GRANTS, self.new_grants.statement());
+        }
+        if !self.grants.qid.is_empty() {
+            to.push(sql::UPDATE_GRANTS, self.grants.statement());
+        }
+        if !self.groups.qid.is_empty() {
+            to.push(sql::UPDATE_GROUPS, self.groups.parameters());
+        }
+        if !self.empty_groups.0.is_empty() {
+            to.push(sql::DELETE_GROUPS, vec![&self.empty_groups.0, &self.empty_groups.1]);
+        }
+        if !self.audit.is_empty() {
+            to.push(audit::INSERT, self.audit.parameters());
+        }
+        if !self.revisions.0.is_empty() {
+            to.push(sql::RAISE_REVISIONS, vec![&self.revisions.0, &self.revisions.1]);
+        }
+        if !self.replaced.is_empty() {
+            to.push(sql::DELETE_SEQUENCES, vec![&self.replaced]);
+        }
+        if !self.opened.is_empty() {
+            to.push(sql::INSERT_SEQUENCES, self.opened.parameters());
+        }
+        if !self.reopened.is_empty() {
+            to.push(sql::UPDATE_SEQUENCES, self.reopened.parameters());
+        }
+        if !self.counts[0].is_empty() {
+            let [qid, rest @ ..] = &self.counts;
+            let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![qid, &self.stripe];
+            parameters.extend(rest.iter().map(|column| column as &(dyn ToSql + Sync)));
+            to.push(sql::ADD_COUNTS, parameters);
+        }
+    }
+}
+
+/// Calls of this process that count at the same time use different rows.
+fn next_stripe() -> i16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    (NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES).cast_signed()
+}
+
+impl Transaction<'_> {
+    /// Writes the letters and sequences that were changed so far, so that the next step of the call finds them. Their counters, groups
+    /// and audit lines are written by [`commit`](Self::commit).
+    pub(crate) async fn write_rows(&mut self) -> Work<()> {
+        let now = nanos(self.now());
+        let rows = Rows::take(&mut self.unit, now)?;
+        let mut statements = Statements::default();
+        rows.statements(&mut statements);
+        for (sql, parameters) in statements.queries() {
+            self.query(sql, parameters).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes all that was changed, and commits.
+    pub(crate) async fn commit(&mut self) -> Work<()> {
+        let changes: Vec<((i64, Fingerprint), _)> =
+            std::mem::take(&mut self.unit.groups).into_iter().collect();
+        let lines = std::mem::take(&mut self.unit.audit);
+        let groups = self.lock_groups(changes.iter().map(|(group, _)| *group).collect()).await?;
+        let mut last = LastRows::take(&mut self.unit);
+        if !lines.is_empty() {
+            last.audit = self.next_audit_entries(lines).await?;
+        }
+        for (((qid, group), changes), mut row) in changes.into_iter().zip(groups) {
+            changes.iter().for_each(|change| change.apply(&mut row, self.now()));
+            if row.is_empty() {
+                last.empty_groups.0.push(qid);
+                last.empty_groups.1.push(group.to_string());
+            } else {
+                last.groups.push(qid, group, &row)?;
+            }
+        }
+        let now = nanos(self.now());
+        let rows = Rows::take(&mut self.unit, now)?;
+        let mut statements = Statements::default();
+        rows.statements(&mut statements);
+        last.statements(&mut statements);
+        self.send_and_commit(&statements.queries()).await
+    }
+
+    /// Locks these groups, which are created if necessary, and returns them in the same order.
+    async fn lock_groups(&self, groups: Vec<(i64, Fingerprint)>) -> Work<Vec<GroupRow>> {
+        if groups.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (qids, names): (Vec<i64>, Vec<String>) =
+            groups.iter().map(|(qid, group)| (*qid, group.to_string())).unzip();
+        let new = GroupRow::new(self.now());
+        let (first, last) = (nanos(new.first_seen), nanos(new.last_seen));
+        let [_, rows] = self
+            .query_all([
+                (sql::CREATE_GROUPS, &[&qids, &names, &first, &last]),
+                (LOCK_GROUPS, &[&qids, &names]),
+            ])
+            .await?;
+        let mut found = Vec::with_capacity(rows.len());
+        for row in &rows {
+            found.push(read_group(row, self.now())?);
+        }
+        // Another transaction has removed one after it was found.
+        if found.len() != groups.len() {
+            return Err(Fault::Interfered);
+        }
+        let mut ordered = Vec::with_capacity(groups.len());
+        for group in &groups {
+            let place = found.iter().position(|(key, _)| key == group).ok_or(Fault::Interfered)?;
+            ordered.push(found.swap_remove(place).1);
+        }
+        Ok(ordered)
+    }
+}

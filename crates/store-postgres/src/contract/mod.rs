@@ -1,0 +1,5 @@
+//! The traits of [`lazaret_core::store`].
+
+mod letters;
+mod operations;
+mod triage;

@@ -1,0 +1,229 @@
+//! Groups, and lists of groups and queues.
+
+use jiff::Timestamp;
+use lazaret_core::store::rules::{GroupRow, LatestFailure};
+use lazaret_core::store::{
+    Counts, ErrorKind, Group, GroupId, GroupsPage, GroupsRequest, QueueSummary, Result, StoreError, Trend,
+};
+use lazaret_core::{Fingerprint, QueueName, Reason};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use crate::error::{Fault, Work};
+use crate::store::{PostgresStore, first};
+use crate::values::{Columns, bound, from_json, limit as rows_of, nanos, text, to_json, unsigned};
+
+/// A query for [`read_group`].
+macro_rules! select_group {
+    ($more:literal, $rest:literal) => {
+        concat!(
+            "SELECT g.qid, g.fingerprint, g.reason, g.error_type, g.message, g.sequences, g.behind, g.first_seen, \
+             g.last_seen, g.trend::text, g.by_state",
+            $more,
+            " FROM groups g ",
+            $rest
+        )
+    };
+}
+
+pub(crate) const LOCK_GROUPS: &str = select_group!(
+    "",
+    "JOIN unnest($1::bigint[], $2::text[]) AS u (qid, fingerprint) ON g.qid = u.qid AND g.fingerprint = u.fingerprint
+     ORDER BY g.qid, g.fingerprint FOR UPDATE OF g"
+);
+/// The first open letter of a group is its oldest: numbers follow the order of arrival.
+const ONE: &str = select_group!(
+    ", (SELECT l.enqueued_at FROM letters l WHERE l.qid = g.qid AND l.cause_group = g.fingerprint AND l.sid IS NOT NULL
+        ORDER BY l.lid LIMIT 1)",
+    "WHERE g.qid = $1 AND g.fingerprint = $2"
+);
+const PAGE: &str = select_group!(
+    ", (SELECT l.enqueued_at FROM letters l WHERE l.qid = g.qid AND l.cause_group = g.fingerprint AND l.sid IS NOT NULL
+        ORDER BY l.lid LIMIT 1), q.name, o.open",
+    "JOIN queues q ON q.qid = g.qid
+     CROSS JOIN LATERAL (SELECT sum(n)::bigint AS open FROM unnest(g.by_state[1:5]) AS n) o
+     WHERE ($1::bigint IS NULL OR g.qid = $1) AND o.open >= $2
+     AND (o.open < $3 OR (o.open = $3 AND (g.qid, g.fingerprint) > ($4, $5)))
+     ORDER BY o.open DESC, g.qid, g.fingerprint LIMIT $6"
+);
+const QUEUES: &str = "SELECT q.name, sum(c.sequences)::bigint, sum(c.retrying)::bigint, sum(c.dead)::bigint,
+    sum(c.parked)::bigint, sum(c.quarantined)::bigint, sum(c.waiting)::bigint, sum(c.resolved)::bigint,
+    sum(c.evicted)::bigint, sum(c.skipped)::bigint, sum(c.expired)::bigint,
+    (SELECT l.enqueued_at FROM letters l WHERE l.qid = q.qid AND l.sid IS NOT NULL ORDER BY l.lid LIMIT 1)
+    FROM queues q JOIN counts c ON c.qid = q.qid GROUP BY q.qid ORDER BY q.name";
+
+/// Reads a group. One that was created by this transaction has no counters yet.
+pub(crate) fn read_group(row: &Row, now: Timestamp) -> Work<((i64, Fingerprint), GroupRow)> {
+    let mut c = Columns::of(row);
+    let (qid, fingerprint): (i64, String) = (c.get()?, c.get()?);
+    let corrupt = || Fault::Corrupt(format!("failed to decode group {fingerprint}"));
+    let key = (qid, fingerprint.parse().map_err(|_| corrupt())?);
+    let (reason, error_type, message) = (c.text()?, c.text()?, c.text()?);
+    let (sequences, behind, first_seen, last_seen) = (c.unsigned()?, c.unsigned()?, c.time()?, c.time()?);
+    let (trend, counts): (String, Vec<i64>) = (c.get()?, c.get()?);
+    if counts.is_empty() {
+        return Ok((key, GroupRow::new(now)));
+    }
+    let mut by_state = [0; 9];
+    if counts.len() != by_state.len() {
+        return Err(corrupt());
+    }
+    for (count, stored) in by_state.iter_mut().zip(counts) {
+        *count = unsigned(stored)?;
+    }
+    let reason = Reason::new(&*reason).unwrap_or_else(|_| Reason::from_words(&reason));
+    let trend: Trend = from_json(&trend, "the trend of a group")?;
+    let latest = LatestFailure { reason, error_type, message }.into();
+    Ok((key, GroupRow { latest, by_state, sequences, behind, first_seen, last_seen, trend }))
+}
+
+/// The columns of groups to write, an array each.
+#[derive(Default)]
+pub(crate) struct GroupArrays {
+    pub(crate) qid: Vec<i64>,
+    fingerprint: Vec<String>,
+    reason: Vec<String>,
+    error_type: Vec<String>,
+    message: Vec<String>,
+    sequences: Vec<i64>,
+    behind: Vec<i64>,
+    first_seen: Vec<i64>,
+    last_seen: Vec<i64>,
+    trend: Vec<String>,
+    by_state: Vec<String>,
+}
+
+impl GroupArrays {
+    pub(crate) fn push(&mut self, qid: i64, group: Fingerprint, row: &GroupRow) -> Work<()> {
+        self.qid.push(qid);
+        self.fingerprint.push(group.to_string());
+        self.reason.push(text(row.latest.reason.as_str()).into_owned());
+        self.error_type.push(text(&row.latest.error_type).into_owned());
+        self.message.push(text(&row.latest.message).into_owned());
+        self.sequences.push(bound(row.sequences));
+        self.behind.push(bound(row.behind));
+        self.first_seen.push(nanos(row.first_seen));
+        self.last_seen.push(nanos(row.last_seen));
+        self.trend.push(to_json(&row.trend, "a trend")?);
+        // An array of arrays has one length for all; as text they can be passed in one.
+        self.by_state.push(format!("{{{}}}", row.by_state.map(|count| count.to_string()).join(",")));
+        Ok(())
+    }
+
+    pub(crate) fn parameters(&self) -> Vec<&(dyn ToSql + Sync)> {
+        vec![
+            &self.qid,
+            &self.fingerprint,
+            &self.reason,
+            &self.error_type,
+            &self.message,
+            &self.sequences,
+            &self.behind,
+            &self.first_seen,
+            &self.last_seen,
+            &self.trend,
+            &self.by_state,
+        ]
+    }
+}
+
+/// A cursor in the list of groups: the number of open letters of the last one returned, and its name.
+#[derive(Clone)]
+struct Place {
+    open: i64,
+    qid: i64,
+    fingerprint: String,
+}
+
+impl Place {
+    fn text(&self) -> String {
+        format!("{}/{}/{}", self.open, self.qid, self.fingerprint)
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let mut parts = text.splitn(3, '/');
+        let mut number = || parts.next().and_then(|part| part.parse().ok());
+        let numbers = (number(), number());
+        let fingerprint = parts.next().filter(|part| part.parse::<Fingerprint>().is_ok());
+        match (numbers, fingerprint) {
+            ((Some(open), Some(qid)), Some(fingerprint)) => {
+                Ok(Self { open, qid, fingerprint: fingerprint.to_owned() })
+            }
+            _ => {
+                let context = format!("invalid cursor {text:?}");
+                Err(StoreError::not_done(ErrorKind::Invalid, "groups", context))
+            }
+        }
+    }
+}
+
+impl PostgresStore {
+    /// A page of groups, those with the most open letters first. Reads all groups: they are few, and their counters change too often for
+    /// an index.
+    pub(crate) async fn list_groups(&self, request: &GroupsRequest) -> Result<GroupsPage> {
+        const GROUPS: &str = "groups";
+        let limit = request.limit.max(1);
+        let after = request.after.as_deref().map(Place::parse).transpose()?;
+        let start = Place { open: i64::MAX, qid: i64::MIN, fingerprint: String::new() };
+        let Place { open, qid, fingerprint } = after.unwrap_or(start);
+        let of = match &request.queue {
+            None => None,
+            Some(name) => match self.find_queue(GROUPS, name).await? {
+                Some(queue) => Some(queue.qid),
+                None => return Ok(GroupsPage { groups: Vec::new(), next: None }),
+            },
+        };
+        let (least, wanted) = (i64::from(!request.closed), rows_of(limit.saturating_add(1)));
+        let rows = self.ask(GROUPS, PAGE, &[&of, &least, &open, &qid, &fingerprint, &wanted]).await?;
+        let now = self.now(GROUPS).await?;
+        let read = |rows: &[Row]| -> Work<GroupsPage> {
+            let mut groups = Vec::with_capacity(rows.len());
+            for row in rows.iter().take(limit) {
+                let queue = QueueName::from(crate::values::untext(row.try_get(12)?));
+                groups.push(shown(row, queue, now)?);
+            }
+            let last = rows.get(limit - 1).filter(|_| rows.len() > limit);
+            let place = |row: &Row| -> Work<Place> {
+                Ok(Place { open: row.try_get(13)?, qid: row.try_get(0)?, fingerprint: row.try_get(1)? })
+            };
+            Ok(GroupsPage { groups, next: last.map(place).transpose()?.map(|place| place.text()) })
+        };
+        read(&rows).map_err(|fault| fault.into_error(GROUPS))
+    }
+
+    pub(crate) async fn group_of(&self, id: &GroupId) -> Result<Option<Group>> {
+        const GROUP: &str = "group";
+        let Some(queue) = self.find_queue(GROUP, &id.queue).await? else { return Ok(None) };
+        let rows = self.ask(GROUP, ONE, &[&queue.qid, &id.fingerprint.to_string()]).await?;
+        let now = self.now(GROUP).await?;
+        first(&rows, |row| shown(row, id.queue.clone(), now)).map_err(|fault| fault.into_error(GROUP))
+    }
+
+    /// All queues that have ever held a letter: only those have counters.
+    pub(crate) async fn summaries(&self) -> Result<Vec<QueueSummary>> {
+        let rows = self.ask("queues", QUEUES, &[]).await?;
+        let read = |row: &Row| -> Work<QueueSummary> {
+            let mut c = Columns::of(row);
+            let queue = QueueName::from(c.text()?);
+            let counts = read_counts(&mut c)?;
+            Ok(QueueSummary { queue, counts, oldest: c.moment()? })
+        };
+        rows.iter().map(read).collect::<Work<_>>().map_err(|fault| fault.into_error("queues"))
+    }
+}
+
+/// The sums of the counters of a queue.
+pub(crate) fn read_counts(c: &mut Columns<'_>) -> Work<Counts> {
+    let sequences = c.unsigned()?;
+    let mut by_state = [0; 9];
+    for count in &mut by_state {
+        *count = c.unsigned()?;
+    }
+    Ok(Counts { sequences, by_state })
+}
+
+fn shown(row: &Row, queue: QueueName, now: Timestamp) -> Work<Group> {
+    let ((_, fingerprint), group) = read_group(row, now)?;
+    let oldest: Option<i64> = row.try_get(11)?;
+    Ok(group.to_group(GroupId { queue, fingerprint }, oldest.map(crate::values::time), now))
+}

@@ -1,0 +1,65 @@
+//! The PostgreSQL store: letters that a fleet shares, each call one transaction.
+//!
+//! [`PostgresStore`] implements [`lazaret_core::store`] on tables in a schema of its own. Every process of a fleet opens it.
+//!
+//! ```no_run
+//! use lazaret_store_postgres::{PostgresStore, PostgresStoreOptions};
+//!
+//! # async fn open() -> Result<(), lazaret_core::store::StoreError> {
+//! let dsn = "postgres://lazaret@db.example/shop?sslmode=verify-full";
+//! let store = PostgresStore::connect(dsn, PostgresStoreOptions::default()).await?;
+//! # drop(store);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # A call
+//!
+//! 1. **Load**: the rows that the rule needs are locked and read in one round trip, with the server's time behind the locks. The row of a sequence
+//!    is the lock for all that happens to it; several are locked in the order of their keys.
+//! 2. **Decide**: the rules of [`lazaret_core::store::rules`] return effects, which are collected in memory.
+//! 3. **Write**: groups and the audit, if they change, are locked; then all rows are written, an array for each column, and
+//!    committed, in one round trip.
+//!
+//! A call that meets a deadlock, a serialization failure or a key that another call has inserted meanwhile is rolled back and made again. A
+//! connection that is lost before the commit was sent has changed nothing; after that the outcome is unknown, and the error says so.
+//!
+//! # Modules
+//!
+//! - `contract/`, `audit`, `key_values`: the traits of [`lazaret_core::store`].
+//! - `store`, `options`, `tls`, `error`, `migrations`: opening, connections, errors of the driver, tables and their versions.
+//! - `transaction`, `unit`, `commit`, `statements`: the steps above.
+//! - `letter_row`, `sequence_row`, `values`: what the rows hold.
+//! - `views`, `intake`, `leases`, `acts`, `retention`, `operations/`, `pauses`, `notes`: views for the rules.
+//! - `listing`, `groups`, `query`: reads.
+
+mod acts;
+mod audit;
+mod commit;
+mod contract;
+mod error;
+mod groups;
+mod intake;
+mod key_values;
+mod leases;
+mod letter_row;
+mod listing;
+mod migrations;
+mod notes;
+mod operations;
+mod options;
+mod pauses;
+mod query;
+mod retention;
+mod sequence_row;
+mod statements;
+mod store;
+mod tls;
+mod transaction;
+mod unit;
+mod values;
+mod views;
+
+pub use migrations::FORMAT_VERSION;
+pub use options::{DEFAULT_SCHEMA, PostgresStoreOptions};
+pub use store::PostgresStore;

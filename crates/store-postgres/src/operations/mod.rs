@@ -1,0 +1,8 @@
+//! Plans and operations: [`freezing`] selects the letters of a plan, [`commanding`] starts operations and applies commands, [`polling`]
+//! returns their letters, [`settling`] records the outcomes, and [`table`] maps all of it to the tables.
+
+mod commanding;
+mod freezing;
+mod polling;
+mod settling;
+mod table;

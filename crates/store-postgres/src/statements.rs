@@ -1,0 +1,100 @@
+//! The statements that write the rows of a call, an array for each column.
+
+pub(crate) const INSERT_LETTERS: &str = "INSERT INTO letters (lid, id, qid, sid, idx, state, attempts, crash_attempts,
+    replay_attempts, poison, enqueued_at, touched_at, due_at, expires_at, first_failed_at, last_failed_at, closed_at,
+    partition, position, stream, sequence, message, event_type, reason, cause_group, payload_left_out, edits, body)
+    SELECT lid, id, qid, sid, idx, state, attempts, crash_attempts, replay_attempts, poison, enqueued_at, touched_at,
+    due_at, expires_at, first_failed_at, last_failed_at, closed_at, partition, position, stream, sequence, message,
+    event_type, reason, cause_group, payload_left_out, edits, body::json
+    FROM unnest($1::bigint[], $2::uuid[], $3::bigint[], $4::bigint[], $5::bigint[], $6::smallint[], $7::bigint[],
+    $8::bigint[], $9::bigint[], $10::boolean[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[],
+    $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::text[], $21::text[], $22::text[],
+    $23::text[], $24::text[], $25::text[], $26::boolean[], $27::bigint[], $28::text[])
+    AS u (lid, id, qid, sid, idx, state, attempts, crash_attempts, replay_attempts, poison, enqueued_at, touched_at,
+    due_at, expires_at, first_failed_at, last_failed_at, closed_at, partition, position, stream, sequence, message,
+    event_type, reason, cause_group, payload_left_out, edits, body)";
+pub(crate) const INSERT_PAYLOADS: &str = "INSERT INTO payloads (lid, key, headers, payload)
+    SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bytea[])";
+pub(crate) const UPDATE_LETTERS: &str = "UPDATE letters l SET sid = u.sid, idx = u.idx, state = u.state, attempts = u.attempts,
+    crash_attempts = u.crash_attempts, replay_attempts = u.replay_attempts, poison = u.poison,
+    touched_at = u.touched_at, due_at = u.due_at, expires_at = u.expires_at, first_failed_at = u.first_failed_at,
+    last_failed_at = u.last_failed_at, closed_at = u.closed_at, reason = u.reason, cause_group = u.cause_group,
+    payload_left_out = u.payload_left_out, edits = u.edits, body = u.body::json
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $5::bigint[], $6::bigint[], $7::bigint[],
+    $8::boolean[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[],
+    $15::text[], $16::text[], $17::boolean[], $18::bigint[], $19::text[])
+    AS u (lid, sid, idx, state, attempts, crash_attempts, replay_attempts, poison, touched_at, due_at, expires_at,
+    first_failed_at, last_failed_at, closed_at, reason, cause_group, payload_left_out, edits, body)
+    WHERE l.lid = u.lid";
+pub(crate) const UPDATE_PAYLOADS: &str = "UPDATE payloads p SET payload = u.payload
+    FROM unnest($1::bigint[], $2::bytea[]) AS u (lid, payload) WHERE p.lid = u.lid";
+pub(crate) const INSERT_EDITS: &str = "INSERT INTO edits (lid, number, who, at, why, kept, original)
+    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::bytea[])";
+/// All of a closed letter except id and state, so that a redelivered message is recognized (I8).
+pub(crate) const PURGE_LETTERS: &str = "UPDATE letters SET closed_at = NULL, attempts = 0, crash_attempts = 0, replay_attempts = 0,
+    poison = false, touched_at = $2, due_at = NULL, expires_at = NULL, first_failed_at = NULL, last_failed_at = NULL,
+    partition = 0, position = 0, stream = '', sequence = '', message = '', event_type = NULL, reason = NULL,
+    cause_group = NULL, edits = 0, body = $3::text::json WHERE lid = ANY($1)";
+pub(crate) const PURGE_PAYLOADS: &str = "DELETE FROM payloads WHERE lid = ANY($1)";
+pub(crate) const PURGE_EDITS: &str = "DELETE FROM edits WHERE lid = ANY($1)";
+pub(crate) const INSERT_GRANTS: &str = "INSERT INTO grants (qid, stream, partition, fence, turn, horizon)
+    SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])";
+pub(crate) const UPDATE_GRANTS: &str =
+    "UPDATE grants g SET fence = u.fence, turn = u.turn, horizon = u.horizon
+    FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
+    AS u (qid, stream, partition, fence, turn, horizon)
+    WHERE g.qid = u.qid AND g.stream = u.stream AND g.partition = u.partition";
+pub(crate) const RAISE_REVISIONS: &str = "UPDATE queues q SET revision = q.revision + u.opened
+    FROM unnest($1::bigint[], $2::bigint[]) AS u (qid, opened) WHERE q.qid = u.qid";
+pub(crate) const DELETE_SEQUENCES: &str = "DELETE FROM sequences WHERE sid = ANY($1)";
+pub(crate) const INSERT_SEQUENCES: &str = "INSERT INTO sequences (sid, qid, hash, name, revision, count, head_idx, head_due,
+    head_group, touched, paused, lease_owner, lease_fence, lease_until, lease_kind, lease_waits, lease_operation,
+    reserved, pace_next, pace_interval, pace_left, free_at)
+    SELECT u.sid, u.qid, u.hash, u.name, q.revision - u.back, u.count, u.head_idx, u.head_due, u.head_group, u.touched,
+    u.paused, u.lease_owner, u.lease_fence, u.lease_until, u.lease_kind, u.lease_waits, u.lease_operation, u.reserved,
+    u.pace_next, u.pace_interval, u.pace_left, u.free_at
+    FROM unnest($1::bigint[], $2::bigint[], $3::uuid[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[],
+    $8::text[], $9::bigint[], $10::boolean[], $11::text[], $12::bigint[], $13::bigint[], $14::smallint[],
+    $15::boolean[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[],
+    $22::bigint[]) AS u (sid, qid, hash, name, count, head_idx, head_due, head_group, touched, paused, lease_owner,
+    lease_fence, lease_until, lease_kind, lease_waits, lease_operation, reserved, pace_next, pace_interval, pace_left,
+    free_at, back) JOIN queues q ON q.qid = u.qid";
+pub(crate) const UPDATE_SEQUENCES: &str = "UPDATE sequences s SET revision = coalesce(q.revision - u.back, s.revision),
+    count = u.count, head_idx = u.head_idx, head_due = u.head_due, head_group = u.head_group, touched = u.touched,
+    paused = u.paused, lease_owner = u.lease_owner, lease_fence = u.lease_fence, lease_until = u.lease_until,
+    lease_kind = u.lease_kind, lease_waits = u.lease_waits, lease_operation = u.lease_operation, reserved = u.reserved,
+    pace_next = u.pace_next, pace_interval = u.pace_interval, pace_left = u.pace_left, free_at = u.free_at
+    FROM unnest($1::bigint[], $2::bigint[], $3::uuid[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[],
+    $8::text[], $9::bigint[], $10::boolean[], $11::text[], $12::bigint[], $13::bigint[], $14::smallint[],
+    $15::boolean[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[],
+    $22::bigint[]) AS u (sid, qid, hash, name, count, head_idx, head_due, head_group, touched, paused, lease_owner,
+    lease_fence, lease_until, lease_kind, lease_waits, lease_operation, reserved, pace_next, pace_interval, pace_left,
+    free_at, back) LEFT JOIN queues q ON q.qid = u.qid AND u.back IS NOT NULL WHERE s.sid = u.sid";
+pub(crate) const CREATE_GROUPS: &str =
+    "INSERT INTO groups (qid, fingerprint, reason, error_type, message, sequences, behind,
+    first_seen, last_seen, trend, by_state)
+    SELECT qid, fingerprint, '', '', '', 0, 0, $3, $4, 'null', '{}'
+    FROM unnest($1::bigint[], $2::text[]) AS u (qid, fingerprint) ORDER BY qid, fingerprint COLLATE \"C\"
+    ON CONFLICT DO NOTHING";
+pub(crate) const UPDATE_GROUPS: &str = "UPDATE groups g SET reason = u.reason, error_type = u.error_type, message = u.message,
+    sequences = u.sequences, behind = u.behind, first_seen = u.first_seen, last_seen = u.last_seen,
+    trend = u.trend::json, by_state = u.by_state::bigint[]
+    FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[],
+    $8::bigint[], $9::bigint[], $10::text[], $11::text[])
+    AS u (qid, fingerprint, reason, error_type, message, sequences, behind, first_seen, last_seen, trend, by_state)
+    WHERE g.qid = u.qid AND g.fingerprint = u.fingerprint";
+pub(crate) const DELETE_GROUPS: &str =
+    "DELETE FROM groups g USING unnest($1::bigint[], $2::text[]) AS u (qid, fingerprint)
+    WHERE g.qid = u.qid AND g.fingerprint = u.fingerprint";
+pub(crate) const ADD_COUNTS: &str = "INSERT INTO counts AS c (qid, stripe, sequences, retrying, dead, parked, quarantined, waiting,
+    resolved, evicted, skipped, expired)
+    SELECT qid, $2, sequences, retrying, dead, parked, quarantined, waiting, resolved, evicted, skipped, expired
+    FROM unnest($1::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[],
+    $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[])
+    AS u (qid, sequences, retrying, dead, parked, quarantined, waiting, resolved, evicted, skipped, expired)
+    ORDER BY qid
+    ON CONFLICT (qid, stripe) DO UPDATE SET sequences = c.sequences + excluded.sequences,
+    retrying = c.retrying + excluded.retrying, dead = c.dead + excluded.dead, parked = c.parked + excluded.parked,
+    quarantined = c.quarantined + excluded.quarantined, waiting = c.waiting + excluded.waiting,
+    resolved = c.resolved + excluded.resolved, evicted = c.evicted + excluded.evicted,
+    skipped = c.skipped + excluded.skipped, expired = c.expired + excluded.expired";

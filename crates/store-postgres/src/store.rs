@@ -1,0 +1,232 @@
+//! The store: connecting, the pool, and the numbers of queues.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
+use lazaret_core::store::rules::ClockWatch;
+use lazaret_core::store::{Capabilities, ErrorKind, Result, StoreError};
+use lazaret_core::{Clock, QueueName, Timestamp};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Config, Row};
+
+use crate::error::{Fault, Work, of_commit, of_pool, spoils_connection};
+use crate::migrations;
+use crate::options::PostgresStoreOptions;
+use crate::tls;
+use crate::transaction::CLOCK;
+use crate::values::{text, time};
+
+/// A connection without traffic is checked after this time, so that a server that has vanished is noticed.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+/// The time beyond the statement timeout after which a connection that acknowledges nothing is given up.
+const NETWORK_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// A queue and its number.
+#[derive(Clone, Debug)]
+pub(crate) struct Queue {
+    pub(crate) qid: i64,
+    pub(crate) name: QueueName,
+}
+
+/// A store in PostgreSQL. Clones share it.
+///
+/// Closed letters keep their row, and purged ones their id and state: a redelivered message whose letter was closed must be
+/// recognized (I8).
+///
+/// Numbers end at 2^63: a message with a larger offset is refused as `Invalid`. Times have nanosecond precision between 1677 and 2262;
+/// other times of a letter saturate. See the [crate documentation](crate) for an example.
+#[derive(Clone)]
+pub struct PostgresStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    pool: Pool,
+    schema: String,
+    clock: Option<Arc<dyn Clock>>,
+    /// The numbers of queues that are known. They never change.
+    queues: Mutex<HashMap<QueueName, i64>>,
+    watches: Mutex<BTreeMap<QueueName, ClockWatch>>,
+}
+
+impl PostgresStore {
+    /// The capabilities of every store of this kind, known before one is opened.
+    pub const CAPABILITIES: Capabilities = {
+        let mut capabilities = Capabilities::NONE;
+        (capabilities.durable, capabilities.shared_by_processes) = (true, true);
+        (capabilities.shared_by_machines, capabilities.audit_chain) = (true, true);
+        capabilities
+    };
+
+    /// Connects to a server, and opens or creates the store in its database.
+    ///
+    /// `dsn` is a URL (`postgres://user@host/database?sslmode=verify-full`) or a list of `key=value` pairs, as libpq has them, with one
+    /// or several hosts.
+    ///
+    /// # Errors
+    /// `Invalid` if the DSN or an option cannot be used, or if the tables are of a newer version; `Unavailable` if the server cannot be
+    /// reached or refuses writes; `Denied` if the role may not use the tables, or not create them.
+    pub async fn connect(dsn: &str, options: PostgresStoreOptions) -> Result<Self> {
+        options.check()?;
+        let pool = pool(dsn, &options)?;
+        let shared = Shared {
+            pool,
+            schema: options.schema,
+            clock: options.clock,
+            queues: Mutex::default(),
+            watches: Mutex::default(),
+        };
+        let store = Self { shared: Arc::new(shared) };
+        let client = store.client("open").await?;
+        migrations::prepare(&client, &store.shared.schema, options.migrate).await?;
+        Ok(store)
+    }
+
+    /// A free connection.
+    pub(crate) async fn client(&self, operation: &'static str) -> Result<Object> {
+        self.shared.pool.get().await.map_err(|error| of_pool(error, operation))
+    }
+
+    /// The clock of the options; `None` for that of the server.
+    pub(crate) fn given_clock(&self) -> Option<&dyn Clock> {
+        self.shared.clock.as_deref()
+    }
+
+    /// The name of the schema.
+    pub(crate) fn schema(&self) -> &str {
+        &self.shared.schema
+    }
+
+    /// `true` if the clock was set back since the last call for this queue.
+    pub(crate) fn clock_went_back(&self, queue: &QueueName, now: Timestamp) -> bool {
+        let mut watches = self.shared.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        watches.entry(queue.clone()).or_default().went_back(now)
+    }
+
+    /// The rows of one query, outside of a transaction.
+    pub(crate) async fn ask(
+        &self,
+        operation: &'static str,
+        sql: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>> {
+        let client = self.client(operation).await?;
+        let asked = async {
+            let statement = client.prepare_cached(sql).await?;
+            client.query(&statement, parameters).await
+        };
+        asked.await.map_err(|error| Fault::Sql(error).into_error(operation))
+    }
+
+    /// Runs one statement that writes, a transaction of its own. Without a response it may have been committed.
+    pub(crate) async fn write_once(
+        &self,
+        operation: &'static str,
+        sql: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<()> {
+        let client = self.client(operation).await?;
+        let statement = client.prepare_cached(sql).await;
+        let statement = statement.map_err(|error| Fault::Sql(error).into_error(operation))?;
+        match client.query(&statement, parameters).await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                if error.code().is_some_and(spoils_connection) {
+                    drop(Object::take(client));
+                }
+                Err(of_commit(error, operation))
+            }
+        }
+    }
+
+    /// The store's time.
+    pub(crate) async fn now(&self, operation: &'static str) -> Result<Timestamp> {
+        if let Some(clock) = self.given_clock() {
+            return Ok(clock.now());
+        }
+        let rows = self.ask(operation, CLOCK, &[]).await?;
+        let read =
+            first(&rows, |row| Ok(time(row.try_get(0)?))).map_err(|fault| fault.into_error(operation))?;
+        read.ok_or_else(|| StoreError::not_done(ErrorKind::Corrupt, operation, "the server states no time"))
+    }
+
+    fn known_queue(&self, name: &QueueName) -> Option<Queue> {
+        let queues = self.shared.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.get(name).map(|qid| Queue { qid: *qid, name: name.clone() })
+    }
+
+    /// The number of a queue, if it exists.
+    pub(crate) async fn find_queue(
+        &self,
+        operation: &'static str,
+        name: &QueueName,
+    ) -> Result<Option<Queue>> {
+        if let Some(known) = self.known_queue(name) {
+            return Ok(Some(known));
+        }
+        let rows =
+            self.ask(operation, "SELECT qid FROM queues WHERE name = $1", &[&text(name.as_str())]).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let qid: i64 = row.get(0);
+        self.shared.queues.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), qid);
+        Ok(Some(Queue { qid, name: name.clone() }))
+    }
+
+    /// The number of a queue, which is created if necessary.
+    pub(crate) async fn queue(&self, operation: &'static str, name: &QueueName) -> Result<Queue> {
+        loop {
+            if let Some(found) = self.find_queue(operation, name).await? {
+                return Ok(found);
+            }
+            let sql = "INSERT INTO queues (name, consumer) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING";
+            self.write_once(operation, sql, &[&text(name.as_str()), &text(name.consumer())]).await?;
+        }
+    }
+}
+
+fn pool(dsn: &str, options: &PostgresStoreOptions) -> Result<Pool> {
+    let invalid = |context: String| StoreError::not_done(ErrorKind::Invalid, "open", context);
+    let (dsn, roots) = tls::split(dsn);
+    // The message of the driver does not repeat the DSN, which may hold a password.
+    let mut config: Config =
+        dsn.parse().map_err(|error| invalid(format!("the DSN cannot be read: {error}")))?;
+    let session =
+        config.get_options().map_or_else(String::new, |given| format!("{given} ")) + &options.session();
+    config.options(session);
+    config.keepalives_idle(KEEPALIVE);
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(options.acquire_timeout);
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(options.statement_timeout.saturating_add(NETWORK_TIMEOUT));
+    }
+    if config.get_application_name().is_none() {
+        config.application_name("lazaret");
+    }
+    let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+    let tls = tls::connector(roots.as_ref(), config.get_ssl_mode())?;
+    let manager = Manager::from_config(config, tls, recycling);
+    let timeout = Some(options.acquire_timeout);
+    Pool::builder(manager)
+        .max_size(options.max_connections)
+        .wait_timeout(timeout)
+        .create_timeout(timeout)
+        .recycle_timeout(timeout)
+        .runtime(Runtime::Tokio1)
+        .build()
+        .map_err(|error| invalid(error.to_string()))
+}
+
+/// The first row of an answer, read by a function that may find it corrupt.
+pub(crate) fn first<T>(rows: &[Row], read: impl FnOnce(&Row) -> Work<T>) -> Work<Option<T>> {
+    rows.first().map(read).transpose()
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore").field("schema", &self.shared.schema).finish_non_exhaustive()
+    }
+}
