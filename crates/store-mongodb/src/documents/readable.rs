@@ -98,12 +98,24 @@ fn document_key(message: &Message) -> Option<Bson> {
     Some(value)
 }
 
+/// The payload as a document; of a change event, the document after the change.
 fn full_document(message: &Message, payload: &[u8]) -> Option<Document> {
     if payload.len() > SHOWN_BYTES {
         return None;
     }
     let is_bson = message.content_type.as_deref().is_some_and(|content| content.contains("bson"));
-    if is_bson { as_bson(payload) } else { as_json(payload) }
+    let mut document = if is_bson { read_bson(payload) } else { read_json(payload) }?;
+    // A position with a token, and the fields of an event of a change stream.
+    let is_change = message.position.token.is_some()
+        && document.get_str("operationType").is_ok()
+        && document.get_document("_id").is_ok_and(|token| token.contains_key("_data"));
+    if is_change {
+        document = match document.remove("fullDocument")? {
+            Bson::Document(after) => after,
+            _ => return None,
+        };
+    }
+    Some(document).filter(|document| can_be_shown(document, SHOWN_LEVELS))
 }
 
 fn resume_token(token: &[u8]) -> Bson {
@@ -118,24 +130,24 @@ fn text_or_bytes(bytes: &[u8]) -> Bson {
 }
 
 fn as_document(bytes: &[u8]) -> Option<Document> {
-    as_json(bytes).or_else(|| as_bson(bytes))
+    let document = read_json(bytes).or_else(|| read_bson(bytes));
+    document.filter(|document| can_be_shown(document, SHOWN_LEVELS))
 }
 
 /// A JSON object, extended JSON included.
-fn as_json(bytes: &[u8]) -> Option<Document> {
+fn read_json(bytes: &[u8]) -> Option<Document> {
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
         return None;
     }
-    let document: Document = serde_json::from_slice(bytes).ok()?;
-    Some(document).filter(|document| can_be_shown(document, SHOWN_LEVELS))
+    serde_json::from_slice(bytes).ok()
 }
 
-fn as_bson(bytes: &[u8]) -> Option<Document> {
+fn read_bson(bytes: &[u8]) -> Option<Document> {
     let length = <[u8; 4]>::try_from(bytes.get(..4)?).ok().map(i32::from_le_bytes)?;
     if usize::try_from(length) != Ok(bytes.len()) {
         return None;
     }
-    Document::from_reader(bytes).ok().filter(|document| can_be_shown(document, SHOWN_LEVELS))
+    Document::from_reader(bytes).ok()
 }
 
 /// Whether MongoDB takes the names and the depth of a document.
@@ -193,6 +205,25 @@ mod tests {
         let deep = format!(r#"{{"a":{}1{}}}"#, "[".repeat(100), "]".repeat(100));
         assert_eq!(shown(&deep), None);
         assert_eq!(shown(&format!(r#"{{"a": "{}"}}"#, "x".repeat(SHOWN_BYTES))), None);
+    }
+
+    #[test]
+    fn of_a_change_event_the_document_after_the_change_is_shown() {
+        let mut message = message();
+        message.position.token = Some(r#"{"_data":"82"}"#.into());
+        let shown = |payload: &str| full_document(&message, payload.as_bytes());
+        let event = r#"{"_id": {"_data": "82"}, "operationType": "update", "fullDocument": {"_id": 7, "total": -5},
+            "updateDescription": {"updatedFields": {"$a.b": 1}}}"#;
+        assert_eq!(shown(event), Some(doc! { "_id": 7, "total": -5 }));
+        assert_eq!(
+            shown(r#"{"_id": {"_data": "82"}, "operationType": "delete", "documentKey": {"_id": 7}}"#),
+            None
+        );
+        assert_eq!(
+            shown(r#"{"fullDocument": {"a": 1}}"#),
+            Some(doc! { "fullDocument": { "a": 1 } }),
+            "not an event"
+        );
     }
 
     #[test]
