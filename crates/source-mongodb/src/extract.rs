@@ -229,8 +229,7 @@ mod tests {
     use crate::event::MessageFactory;
 
     fn deliver(event: &BsonDocument) -> Delivery {
-        let mut factory =
-            MessageFactory::new("orders".into(), Some("shop".into()), Some("orders".into()));
+        let mut factory = MessageFactory::new("orders".into(), Some("shop".into()), Some("orders".into()));
         Delivery::new(factory.message(RawDocumentBuf::try_from(event).unwrap(), 0).unwrap().message)
     }
 

@@ -84,11 +84,8 @@ impl Reader {
         })?;
         let progress = Progress::of(checkpoint);
         let options = &context.options;
-        let factory = MessageFactory::new(
-            options.stream.clone(),
-            options.database.clone(),
-            options.collection.clone(),
-        );
+        let factory =
+            MessageFactory::new(options.stream.clone(), options.database.clone(), options.collection.clone());
         Ok(Self {
             context,
             generation,

@@ -160,11 +160,7 @@ impl Database {
     }
 
     /// Runs update statements. Returns those whose upserts were refused as duplicates.
-    pub(crate) async fn update_all(
-        &self,
-        of: &Documents,
-        updates: &[RawDocumentBuf],
-    ) -> Result<Vec<usize>> {
+    pub(crate) async fn update_all(&self, of: &Documents, updates: &[RawDocumentBuf]) -> Result<Vec<usize>> {
         self.statements(of, cstr!("update"), cstr!("updates"), updates).await
     }
 

@@ -169,12 +169,9 @@ impl MongoStore {
                 project(&self.db().letters, known, doc! { "lazaret.state": 1 }, Document::new()).await?;
             Ok((docs, held))
         };
-        let (grants, paused, (docs, held)) = future::try_join3(
-            self.grants(queue, partitions.collect()),
-            self.paused_sequences(queue),
-            views,
-        )
-        .await?;
+        let (grants, paused, (docs, held)) =
+            future::try_join3(self.grants(queue, partitions.collect()), self.paused_sequences(queue), views)
+                .await?;
         let opens = limits.max_sequences.filter(|_| docs.values().any(|doc| !doc.open));
         let sequences = match opens {
             Some(max) => self.count_open(queue, max).await?,

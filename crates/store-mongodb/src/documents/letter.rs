@@ -328,7 +328,10 @@ fn split<T: Serialize>(letter: LetterId, part: &T, chunks: &mut Vec<RawDocumentB
 }
 
 /// A part of a letter from its chunks, in order.
-pub(crate) fn join<T: serde::de::DeserializeOwned>(stored: &ChunksRef, chunks: &[RawDocumentBuf]) -> Result<T> {
+pub(crate) fn join<T: serde::de::DeserializeOwned>(
+    stored: &ChunksRef,
+    chunks: &[RawDocumentBuf],
+) -> Result<T> {
     let mut bytes = Vec::with_capacity(usize::try_from(stored.bytes).unwrap_or_default());
     for chunk in chunks {
         let data = chunk.get_binary("data").map_err(|_| corrupt("a chunk has no data"))?;

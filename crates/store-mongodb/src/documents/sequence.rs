@@ -292,7 +292,8 @@ mod tests {
             row.lease.as_mut().unwrap().kind = kind;
             let mut doc = SequenceDoc::new(&"a/b".into(), &"k".into());
             doc.set_row(Some(&row));
-            let back: SequenceDoc = bson::deserialize_from_slice(&bson::serialize_to_vec(&doc).unwrap()).unwrap();
+            let back: SequenceDoc =
+                bson::deserialize_from_slice(&bson::serialize_to_vec(&doc).unwrap()).unwrap();
             assert_eq!(back.row(), Some(row));
         }
     }
