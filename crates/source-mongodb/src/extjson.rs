@@ -240,6 +240,15 @@ mod tests {
     }
 
     #[test]
+    fn bytes_of_any_length_come_back() {
+        // I5: around the ends of groups of three bytes, and of pieces.
+        for length in (0..8).chain(BASE64_PIECE - 2..BASE64_PIECE + 5).chain([1024, 5000]) {
+            let bytes = (0..length).map(|byte| (byte * 7 % 256) as u8).collect();
+            round_trip(doc! { "b": Binary { subtype: BinarySubtype::Generic, bytes } });
+        }
+    }
+
+    #[test]
     fn every_type_of_bson_comes_back() {
         // I5
         round_trip(doc! {

@@ -184,3 +184,45 @@ impl MongoStore {
         Ok(docs.into_iter().map(|doc| (doc.id, doc.version)).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decided(name: &str, version: i64, place: Option<usize>) -> SequenceDoc {
+        let mut doc = SequenceDoc::new(&"a/b".into(), &name.into());
+        (doc.version, doc.opened) = (version, place.is_some());
+        doc.open_as(place.unwrap_or_default());
+        doc
+    }
+
+    #[test]
+    fn the_sequences_of_a_batch_are_finished_by_one_statement() {
+        let sets = alike((0..500).map(|place| decided(&place.to_string(), 1, Some(place))).collect());
+        let sizes: Vec<_> = sets.iter().map(|set| (set.version, set.places, set.ids.len())).collect();
+        assert_eq!(sizes, [(1, 500, 500)]);
+    }
+
+    #[test]
+    fn no_two_sequences_of_different_decisions_get_one_revision() {
+        // Interrupted calls that are finished together: places repeat.
+        let docs = vec![
+            decided("a", 1, Some(0)),
+            decided("b", 1, Some(0)),
+            decided("c", 1, Some(4)),
+            decided("d", 2, Some(0)),
+            decided("e", 1, None),
+        ];
+        let mut sets: Vec<_> =
+            alike(docs).iter().map(|set| (set.version, set.places, set.ids.len())).collect();
+        sets.sort_unstable();
+        assert_eq!(sets, [(1, 0, 1), (1, 1, 1), (1, 5, 2), (2, 1, 1)]);
+    }
+
+    #[test]
+    fn a_sequence_without_a_revision_is_behind_no_reader() {
+        let doc = decided("a", 1, Some(3));
+        assert!(doc.revision.unwrap() < 0);
+        assert_eq!(doc.revision.unwrap() + SequenceDoc::to_revision(7), 10);
+    }
+}

@@ -22,9 +22,10 @@
 //! 2. For hand-offs: the **grant** of the partition, with the horizon raised and the sequences noted as under way. A horizon that is too
 //!    high costs a lookup.
 //! 3. The document of the **sequence**, if it still has the version on which the rule decided: the new row, and what is left to do
-//!    elsewhere as values. From here on the call has happened.
+//!    elsewhere, packed into one binary value. A new one is inserted. From here on the call has happened.
 //! 4. What is left: the **letters** in their new form, the counters of **groups**, lines of the **audit**, **outcomes** in operations.
-//! 5. The document of the sequence again, without what was done; one that was opened gets its revision.
+//! 5. The document of the sequence again, without what was done; one that was opened gets its revision. One statement does this for all
+//!    sequences of a batch that have the same version: each is changed for itself, if it still has that version.
 //! 6. Chunks that no letter refers to any more are deleted. For hand-offs: the sequences are not under way any more.
 //!
 //! A process that dies before step 3 has changed nothing that counts. One that dies after it is finished by the next call that loads
@@ -33,6 +34,12 @@
 //! is written once. The document of a plan works in the same way, and so does that of the pauses of a consumer.
 //!
 //! A test cuts the store off after each single write, and goes on with another store (`crash`).
+//!
+//! # What a batch costs
+//!
+//! A hand-off of n letters into new sequences makes about 13 commands, whatever n is, up to 1000 letters or 6 MiB, plus the writes of
+//! grants. It inserts n documents of sequences with the letters packed in them, then n letters, updates each group of failures that
+//! occurs once, and finishes all sequences by one statement. A letter is encoded once; its bytes are copied from there on.
 //!
 //! # Modules
 //!
