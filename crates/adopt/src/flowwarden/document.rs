@@ -339,12 +339,12 @@ mod tests {
         damaged.insert("createdAt", "yesterday");
         damaged.insert("fullDocument", "gone");
         damaged.insert("error", Bson::Null);
-        let letter = letter(&damaged);
-        assert_eq!((letter.attempts, letter.written_at), (1, None));
-        assert_eq!(letter.warnings.len(), 5, "{:?}", letter.warnings);
+        let decoded = letter(&damaged);
+        assert_eq!((decoded.attempts, decoded.written_at), (1, None));
+        assert_eq!(decoded.warnings.len(), 5, "{:?}", decoded.warnings);
         let mut left_out = written();
         left_out.insert("fullDocument", Bson::Null);
-        assert_eq!(super::tests::letter(&left_out).warnings, ["the document was not kept"]);
+        assert_eq!(letter(&left_out).warnings, ["the document was not kept"]);
     }
 
     #[test]
