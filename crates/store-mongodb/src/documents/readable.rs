@@ -212,7 +212,7 @@ mod tests {
         let mut message = message();
         message.position.token = Some(r#"{"_data":"82"}"#.into());
         let shown = |payload: &str| full_document(&message, payload.as_bytes());
-        let event = r#"{"_id": {"_data": "82"}, "operationType": "update", "fullDocument": {"_id": 7, "total": -5},
+        let event = r#"{"_id": {"_data": "82"}, "operationType": "update", "fullDocument": {"_id": 7, "total": {"$numberInt": "-5"}},
             "updateDescription": {"updatedFields": {"$a.b": 1}}}"#;
         assert_eq!(shown(event), Some(doc! { "_id": 7, "total": -5 }));
         assert_eq!(
