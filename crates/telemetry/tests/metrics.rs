@@ -14,7 +14,7 @@ use lazaret_core::handler::{Handler, handler};
 use lazaret_core::store::{Act, Actor, PauseScope};
 use lazaret_engine::{Options, Stats};
 use lazaret_telemetry::names::{self, FAMILIES, Kind};
-use lazaret_telemetry::{AttemptLayer, Metrics};
+use lazaret_telemetry::{AttemptLayer, ChangeStreamAges, Metrics};
 use support::{Bench, NAME, Running, eventually, options, queue, scripted};
 
 /// A strictly parsed scrape: invalid exposition format fails the test.
@@ -87,6 +87,7 @@ async fn a_scrape_contains_every_metric_with_exact_values_and_no_message_content
     let bench = Bench::new();
     let metrics = Metrics::prometheus();
     metrics.owner(NAME, Some("checkout-team"));
+    metrics.change_stream(NAME, ChangeStreamAges::default);
     bench.push(&["a-fine", "b-flaky", "c-bad", "d-hopeless", "e-fine"]);
     bench.log.push_with(0, |message| {
         let mut message = message.with_key("key-of-f").with_payload("payload-of-f");
