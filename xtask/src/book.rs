@@ -26,8 +26,8 @@ fn checks() -> [Cargo; 2] {
 }
 
 /// Compiles the Rust code of the guides, which needs every feature.
-pub(crate) fn guides() -> Cargo {
-    Cargo::new("test -p lazaret --doc --all-features")
+fn guides() -> Cargo {
+    Cargo::new("test -p lazaret --doc --features full")
 }
 
 /// Regenerates pages and checks all of them.

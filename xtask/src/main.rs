@@ -18,6 +18,7 @@ mod fuzz_api;
 mod licence;
 mod mutants;
 mod process;
+mod programs;
 mod services;
 mod steps;
 

@@ -33,6 +33,11 @@ impl Cargo {
         self
     }
 
+    /// Returns the environment variables that are set in addition to the inherited ones.
+    pub(crate) fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// Runs the call, forwards its output, and returns the number of passed tests in it.
     pub(crate) fn run(&self) -> Result<u64, String> {
         let mut child = self
@@ -98,7 +103,7 @@ fn forward(from: impl Read, mut to: impl Write) -> io::Result<u64> {
 }
 
 /// Returns the number of passed tests in a success line of a test program; 0 for other lines.
-fn passed_in(line: &str) -> u64 {
+pub(crate) fn passed_in(line: &str) -> u64 {
     let count = line.strip_prefix("test result: ok. ").and_then(|rest| rest.split_once(" passed;"));
     count.and_then(|(count, _)| count.parse().ok()).unwrap_or(0)
 }

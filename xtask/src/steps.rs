@@ -2,18 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use crate::book;
 use crate::dependencies;
 use crate::forward;
 use crate::process::{Cargo, workspace_root};
+use crate::programs;
 use crate::services::{Services, Variable};
 
 /// The number of seeds of the simulation.
 const SEEDS: &str = "300";
 
 /// Optional parts of the programs and of the facade. They are tested in the same build as all the rest.
-const FEATURES: &str =
-    "lazaret-cli/kafka,lazaret-cli/mongodb,lazaret/kafka,lazaret/macros,lazaret/mongodb,lazaret/postgres";
+const FEATURES: &str = "lazaret-cli/kafka,lazaret-cli/mongodb,lazaret/full";
 
 /// The duration of each check.
 type Times = Vec<(&'static str, Duration)>;
@@ -28,6 +27,8 @@ struct Step {
 
 enum Work {
     Cargo(Cargo),
+    /// A call of `cargo test` whose programs run side by side.
+    Programs(Cargo),
     Dependencies,
 }
 
@@ -40,6 +41,7 @@ impl Step {
     fn run(&self) -> Result<u64, String> {
         match &self.work {
             Work::Cargo(call) => call.run(),
+            Work::Programs(tests) => programs::run(tests),
             Work::Dependencies => dependencies::check().map(|()| 0),
         }
     }
@@ -55,17 +57,19 @@ fn steps(services: &[Variable]) -> Result<Vec<Step>, String> {
     Ok(vec![
         Step::cargo("formatting", Cargo::new("fmt --all --check")),
         Step::cargo("lints", Cargo::new("clippy --workspace --all-targets --all-features -- -D warnings")),
-        Step::cargo("tests", tests),
+        Step { name: "tests", repeat: tests.to_string(), work: Work::Programs(tests) },
         // A build of its own: known bugs must not be in the engine that the other tests run.
         Step::cargo("mutations", Cargo::new("test -p lazaret-simulation --features mutations")),
         Step::cargo(
+            // The guides among them: they are compiled with the facade.
             "examples in the documentation",
             Cargo::new(&format!("test --workspace --features {FEATURES} --doc")),
         ),
-        Step::cargo("code in the guides", book::guides()),
+        // With all features, as the lints: the dependencies are compiled already.
         Step::cargo(
             "documentation",
-            Cargo::new("doc --workspace --no-deps").with_variable("RUSTDOCFLAGS", "-D warnings"),
+            Cargo::new("doc --workspace --all-features --no-deps")
+                .with_variable("RUSTDOCFLAGS", "-D warnings"),
         ),
         Step { name: "dependencies", repeat: "cargo xtask deps".to_owned(), work: Work::Dependencies },
         Step::cargo("README example", Cargo::new("run -p lazaret --example orders")),

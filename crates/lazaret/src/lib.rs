@@ -71,6 +71,7 @@
 //!   FlowWarden's dead letters and positions: adopted.
 //! - `postgres`: the `postgres` module, a store in PostgreSQL.
 //! - `server`: the `server` module, the HTTP API over a store and the consumers of this process.
+//! - `full`: all of these.
 
 pub use lazaret_core::{
     clock, failure, fingerprint, handler, letter, message, policy, query, recorder, relay, sequence, source,
