@@ -131,12 +131,7 @@ impl Launcher {
     pub(crate) fn start(&self, place: u64) -> RunningEngine {
         let number = self.next_process.fetch_add(1, Ordering::Relaxed);
         let source = self.world.log.join().with_batch(16);
-        let process = Process {
-            number,
-            member: source.member(),
-            crash: CancellationToken::new(),
-            draining_since: Arc::default(),
-        };
+        let process = Process { number, member: source.member(), crash: CancellationToken::new() };
         let mut options = self.world.plan.options.clone();
         options.instance = format!("process-{number}");
         options.seed = (self.world.plan.seed ^ number << 32) | 1;
@@ -201,7 +196,7 @@ impl RunningEngine {
     /// Shuts the engine down gracefully.
     pub(crate) async fn drain(mut self, world: &World) {
         world.trace(|| format!("process {} drains", self.process.number));
-        world.drain_started(&self.process);
+        world.leaving(self.process.number, None);
         self.drain.cancel();
         let crash = self.process.crash.clone();
         tokio::select! {

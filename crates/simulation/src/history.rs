@@ -31,6 +31,8 @@ pub(crate) struct History {
     pub(crate) returned: BTreeSet<(MessageId, String, u32)>,
     /// When each process was last assigned each partition.
     pub(crate) assigned: BTreeMap<(u64, u32), Timestamp>,
+    /// Since when each process has to give up each partition.
+    pub(crate) leaving: BTreeMap<(u64, u32), Timestamp>,
     /// Processes that have ended.
     pub(crate) ended: BTreeSet<u64>,
     /// The last checked commit of each partition.
@@ -154,5 +156,10 @@ impl Drop for Attempt {
         if !timed_out {
             record.uncounted += 1;
         }
+        drop(history);
+        self.world.trace(|| {
+            let how = if timed_out { "ran out of time with" } else { "was stopped with" };
+            format!("component {} {how} {}", self.component, self.message)
+        });
     }
 }

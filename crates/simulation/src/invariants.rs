@@ -168,18 +168,19 @@ impl World {
         let (queue, id) = (&self.queues[component], [message.id.clone()]);
         let found = self.run(self.store.lookup(queue, &id)).unwrap_or_default();
         let Some(Some(state)) = found.first() else { return };
-        if self.plan.topics && message.hop.is_none() && self.is_of_later_copy(process, component, message) {
+        if self.plan.topics && self.is_of_later_copy(process, component, message) {
             return;
         }
         self.violated("I8", &format!("{} is handled live and has a letter that is {state}", message.id));
     }
 
-    /// A message that was relayed may be delivered again, because its position was not committed. The letter of its copy is found
-    /// if it is older than the assignment of the original's partition. Returns `true` when it may be younger.
+    /// A message that was relayed may be delivered again, because its position was not committed; or it is relayed and stored,
+    /// because the broker's answer was lost. The letter of the one is found if it is older than the assignment of the other's
+    /// partition. Returns `true` when it may be younger.
     fn is_of_later_copy(&self, process: &Process, component: usize, message: &Message) -> bool {
         let queue = &self.queues[component];
         let letter = self.run(self.store.get(queue, LetterId::of(queue, &message.id))).unwrap_or_default();
-        let key = (process.number, message.position.partition);
+        let key = (process.number, message.place().1.partition);
         let assigned = self.history().assigned.get(&key).copied();
         let (Some(letter), Some(assigned)) = (letter, assigned) else { return true };
         // The times of the store say nothing about an order when its clock was set back.
@@ -322,17 +323,24 @@ impl World {
             };
             // By an operator, by crashes that count as attempts, by a lease that was lost before its attempt began, or by a copy.
             let changed = |sequence: &SequenceId| {
-                let all = self.history().sequences[sequence].clone();
-                all.iter().any(|id| {
-                    let (known, copied) = {
-                        let history = self.history();
-                        let record = history.records.get(&(component, id.clone()));
-                        let crashed = |record: &Record| self.plan.recorder && record.crashes > 0;
-                        let known = record.is_some_and(|record| record.changed || crashed(record));
-                        (known, history.copies.contains_key(id))
-                    };
-                    known || copied || self.lost_lease(component, id)
-                })
+                let (all, has_copies) = {
+                    let history = self.history();
+                    let mut copies = history.copies.values().flatten();
+                    let has_copies = copies.any(|copy| SequenceId::by_key(copy) == *sequence);
+                    (history.sequences[sequence].clone(), has_copies)
+                };
+                // The letter of a copy is that of its original, and waits in the sequence of one of them.
+                has_copies
+                    || all.iter().any(|id| {
+                        let (known, copied) = {
+                            let history = self.history();
+                            let record = history.records.get(&(component, id.clone()));
+                            let crashed = |record: &Record| self.plan.recorder && record.crashes > 0;
+                            let known = record.is_some_and(|record| record.changed || crashed(record));
+                            (known, history.copies.contains_key(id))
+                        };
+                        known || copied || self.lost_lease(component, id)
+                    })
             };
             for ((id, number, sequence), state) in ids.iter().zip(states) {
                 let (settled, handled, acted) = {

@@ -120,7 +120,10 @@ impl Source for CheckedSource {
                 self.trace("was assigned", &partitions);
                 let now = self.world.now();
                 for partition in &partitions {
-                    self.world.history().assigned.insert((self.process.number, partition.index), now);
+                    let key = (self.process.number, partition.index);
+                    let mut history = self.world.history();
+                    history.assigned.insert(key, now);
+                    history.leaving.remove(&key);
                 }
                 let retries = self.world.retry_partition();
                 if partitions.iter().any(|partition| Some(partition.index) == retries) {
@@ -129,7 +132,7 @@ impl Source for CheckedSource {
             }
             SourceEvent::Revoking(partitions) => {
                 self.trace("has to give up", partitions);
-                self.world.drain_started(&self.process);
+                self.world.leaving(self.process.number, Some(partitions));
             }
             SourceEvent::Lost(partitions) => {
                 self.trace("lost", partitions);

@@ -1,11 +1,11 @@
 //! The state that outlives processes: log, store, clock, and the history of the run.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use jiff::SignedDuration;
 use lazaret_core::store::Store;
-use lazaret_core::{Clock, Letter, Message, MessageId, QueueName, SequenceId, Timestamp};
+use lazaret_core::{Clock, Letter, Message, MessageId, Partition, QueueName, SequenceId, Timestamp};
 use lazaret_memory::{MemberId, MemoryLog, MemoryStore};
 use lazaret_testkit::clock::test_epoch;
 use lazaret_testkit::{ManualClock, TokioClock};
@@ -48,8 +48,6 @@ pub(crate) struct Process {
     pub(crate) member: MemberId,
     /// Cancelled to make it crash.
     pub(crate) crash: CancellationToken,
-    /// When it last started to drain, in milliseconds of the run.
-    pub(crate) draining_since: Arc<AtomicU64>,
 }
 
 impl World {
@@ -383,9 +381,7 @@ impl World {
     /// had passed.
     pub(crate) fn partitions_returned(&self, process: &Process, partitions: &[u32]) {
         let faults = &self.plan.faults;
-        let since = process.draining_since.load(Ordering::Relaxed);
-        let late =
-            self.elapsed_millis() - i128::from(since) >= self.plan.options.drain_deadline.as_millis() as i128;
+        let late = self.is_late(process.number, partitions);
         // With the duplicate filter a message is settled when it is marked, not when its handler returns.
         if !late && !self.plan.dedupe && !self.plan.topics {
             self.check_returned(process, partitions);
@@ -408,9 +404,27 @@ impl World {
         }
     }
 
-    /// A process started to drain.
-    pub(crate) fn drain_started(&self, process: &Process) {
-        process.draining_since.store(self.elapsed_millis() as u64, Ordering::Relaxed);
+    /// A process has to give up these partitions, or all of them. The first request counts.
+    pub(crate) fn leaving(&self, process: u64, partitions: Option<&[Partition]>) {
+        let now = self.now();
+        let mut history = self.history();
+        let History { assigned, leaving, .. } = &mut *history;
+        let own = assigned.keys().filter(|(owner, _)| *owner == process).copied();
+        let named = |index: u32| partitions.is_none_or(|all| all.iter().any(|one| one.index == index));
+        for key in own.filter(|(_, index)| named(*index)) {
+            leaving.entry(key).or_insert(now);
+        }
+    }
+
+    /// Returns whether the time for giving up one of these partitions is over.
+    fn is_late(&self, process: u64, partitions: &[u32]) -> bool {
+        let now = self.now();
+        let history = self.history();
+        let mut since = partitions.iter().filter_map(|index| history.leaving.get(&(process, *index)));
+        since.any(|since| {
+            let passed = Duration::try_from(now.duration_since(*since)).unwrap_or_default();
+            passed >= self.plan.options.drain_deadline
+        })
     }
 
     pub(crate) fn history(&self) -> MutexGuard<'_, History> {
