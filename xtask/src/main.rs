@@ -37,6 +37,7 @@ usage: cargo xtask COMMAND [ARGUMENTS]
                                --seeds N   run N seeds
                                --seed S    run this seed only
                                --from S    start with this seed
+                               --fleet     up to 50 processes, each with its own clock and its own network
                                --store S   run on this store, memory or sqlite; default: memory
   torture [ARGUMENTS]        kill a consumer repeatedly and check its files; forward all arguments, such as
                                --kills N      kill N times; default: 200

@@ -8,8 +8,9 @@ use crate::process::{Cargo, workspace_root};
 use crate::programs;
 use crate::services::{Services, Variable};
 
-/// The number of seeds of the simulation.
+/// The number of seeds of the simulation, and of fleets.
 const SEEDS: &str = "300";
+const FLEETS: &str = "60";
 
 /// Optional parts of the programs and of the facade. They are tested in the same build as all the rest.
 const FEATURES: &str = "lazaret-cli/kafka,lazaret-cli/mongodb,lazaret/full";
@@ -53,7 +54,8 @@ fn steps(services: &[Variable]) -> Result<Vec<Step>, String> {
     let tests =
         Cargo::new(&format!("test --workspace --features {FEATURES} --lib --bins --tests --examples"));
     let tests = services.iter().fold(tests, |tests, (name, value)| tests.with_variable(name, value));
-    let simulation = forward::simulation(&["--seeds".to_owned(), SEEDS.to_owned()])?;
+    let simulation = forward::simulation(&["--seeds", SEEDS].map(str::to_owned))?;
+    let fleets = forward::simulation(&["--fleet", "--seeds", FLEETS].map(str::to_owned))?;
     Ok(vec![
         Step::cargo("formatting", Cargo::new("fmt --all --check")),
         Step::cargo("lints", Cargo::new("clippy --workspace --all-targets --all-features -- -D warnings")),
@@ -81,6 +83,11 @@ fn steps(services: &[Variable]) -> Result<Vec<Step>, String> {
             name: "simulation",
             repeat: format!("cargo xtask sim --seeds {SEEDS}"),
             work: Work::Cargo(simulation),
+        },
+        Step {
+            name: "simulation of fleets",
+            repeat: format!("cargo xtask sim --fleet --seeds {FLEETS}"),
+            work: Work::Cargo(fleets),
         },
     ])
 }

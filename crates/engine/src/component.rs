@@ -19,6 +19,7 @@ use crate::lifecycle::Lifecycle;
 use crate::limits::RetryLimits;
 use crate::options::Options;
 use crate::panics::guarded;
+use crate::store_clock::StoreClock;
 use crate::stored::ActiveRuns;
 use crate::telemetry::Telemetry;
 use crate::time;
@@ -33,7 +34,7 @@ pub(crate) struct Component {
     pub(crate) active_runs: ActiveRuns,
     pub(crate) options: Arc<Options>,
     pub(crate) identity: Arc<Identity>,
-    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<StoreClock>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) hand_offs: HandOffs,
     pub(crate) guards: Arc<Guards>,

@@ -31,6 +31,7 @@ use crate::reprocess;
 use crate::retention;
 use crate::scheduler;
 use crate::shard::Shard;
+use crate::store_clock::StoreClock;
 use crate::store_refresh;
 use crate::stored::ActiveRuns;
 use crate::telemetry::{Stats, Telemetry};
@@ -263,6 +264,7 @@ impl Builder {
         let options = Arc::new(options);
         let consumer = ConsumerName::from(name.as_str());
         let identity = Arc::new(Identity::new(consumer, &options, &*clock));
+        let clock = Arc::new(StoreClock::new(clock));
         let telemetry = Arc::new(Telemetry::new(observers));
         let guards = Arc::new(Guards::new(&options, components.len(), clock.clone(), telemetry.clone()));
         let lifecycle = Arc::new(Lifecycle::default());

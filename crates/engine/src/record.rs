@@ -5,10 +5,11 @@ use lazaret_core::policy::run_length;
 use lazaret_core::recorder::Suspect;
 use lazaret_core::relay::Hop;
 use lazaret_core::store::AttemptNote;
-use lazaret_core::{Clock, Failure, Letter, Reason, Timestamp};
+use lazaret_core::{Failure, Letter, Reason, Timestamp};
 
 use crate::limits::AttemptUsage;
-use crate::time::SteadyWait;
+use crate::store_clock::StoreClock;
+use crate::time::{SteadyWait, later};
 
 /// The failed attempts of one message.
 #[derive(Clone, Debug)]
@@ -29,7 +30,9 @@ pub(crate) struct FailureRecord {
 
 impl FailureRecord {
     /// Restores the record from a note that was written before a restart.
-    pub(crate) fn from_note(note: AttemptNote, clock: &dyn Clock) -> Self {
+    pub(crate) fn from_note(note: AttemptNote, clock: &StoreClock) -> Self {
+        // Another instance may have written it (I12).
+        let due = later(note.due_at, clock.error());
         Self {
             attempts: note.attempts,
             crashes: 0,
@@ -37,13 +40,14 @@ impl FailureRecord {
             last_failed_at: note.first_failed_at,
             failure: note.failure,
             same_failure: note.same_failure,
-            due: Some(SteadyWait::resumed(clock, note.due_at, note.first_failed_at)),
+            due: Some(SteadyWait::resumed(clock, due, note.first_failed_at)),
             history: Vec::new(),
         }
     }
 
     /// Restores the record from a message that returned from a retry topic.
-    pub(crate) fn from_hop(hop: &Hop, clock: &dyn Clock) -> Self {
+    pub(crate) fn from_hop(hop: &Hop, clock: &StoreClock) -> Self {
+        let due = later(hop.due_at, clock.error());
         Self {
             attempts: hop.attempts,
             crashes: hop.crashes,
@@ -51,7 +55,7 @@ impl FailureRecord {
             last_failed_at: hop.last_failed_at,
             failure: hop.failure.clone(),
             same_failure: hop.same_failure,
-            due: Some(SteadyWait::resumed(clock, hop.due_at, hop.last_failed_at)),
+            due: Some(SteadyWait::resumed(clock, due, hop.last_failed_at)),
             history: Vec::new(),
         }
     }

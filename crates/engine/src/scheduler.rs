@@ -27,8 +27,7 @@ pub(crate) async fn schedule(component: Arc<Component>, shards: Shards, places: 
 
 /// Repeats a round of work on what is stored, until the consumer drains.
 pub(crate) async fn until_drained<F: Future<Output = ()>>(component: &Component, round: impl Fn() -> F) {
-    // Nothing may run before the pauses are loaded.
-    if retry_until_ok(component, || store_refresh::reload_pauses(component)).await.is_err() {
+    if retry_until_ok(component, || store_refresh::catch_up(component)).await.is_err() {
         return;
     }
     loop {

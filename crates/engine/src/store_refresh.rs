@@ -38,7 +38,7 @@ async fn refresh(components: &[Arc<Component>], shards: &Shards) -> Result<()> {
         store.pause(&identity.consumer, pause.scope.clone(), &pause.by).await?;
         guards.gate.stored(&pause.scope);
     }
-    reload_pauses(first).await?;
+    catch_up(first).await?;
     let mut backlog = 0;
     for component in components {
         sequence_sync::sync(component, shards).await?;
@@ -58,6 +58,12 @@ async fn refresh(components: &[Arc<Component>], shards: &Shards) -> Result<()> {
         guards.gate.notify_watchers();
     }
     Ok(())
+}
+
+/// Reads the store's time and the pauses. Nothing may run before that.
+pub(crate) async fn catch_up(component: &Component) -> Result<()> {
+    component.clock.ask(&*component.store).await?;
+    reload_pauses(component).await
 }
 
 /// Loads the pauses of the consumer from the store, and reports what changed.

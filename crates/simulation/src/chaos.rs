@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::broker::BrokerConnection;
 use crate::connection::{Connection, StoreState};
+use crate::drift;
 use crate::filter::{self, FilterConnection};
 use crate::mutation::{self, Mutation};
 use crate::plan::{Script, refusal};
@@ -157,7 +158,7 @@ impl Launcher {
         let mut builder = Consumer::builder(CONSUMER)
             .source(CheckedSource::new(&self.world, process.clone(), source))
             .store(connection)
-            .clock(Arc::new(self.world.clock.clone()))
+            .clock(drift::clock_of(&self.world, number))
             .options(mutation::engine_options(self.mutation, options));
         for (component, queue) in self.world.queues.iter().enumerate() {
             let handler = Scripted {

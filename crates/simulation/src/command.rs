@@ -6,16 +6,17 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::{Mutation, Report};
+use crate::{Mutation, Report, Scale};
 
 const HELP: &str = "\
 Run whole engines on a paused clock with injected faults, and check every invariant.
 
-usage: sim [--seeds N] [--from S] [--seed S] [--mutation NAME] [--trace]
+usage: sim [--seeds N] [--from S] [--seed S] [--fleet] [--mutation NAME] [--trace]
 
   --seeds N        the number of seeds; default: 2000
   --from S         the first seed; default: 1
   --seed S         one seed alone
+  --fleet          up to 50 processes, each with its own clock and its own network
   --mutation NAME  add a known bug; needs a build with the feature `mutations`
   --trace          print the events of each run
 
@@ -25,8 +26,8 @@ Violations go to standard output, progress to standard error. The exit code is 1
 const PROGRESS: u64 = 10_000;
 
 /// Parses the program's arguments, runs the seeds and prints the violations: `--seeds N`, `--from S`, `--seed S`,
-/// `--mutation NAME`, `--trace`.
-pub fn command(simulate: impl Fn(u64, Option<Mutation>) -> Report + Sync) -> ExitCode {
+/// `--fleet`, `--mutation NAME`, `--trace`.
+pub fn command(simulate: impl Fn(Scale, u64, Option<Mutation>) -> Report + Sync) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
         print_line(HELP);
@@ -36,7 +37,7 @@ pub fn command(simulate: impl Fn(u64, Option<Mutation>) -> Report + Sync) -> Exi
         Ok(request) => request.run(simulate),
         Err(error) => {
             eprintln!(
-                "error: {error}\nusage: sim [--seeds N] [--from S] [--seed S] [--mutation NAME] [--trace]"
+                "error: {error}\nusage: sim [--seeds N] [--from S] [--seed S] [--fleet] [--mutation NAME] [--trace]"
             );
             ExitCode::from(2)
         }
@@ -47,17 +48,22 @@ pub fn command(simulate: impl Fn(u64, Option<Mutation>) -> Report + Sync) -> Exi
 struct Request {
     from: u64,
     seeds: u64,
+    scale: Scale,
     mutation: Option<Mutation>,
     trace: bool,
 }
 
 impl Request {
     fn parse(arguments: &[String]) -> Result<Self, String> {
-        let mut request = Self { from: 1, seeds: 2_000, mutation: None, trace: false };
+        let mut request = Self { from: 1, seeds: 2_000, scale: Scale::Group, mutation: None, trace: false };
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
             if argument == "--trace" {
                 request.trace = true;
+                continue;
+            }
+            if argument == "--fleet" {
+                request.scale = Scale::Fleet;
                 continue;
             }
             let value = rest.next().ok_or_else(|| format!("{argument} needs a value"))?;
@@ -78,7 +84,7 @@ impl Request {
     }
 
     /// Runs the seeds on all cores.
-    fn run(self, simulate: impl Fn(u64, Option<Mutation>) -> Report + Sync) -> ExitCode {
+    fn run(self, simulate: impl Fn(Scale, u64, Option<Mutation>) -> Report + Sync) -> ExitCode {
         let started = Instant::now();
         let next = AtomicU64::new(self.from);
         let end = self.from.saturating_add(self.seeds);
@@ -91,7 +97,7 @@ impl Request {
                         if seed >= end {
                             return;
                         }
-                        let report = simulate(seed, self.mutation);
+                        let report = simulate(self.scale, seed, self.mutation);
                         if self.trace {
                             report.trace.iter().for_each(|line| print_line(line));
                         }

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lazaret_core::QueueName;
 use lazaret_core::store::{AttemptNote, Call, ErrorKind, Result, StoreError};
+use lazaret_core::{QueueName, Timestamp};
+use tokio::time::Instant;
 
 use crate::plan::Faults;
 use crate::random::Random;
@@ -26,6 +27,7 @@ pub(crate) struct Connection {
     crash_points: u64,
     random: Mutex<Random>,
     store_state: Arc<StoreState>,
+    cuts: Option<Cuts>,
 }
 
 /// The state of the store that all connections share.
@@ -35,6 +37,28 @@ pub(crate) struct StoreState {
     pub(crate) outage: AtomicBool,
     /// No more faults of any kind.
     pub(crate) calm: AtomicBool,
+}
+
+/// When one process cannot reach the store: up to twice as long as a lease.
+struct Cuts(Mutex<(Random, Instant, Instant)>);
+
+impl Cuts {
+    fn new(mut random: Random) -> Self {
+        let start = Instant::now() + random.millis(500, 12_000);
+        let end = start + random.millis(100, 20_000);
+        Self(Mutex::new((random, start, end)))
+    }
+
+    fn is_cut(&self) -> bool {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (random, start, end) = &mut *state;
+        let now = Instant::now();
+        while *end <= now {
+            *start = *end + random.millis(500, 12_000);
+            *end = *start + random.millis(100, 20_000);
+        }
+        *start <= now
+    }
 }
 
 enum Fault {
@@ -53,6 +77,10 @@ impl Connection {
             faults: world.plan.faults,
             crash_points: world.plan.crash_points,
             random: Mutex::new(random),
+            cuts: world
+                .plan
+                .cuts
+                .then(|| Cuts::new(Random::new(world.plan.seed).fork(70_000 + process.number))),
             process,
             store_state,
         }
@@ -78,6 +106,11 @@ impl Connection {
                 Fault::None
             }
         })
+    }
+
+    fn is_cut(&self) -> bool {
+        let calm = self.store_state.calm.load(Ordering::Relaxed);
+        !calm && self.cuts.as_ref().is_some_and(Cuts::is_cut)
     }
 
     async fn latency(&self) {
@@ -116,6 +149,11 @@ impl Connection {
         if self.store_state.outage.load(Ordering::Relaxed) {
             return unavailable("outage");
         }
+        if self.is_cut() {
+            // It never arrives, and the caller cannot know.
+            tokio::time::sleep(CALL_TIMEOUT).await;
+            return unknown();
+        }
         let answer = match self.fault(may_be_late(call)) {
             Fault::None => self.world.run(effect),
             Fault::LostRequest => unavailable("refused"),
@@ -139,6 +177,16 @@ impl Connection {
         self.latency().await;
         self.crash_point(operation).await;
         answer
+    }
+
+    /// The store's time, where the processes have clocks of their own.
+    async fn server_time(&self) -> Result<Option<Timestamp>> {
+        if !self.world.plan.drift {
+            return Ok(None);
+        }
+        let world = self.world.clone();
+        let effect = async move { Ok(Some(world.store_time())) };
+        self.send(Call::new("server_time", false), effect).await
     }
 
     /// Writes the notes to the trace, and sends them.
@@ -177,6 +225,7 @@ fn may_be_late(call: Call) -> bool {
 lazaret_core::forward_store! {
     impl LetterStore for Connection {
         note_attempts => Self::trace_notes;
+        server_time => Self::server_time;
     }
     impl Operations for Connection {}
     impl Triage for Connection {}

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
+use jiff::SignedDuration;
 use lazaret_core::policy::Strategy;
 use lazaret_core::store::AuditEntry;
 use lazaret_core::{
@@ -105,7 +106,8 @@ impl World {
         letter: Option<&Letter>,
         replay: bool,
     ) {
-        let (now, clock) = (self.now(), self.clock.now());
+        let clock = if self.plan.drift { self.store_time() } else { self.clock.now() };
+        let now = self.now();
         let due = letter
             .filter(|letter| letter.state == LetterState::Retrying && !self.plan.clock_steps)
             .and_then(|letter| letter.due_at);
@@ -290,13 +292,15 @@ impl World {
             let all = history.messages.iter();
             all.filter_map(|(id, original)| Some((id.clone(), original.first_delivered_at?))).collect()
         };
+        // Letters expire by the time that the engine wrote: its own, or that of the store.
+        let ahead = if self.plan.drift { self.skew() } else { SignedDuration::ZERO };
         let all = self.queues.iter().flat_map(|queue| messages.iter().map(move |message| (queue, message)));
         for (queue, (message, delivered_at)) in all {
             let id = LetterId::of(queue, message);
             let subject = id.to_string();
             let expired = audit.iter().rfind(|entry| entry.action == "expire" && entry.subject == subject);
             // No letter is older than the first delivery of its message, or of a copy.
-            let early = expired.is_some_and(|entry| entry.at < *delivered_at + ttl);
+            let early = expired.is_some_and(|entry| entry.at - ahead < *delivered_at + ttl);
             if early && !self.has_copies(message) {
                 self.violated("I11", &format!("{message} expired before its time"));
             }

@@ -15,7 +15,7 @@
 //!
 //! - `plan`, `random`: a run, drawn from its seed.
 //! - `world`, `history`: the state that outlives processes, and the record of every attempt.
-//! - `chaos`, `connection`, `source`: the phase with faults: crashes, lost answers, rebalances, operators.
+//! - `chaos`, `connection`, `source`, `drift`: the phase with faults: crashes, lost answers, cuts, rebalances, operators, wrong clocks.
 //! - `broker`, `filter`, `recorder`: the retry topic, the duplicate filter and the flight recorders, with their checks.
 //! - `invariants`: the checks. `isolation`: a scenario of its own, for I3.
 //! - `mutation`: the known bugs. `command`: the command line (`cargo xtask sim`).
@@ -25,6 +25,7 @@ mod broker;
 mod chaos;
 mod command;
 mod connection;
+mod drift;
 mod filter;
 mod history;
 mod invariants;
@@ -87,9 +88,24 @@ impl fmt::Display for Report {
     }
 }
 
+/// How many processes take part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scale {
+    /// One to three, on one machine: they share a clock.
+    #[default]
+    Group,
+    /// Up to fifty, each with its own clock and its own network.
+    Fleet,
+}
+
 /// Runs one seed on the memory store. Panics of simulated handlers are not printed.
 pub fn run(seed: u64, mutation: Option<Mutation>) -> Report {
-    run_on(seed, mutation, |clock| {
+    run_at(Scale::Group, seed, mutation)
+}
+
+/// Runs one seed on the memory store at this scale.
+pub fn run_at(scale: Scale, seed: u64, mutation: Option<Mutation>) -> Report {
+    run_on(scale, seed, mutation, |clock| {
         let store = MemoryStore::new(clock);
         mutation::apply_to_store(mutation, &store);
         Arc::new(store)
@@ -99,6 +115,7 @@ pub fn run(seed: u64, mutation: Option<Mutation>) -> Report {
 /// Runs one seed on another store, which must use the given clock. The store may have threads of its own: nothing else runs
 /// during a call of it. Mutations of the memory store have no effect here.
 pub fn run_on(
+    scale: Scale,
     seed: u64,
     mutation: Option<Mutation>,
     store: impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store>,
@@ -109,15 +126,19 @@ pub fn run_on(
         .start_paused(true)
         .build()
         .expect("a runtime without I/O can always be built");
-    runtime.block_on(simulate(seed, mutation, store))
+    let plan = match scale {
+        Scale::Group => Plan::draw(seed),
+        Scale::Fleet => Plan::draw_fleet(seed),
+    };
+    runtime.block_on(simulate(plan, mutation, store))
 }
 
 async fn simulate(
-    seed: u64,
+    plan: Plan,
     mutation: Option<Mutation>,
     store: impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store>,
 ) -> Report {
-    let world = Arc::new(World::new(Plan::draw(seed), store));
+    let world = Arc::new(World::new(plan, store));
     world.trace(|| format!("{:?}", world.plan));
     let launcher = Arc::new(Launcher::new(&world, mutation));
     let handles = Arc::new(Handles::default());
@@ -157,6 +178,7 @@ async fn simulate(
     world.check_end().await;
     world.pauses.clear();
     let (mut violations, trace) = world.findings();
+    let seed = world.plan.seed;
     violations.extend(isolation::check(seed, mutation).await);
     Report { seed, violations, trace }
 }

@@ -45,6 +45,10 @@ pub(crate) struct Plan {
     pub(crate) clock_steps: bool,
     /// A broker holds what failed (strategy `topics`).
     pub(crate) topics: bool,
+    /// Processes are cut off from the store now and then, each for itself.
+    pub(crate) cuts: bool,
+    /// Each process has a clock of its own, which is up to an hour off and goes too fast or too slowly.
+    pub(crate) drift: bool,
 }
 
 /// Faults of store calls, per mille.
@@ -157,7 +161,33 @@ impl Plan {
             recorder: extra.chance(250),
             clock_steps: extra.chance(150),
             topics,
+            cuts: false,
+            drift: false,
         }
+    }
+
+    /// Draws a fleet: many processes on one store, each with its own clock and its own network.
+    pub(crate) fn draw_fleet(seed: u64) -> Self {
+        let mut random = Random::new(seed).fork(5);
+        let mut plan = Self::draw(seed);
+        plan.members = match random.below(10) {
+            0 => random.between(20, 50),
+            1..=3 => random.between(6, 12),
+            _ => random.between(2, 5),
+        } as usize;
+        plan.partitions = random.between(1, 12) as u32;
+        plan.keys = random.between(2, 24);
+        plan.rebalances = random.chance(800);
+        plan.cuts = random.chance(800);
+        // The broker's records carry times from process to process: their clocks must agree.
+        plan.drift = !plan.topics && random.chance(800);
+        plan
+    }
+
+    /// Returns whether calls of the store can fail.
+    pub(crate) fn has_store_faults(&self) -> bool {
+        let Faults { lost_request, lost_answer, late_effect, outages, .. } = self.faults;
+        self.cuts || outages || lost_request + lost_answer + late_effect > 0
     }
 }
 

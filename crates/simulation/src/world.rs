@@ -77,8 +77,13 @@ impl World {
     /// A store with threads of its own takes real time. If tasks ran meanwhile, virtual time would advance and the order of
     /// calls would depend on chance. Such threads do not see virtual time either, so the store's clock is set first.
     pub(crate) fn run<T>(&self, call: impl Future<Output = T>) -> T {
-        self.store_clock.set(self.clock.now() + self.skew());
+        self.store_clock.set(self.store_time());
         block_on(call)
+    }
+
+    /// The time of the store.
+    pub(crate) fn store_time(&self) -> Timestamp {
+        self.clock.now() + self.skew()
     }
 
     /// The time of the checks.
@@ -380,14 +385,13 @@ impl World {
     /// A process returned these partitions gracefully. Its attempts are stored, unless the store was faulty or the deadline
     /// had passed.
     pub(crate) fn partitions_returned(&self, process: &Process, partitions: &[u32]) {
-        let faults = &self.plan.faults;
         let late = self.is_late(process.number, partitions);
         // With the duplicate filter a message is settled when it is marked, not when its handler returns.
         if !late && !self.plan.dedupe && !self.plan.topics {
             self.check_returned(process, partitions);
         }
         self.assignment_ended(process.number, partitions);
-        if late || faults.outages || faults.lost_request + faults.lost_answer + faults.late_effect > 0 {
+        if late || self.plan.has_store_faults() {
             self.process_lost(process.number, Some(partitions));
         }
     }

@@ -1,6 +1,6 @@
 //! The engine keeps every invariant on the memory store.
 
-use lazaret_simulation::run;
+use lazaret_simulation::{Scale, run, run_at};
 
 /// Seeds that once found a bug, in the order in which they did.
 const PINNED: [u64; 35] = [
@@ -24,8 +24,19 @@ fn seeds_that_found_a_bug_once_pass() {
 }
 
 #[test]
+fn fleets_keep_every_invariant() {
+    for seed in 1..=40 {
+        let report = run_at(Scale::Fleet, seed, None);
+        assert!(report.violations.is_empty(), "{report}");
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
     for seed in [3, 1134, 2026] {
-        assert_eq!(run(seed, None).trace, run(seed, None).trace, "seed {seed}");
+        for scale in [Scale::Group, Scale::Fleet] {
+            let again = || run_at(scale, seed, None).trace;
+            assert_eq!(again(), again(), "seed {seed}, {scale:?}");
+        }
     }
 }

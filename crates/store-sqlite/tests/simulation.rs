@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lazaret_simulation::{Report, run_on};
+use lazaret_simulation::{Report, Scale, run_on};
 use lazaret_store_sqlite::{Durability, Options, SqliteStore};
 
 const SEEDS: u64 = 100;
@@ -14,7 +14,7 @@ const SEEDS: u64 = 100;
 /// other seed all hand-offs and notes go through the redo log.
 fn run(seed: u64) -> Report {
     let folder = tempfile::tempdir().unwrap();
-    run_on(seed, None, |clock| {
+    run_on(Scale::Group, seed, None, |clock| {
         let redo_from = if seed.is_multiple_of(2) { 0 } else { Options::default().redo_from };
         let options = Options { clock, durability: Durability::Normal, redo_from, ..Options::default() };
         Arc::new(SqliteStore::open(folder.path().join("lazaret.db"), options).unwrap())

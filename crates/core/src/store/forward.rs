@@ -139,6 +139,7 @@ macro_rules! __forward_methods {
         writes clear(queue: &$crate::QueueName, by: &$crate::store::Actor) -> $crate::store::Cleared;
         writes set_pause(consumer: &$crate::ConsumerName, scope: &$crate::store::PauseScope, paused: move bool, by: &$crate::store::Actor) -> bool;
         reads pauses(consumer: &$crate::ConsumerName) -> Vec<$crate::store::Pause>;
+        reads server_time() -> Option<$crate::Timestamp>;
         reads capabilities() -> $crate::store::Capabilities;
     } };
     (Operations $wrapper:tt) => { $crate::__forward_trait! { $wrapper

@@ -480,6 +480,12 @@ pub trait LetterStore: Send + Sync + 'static {
     /// All pauses of the consumer.
     async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>>;
 
+    /// The time of the clock that the store goes by, if that is not the clock of this process: for a store that several machines
+    /// share. A consumer then writes this time and not its own, whatever the clocks of the machines show.
+    async fn server_time(&self) -> Result<Option<Timestamp>> {
+        Ok(None)
+    }
+
     /// The optional capabilities of this store.
     async fn capabilities(&self) -> Result<Capabilities> {
         Ok(Capabilities::default())

@@ -281,7 +281,7 @@ async fn prepare(
     for component in components {
         let store = &component.store;
         let queue = &component.queue;
-        retry_until_ok(component, || store_refresh::reload_pauses(component)).await?;
+        retry_until_ok(component, || store_refresh::catch_up(component)).await?;
         let lists_first = mutated!(component.options, ListBeforeGrant);
         if lists_first {
             retry_until_ok(component, || sequence_sync::sync(component, shards)).await?;

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    lazaret_simulation::command(lazaret_simulation::run)
+    lazaret_simulation::command(lazaret_simulation::run_at)
 }

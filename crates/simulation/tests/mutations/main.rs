@@ -8,7 +8,7 @@ mod staged;
 use std::sync::Arc;
 
 use lazaret_memory::MemoryStore;
-use lazaret_simulation::{Mutation, run, run_on};
+use lazaret_simulation::{Mutation, Scale, run, run_on};
 use lazaret_store_sqlite::{Durability, Options, SqliteStore};
 use lazaret_testkit::suite::letters::{self, Fixture};
 
@@ -117,7 +117,7 @@ fn lanes_that_never_move_to_the_store_early_are_found() {
 /// One seed on a SQLite file of its own. With every other seed all hand-offs and notes go through the redo log.
 fn run_on_sqlite(seed: u64, mutation: Mutation) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
-    let report = run_on(seed, Some(mutation), |clock| {
+    let report = run_on(Scale::Group, seed, Some(mutation), |clock| {
         let redo_from = if seed.is_multiple_of(2) { 0 } else { Options::default().redo_from };
         let options = Options { clock, durability: Durability::Normal, redo_from, ..Options::default() };
         Arc::new(SqliteStore::open(folder.path().join("lazaret.db"), options).unwrap())

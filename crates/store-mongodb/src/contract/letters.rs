@@ -153,6 +153,13 @@ impl LetterStore for MongoStore {
         self.pauses_of(consumer).await
     }
 
+    async fn server_time(&self) -> Result<Option<Timestamp>> {
+        match self.has_server_clock() {
+            false => Ok(None),
+            true => self.now().await.map(Some),
+        }
+    }
+
     async fn capabilities(&self) -> Result<Capabilities> {
         Ok(Self::CAPABILITIES)
     }

@@ -180,6 +180,13 @@ impl LetterStore for PostgresStore {
         self.list_pauses(consumer).await
     }
 
+    async fn server_time(&self) -> Result<Option<Timestamp>> {
+        match self.given_clock() {
+            Some(_) => Ok(None),
+            None => self.now("server_time").await.map(Some),
+        }
+    }
+
     async fn capabilities(&self) -> Result<Capabilities> {
         Ok(Self::CAPABILITIES)
     }

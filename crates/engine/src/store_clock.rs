@@ -1,0 +1,113 @@
+//! The clock of a consumer: that of its store, where several machines share one.
+//!
+//! Due times, notes and expiries are written by one instance and read by others. If each wrote its own time, one whose clock is an hour
+//! slow would make retries due at once (I12), and letters expire an hour early.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use lazaret_core::store::{LetterStore, Result};
+use lazaret_core::{Clock, Timestamp};
+use tokio::time::Instant;
+
+use crate::time::later;
+
+/// How often the store is asked for its time.
+const ASK_EVERY: Duration = Duration::from_secs(30);
+
+/// The time of the store, driven by the monotonic clock of this machine. The own clock where the store has none.
+pub(crate) struct StoreClock {
+    own: Arc<dyn Clock>,
+    state: RwLock<State>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    asked_at: Option<Instant>,
+    reading: Option<Reading>,
+}
+
+/// The store's time, taken as that of the moment when it was asked: it is ahead by at most the time until the answer.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    time: Timestamp,
+    at: Instant,
+    /// The time until the answer.
+    error: Duration,
+}
+
+impl Reading {
+    fn now(&self) -> Timestamp {
+        later(self.time, self.at.elapsed())
+    }
+
+    /// Returns whether a later reading shows that this one is right, and no more ahead than the later one.
+    fn agrees_with(&self, later_one: &Self) -> bool {
+        let (own, upper) = (self.now(), later_one.now());
+        own <= upper && later(own, later_one.error) >= upper
+    }
+}
+
+impl StoreClock {
+    pub(crate) fn new(own: Arc<dyn Clock>) -> Self {
+        Self { own, state: RwLock::default() }
+    }
+
+    fn state(&self) -> State {
+        *self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// By how much this clock may be ahead of that of another instance.
+    pub(crate) fn error(&self) -> Duration {
+        self.state().reading.map_or(Duration::ZERO, |reading| reading.error)
+    }
+
+    /// Asks the store for its time, unless that was done a short while ago.
+    pub(crate) async fn ask(&self, store: &(impl LetterStore + ?Sized)) -> Result<()> {
+        if self.state().asked_at.is_some_and(|asked_at| asked_at.elapsed() < ASK_EVERY) {
+            return Ok(());
+        }
+        let at = Instant::now();
+        let time = store.server_time().await?;
+        let fresh = time.map(|time| Reading { time, at, error: at.elapsed() });
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.asked_at = Some(at);
+        // A reading whose answer came sooner is the better one, for as long as it is right.
+        let kept = state.reading.zip(fresh).is_some_and(|(known, fresh)| known.agrees_with(&fresh));
+        if !kept {
+            state.reading = fresh;
+        }
+        Ok(())
+    }
+}
+
+impl Clock for StoreClock {
+    fn now(&self) -> Timestamp {
+        self.state().reading.map_or_else(|| self.own.now(), |reading| reading.now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(second: i64, error: u64) -> Reading {
+        let time = Timestamp::from_second(second).unwrap();
+        Reading { time, at: Instant::now(), error: Duration::from_secs(error) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reading_is_kept_until_a_later_one_disagrees() {
+        let known = reading(1_000, 1);
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(known.now().as_second(), 1_060);
+        // The answer took five seconds: the store's time lies between 1,058 and 1,063.
+        assert!(known.agrees_with(&reading(1_063, 5)));
+        assert!(known.agrees_with(&reading(1_060, 0)));
+        // The later one is closer.
+        assert!(!known.agrees_with(&reading(1_059, 5)));
+        // The store's clock was set.
+        assert!(!known.agrees_with(&reading(1_070, 5)));
+        assert!(!known.agrees_with(&reading(500, 5)));
+    }
+}
