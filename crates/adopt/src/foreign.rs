@@ -20,9 +20,9 @@ pub struct ForeignLetter {
     pub framework: &'static str,
     /// The original message: id, stream, position, key, payload, headers, time.
     pub message: Message,
-    /// Why it failed.
-    pub cause: Failure,
-    /// Attempts, at least one.
+    /// Why it failed; `None` if it never did: it waits behind one of its sequence that did.
+    pub cause: Option<Failure>,
+    /// Attempts, at least one if it failed.
     pub attempts: u32,
     /// Attempts that ended with a crash of the process.
     pub crash_attempts: u32,
@@ -45,11 +45,16 @@ pub struct ForeignLetter {
 impl ForeignLetter {
     /// Creates a dead letter after one attempt, with nothing else known.
     pub fn new(framework: &'static str, message: Message, cause: Failure) -> Self {
+        Self { cause: Some(cause), attempts: 1, ..Self::waiting(framework, message) }
+    }
+
+    /// Creates a dead letter that never failed: it waits behind one of its sequence that did.
+    pub fn waiting(framework: &'static str, message: Message) -> Self {
         Self {
             framework,
             message,
-            cause,
-            attempts: 1,
+            cause: None,
+            attempts: 0,
             crash_attempts: 0,
             first_failed_at: None,
             last_failed_at: None,

@@ -14,12 +14,14 @@
 //!
 //! - `kafka` (feature `kafka`): dead-letter topics of Spring Kafka, Kafka Connect, Kafka Streams and Lazaret itself.
 //! - `flowwarden` (feature `mongodb`): FlowWarden's collections `_fw_dlq` and `_fw_checkpoints`.
+//! - `axon` (feature `postgres`): the dead-letter tables of Axon.
 //! - `mirror` (feature `kafka`): the other direction, letters that are written to a topic.
 //!
 //! Modules: `source` (the contract), `foreign` (a foreign dead letter), `target` (the queue, and how it becomes a letter), `run` and
 //! `progress` (hand-off and checkpoint). In `kafka/`: `topic` reads, `framework` and one file per framework parse headers, `decode` puts
 //! them together, `adoption` configures a run. In `flowwarden/`: `collection` reads, `document` decodes, `adoption` configures a run,
-//! `position` takes over where a stream stopped. `java` parses stack traces for both.
+//! `position` takes over where a stream stopped. In `axon/`: `layout` finds the columns, `table` reads, `entry` decodes, `adoption`
+//! configures a run. `java` parses stack traces for all, and `preview` tells what a run would do.
 //!
 //! ```
 //! use async_trait::async_trait;
@@ -97,16 +99,20 @@
 //! # }
 //! ```
 
+#[cfg(feature = "postgres")]
+pub mod axon;
 mod error;
 #[cfg(feature = "mongodb")]
 pub mod flowwarden;
 mod foreign;
-#[cfg(any(feature = "kafka", feature = "mongodb"))]
+#[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
 mod java;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 #[cfg(feature = "kafka")]
 pub mod mirror;
+#[cfg(any(feature = "mongodb", feature = "postgres"))]
+mod preview;
 mod progress;
 mod run;
 mod source;

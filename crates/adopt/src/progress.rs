@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::source::Cursor;
 
 /// The maximum number of unknown records that are listed; all are counted (I7).
-const LISTED_LIMIT: usize = 100;
+pub(crate) const LISTED_LIMIT: usize = 100;
 const VERSION: u32 = 1;
 
 /// Counts of dead letters by outcome. Every one that was read is counted once in `adopted`, `already_there`, `closed`,

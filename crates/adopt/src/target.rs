@@ -92,9 +92,11 @@ impl Target {
     pub(crate) fn letter(&self, foreign: ForeignLetter, address: String, now: Timestamp) -> Letter {
         let sequence = self.sequence(&foreign.message);
         let mut letter = Letter::new(self.queue.clone(), sequence, Arc::new(foreign.message), now);
-        letter.state = LetterState::Dead;
-        letter.cause = Some(foreign.cause);
-        letter.attempts = foreign.attempts.max(1);
+        (letter.state, letter.attempts) = match &foreign.cause {
+            Some(_) => (LetterState::Dead, foreign.attempts.max(1)),
+            None => (LetterState::Waiting, 0),
+        };
+        letter.cause = foreign.cause;
         letter.crash_attempts = foreign.crash_attempts;
         (letter.first_failed_at, letter.last_failed_at) = (foreign.first_failed_at, foreign.last_failed_at);
         letter.owner.clone_from(&self.owner);
@@ -179,6 +181,13 @@ mod tests {
     }
 
     #[test]
+    fn a_letter_that_never_failed_waits() {
+        let waiting = ForeignLetter::waiting("axon", foreign().message);
+        let letter = letter(&target(), waiting);
+        assert_eq!((letter.state, letter.attempts, letter.cause), (LetterState::Waiting, 0, None));
+    }
+
+    #[test]
     fn a_letter_expires_as_the_target_says() {
         let at = |second| Some(Timestamp::from_second(second).unwrap());
         let theirs = ForeignLetter { expires_at: at(50), ..foreign() };
@@ -193,7 +202,8 @@ mod tests {
     #[test]
     fn a_consumer_that_keeps_no_payloads_and_backtraces_gets_none() {
         let mut whole = foreign();
-        (whole.message.payload, whole.cause.backtrace) = (Some("p".into()), Some("at x".to_owned()));
+        whole.message.payload = Some("p".into());
+        whole.cause.as_mut().unwrap().backtrace = Some("at x".to_owned());
         let kept = letter(&target(), whole.clone());
         assert!(kept.message.payload.is_some() && kept.cause.unwrap().backtrace.is_some());
         let bare = Target { include_payload: false, include_backtrace: false, ..target() };

@@ -15,8 +15,9 @@ use lazaret_source_mongodb::driver::{Collection, Database};
 use super::DEAD_LETTERS;
 use super::collection::{DeadLetterCollection, DocumentCursor, by_stream};
 use super::document::{Decoder, PENDING};
-use super::preview::{self, Preview};
+use super::preview::Preview;
 use crate::error;
+use crate::preview;
 use crate::progress;
 use crate::run::Run;
 use crate::target::{Expiry, Target};
@@ -193,7 +194,8 @@ impl Adoption {
         let preview = async {
             let mut source = self.source()?;
             let streams = by_stream(&self.collection).await?;
-            preview::preview(store, &self.target, &mut source, streams).await
+            let (counts, unknown_at) = preview::preview(store, &self.target, &mut source).await?;
+            Ok(Preview { counts, streams, unknown_at })
         };
         preview.await.map_err(|kind: error::AdoptErrorKind| AdoptError::new(kind, &Report::default()))
     }

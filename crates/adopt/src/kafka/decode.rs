@@ -172,7 +172,7 @@ mod tests {
         damaged.parts.undecodable = Some("the name of a header is not UTF-8".into());
         assert_eq!(decoder().decode(damaged.clone()), None);
         let letter = adopting().decode(damaged).unwrap();
-        assert_eq!(letter.cause.phase, Phase::Decode);
+        assert_eq!(letter.cause.unwrap().phase, Phase::Decode);
         assert!(letter.message.undecodable.is_some(), "no handler runs");
     }
 
