@@ -12,8 +12,8 @@ use crate::services::{Services, Variable};
 const SEEDS: &str = "300";
 
 /// Optional parts of the programs and of the facade. They are tested in the same build as all the rest.
-const FEATURES: &str =
-    "lazaret-cli/kafka,lazaret-cli/mongodb,lazaret/kafka,lazaret/macros,lazaret/mongodb,lazaret/postgres";
+const FEATURES: &str = "lazaret-cli/kafka,lazaret-cli/mongodb,lazaret-cli/postgres,lazaret/kafka,lazaret/macros,lazaret/mongodb,\
+    lazaret/postgres";
 
 /// The duration of each check.
 type Times = Vec<(&'static str, Duration)>;
