@@ -13,7 +13,7 @@ const SEEDS: &str = "300";
 const FLEETS: &str = "60";
 
 /// Optional parts of the programs and of the facade. They are tested in the same build as all the rest.
-const FEATURES: &str = "lazaret-cli/kafka,lazaret-cli/mongodb,lazaret/full";
+const FEATURES: &str = "lazaret-cli/kafka,lazaret-cli/mongodb,lazaret-cli/postgres,lazaret/full";
 
 /// The duration of each check.
 type Times = Vec<(&'static str, Duration)>;

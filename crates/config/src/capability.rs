@@ -36,6 +36,8 @@ pub enum Capability {
     InboxInMongodb,
     /// The topic that receives a copy of each dead letter of a store in MongoDB.
     DeadLetterTopicWithMongodb,
+    /// The topic that receives a copy of each dead letter of a store in PostgreSQL.
+    DeadLetterTopicWithPostgres,
     /// The retry strategy `topics`.
     RetryTopics,
     /// The topic that receives a copy of each dead letter.
@@ -50,7 +52,7 @@ pub enum Capability {
 
 impl Capability {
     /// Every capability.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::StoreSqlite,
         Self::StorePostgres,
         Self::StoreMongodb,
@@ -61,6 +63,7 @@ impl Capability {
         Self::InboxInMemory,
         Self::InboxInMongodb,
         Self::DeadLetterTopicWithMongodb,
+        Self::DeadLetterTopicWithPostgres,
         Self::RetryTopics,
         Self::DeadLetterTopic,
         Self::Webhooks,
@@ -81,6 +84,9 @@ impl Capability {
             Self::InboxInMemory => "the source `inbox` with a store in memory",
             Self::InboxInMongodb => "the source `inbox` with the store `mongodb`",
             Self::DeadLetterTopicWithMongodb => "copies of dead letters in a topic with the store `mongodb`",
+            Self::DeadLetterTopicWithPostgres => {
+                "copies of dead letters in a topic with the store `postgres`"
+            }
             Self::RetryTopics => "the retry strategy `topics`",
             Self::DeadLetterTopic => "copies of dead letters in a topic",
             Self::Webhooks => "alerts by webhook",
@@ -92,9 +98,12 @@ impl Capability {
     /// Returns the alternative, if no build of this version has the capability.
     const fn not_yet(self) -> Option<&'static str> {
         match self {
-            Self::StorePostgres => Some("use `sqlite:PATH` or `mongodb://…`"),
-            Self::InboxInMemory | Self::InboxInMongodb => Some("use the store `sqlite:PATH`"),
-            Self::DeadLetterTopicWithMongodb => Some("remove `topic`, or use the store `sqlite:PATH`"),
+            Self::InboxInMemory | Self::InboxInMongodb => {
+                Some("use the store `sqlite:PATH` or `postgres://…`")
+            }
+            Self::DeadLetterTopicWithMongodb | Self::DeadLetterTopicWithPostgres => {
+                Some("remove `topic`, or use the store `sqlite:PATH`")
+            }
             _ => None,
         }
     }
@@ -134,7 +143,7 @@ pub type PipelineCheck = fn(&[Json]) -> Result<(), String>;
 /// let config = check("lazaret.yaml", text.as_bytes(), &NoEnv).config.unwrap();
 /// assert!(config.missing(&Capabilities::all()).is_empty());
 /// let missing = config.missing(&Capabilities::of([Capability::StoreSqlite]));
-/// assert!(missing.plain().contains("this version does not support the store `postgres` yet"));
+/// assert!(missing.plain().contains("this build does not support the store `postgres`"));
 /// ```
 #[derive(Clone, Debug)]
 pub struct Capabilities {
@@ -249,11 +258,10 @@ fn consumer_requirements(top: &Fields, fields: &Fields) -> Vec<Requirement> {
         _ => None,
     });
     let mut needs: Vec<Requirement> = source.map(|source| (source, source_span)).into_iter().collect();
-    let in_mongodb = matches!(store_of(top), Some(StoreLocation::Mongodb(_)));
     if source == Some(Capability::SourceInbox) && store_of(top) == Some(&StoreLocation::Memory) {
         needs.push((Capability::InboxInMemory, source_span));
     }
-    if source == Some(Capability::SourceInbox) && in_mongodb {
+    if source == Some(Capability::SourceInbox) && matches!(store_of(top), Some(StoreLocation::Mongodb(_))) {
         needs.push((Capability::InboxInMongodb, source_span));
     }
     let is = |section: &str, key: &str, word: &str| {
@@ -265,9 +273,12 @@ fn consumer_requirements(top: &Fields, fields: &Fields) -> Vec<Requirement> {
     let letters = fields.section("dead-letter").filter(|letters| letters.flag("enabled") != Some(false));
     if letters.is_some_and(|letters| letters.text("topic").is_some()) {
         needs.push((Capability::DeadLetterTopic, within("dead-letter", "topic")));
-        if in_mongodb {
-            needs.push((Capability::DeadLetterTopicWithMongodb, within("dead-letter", "topic")));
-        }
+        let with_store = match store_of(top) {
+            Some(StoreLocation::Mongodb(_)) => Some(Capability::DeadLetterTopicWithMongodb),
+            Some(StoreLocation::Postgres(_)) => Some(Capability::DeadLetterTopicWithPostgres),
+            _ => None,
+        };
+        needs.extend(with_store.map(|capability| (capability, within("dead-letter", "topic"))));
     }
     needs
 }

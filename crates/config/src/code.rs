@@ -119,7 +119,7 @@ codes! {
     InvalidAddress, "LZ0137", Error, "Invalid address.",
         "`listen` is a host and a port, for example `127.0.0.1:7117` or `[::1]:7117`. A URL includes its scheme: `http://127.0.0.1:8080/events`.";
     InvalidStore, "LZ0138", Error, "Invalid store.",
-        "A store is `sqlite:PATH`, `mongodb://…` or, in quotes, `\"memory:\"`: without quotes YAML reads the colon as the end of a key. `postgres://…` is valid, but this version does not support this store yet.";
+        "A store is `sqlite:PATH`, `postgres://…`, `mongodb://…` or, in quotes, `\"memory:\"`: without quotes YAML reads the colon as the end of a key.";
     Contradiction, "LZ0139", Error, "Conflicting values.",
         "Each value is valid, but not in combination. The message names both.";
     OpenWithoutAuth, "LZ0140", Error, "The API is reachable from the network without authentication.",

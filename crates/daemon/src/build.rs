@@ -8,10 +8,10 @@ use lazaret_memory::MemoryStore;
 /// ```
 /// use lazaret_config::Capability;
 /// assert!(lazaret_daemon::capabilities().has(Capability::SourceFile));
-/// assert!(!lazaret_daemon::capabilities().has(Capability::StorePostgres));
+/// assert_eq!(lazaret_daemon::capabilities().has(Capability::StorePostgres), cfg!(feature = "postgres"));
 /// ```
 pub fn capabilities() -> Capabilities {
-    let sqlite = [Capability::StoreSqlite, Capability::SourceInbox];
+    let has_inboxes = cfg!(any(feature = "sqlite", feature = "postgres"));
     let memory = [Capability::InboxInMemory].into_iter().filter(|_| MemoryStore::CAPABILITIES.inbox);
     let mongodb = [Capability::SourceMongodb, Capability::StoreMongodb];
     let kafka = [Capability::SourceKafka, Capability::RetryTopics, Capability::DeadLetterTopic];
@@ -19,10 +19,13 @@ pub fn capabilities() -> Capabilities {
         .into_iter()
         .chain(memory)
         .chain([Capability::Traces].into_iter().filter(|_| cfg!(feature = "otlp")))
-        .chain(sqlite.into_iter().filter(|_| cfg!(feature = "sqlite")))
+        .chain([Capability::StoreSqlite].into_iter().filter(|_| cfg!(feature = "sqlite")))
+        .chain([Capability::StorePostgres].into_iter().filter(|_| cfg!(feature = "postgres")))
+        .chain([Capability::SourceInbox].into_iter().filter(|_| has_inboxes))
         .chain(kafka.into_iter().filter(|_| cfg!(feature = "kafka")))
         .chain(mongodb.into_iter().filter(|_| cfg!(feature = "mongodb")))
-        .chain(in_mongodb());
+        .chain(in_mongodb())
+        .chain(in_postgres());
     let parts = Capabilities::of(parts);
     #[cfg(feature = "mongodb")]
     let parts = parts.with_pipeline_check(crate::assemble::check_pipeline);
@@ -40,4 +43,13 @@ fn in_mongodb() -> impl Iterator<Item = Capability> {
     let inbox = has.inbox.then_some(Capability::InboxInMongodb);
     let outbox = has.outbox.then_some(Capability::DeadLetterTopicWithMongodb);
     inbox.into_iter().chain(outbox)
+}
+
+/// Returns what the store in PostgreSQL adds to other parts, by its own capabilities.
+fn in_postgres() -> impl Iterator<Item = Capability> {
+    #[cfg(feature = "postgres")]
+    let has = lazaret_store_postgres::PostgresStore::CAPABILITIES;
+    #[cfg(not(feature = "postgres"))]
+    let has = lazaret_core::store::Capabilities::NONE;
+    has.outbox.then_some(Capability::DeadLetterTopicWithPostgres).into_iter()
 }

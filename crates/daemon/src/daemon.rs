@@ -5,11 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-#[cfg(feature = "sqlite")]
-use lazaret_config::Source;
-use lazaret_config::{Address, Config};
-#[cfg(feature = "sqlite")]
-use lazaret_server::Builder;
+use lazaret_config::{Address, Config, Source};
 use lazaret_server::{Listener, Options as ServerOptions, Registry, Server};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -246,25 +242,15 @@ fn server(
     telemetry: &Telemetry,
 ) -> Result<Server, Error> {
     let options = ServerOptions { hosts: config.hosts.clone(), limits: assemble::limits(&config.limits) };
-    let builder = Server::builder(stores.letters.clone())
+    let mut builder = Server::builder(stores.letters.clone())
         .registry(registry.clone())
         .tokens(assemble::tokens(config)?)
         .metrics(telemetry.rendering())
         .options(options);
-    #[cfg(feature = "sqlite")]
-    let builder = with_inboxes(builder, config, stores);
-    Ok(builder.build())
-}
-
-/// Adds the inboxes of the embedded store.
-#[cfg(feature = "sqlite")]
-fn with_inboxes(mut builder: Builder, config: &Config, stores: &Stores) -> Builder {
     for consumer in config.consumers.iter().filter(|consumer| consumer.source == Source::Inbox) {
-        if let Some(inbox) = stores.inbox(&consumer.name) {
-            builder = builder.inbox(&consumer.name, inbox);
-        }
+        builder = stores.serve_inbox(builder, consumer);
     }
-    builder
+    Ok(builder.build())
 }
 
 /// Counts the open letters of the consumers.

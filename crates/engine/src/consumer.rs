@@ -31,6 +31,7 @@ use crate::reprocess;
 use crate::retention;
 use crate::scheduler;
 use crate::shard::Shard;
+use crate::store_changes;
 use crate::store_clock::StoreClock;
 use crate::store_refresh;
 use crate::stored::ActiveRuns;
@@ -140,6 +141,7 @@ impl Consumer {
             tasks.spawn(retention::run(component.clone()));
         }
         tasks.spawn(store_refresh::run(components.clone(), shards.clone()));
+        tasks.spawn(store_changes::run(components.clone()));
         let intake = Intake::new(source, components, shards, notices).run();
         tokio::pin!(intake);
         let mut deadline = None;

@@ -69,6 +69,7 @@ mod sequence_sync;
 mod shard;
 #[cfg(any(test, feature = "signal"))]
 mod signal;
+mod store_changes;
 mod store_clock;
 mod store_refresh;
 mod store_retry;

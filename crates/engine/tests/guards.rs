@@ -574,3 +574,37 @@ async fn a_handle_tells_what_is_in_flight_and_what_lies_ahead() {
     assert!(!slow.handle.is_store_failing());
     slow.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_another_instance_does_is_noticed_at_once_when_the_store_tells() {
+    use lazaret_core::store::{LetterStore, Topic};
+    let bench = Bench::new();
+    // Longer than the test waits: without a notification nothing would be seen.
+    let policy = RetryPolicy {
+        hold: secs(0),
+        initial_delay: secs(3600),
+        max_delay: secs(7200),
+        ..retry(Strategy::Ordered)
+    };
+    let options = Options { refresh: secs(36_000), retry: policy, ..options() };
+    let running = bench.start(options, |this| match this.before {
+        0 => Reply::Fail(transient()),
+        _ => Reply::Done,
+    });
+    bench.push(&["a1"]);
+    eventually("a1 waits in the store", || bench.counts().of(LetterState::Retrying) == 1).await;
+    let (memory, name) = (bench.store.memory(), support::NAME.into());
+    memory.pause(&name, PauseScope::Consumer, &operator("over there")).await.unwrap();
+    memory.feed().publish(&Topic::Pauses(name.clone()));
+    eventually("the pause holds", || running.handle.pauses().len() == 1).await;
+    memory.resume(&name, &PauseScope::Consumer, &operator("over there")).await.unwrap();
+    memory.feed().publish(&Topic::Pauses(name));
+    eventually("the pause has ended", || running.handle.pauses().is_empty()).await;
+    // An operator makes the retry due now.
+    let queue = lazaret_core::QueueName::of(support::NAME, support::NAME);
+    let letter = memory.sequence(&queue, &"a".into(), 0, 1).await.unwrap().remove(0);
+    memory.act(&queue, letter.id, lazaret_core::store::Act::Release, &operator("now")).await.unwrap();
+    memory.feed().publish(&Topic::Due(queue));
+    eventually("a1 is handled", || bench.calls.done().len() == 1).await;
+    running.stop().await;
+}

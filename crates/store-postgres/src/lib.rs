@@ -27,7 +27,10 @@
 //! # Modules
 //!
 //! - `contract/`, `audit`, `key_values`: the traits of [`lazaret_core::store`].
-//! - `store`, `options`, `tls`, `error`, `migrations`: opening, connections, errors of the driver, tables and their versions.
+//! - `store`, `options`, `dsn`, `tls`, `error`, `migrations`: opening, connections, errors of the driver, tables and their versions.
+//! - `probe`: what a server permits, for people who set it up.
+//! - `notifications`: `LISTEN` and `NOTIFY`.
+//! - `inbox_source`: the inbox as a source.
 //! - `transaction`, `unit`, `commit`, `statements`: the steps above.
 //! - `letter_row`, `sequence_row`, `values`: what the rows hold.
 //! - `views`, `intake`, `leases`, `acts`, `retention`, `operations/`, `pauses`, `notes`: views for the rules.
@@ -37,8 +40,10 @@ mod acts;
 mod audit;
 mod commit;
 mod contract;
+mod dsn;
 mod error;
 mod groups;
+mod inbox_source;
 mod intake;
 mod key_values;
 mod leases;
@@ -46,9 +51,11 @@ mod letter_row;
 mod listing;
 mod migrations;
 mod notes;
+mod notifications;
 mod operations;
 mod options;
 mod pauses;
+mod probe;
 mod query;
 mod retention;
 mod sequence_row;
@@ -60,6 +67,9 @@ mod unit;
 mod values;
 mod views;
 
+pub use dsn::describe;
+pub use inbox_source::{Backlog, InboxLog, InboxOptions, InboxSource, InboxStatus, Posted};
 pub use migrations::FORMAT_VERSION;
 pub use options::{DEFAULT_SCHEMA, PostgresStoreOptions};
+pub use probe::{Probe, probe};
 pub use store::PostgresStore;

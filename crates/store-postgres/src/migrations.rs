@@ -11,7 +11,7 @@ use tokio_postgres::Error;
 use crate::error::{of_commit, of_driver};
 
 /// The version of the tables that this store writes.
-pub const FORMAT_VERSION: i32 = 1;
+pub const FORMAT_VERSION: i32 = 2;
 
 const OPEN: &str = "open";
 
@@ -23,15 +23,19 @@ struct Migration {
 }
 
 /// Migration n leads from version n to n + 1. A released one never changes.
-const MIGRATIONS: &[Migration] = &[Migration { sql: include_str!("schema/v1.sql"), usable_from: 1 }];
+const MIGRATIONS: &[Migration] = &[
+    Migration { sql: include_str!("schema/v1.sql"), usable_from: 1 },
+    // Inboxes.
+    Migration { sql: include_str!("schema/v2.sql"), usable_from: 1 },
+];
 
 const _: () = assert!(MIGRATIONS.len() == FORMAT_VERSION as usize);
 
 /// The version of the tables, and the oldest version of this code that can use them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stored {
-    version: i32,
-    usable_from: i32,
+pub(crate) struct Stored {
+    pub(crate) version: i32,
+    pub(crate) usable_from: i32,
 }
 
 fn failed(error: Error) -> StoreError {

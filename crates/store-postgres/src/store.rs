@@ -7,13 +7,16 @@ use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
 use lazaret_core::store::rules::ClockWatch;
-use lazaret_core::store::{Capabilities, ErrorKind, Result, StoreError};
+use lazaret_core::store::{Capabilities, Changes, ErrorKind, Result, StoreError, Topic};
 use lazaret_core::{Clock, QueueName, Timestamp};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, Row};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::dsn::Dsn;
 use crate::error::{Fault, Work, of_commit, of_pool, spoils_connection};
 use crate::migrations;
+use crate::notifications::Notifications;
 use crate::options::PostgresStoreOptions;
 use crate::tls;
 use crate::transaction::CLOCK;
@@ -45,6 +48,7 @@ pub struct PostgresStore {
 
 struct Shared {
     pool: Pool,
+    notifications: Notifications,
     schema: String,
     clock: Option<Arc<dyn Clock>>,
     /// The numbers of queues that are known. They never change.
@@ -58,22 +62,28 @@ impl PostgresStore {
         let mut capabilities = Capabilities::NONE;
         (capabilities.durable, capabilities.shared_by_processes) = (true, true);
         (capabilities.shared_by_machines, capabilities.audit_chain) = (true, true);
+        capabilities.inbox = true;
         capabilities
     };
 
     /// Connects to a server, and opens or creates the store in its database.
     ///
     /// `dsn` is a URL (`postgres://user@host/database?sslmode=verify-full`) or a list of `key=value` pairs, as libpq has them, with one
-    /// or several hosts.
+    /// or several hosts. Its parameters `schema` and `max_connections` go before the options of these names.
     ///
     /// # Errors
     /// `Invalid` if the DSN or an option cannot be used, or if the tables are of a newer version; `Unavailable` if the server cannot be
     /// reached or refuses writes; `Denied` if the role may not use the tables, or not create them.
     pub async fn connect(dsn: &str, options: PostgresStoreOptions) -> Result<Self> {
+        let dsn = Dsn::parse(dsn)?;
+        let options = dsn.apply(options);
         options.check()?;
-        let pool = pool(dsn, &options)?;
+        let tls = tls::connector(dsn.roots.as_ref(), dsn.config.get_ssl_mode())?;
+        let config = config(dsn.config, &options);
+        let notifications = Notifications::new(config.clone(), tls.clone(), &options.schema);
         let shared = Shared {
-            pool,
+            pool: pool(config, tls, &options)?,
+            notifications,
             schema: options.schema,
             clock: options.clock,
             queues: Mutex::default(),
@@ -83,6 +93,21 @@ impl PostgresStore {
         let client = store.client("open").await?;
         migrations::prepare(&client, &store.shared.schema, options.migrate).await?;
         Ok(store)
+    }
+
+    /// Tells this process and the others about a change that was committed.
+    pub(crate) fn publish(&self, topic: Topic) {
+        self.shared.notifications.publish(topic);
+    }
+
+    /// Tells the other processes about a change that was committed.
+    pub(crate) fn publish_to_others(&self, topic: Topic) {
+        self.shared.notifications.publish_to_others(topic);
+    }
+
+    /// Subscribes to changes of this process and of others.
+    pub(crate) fn subscribe(&self, topics: Vec<Topic>) -> Changes {
+        self.shared.notifications.subscribe(topics)
     }
 
     /// A free connection.
@@ -187,12 +212,8 @@ impl PostgresStore {
     }
 }
 
-fn pool(dsn: &str, options: &PostgresStoreOptions) -> Result<Pool> {
-    let invalid = |context: String| StoreError::not_done(ErrorKind::Invalid, "open", context);
-    let (dsn, roots) = tls::split(dsn);
-    // The message of the driver does not repeat the DSN, which may hold a password.
-    let mut config: Config =
-        dsn.parse().map_err(|error| invalid(format!("the DSN cannot be read: {error}")))?;
+/// The settings of all connections.
+fn config(mut config: Config, options: &PostgresStoreOptions) -> Config {
     let session =
         config.get_options().map_or_else(String::new, |given| format!("{given} ")) + &options.session();
     config.options(session);
@@ -206,8 +227,11 @@ fn pool(dsn: &str, options: &PostgresStoreOptions) -> Result<Pool> {
     if config.get_application_name().is_none() {
         config.application_name("lazaret");
     }
+    config
+}
+
+fn pool(config: Config, tls: MakeRustlsConnect, options: &PostgresStoreOptions) -> Result<Pool> {
     let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-    let tls = tls::connector(roots.as_ref(), config.get_ssl_mode())?;
     let manager = Manager::from_config(config, tls, recycling);
     let timeout = Some(options.acquire_timeout);
     Pool::builder(manager)
@@ -217,7 +241,7 @@ fn pool(dsn: &str, options: &PostgresStoreOptions) -> Result<Pool> {
         .recycle_timeout(timeout)
         .runtime(Runtime::Tokio1)
         .build()
-        .map_err(|error| invalid(error.to_string()))
+        .map_err(|error| StoreError::not_done(ErrorKind::Invalid, "open", error.to_string()))
 }
 
 /// The first row of an answer, read by a function that may find it corrupt.

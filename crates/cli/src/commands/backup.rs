@@ -40,7 +40,9 @@ impl StoreFile {
         if let Some(url) = &self.store {
             let path = url.strip_prefix("sqlite:").filter(|path| !path.is_empty());
             return path.map(PathBuf::from).ok_or_else(|| {
-                Error::usage_hint(format!("{url} is not an embedded store"), "write --store sqlite:PATH")
+                // A URL may hold a password: only its scheme is shown.
+                let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+                Error::usage_hint(format!("{scheme}: is not an embedded store"), tool_of(scheme))
             });
         }
         let config = self.config.as_deref().unwrap_or(Path::new("lazaret.yaml"));
@@ -49,9 +51,20 @@ impl StoreFile {
             StoreLocation::Sqlite(path) => Ok(path.into()),
             other => Err(Error::usage_hint(
                 format!("the store of {} is {}, which has no file", config.display(), other.kind()),
-                "use the tools of that database",
+                tool_of(other.kind()),
             )),
         }
+    }
+}
+
+/// Names the tool that copies a store of this kind.
+fn tool_of(kind: &str) -> &'static str {
+    match kind {
+        "postgres" | "postgresql" => {
+            "use pg_dump and pg_restore: `pg_dump --schema=lazaret --format=custom --file=FILE DATABASE`"
+        }
+        "mongodb" | "mongodb+srv" => "use mongodump and mongorestore",
+        _ => "write --store sqlite:PATH",
     }
 }
 

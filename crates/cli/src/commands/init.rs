@@ -70,6 +70,8 @@ enum Store {
     /// A SQLite file
     #[default]
     Sqlite,
+    /// A PostgreSQL database, which several machines can share
+    Postgres,
     /// A MongoDB database, which several machines can share
     Mongodb,
     /// In memory, lost when the process ends
@@ -114,11 +116,11 @@ impl Run for Init {
 /// Explains why these answers do not make a valid configuration.
 fn invalid_answers(found: &Diagnostics, answers: &InitOptions) -> Error {
     if answers.source == InitSource::Inbox && answers.store == InitStore::Memory {
-        let hint = "use --store sqlite, or another --source";
+        let hint = "use --store sqlite or postgres, or another --source";
         return Error::usage_hint("an inbox needs a durable store", hint);
     }
     if answers.source == InitSource::Inbox && answers.store == InitStore::Mongodb {
-        let hint = "use --store sqlite, or another --source";
+        let hint = "use --store sqlite or postgres, or another --source";
         return Error::usage_hint("the store in MongoDB has no inboxes yet", hint);
     }
     let missing = found.list().iter().find(|found| found.code() == Code::NotInThisBuild);
@@ -141,7 +143,7 @@ impl Init {
         };
         let source = choose(self.source, "Message source")?;
         let handler = choose(self.handler, "Handler type")?;
-        // An inbox needs a store that has inboxes, and only one has: do not ask.
+        // An inbox needs a store that has inboxes; the embedded one needs no server: do not ask.
         let store = match (self.store, source) {
             (None, Source::Inbox) => Store::Sqlite,
             (given, _) => choose(given, "Letter store")?,
@@ -160,6 +162,7 @@ impl Init {
             },
             store: match store {
                 Store::Sqlite => InitStore::Sqlite,
+                Store::Postgres => InitStore::Postgres,
                 Store::Mongodb => InitStore::Mongodb,
                 Store::Memory => InitStore::Memory,
             },

@@ -150,7 +150,7 @@ fn every_choice_of_init_is_valid_or_refused_with_a_hint() {
     let mut written = 0;
     for source in ["inbox", "file", "kafka", "mongodb"] {
         for handler in ["http", "command"] {
-            for store in ["sqlite", "memory", "mongodb"] {
+            for store in ["sqlite", "memory", "postgres", "mongodb"] {
                 for order in ["key", "partition", "none"] {
                     let file = format!("{source}-{handler}-{store}-{order}.yaml");
                     let choices =
@@ -158,7 +158,8 @@ fn every_choice_of_init_is_valid_or_refused_with_a_hint() {
                     let ran = run(folder.path(), &[&["init", "-c", &file][..], &choices].concat());
                     let is_there = folder.path().join(&file).exists();
                     let needs_mongodb = source == "mongodb" || store == "mongodb";
-                    let refused = (source == "inbox" && store != "sqlite")
+                    let refused = (source == "inbox" && !["sqlite", "postgres"].contains(&store))
+                        || (store == "postgres" && !cfg!(feature = "postgres"))
                         || (source == "kafka" && !cfg!(feature = "kafka"))
                         || (needs_mongodb && !cfg!(feature = "mongodb"));
                     assert_eq!(

@@ -26,7 +26,7 @@ pub(crate) static TOP: Section = Section {
         .absent("none")
         .restart()
         .example("/run/lazaret/api.sock"),
-        Key::new("store", Kind::Text(Format::Store), "Store for letters and positions: `sqlite:PATH`, `mongodb://…` or, in quotes, `\"memory:\"`. This version does not support `postgres://…` yet.")
+        Key::new("store", Kind::Text(Format::Store), "Store for letters and positions: `sqlite:PATH`, `postgres://…`, `mongodb://…` or, in quotes, `\"memory:\"`.")
             .or("sqlite:lazaret.db")
             .restart(),
         Key::new(

@@ -111,11 +111,12 @@ macro_rules! __forward_each {
 
 /// The methods of every store trait: the single list from which wrappers are generated. Keep it in step with the traits.
 ///
-/// `move` precedes an argument that is passed by value.
+/// `move` precedes an argument that is passed by value, and `@subscribe` the method that is not a call.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __forward_methods {
     (LetterStore $wrapper:tt) => { $crate::__forward_trait! { $wrapper
+        @subscribe changes;
         writes assign(queue: &$crate::QueueName, partitions: &[$crate::Partition]) -> Vec<$crate::store::Grant>;
         reads opened_since(queue: &$crate::QueueName, revision: move u64, limit: move usize) -> $crate::store::OpenedPage;
         writes hand_off(queue: &$crate::QueueName, limits: &$crate::store::Limits, items: move Vec<$crate::store::HandOff>) -> Vec<$crate::store::Result<$crate::store::Placed>>;
@@ -189,12 +190,23 @@ macro_rules! __forward_methods {
 macro_rules! __forward_trait {
     (
         { $trait:ident $rule:tt [$($generics:tt)*] ($type:ty) $overrides:tt }
+        $(@subscribe $changes:ident;)?
         $($access:ident $name:ident($(
             $argument:ident $(: &$borrowed:ty)? $(: Option<&$optional:ty>)? $(: move $value:ty)?
         ),*) -> $answer:ty;)+
     ) => {
         #[$crate::store::forward::async_trait]
         impl<$($generics)*> $crate::store::$trait for $type {
+            $(
+                fn $changes(
+                    &self,
+                    topics: ::std::vec::Vec<$crate::store::Topic>,
+                ) -> $crate::store::Changes {
+                    let this = self;
+                    $crate::__forward_changes! { $rule $trait $changes this topics }
+                }
+            )?
+
             $(
                 async fn $name(
                     &self,
@@ -211,6 +223,25 @@ macro_rules! __forward_trait {
 
         $crate::__forward_check! { $trait [$($generics)*] ($type) $overrides }
     };
+}
+
+/// The body of the method that subscribes: always that of the store inside.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __forward_changes {
+    (
+        { inner ($store:ident $inner:expr) $around:tt } $trait:ident $name:ident $this:ident $topics:ident
+    ) => {{
+        let $store = $this;
+        $crate::store::$trait::$name($inner, $topics)
+    }};
+    (
+        { shared ($store:ident $inner:expr) $around:tt } $trait:ident $name:ident $this:ident $topics:ident
+    ) => {{
+        let $store = $this;
+        let inner = $inner;
+        $crate::store::$trait::$name(&*inner, $topics)
+    }};
 }
 
 /// Refuses to override a method that the trait does not have.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::audit::Actor;
 use super::capabilities::Capabilities;
+use super::change_feed::{Changes, Topic};
 use super::error::{ErrorKind, Result};
 use crate::failure::Failure;
 use crate::letter::{AttemptRecord, Diagnostics, Letter, LetterId, LetterState};
@@ -489,6 +490,16 @@ pub trait LetterStore: Send + Sync + 'static {
     /// The optional capabilities of this store.
     async fn capabilities(&self) -> Result<Capabilities> {
         Ok(Capabilities::default())
+    }
+
+    /// Subscribes to notifications about what this process or another one changes.
+    ///
+    /// They only make others look earlier. Every one of them can be lost, late or superfluous, and the engine stays correct without
+    /// any: it also looks at regular intervals. A store publishes what can take effect at once: acts, released leases, pauses,
+    /// operations that were begun or commanded. It need not publish a retry that is due later, because whoever scheduled it
+    /// runs it. The default sends none.
+    fn changes(&self, _topics: Vec<Topic>) -> Changes {
+        Changes::never()
     }
 
     /// Number of open letters of a sequence; 0 if it is not open.

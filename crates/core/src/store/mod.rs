@@ -17,6 +17,7 @@
 
 mod audit;
 mod capabilities;
+mod change_feed;
 mod changes;
 mod checkpoints;
 mod dedupe;
@@ -37,6 +38,7 @@ mod triage;
 
 pub use audit::{Actor, Audit, AuditCheck, AuditEntry, AuditHead, AuditNote};
 pub use capabilities::Capabilities;
+pub use change_feed::{ChangeFeed, Changes, Topic};
 pub use changes::{COMMENT_CHARS, COMMENTS_LIMIT, EDITS_BYTES, EDITS_LIMIT, KeptEdits};
 pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
 pub use dedupe::{Dedupe, DedupeClaim, dedupe_claim, dedupe_key};

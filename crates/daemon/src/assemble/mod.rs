@@ -3,12 +3,15 @@
 mod access;
 mod consumer;
 mod handler;
+mod instance;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod listener;
 #[cfg(feature = "mongodb")]
 mod mongodb;
 mod options;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod recorder;
 mod source;
 mod store;

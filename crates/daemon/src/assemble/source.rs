@@ -26,11 +26,8 @@ pub(super) async fn open(config: &ConsumerConfig, shared: &Shared) -> Result<Sou
             let file = FileSource::open(path, checkpoints, config.name.as_str(), options).await?;
             Ok((Opened::new(file), None))
         }
-        #[cfg(feature = "sqlite")]
         From::Inbox => {
-            let missing = ConsumerError::NotInThisBuild("an inbox with this store");
-            let inbox = stores.inbox(&config.name).ok_or(missing)?;
-            let opened = Opened::new(inbox.source());
+            let opened = inbox(config, shared)?;
             Ok((if until_idle { opened.ending_when_empty() } else { opened }, None))
         }
         #[cfg(feature = "kafka")]
@@ -47,6 +44,21 @@ pub(super) async fn open(config: &ConsumerConfig, shared: &Shared) -> Result<Sou
     }
 }
 
+/// Opens the inbox that the store keeps.
+fn inbox(config: &ConsumerConfig, shared: &Shared) -> Result<Opened, ConsumerError> {
+    #[cfg(feature = "sqlite")]
+    if let Some(store) = &shared.stores.sqlite {
+        let options = lazaret_store_sqlite::InboxOptions::default();
+        return Ok(Opened::new(store.inbox_log(config.name.as_str(), options).source()));
+    }
+    #[cfg(feature = "postgres")]
+    if let Some(store) = &shared.stores.postgres {
+        return Ok(Opened::new(super::postgres::inbox_source(store, config, shared)));
+    }
+    let _ = (config, shared);
+    Err(ConsumerError::NotInThisBuild("an inbox with this store"))
+}
+
 /// A source of any kind.
 pub(super) struct Opened {
     inner: Box<dyn Source>,
@@ -61,7 +73,6 @@ impl Opened {
         Self { inner: Box::new(source), ends_when_empty: false, assigned: false, ended: false }
     }
 
-    #[cfg(feature = "sqlite")]
     fn ending_when_empty(self) -> Self {
         Self { ends_when_empty: true, ..self }
     }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use lazaret_config::StoreLocation;
+use lazaret_config::{Consumer as ConsumerConfig, StoreLocation};
 use lazaret_core::store::{Capabilities, Checkpoints, Dedupe, Store};
 use lazaret_memory::MemoryStore;
+use lazaret_server::Builder;
 
 use crate::error::Error;
 
@@ -44,6 +45,9 @@ pub(crate) struct Stores {
     /// The SQLite store, which also has inboxes.
     #[cfg(feature = "sqlite")]
     pub(crate) sqlite: Option<lazaret_store_sqlite::SqliteStore>,
+    /// The PostgreSQL store, which also has inboxes.
+    #[cfg(feature = "postgres")]
+    pub(crate) postgres: Option<lazaret_store_postgres::PostgresStore>,
 }
 
 /// Returns the capabilities of the store at this location, without opening it; `None` if this build does not support it.
@@ -54,6 +58,8 @@ pub(crate) fn store_capabilities(at: &StoreLocation) -> Option<Capabilities> {
         StoreLocation::Sqlite(_) => Some(lazaret_store_sqlite::SqliteStore::CAPABILITIES),
         #[cfg(feature = "mongodb")]
         StoreLocation::Mongodb(_) => Some(lazaret_store_mongodb::MongoStore::CAPABILITIES),
+        #[cfg(feature = "postgres")]
+        StoreLocation::Postgres(_) => Some(lazaret_store_postgres::PostgresStore::CAPABILITIES),
         _ => None,
     }
 }
@@ -66,6 +72,8 @@ impl Stores {
             StoreLocation::Sqlite(path) => Self::in_file(path.clone()).await,
             #[cfg(feature = "mongodb")]
             StoreLocation::Mongodb(uri) => Self::in_mongodb(uri).await,
+            #[cfg(feature = "postgres")]
+            StoreLocation::Postgres(dsn) => Self::in_postgres(dsn).await,
             other => Err(Error::NoSuchStore(other.kind())),
         }
     }
@@ -86,6 +94,8 @@ impl Stores {
             dedupe: store,
             #[cfg(feature = "sqlite")]
             sqlite: None,
+            #[cfg(feature = "postgres")]
+            postgres: None,
         }
     }
 
@@ -111,6 +121,8 @@ impl Stores {
             id,
             dedupe: shared,
             sqlite: Some(store),
+            #[cfg(feature = "postgres")]
+            postgres: None,
         })
     }
 
@@ -131,6 +143,32 @@ impl Stores {
             dedupe: shared,
             #[cfg(feature = "sqlite")]
             sqlite: None,
+            #[cfg(feature = "postgres")]
+            postgres: None,
+        })
+    }
+
+    #[cfg(feature = "postgres")]
+    async fn in_postgres(dsn: &str) -> Result<Self, Error> {
+        let store = super::postgres::store(dsn).await?;
+        let shared = Arc::new(store.clone());
+        #[cfg(feature = "kafka")]
+        let id = lazaret_core::store::store_id(&*shared, &new_id()).await?.into();
+        Ok(Self {
+            letters: shared.clone(),
+            checkpoints: shared.clone(),
+            #[cfg(feature = "kafka")]
+            outbox: None,
+            #[cfg(feature = "mongodb")]
+            values: shared.clone(),
+            #[cfg(feature = "mongodb")]
+            adoption: shared.clone(),
+            #[cfg(feature = "kafka")]
+            id,
+            dedupe: shared,
+            #[cfg(feature = "sqlite")]
+            sqlite: None,
+            postgres: Some(store),
         })
     }
 
@@ -145,16 +183,24 @@ impl Stores {
         }
     }
 
-    /// Returns the inbox of a consumer; `None` if the store has no inboxes.
-    #[cfg(feature = "sqlite")]
-    pub(crate) fn inbox(&self, consumer: &str) -> Option<lazaret_store_sqlite::InboxLog> {
-        let options = lazaret_store_sqlite::InboxOptions::default();
-        self.sqlite.as_ref().map(|store| store.inbox_log(consumer, options))
+    /// Adds the inbox of a consumer to the API, if the store has inboxes.
+    pub(crate) fn serve_inbox(&self, builder: Builder, config: &ConsumerConfig) -> Builder {
+        #[cfg(feature = "sqlite")]
+        if let Some(store) = &self.sqlite {
+            let options = lazaret_store_sqlite::InboxOptions::default();
+            return builder.inbox(&config.name, store.inbox_log(config.name.as_str(), options));
+        }
+        #[cfg(feature = "postgres")]
+        if let Some(store) = &self.postgres {
+            return builder.inbox(&config.name, super::postgres::inbox(store, config));
+        }
+        let _ = config;
+        builder
     }
 }
 
 /// Returns a random id for a new store.
-#[cfg(all(feature = "kafka", any(feature = "sqlite", feature = "mongodb")))]
+#[cfg(all(feature = "kafka", any(feature = "sqlite", feature = "mongodb", feature = "postgres")))]
 fn new_id() -> String {
     use std::hash::{BuildHasher, Hasher, RandomState};
     // The keys of the hasher are random. With a letter in front it is no number in YAML.

@@ -12,6 +12,8 @@ mod listen;
 mod mongodb;
 #[cfg(feature = "mongodb")]
 mod mongodb_answers;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod preflight;
 mod source;
 mod store;

@@ -18,6 +18,8 @@ pub(super) async fn check(at: &StoreLocation) -> Vec<Finding> {
         StoreLocation::Sqlite(path) => sqlite(std::path::Path::new(path)).await,
         #[cfg(feature = "mongodb")]
         StoreLocation::Mongodb(uri) => super::mongodb::check_store(uri).await,
+        #[cfg(feature = "postgres")]
+        StoreLocation::Postgres(dsn) => super::postgres::check_store(dsn).await,
         _ => Vec::new(),
     };
     if !capabilities.durable {

@@ -28,8 +28,9 @@ use jiff::Timestamp;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::rules;
 use lazaret_core::store::{
-    Act, Actor, AttemptNote, Capabilities, Claim, Cleared, Counts, Grant, HandOff, HeadsPage, Lease,
-    LeaseUse, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
+    Act, Actor, AttemptNote, Capabilities, ChangeFeed, Changes, Claim, Cleared, Counts, Grant, HandOff,
+    HeadsPage, Lease, LeaseUse, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled,
+    Settlement, Topic,
 };
 use lazaret_core::{Clock, ConsumerName, MessageId, Partition, QueueName, SequenceId, SystemClock};
 
@@ -70,6 +71,7 @@ pub struct MemoryStore {
 struct Shared {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
+    feed: ChangeFeed,
 }
 
 #[derive(Default)]
@@ -102,7 +104,13 @@ impl MemoryStore {
 
     /// Creates an empty store with this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { shared: Arc::new(Shared { clock, state: Mutex::default() }) }
+        Self { shared: Arc::new(Shared { clock, state: Mutex::default(), feed: ChangeFeed::default() }) }
+    }
+
+    /// The feed of [`changes`](LetterStore::changes). The store itself publishes nothing, because its consumers are in one process; a test
+    /// decides which notifications arrive, and which are lost.
+    pub fn feed(&self) -> &ChangeFeed {
+        &self.shared.feed
     }
 
     /// Disables fencing: the store accepts settlements under old leases and hand-offs under old grants. For the test that
@@ -279,6 +287,10 @@ impl LetterStore for MemoryStore {
 
     async fn counts(&self, queue: &QueueName) -> Result<Counts> {
         Ok(self.ask(queue, Queue::counts))
+    }
+
+    fn changes(&self, topics: Vec<Topic>) -> Changes {
+        self.shared.feed.subscribe(topics)
     }
 
     async fn capabilities(&self) -> Result<Capabilities> {

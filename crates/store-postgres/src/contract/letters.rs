@@ -5,8 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::{
-    Act, Actor, AttemptNote, Capabilities, Claim, Cleared, Counts, Grant, HandOff, HeadsPage, Lease,
-    LeaseUse, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
+    Act, Actor, AttemptNote, Capabilities, Changes, Claim, Cleared, Counts, Grant, HandOff, HeadsPage, Lease,
+    LeaseUse, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement, Topic,
 };
 use lazaret_core::{ConsumerName, MessageId, Partition, QueueName, SequenceId, Timestamp};
 
@@ -39,7 +39,16 @@ impl LetterStore for PostgresStore {
             return Ok(Vec::new());
         }
         let queue = self.queue("hand_off", queue).await?;
-        Ok(transaction!(self, "hand_off", |tx| tx.hand_off_all(&queue, limits, &items)))
+        let placed = transaction!(self, "hand_off", |tx| tx.hand_off_all(&queue, limits, &items));
+        // Whoever scheduled a later retry runs it.
+        let now = Timestamp::now();
+        let is_due = |item: &HandOff| {
+            item.letter.state == LetterState::Retrying && item.letter.due_at.is_none_or(|due| due <= now)
+        };
+        if items.iter().any(is_due) {
+            self.publish(Topic::Due(queue.name));
+        }
+        Ok(placed)
     }
 
     async fn lookup(&self, queue: &QueueName, messages: &[MessageId]) -> Result<Vec<Option<LetterState>>> {
@@ -106,6 +115,8 @@ impl LetterStore for PostgresStore {
     async fn release(&self, lease: &Lease) -> Result<()> {
         let queue = self.queue("release", &lease.queue).await?;
         transaction!(self, "release", |tx| tx.release(&queue, lease));
+        // Whoever releases it has a reason not to run it now.
+        self.publish_to_others(Topic::Due(queue.name));
         Ok(())
     }
 
@@ -116,7 +127,9 @@ impl LetterStore for PostgresStore {
 
     async fn act(&self, queue: &QueueName, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {
         let queue = self.queue("act", queue).await?;
-        Ok(transaction!(self, "act", |tx| tx.act(&queue, letter, act, by)))
+        let done = transaction!(self, "act", |tx| tx.act(&queue, letter, act, by));
+        self.publish(Topic::Due(queue.name));
+        Ok(done)
     }
 
     async fn get(&self, queue: &QueueName, letter: LetterId) -> Result<Option<Letter>> {
@@ -173,7 +186,9 @@ impl LetterStore for PostgresStore {
         paused: bool,
         by: &Actor,
     ) -> Result<bool> {
-        Ok(transaction!(self, "set_pause", |tx| tx.set_pause(consumer, scope, paused, by)))
+        let before = transaction!(self, "set_pause", |tx| tx.set_pause(consumer, scope, paused, by));
+        self.publish(Topic::Pauses(consumer.clone()));
+        Ok(before)
     }
 
     async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>> {
@@ -185,6 +200,10 @@ impl LetterStore for PostgresStore {
             Some(_) => Ok(None),
             None => self.now("server_time").await.map(Some),
         }
+    }
+
+    fn changes(&self, topics: Vec<Topic>) -> Changes {
+        self.subscribe(topics)
     }
 
     async fn capabilities(&self) -> Result<Capabilities> {

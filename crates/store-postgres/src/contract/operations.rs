@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use lazaret_core::QueueName;
 use lazaret_core::store::{
     Actor, Command, Item, Operation, OperationId, Operations, OperationsPage, Plan, PlanId, PlanRequest,
-    PolledWork, Result, RolloutPolicy,
+    PolledWork, Result, RolloutPolicy, Topic,
 };
 
 use crate::leases::Claimant;
@@ -28,7 +28,9 @@ impl Operations for PostgresStore {
     }
 
     async fn begin(&self, plan: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Result<Operation> {
-        Ok(transaction!(self, "begin", |tx| tx.begin_plan(plan, rollout, by)))
+        let begun = transaction!(self, "begin", |tx| tx.begin_plan(plan, rollout, by));
+        self.publish(Topic::Operations);
+        Ok(begun)
     }
 
     async fn operations(&self, before: Option<OperationId>, limit: usize) -> Result<OperationsPage> {
@@ -36,7 +38,9 @@ impl Operations for PostgresStore {
     }
 
     async fn command(&self, id: OperationId, command: Command, by: &Actor) -> Result<Operation> {
-        Ok(transaction!(self, "command", |tx| tx.command(id, command, by)))
+        let commanded = transaction!(self, "command", |tx| tx.command(id, command, by));
+        self.publish(Topic::Operations);
+        Ok(commanded)
     }
 
     async fn poll_work(

@@ -1,0 +1,169 @@
+//! Reads a DSN: what the driver knows, what it does not, and what only concerns this store.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use lazaret_core::store::{ErrorKind, Result, StoreError};
+use tokio_postgres::Config;
+use tokio_postgres::config::Host;
+
+use crate::options::PostgresStoreOptions;
+
+/// Names the certificates to trust. Parameters of libpq that the driver does not know.
+const ROOTS: &str = "sslrootcert";
+const MODE: &str = "sslmode";
+/// Parameters of this store.
+const SCHEMA: &str = "schema";
+const MAX_CONNECTIONS: &str = "max_connections";
+
+/// The port of a host without one.
+const PORT: u16 = 5432;
+
+/// A DSN and what it says.
+pub(crate) struct Dsn {
+    pub(crate) config: Config,
+    /// The file of the certificates to trust instead of those of the system.
+    pub(crate) roots: Option<PathBuf>,
+    schema: Option<String>,
+    max_connections: Option<usize>,
+}
+
+fn invalid(context: String) -> StoreError {
+    StoreError::not_done(ErrorKind::Invalid, "open", context)
+}
+
+impl Dsn {
+    /// Parses a URL or a list of `key=value` pairs.
+    pub(crate) fn parse(dsn: &str) -> Result<Self> {
+        let (mut roots, mut schema, mut max_connections) = (None, None, None);
+        let rest = filter(dsn, |name, value| {
+            match (name, value) {
+                // libpq's name for the certificates of the system.
+                (ROOTS, "system") => {}
+                (ROOTS, path) => roots = Some(PathBuf::from(path)),
+                (SCHEMA, name) => schema = Some(name.to_owned()),
+                (MAX_CONNECTIONS, number) => max_connections = Some(number.to_owned()),
+                // A certificate is verified in every mode with TLS.
+                (MODE, "verify-full" | "verify-ca") => return Kept::As("sslmode=require"),
+                _ => return Kept::Whole,
+            }
+            Kept::Not
+        });
+        // The message of the driver does not repeat the DSN, which may hold a password.
+        let config = rest.parse().map_err(|error| invalid(format!("the DSN cannot be read: {error}")))?;
+        let max_connections = max_connections.map(|number: String| {
+            number.parse().map_err(|_| invalid(format!("{MAX_CONNECTIONS} in the DSN is not a number")))
+        });
+        Ok(Self { config, roots, schema, max_connections: max_connections.transpose()? })
+    }
+
+    /// The options, with what the DSN says about them.
+    pub(crate) fn apply(&self, mut options: PostgresStoreOptions) -> PostgresStoreOptions {
+        if let Some(schema) = &self.schema {
+            options.schema.clone_from(schema);
+        }
+        options.max_connections = self.max_connections.unwrap_or(options.max_connections);
+        options
+    }
+
+    /// The servers, the database and the schema, without credentials.
+    pub(crate) fn place(&self, options: &PostgresStoreOptions) -> String {
+        let mut place = String::new();
+        for (number, host) in self.config.get_hosts().iter().enumerate() {
+            let ports = self.config.get_ports();
+            let port = ports.get(number).or(ports.first()).copied().unwrap_or(PORT);
+            let separator = if number == 0 { "" } else { ", " };
+            let _ = match host {
+                Host::Tcp(name) if name.contains(':') => write!(place, "{separator}[{name}]:{port}"),
+                Host::Tcp(name) => write!(place, "{separator}{name}:{port}"),
+                Host::Unix(path) => write!(place, "{separator}{}", path.display()),
+            };
+        }
+        if let Some(database) = self.config.get_dbname() {
+            let _ = write!(place, ", database {database}");
+        }
+        let _ = write!(place, ", schema {}", options.schema);
+        place
+    }
+}
+
+/// Returns the servers, the database and the schema that a DSN names, for messages. Credentials are not part of it.
+///
+/// # Errors
+/// `Invalid` if the DSN cannot be read.
+///
+/// ```
+/// let dsn = "postgres://lazaret:hunter2@db.example/shop?schema=letters";
+/// let place = lazaret_store_postgres::describe(dsn).unwrap();
+/// assert_eq!(place, "db.example:5432, database shop, schema letters");
+/// ```
+pub fn describe(dsn: &str) -> Result<String> {
+    let dsn = Dsn::parse(dsn)?;
+    Ok(dsn.place(&dsn.apply(PostgresStoreOptions::default())))
+}
+
+/// What remains of a parameter.
+enum Kept {
+    Whole,
+    As(&'static str),
+    Not,
+}
+
+/// Rewrites the parameters of a DSN.
+fn filter(dsn: &str, mut keep: impl FnMut(&str, &str) -> Kept) -> String {
+    let is_url = dsn.starts_with("postgres://") || dsn.starts_with("postgresql://");
+    let (before, parameters, between) = match dsn.split_once('?') {
+        Some((before, parameters)) if is_url => (before, parameters.split('&').collect::<Vec<_>>(), "&"),
+        _ if is_url => return dsn.to_owned(),
+        // A quoted value may contain spaces; the driver reads those.
+        _ if dsn.contains('\'') => return dsn.to_owned(),
+        _ => ("", dsn.split_whitespace().collect(), " "),
+    };
+    let mut kept = Vec::new();
+    for parameter in parameters {
+        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        match keep(name, value) {
+            Kept::Whole => kept.push(parameter),
+            Kept::As(other) => kept.push(other),
+            Kept::Not => {}
+        }
+    }
+    let kept = kept.join(between);
+    if is_url && !kept.is_empty() { format!("{before}?{kept}") } else { format!("{before}{kept}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_postgres::config::SslMode;
+
+    use super::*;
+
+    #[test]
+    fn parameters_that_the_driver_does_not_know_are_understood() {
+        let dsn = Dsn::parse(
+            "postgres://u:p@h/db?sslmode=verify-full&schema=shop&sslrootcert=/ca.pem&max_connections=3&application_name=x",
+        );
+        let dsn = dsn.unwrap();
+        assert_eq!(dsn.config.get_ssl_mode(), SslMode::Require);
+        assert_eq!(dsn.config.get_application_name(), Some("x"));
+        assert_eq!(dsn.roots, Some(PathBuf::from("/ca.pem")));
+        let options = dsn.apply(PostgresStoreOptions::default());
+        assert_eq!((options.schema.as_str(), options.max_connections), ("shop", 3));
+        let plain = Dsn::parse("postgresql://h/db?sslrootcert=system").unwrap();
+        assert_eq!((plain.roots.as_ref(), plain.schema.as_ref()), (None, None));
+        let pairs = Dsn::parse("host=h sslmode=verify-ca sslrootcert=/ca.pem schema=x user=u").unwrap();
+        assert_eq!(pairs.config.get_ssl_mode(), SslMode::Require);
+        assert_eq!((pairs.roots, pairs.schema.as_deref()), (Some(PathBuf::from("/ca.pem")), Some("x")));
+    }
+
+    #[test]
+    fn no_message_shows_a_password() {
+        for wrong in ["postgres://u:hunter2@h/db?max_connections=many", "postgres://u:hunter2@h:x/db"] {
+            let error = Dsn::parse(wrong).err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
+        }
+        let place = describe("postgres://u:hunter2@a:1,[::1]:2/db").unwrap();
+        assert_eq!(place, "a:1, [::1]:2, database db, schema lazaret");
+    }
+}
