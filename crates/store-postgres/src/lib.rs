@@ -27,7 +27,7 @@
 //! # Modules
 //!
 //! - `contract/`, `audit`, `key_values`: the traits of [`lazaret_core::store`].
-//! - `store`, `options`, `tls`, `error`, `migrations`: opening, connections, errors of the driver, tables and their versions.
+//! - `store`, `options`, `connector`, `tls`, `error`, `migrations`: opening, connections, errors of the driver, tables and their versions.
 //! - `transaction`, `unit`, `commit`, `statements`: the steps above.
 //! - `letter_row`, `sequence_row`, `values`: what the rows hold.
 //! - `views`, `intake`, `leases`, `acts`, `retention`, `operations/`, `pauses`, `notes`: views for the rules.
@@ -36,6 +36,7 @@
 mod acts;
 mod audit;
 mod commit;
+mod connector;
 mod contract;
 mod error;
 mod groups;
@@ -60,6 +61,7 @@ mod unit;
 mod values;
 mod views;
 
+pub use connector::{Connector, driver_error};
 pub use migrations::FORMAT_VERSION;
 pub use options::{DEFAULT_SCHEMA, PostgresStoreOptions};
 pub use store::PostgresStore;
