@@ -27,7 +27,7 @@
 //! # Modules
 //!
 //! - `contract/`, `audit`, `key_values`: the traits of [`lazaret_core::store`].
-//! - `store`, `options`, `dsn`, `tls`, `error`, `migrations`: opening, connections, errors of the driver, tables and their versions.
+//! - `store`, `options`, `dsn`, `connector`, `tls`, `error`, `migrations`: opening, connections, errors of the driver, tables and their versions.
 //! - `probe`: what a server permits, for people who set it up.
 //! - `notifications`: `LISTEN` and `NOTIFY`.
 //! - `inbox_source`: the inbox as a source.
@@ -39,6 +39,7 @@
 mod acts;
 mod audit;
 mod commit;
+mod connector;
 mod contract;
 mod dsn;
 mod error;
@@ -67,6 +68,7 @@ mod unit;
 mod values;
 mod views;
 
+pub use connector::{Connector, driver_error};
 pub use dsn::describe;
 pub use inbox_source::{Backlog, InboxLog, InboxOptions, InboxSource, InboxStatus, Posted};
 pub use migrations::FORMAT_VERSION;

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
 use lazaret_core::store::rules::ClockWatch;
@@ -13,19 +12,14 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::connector::Connector;
 use crate::dsn::Dsn;
 use crate::error::{Fault, Work, of_commit, of_pool, spoils_connection};
 use crate::migrations;
 use crate::notifications::Notifications;
 use crate::options::PostgresStoreOptions;
-use crate::tls;
 use crate::transaction::CLOCK;
 use crate::values::{text, time};
-
-/// A connection without traffic is checked after this time, so that a server that has vanished is noticed.
-const KEEPALIVE: Duration = Duration::from_secs(30);
-/// The time beyond the statement timeout after which a connection that acknowledges nothing is given up.
-const NETWORK_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A queue and its number.
 #[derive(Clone, Debug)]
@@ -78,8 +72,11 @@ impl PostgresStore {
         let dsn = Dsn::parse(dsn)?;
         let options = dsn.apply(options);
         options.check()?;
-        let tls = tls::connector(dsn.roots.as_ref(), dsn.config.get_ssl_mode())?;
-        let config = config(dsn.config, &options);
+        let Connector { mut config, tls } =
+            Connector::of(dsn, "lazaret", options.acquire_timeout, options.statement_timeout)?;
+        let session =
+            config.get_options().map_or_else(String::new, |given| format!("{given} ")) + &options.session();
+        config.options(session);
         let notifications = Notifications::new(config.clone(), tls.clone(), &options.schema);
         let shared = Shared {
             pool: pool(config, tls, &options)?,
@@ -210,24 +207,6 @@ impl PostgresStore {
             self.write_once(operation, sql, &[&text(name.as_str()), &text(name.consumer())]).await?;
         }
     }
-}
-
-/// The settings of all connections.
-fn config(mut config: Config, options: &PostgresStoreOptions) -> Config {
-    let session =
-        config.get_options().map_or_else(String::new, |given| format!("{given} ")) + &options.session();
-    config.options(session);
-    config.keepalives_idle(KEEPALIVE);
-    if config.get_connect_timeout().is_none() {
-        config.connect_timeout(options.acquire_timeout);
-    }
-    if config.get_tcp_user_timeout().is_none() {
-        config.tcp_user_timeout(options.statement_timeout.saturating_add(NETWORK_TIMEOUT));
-    }
-    if config.get_application_name().is_none() {
-        config.application_name("lazaret");
-    }
-    config
 }
 
 fn pool(config: Config, tls: MakeRustlsConnect, options: &PostgresStoreOptions) -> Result<Pool> {

@@ -1,0 +1,90 @@
+//! What the source, its worker and its readers share.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lazaret_core::Message;
+use lazaret_core::source::SourceError;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+
+use crate::checkpoint::{CheckpointWriter, Progress, WriteError};
+use crate::options::OutboxOptions;
+use crate::session::Session;
+use crate::status::{OutboxState, OutboxStatus};
+
+/// Messages of one assignment.
+pub(crate) struct Batch {
+    pub(crate) generation: u64,
+    pub(crate) messages: Vec<Message>,
+}
+
+/// Tells the source what happened, apart from messages.
+pub(crate) enum Control {
+    /// The partition was assigned, under this number, from this position.
+    Assigned(u64, Progress),
+    Lost,
+    Error(SourceError),
+}
+
+/// Tells the worker what to do.
+pub(crate) enum Command {
+    /// Start again behind the committed position.
+    Rewind,
+    /// Give up the right to read, and end.
+    Close(oneshot::Sender<()>),
+}
+
+/// The right to acknowledge rows of one assignment.
+#[derive(Clone)]
+pub(crate) struct Leadership {
+    pub(crate) generation: u64,
+    /// The claim of the checkpoint.
+    pub(crate) fence: u64,
+    pub(crate) session: Arc<Session>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) options: Arc<OutboxOptions>,
+    pub(crate) writer: Arc<CheckpointWriter>,
+    pub(crate) leadership: Arc<Mutex<Option<Leadership>>>,
+    /// A writer announced rows.
+    pub(crate) announced: Arc<Notify>,
+    pub(crate) status: watch::Sender<OutboxStatus>,
+    pub(crate) batches: mpsc::Sender<Batch>,
+    pub(crate) control: mpsc::UnboundedSender<Control>,
+}
+
+impl Context {
+    pub(crate) fn set_state(&self, state: OutboxState) {
+        self.status.send_modify(|status| status.state = state);
+    }
+
+    /// Tells the source. It lives as long as its worker.
+    pub(crate) fn tell(&self, control: Control) {
+        let _ = self.control.send(control);
+    }
+
+    pub(crate) fn set_leadership(&self, leadership: Option<Leadership>) {
+        *self.leadership.lock().unwrap_or_else(PoisonError::into_inner) = leadership;
+    }
+}
+
+/// Acknowledges rows: deletes these, then moves the position. An earlier assignment has nothing to acknowledge any more.
+///
+/// A crash between the two leaves a position that is too low, behind which the rows are gone. The other order would leave rows that
+/// nobody reads.
+pub(crate) async fn acknowledge(
+    leadership: Option<Leadership>,
+    writer: &CheckpointWriter,
+    progress: &Progress,
+    delete: &[i64],
+) -> Result<(), SourceError> {
+    let Some(Leadership { fence, session, .. }) = leadership else { return Ok(()) };
+    if !delete.is_empty() {
+        session.delete(delete).await?;
+    }
+    match writer.write(fence, progress).await {
+        Ok(()) | Err(WriteError::Fenced) => Ok(()),
+        Err(WriteError::Store(error)) => Err(error.into()),
+    }
+}

@@ -1,0 +1,197 @@
+//! Reads the rows of an outbox up to the horizon, and waits for more.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use lazaret_core::Message;
+use tokio::time::Instant;
+use tokio_postgres::Row;
+
+use crate::context::{Batch, Context};
+use crate::error::OutboxError;
+use crate::horizon::{Horizon, Observation};
+use crate::row;
+use crate::session::Session;
+
+/// The shortest time between two looks at the sequence: announcements of a busy service are taken together.
+const MIN_INTERVAL: Duration = Duration::from_millis(2);
+/// The first and the longest delay between two looks at transactions that are waited for. Their commits are announced, rollbacks are
+/// not.
+const WAITING: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
+/// The first delay between two looks at an idle sequence. The longest is the option `poll`.
+const IDLE: Duration = Duration::from_millis(50);
+/// The size of a batch that the reader aims at (I7).
+const BATCH_BYTES: usize = 4 << 20;
+/// The number of rows of the first batch, whose size is not known.
+const FIRST_ROWS: i64 = 64;
+/// After this time, a transaction that rows wait for is logged, and then at this interval.
+const SLOW_TRANSACTION: Duration = Duration::from_secs(10);
+
+pub(crate) struct Reader {
+    context: Context,
+    session: Arc<Session>,
+    generation: u64,
+    /// Rows up to this id were read.
+    read_up_to: i64,
+    horizon: Horizon,
+    /// The number of rows of the next batch.
+    rows: i64,
+    /// Since when rows wait for transactions, or when that was logged last.
+    waiting_since: Option<Instant>,
+}
+
+impl Reader {
+    /// A reader of the rows behind this id.
+    pub(crate) fn new(context: Context, session: Arc<Session>, generation: u64, after: i64) -> Self {
+        let rows = FIRST_ROWS.min(context.options.batch_rows.into());
+        let horizon = Horizon::new(after);
+        Self { context, session, generation, read_up_to: after, horizon, rows, waiting_since: None }
+    }
+
+    /// Reads until an error.
+    pub(crate) async fn run(mut self) -> OutboxError {
+        match self.read().await {
+            Err(error) => error,
+            Ok(never) => match never {},
+        }
+    }
+
+    async fn read(&mut self) -> Result<Infallible, OutboxError> {
+        let (mut delay, mut was_waiting) = (IDLE, false);
+        loop {
+            let looked = Instant::now();
+            let last = self.session.last_id().await?;
+            self.check_not_set_back(last)?;
+            if self.horizon.needs_observation(last) {
+                self.observe(last).await?;
+            }
+            self.report(last);
+            let is_waiting = self.horizon.needs_observation(last);
+            let (first, longest) = match is_waiting {
+                true => WAITING,
+                false => (IDLE, self.context.options.poll.min(self.context.options.heartbeat())),
+            };
+            if self.deliver().await? || is_waiting != was_waiting {
+                delay = first;
+            }
+            was_waiting = is_waiting;
+            tokio::select! {
+                () = self.context.announced.notified() => {
+                    delay = first;
+                    tokio::time::sleep_until(looked + MIN_INTERVAL).await;
+                }
+                () = tokio::time::sleep(delay.min(longest)) => delay = (delay * 2).min(longest),
+            }
+        }
+    }
+
+    /// A sequence never goes back by itself. Rows with ids that were read before would be skipped (I1).
+    fn check_not_set_back(&self, last: i64) -> Result<(), OutboxError> {
+        if last >= self.read_up_to {
+            return Ok(());
+        }
+        Err(OutboxError::refused(format!(
+            "the last id that was drawn is {last}, but rows up to {} were read: the sequence was set back, the table was truncated \
+             with RESTART IDENTITY, or the server lost transactions; rows with such ids would be skipped; set the sequence to a higher \
+             value, or remove the checkpoint of the stream {}",
+            self.read_up_to, self.context.options.stream
+        )))
+    }
+
+    /// Looks at the transactions that have drawn an id. The order of the statements is what the horizon depends on: the last id was
+    /// read before them, and rows are read after them.
+    async fn observe(&mut self, last: i64) -> Result<(), OutboxError> {
+        let writers = self.session.writers().await?;
+        let (log_end, log_flushed) = self.session.log_ends().await?;
+        let names: BTreeSet<String> = writers.keys().cloned().collect();
+        self.horizon.observe(Observation { last, writers: names, log_end, log_flushed });
+        let waits_for: Vec<i32> = self
+            .horizon
+            .waits_for()
+            .map(|writer| writers.get(writer).copied().flatten().unwrap_or(0))
+            .collect();
+        self.warn(&waits_for);
+        self.context.status.send_if_modified(|status| {
+            let is_new = status.waits_for != waits_for;
+            status.waits_for = waits_for;
+            is_new
+        });
+        Ok(())
+    }
+
+    /// Logs transactions that delay rows for long.
+    fn warn(&mut self, waits_for: &[i32]) {
+        let since = match self.waiting_since {
+            _ if waits_for.is_empty() => {
+                self.waiting_since = None;
+                return;
+            }
+            None => *self.waiting_since.insert(Instant::now()),
+            Some(since) => since,
+        };
+        if since.elapsed() >= SLOW_TRANSACTION {
+            self.waiting_since = Some(Instant::now());
+            let stream = &self.context.options.stream;
+            tracing::warn!(%stream, sessions = ?waits_for, "outbox rows waiting for open transactions");
+        }
+    }
+
+    /// Delivers the rows that are final and were not read. Returns whether there were any.
+    async fn deliver(&mut self) -> Result<bool, OutboxError> {
+        let last_final = self.horizon.last_final();
+        let mut is_any = false;
+        while self.read_up_to < last_final {
+            let limit = self.rows;
+            let rows = self.session.read(self.read_up_to, last_final, limit).await?;
+            let is_all = rows.len() < usize::try_from(limit).unwrap_or(usize::MAX);
+            let last_row = rows.last().map(row::id).filter(|_| !is_all);
+            if !rows.is_empty() {
+                is_any = true;
+                let messages = self.messages(&rows);
+                drop(rows);
+                self.send(messages).await?;
+            }
+            self.read_up_to = last_row.unwrap_or(last_final);
+            self.context.status.send_modify(|status| status.read_up_to = u64::try_from(self.read_up_to).ok());
+        }
+        Ok(is_any)
+    }
+
+    /// The messages of rows. Their size decides how many rows are read next.
+    fn messages(&mut self, rows: &[Row]) -> Vec<Message> {
+        let options = &self.context.options;
+        let messages: Vec<Message> =
+            rows.iter().map(|row| row::message(row, self.session.table.is_json, &options.stream)).collect();
+        let bytes: usize =
+            messages.iter().map(|message| message.payload_len() + message.headers.byte_size()).sum();
+        let fitting = BATCH_BYTES.saturating_mul(messages.len()) / bytes.max(1);
+        self.rows = i64::try_from(fitting).unwrap_or(i64::MAX).clamp(1, options.batch_rows.into());
+        self.context.status.send_modify(|status| status.rows += messages.len() as u64);
+        messages
+    }
+
+    /// Waits until the source takes the messages. The server sees meanwhile that the session lives.
+    async fn send(&self, messages: Vec<Message>) -> Result<(), OutboxError> {
+        let permit = loop {
+            tokio::select! {
+                permit = self.context.batches.reserve() => break permit,
+                () = tokio::time::sleep(self.context.options.heartbeat()) => self.session.beat().await?,
+            }
+        };
+        // Without a source, nobody waits for them.
+        if let Ok(permit) = permit {
+            permit.send(Batch { generation: self.generation, messages });
+        }
+        Ok(())
+    }
+
+    fn report(&self, last: i64) {
+        self.context.status.send_modify(|status| {
+            status.last_id = u64::try_from(last).ok();
+            status.answered_at = Some(Timestamp::now());
+        });
+    }
+}

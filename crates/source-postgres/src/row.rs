@@ -1,0 +1,125 @@
+//! Makes messages of rows.
+
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use lazaret_core::source::NewMessage;
+use lazaret_core::{Headers, Message, Position, StreamName};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use tokio_postgres::Row;
+
+/// The header that names the media type of the payload, in any case.
+const CONTENT_TYPE: &str = "content-type";
+/// The headers that hold the correlation id, the first that is there.
+const CORRELATION: [&str; 2] = ["correlation-id", "x-correlation-id"];
+
+/// The id of a row.
+pub(crate) fn id(row: &Row) -> i64 {
+    row.get(0)
+}
+
+/// The message of a row, as [`Table::read_sql`](crate::table::Table::read_sql) selects it. `is_json` says that its payload is JSON.
+pub(crate) fn message(row: &Row, is_json: bool, stream: &StreamName) -> Message {
+    // The reader starts at 0.
+    let position = Position::new(0, id(row).unsigned_abs());
+    let mut undecodable: Option<Arc<str>> = None;
+    // A database with the encoding SQL_ASCII may hold any bytes.
+    let mut text_at = |index: usize, what: &str| {
+        row.try_get::<_, Option<&str>>(index).unwrap_or_else(|error| {
+            undecodable = Some(format!("{what}: {error}").into());
+            None
+        })
+    };
+    let (event_type, headers) = (text_at(2, "type"), text_at(4, "headers"));
+    let headers = headers.map_or_else(|| Ok(Headers::new()), read_headers).unwrap_or_else(|error| {
+        undecodable = Some(format!("headers: {error}").into());
+        Headers::new()
+    });
+    let text =
+        |name: &str| headers.find(name).and_then(|value| std::str::from_utf8(value).ok()).map(Arc::from);
+    let payload: Option<Vec<u8>> = row.get(3);
+    let json = (is_json && payload.is_some()).then(|| Arc::from("application/json"));
+    let new = NewMessage {
+        id: None,
+        key: row.get::<_, Option<Vec<u8>>>(1).map(Into::into),
+        event_type: event_type.map(Arc::from),
+        content_type: text(CONTENT_TYPE).or(json),
+        correlation: CORRELATION.into_iter().find_map(text),
+        payload: payload.map(Into::into),
+        timestamp: row.get::<_, Option<i64>>(5).and_then(|micros| Timestamp::from_microsecond(micros).ok()),
+        undecodable,
+        headers,
+    };
+    new.at(stream.clone(), position)
+}
+
+/// Reads an object: strings as they are, other values as JSON.
+fn read_headers(text: &str) -> Result<Headers, serde_json::Error> {
+    if text == "null" {
+        return Ok(Headers::new());
+    }
+    serde_json::from_str::<Pairs>(text).map(|pairs| pairs.0)
+}
+
+/// An object with its order and its repetitions.
+struct Pairs(Headers);
+
+impl<'de> Deserialize<'de> for Pairs {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        struct Collect;
+
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Pairs;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
+                let mut headers = Headers::new();
+                while let Some((name, value)) = map.next_entry::<String, Box<RawValue>>()? {
+                    match value.get() {
+                        "null" => headers.push_null(name),
+                        text if text.starts_with('"') => {
+                            let value: String =
+                                serde_json::from_str(text).map_err(serde::de::Error::custom)?;
+                            headers.push(name, value);
+                        }
+                        text => headers.push(name, text.to_owned()),
+                    }
+                }
+                Ok(Pairs(headers))
+            }
+        }
+
+        input.deserialize_map(Collect)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_keep_their_order_and_their_values() {
+        let headers =
+            read_headers(r#"{"b": "ü\n", "a": 1.10, "c": {"d": [1]}, "b": "2", "n": null}"#).unwrap();
+        let read: Vec<_> =
+            headers.iter_nullable().map(|(name, value)| (name, value.map(|v| &v[..]))).collect();
+        let expected: [(&str, Option<&[u8]>); 5] = [
+            ("b", Some("ü\n".as_bytes())),
+            ("a", Some(b"1.10")),
+            ("c", Some(br#"{"d": [1]}"#)),
+            ("b", Some(b"2")),
+            ("n", None),
+        ];
+        assert_eq!(read, expected);
+        assert!(read_headers("{}").unwrap().is_empty() && read_headers("null").unwrap().is_empty());
+        for text in ["[]", "1", "\"a\""] {
+            assert!(read_headers(text).unwrap_err().to_string().contains("expected an object"), "{text}");
+        }
+    }
+}

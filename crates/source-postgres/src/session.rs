@@ -1,0 +1,177 @@
+//! The session of a source: one connection that holds the right to read an outbox, reads it, and deletes from it.
+//!
+//! The right is an advisory lock of the session. The server ends a session that does not respond, and the lock with it: a reader that
+//! was replaced can change nothing, because it has no session any more (I6).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazaret_store_postgres::{Connector, driver_error};
+use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
+use tokio_postgres::types::{PgLsn, ToSql};
+use tokio_postgres::{Client, Row, Statement};
+
+use crate::error::OutboxError;
+use crate::options::{Ack, OutboxOptions};
+use crate::setup;
+use crate::table::{Table, quoted};
+
+/// How long the server works on one statement before it cancels it.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The maximum number of rows that one statement deletes.
+const DELETE_ROWS: usize = 1000;
+
+/// Transactions that have drawn an id. A relation is known by its number in this database only. Readers of the sequence itself hold the
+/// weakest lock.
+const WRITERS: &str = "SELECT virtualtransaction, pid FROM pg_locks \
+     WHERE locktype = 'relation' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+         AND relation = $1 AND granted AND mode <> 'AccessShareLock'";
+const LOG: &str = "SELECT pg_current_wal_insert_lsn(), pg_current_wal_flush_lsn()";
+const LEADER: &str = "SELECT pid FROM pg_locks \
+     WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+         AND (classid::bigint << 32) | objid::bigint = $1 AND objsubid = 1 AND granted";
+
+pub(crate) struct Session {
+    client: Client,
+    pub(crate) table: Table,
+    lock: i64,
+    last_id: Statement,
+    writers: Statement,
+    log: Statement,
+    read: Statement,
+    delete: Statement,
+}
+
+impl Session {
+    /// Connects, checks the table, and listens for announcements: each one wakes a task that waits for `announced`.
+    pub(crate) async fn open(options: &OutboxOptions, announced: Arc<Notify>) -> Result<Self, OutboxError> {
+        let connector = Connector::new(&options.dsn, "lazaret-outbox", CONNECT_TIMEOUT, STATEMENT_TIMEOUT)?;
+        let client = connector.connect(move |_| announced.notify_one()).await?;
+        let failed = |error| OutboxError::from(driver_error(error, "open the outbox"));
+        // A policy that would hide rows is an error. Statements see what is committed when they start.
+        let settings = format!(
+            "SET statement_timeout = {}; SET row_security = off; SET default_transaction_isolation = 'read committed'",
+            STATEMENT_TIMEOUT.as_millis()
+        );
+        client.batch_execute(&settings).await.map_err(failed)?;
+        if options.setup {
+            setup::create_missing(&client, options).await?;
+        }
+        let table = Table::inspect(&client, options).await?;
+        let timeout = options.session_timeout.as_millis().min(i32::MAX.cast_unsigned().into());
+        let listen = format!("SET idle_session_timeout = {timeout}; LISTEN {}", quoted(&options.channel));
+        client.batch_execute(&listen).await.map_err(failed)?;
+        Ok(Self {
+            lock: lock_of(options, &table.name),
+            last_id: client.prepare(&table.last_id_sql()).await.map_err(failed)?,
+            writers: client.prepare(WRITERS).await.map_err(failed)?,
+            log: client.prepare(LOG).await.map_err(failed)?,
+            read: client.prepare(&table.read_sql()).await.map_err(failed)?,
+            delete: client.prepare(&table.delete_sql()).await.map_err(failed)?,
+            table,
+            client,
+        })
+    }
+
+    async fn ask(
+        &self,
+        what: &'static str,
+        statement: &Statement,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, OutboxError> {
+        self.client.query(statement, parameters).await.map_err(|error| driver_error(error, what).into())
+    }
+
+    /// Tries to become the reader of the outbox. Another session of this process does not count as this one.
+    pub(crate) async fn try_lead(&self) -> Result<bool, OutboxError> {
+        let row = self.client.query_one("SELECT pg_try_advisory_lock($1)", &[&self.lock]).await;
+        Ok(row.map_err(|error| driver_error(error, "lead the outbox"))?.get(0))
+    }
+
+    /// The process id of the session that reads the outbox.
+    pub(crate) async fn leader(&self) -> Result<Option<i32>, OutboxError> {
+        let row = self.client.query_opt(LEADER, &[&self.lock]).await;
+        Ok(row.map_err(|error| driver_error(error, "lead the outbox"))?.and_then(|row| row.get(0)))
+    }
+
+    /// Gives up the right to read.
+    pub(crate) async fn unlock(&self) -> Result<(), OutboxError> {
+        let row = self.client.execute("SELECT pg_advisory_unlock($1)", &[&self.lock]).await;
+        row.map(drop).map_err(|error| driver_error(error, "leave the outbox").into())
+    }
+
+    /// Shows the server that this session lives.
+    pub(crate) async fn beat(&self) -> Result<(), OutboxError> {
+        self.client.batch_execute("").await.map_err(|error| driver_error(error, "read the outbox").into())
+    }
+
+    /// The last id that was drawn.
+    pub(crate) async fn last_id(&self) -> Result<i64, OutboxError> {
+        let rows = self.ask("read the sequence of the outbox", &self.last_id, &[]).await?;
+        rows.first()
+            .map(|row| row.get(0))
+            .ok_or_else(|| OutboxError::passing("the sequence of the ids has no row"))
+    }
+
+    /// The transactions that have drawn an id, by virtual transaction id, with their sessions. A prepared one has none.
+    pub(crate) async fn writers(&self) -> Result<BTreeMap<String, Option<i32>>, OutboxError> {
+        let rows = self.ask("read the locks of writers", &self.writers, &[&self.table.sequence]).await?;
+        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+    }
+
+    /// The ends of the log: with what is in memory, and on disk.
+    pub(crate) async fn log_ends(&self) -> Result<(u64, u64), OutboxError> {
+        let rows = self.ask("read the position of the log", &self.log, &[]).await?;
+        let ends = rows.first().map(|row| (row.get::<_, PgLsn>(0).into(), row.get::<_, PgLsn>(1).into()));
+        ends.ok_or_else(|| OutboxError::passing("the server has no log"))
+    }
+
+    /// Rows in the order of their ids.
+    pub(crate) async fn read(&self, after: i64, up_to: i64, limit: i64) -> Result<Vec<Row>, OutboxError> {
+        self.ask("read the outbox", &self.read, &[&after, &up_to, &limit]).await
+    }
+
+    /// Deletes rows.
+    pub(crate) async fn delete(&self, ids: &[i64]) -> Result<(), OutboxError> {
+        for ids in ids.chunks(DELETE_ROWS) {
+            self.ask("delete from the outbox", &self.delete, &[&ids]).await?;
+        }
+        Ok(())
+    }
+
+    /// The first row up to this id.
+    pub(crate) async fn first_up_to(&self, id: i64) -> Result<Option<i64>, OutboxError> {
+        let row = self.client.query_opt(&self.table.first_up_to_sql(), &[&id]).await;
+        Ok(row.map_err(|error| driver_error(error, "read the outbox"))?.map(|row| row.get(0)))
+    }
+}
+
+/// The number of the lock. A table whose rows are deleted has one reader; one whose rows stay has one for each stream.
+fn lock_of(options: &OutboxOptions, table: &str) -> i64 {
+    let reader = match options.ack {
+        Ack::Delete => "",
+        Ack::Position => options.stream.as_str(),
+    };
+    let digest = Sha256::digest(format!("lazaret outbox\n{table}\n{reader}"));
+    let mut number = [0; 8];
+    number.copy_from_slice(&digest[..8]);
+    i64::from_be_bytes(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_are_deleted_have_one_reader() {
+        let of = |ack, stream: &str| {
+            lock_of(&OutboxOptions { ack, stream: stream.into(), ..OutboxOptions::new("", "t") }, "s.t")
+        };
+        assert_eq!(of(Ack::Delete, "a"), of(Ack::Delete, "b"));
+        assert_ne!(of(Ack::Position, "a"), of(Ack::Position, "b"));
+        assert_eq!(of(Ack::Position, "a"), of(Ack::Position, "a"));
+    }
+}

@@ -1,0 +1,424 @@
+//! The source for the engine: it passes on what its worker reads, and acknowledges what the engine settles.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use lazaret_core::Partition;
+use lazaret_core::source::{Assignment, Commit, Source, SourceError, SourceEvent};
+use lazaret_core::store::KeyValue;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use crate::checkpoint::{CheckpointWriter, Progress};
+use crate::context::{Batch, Command, Context, Control, Leadership, acknowledge};
+use crate::options::{Ack, OutboxOptions};
+use crate::session::Session;
+use crate::status::OutboxStatus;
+use crate::worker::Worker;
+
+/// The number of batches that are read ahead.
+const READ_AHEAD: usize = 2;
+/// The maximum number of settled ranges beyond the position (I7).
+const MAX_RANGES: usize = 1024;
+
+/// A transactional outbox in PostgreSQL. See the [crate documentation](crate) for guarantees and an example.
+///
+/// Dropping it without [`close`](Source::close) is a crash: what was not committed is delivered again.
+pub struct OutboxSource {
+    partition: Partition,
+    ack: Ack,
+    writer: Arc<CheckpointWriter>,
+    leadership: Arc<Mutex<Option<Leadership>>>,
+    status: watch::Receiver<OutboxStatus>,
+    control: mpsc::UnboundedReceiver<Control>,
+    batches: mpsc::Receiver<Batch>,
+    commands: mpsc::UnboundedSender<Command>,
+    worker: JoinHandle<()>,
+    delivered: Delivered,
+    /// A commit that was begun.
+    committing: Option<Begun>,
+    assigned: bool,
+    paused: bool,
+    closed: bool,
+}
+
+/// What was delivered under the current assignment and is not acknowledged yet.
+#[derive(Debug, Default)]
+struct Delivered {
+    generation: u64,
+    /// The ids that are not settled, in order.
+    open: VecDeque<u64>,
+    /// The ids that are settled, and whose rows are not deleted yet.
+    settled: Vec<i64>,
+    last: Option<u64>,
+    /// The position, and what is written of it.
+    progress: Progress,
+    written: Progress,
+}
+
+/// A commit that runs, and what it acknowledges.
+type Begun = (JoinHandle<Result<(), SourceError>>, Option<Acknowledged>);
+
+/// What a commit acknowledges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Acknowledged {
+    generation: u64,
+    progress: Progress,
+    delete: Vec<i64>,
+}
+
+impl Delivered {
+    fn assign(&mut self, generation: u64, committed: Progress) {
+        *self = Self { generation, progress: committed.clone(), written: committed, ..Self::default() };
+    }
+
+    fn push(&mut self, id: u64) {
+        self.open.push_back(id);
+        self.last = Some(id);
+    }
+
+    /// Takes over a commit. The position never moves back. It may stay, while messages beyond it are settled.
+    fn commit(&mut self, commit: Commit, ack: Ack) {
+        if let Some(position) = commit.position {
+            while let Some(id) = self.open.front().copied().filter(|id| *id <= position.offset) {
+                self.open.pop_front();
+                self.progress.id = Some(id);
+                if ack == Ack::Delete {
+                    self.settled.push(id.cast_signed());
+                }
+            }
+        }
+        // Ids up to the last one that was delivered are final; nothing can be known of later ones.
+        let (position, last) = (self.progress.id, self.last);
+        let mut settled = commit.settled_beyond;
+        settled.retain(|range| Some(*range.end()) <= last && Some(*range.start()) > position);
+        settled.truncate(MAX_RANGES);
+        self.progress.settled = settled;
+    }
+
+    /// What is to be acknowledged; `None` if that is nothing.
+    fn pending(&self) -> Option<Acknowledged> {
+        let is_new = self.progress != self.written || !self.settled.is_empty();
+        is_new.then(|| Acknowledged {
+            generation: self.generation,
+            progress: self.progress.clone(),
+            delete: self.settled.clone(),
+        })
+    }
+
+    /// Forgets what was acknowledged.
+    fn acknowledged(&mut self, done: Acknowledged) {
+        if done.generation == self.generation {
+            self.settled.drain(..done.delete.len());
+            self.written = done.progress;
+        }
+    }
+}
+
+impl OutboxSource {
+    /// Starts to read an outbox, with its position in a store. Must be called in a tokio runtime.
+    ///
+    /// It returns at once: connecting is retried in the background, and [`status`](Self::status) and [`next`](Source::next)
+    /// report how it proceeds. To learn beforehand whether the table and the rights will do, call [`check`](Self::check).
+    ///
+    /// # Errors
+    /// When an option is invalid.
+    pub fn open(options: OutboxOptions, store: Arc<dyn KeyValue>) -> Result<Self, SourceError> {
+        options.validate()?;
+        let partition = Partition::new(options.stream.clone(), 0);
+        let instance = options.instance.clone().unwrap_or_else(|| std::process::id().to_string());
+        let name = options.stream.as_str().to_owned();
+        let writer = Arc::new(CheckpointWriter::new(store, name, instance));
+        let leadership = Arc::<Mutex<Option<Leadership>>>::default();
+        let (status, status_receiver) = watch::channel(OutboxStatus::default());
+        let (batches, batch_receiver) = mpsc::channel(READ_AHEAD);
+        let (control, control_receiver) = mpsc::unbounded_channel();
+        let (commands, command_receiver) = mpsc::unbounded_channel();
+        let ack = options.ack;
+        let context = Context {
+            options: Arc::new(options),
+            writer: writer.clone(),
+            leadership: leadership.clone(),
+            announced: Arc::new(Notify::new()),
+            status,
+            batches,
+            control,
+        };
+        let worker = tokio::spawn(Worker::new(context).run(command_receiver));
+        Ok(Self {
+            partition,
+            ack,
+            writer,
+            leadership,
+            status: status_receiver,
+            control: control_receiver,
+            batches: batch_receiver,
+            commands,
+            worker,
+            delivered: Delivered::default(),
+            committing: None,
+            assigned: false,
+            paused: false,
+            closed: false,
+        })
+    }
+
+    /// Checks that the server, the table, its columns and the rights of the role do for an outbox. Nothing is created, whatever `setup`
+    /// says.
+    ///
+    /// # Errors
+    /// The error with which the source would stop.
+    pub async fn check(options: &OutboxOptions) -> Result<(), SourceError> {
+        options.validate()?;
+        let options = OutboxOptions { setup: false, ..options.clone() };
+        Session::open(&options, Arc::default()).await?;
+        Ok(())
+    }
+
+    /// Returns the status, for monitoring while the engine runs the source.
+    pub fn status(&self) -> watch::Receiver<OutboxStatus> {
+        self.status.clone()
+    }
+
+    /// Its only partition.
+    pub fn partition(&self) -> Partition {
+        self.partition.clone()
+    }
+
+    fn is_own(&self, partitions: &[Partition]) -> bool {
+        partitions.contains(&self.partition)
+    }
+
+    /// The right to acknowledge what was delivered, while the assignment lasts.
+    fn leadership(&self) -> Option<Leadership> {
+        let leadership = self.leadership.lock().unwrap_or_else(PoisonError::into_inner);
+        leadership.clone().filter(|leadership| leadership.generation == self.delivered.generation)
+    }
+
+    /// Takes over commits of the partition that is assigned. Returns what is to be acknowledged.
+    fn take_commits(&mut self, commits: Vec<Commit>) -> Option<Acknowledged> {
+        if !self.assigned {
+            return None;
+        }
+        for commit in commits.into_iter().filter(|commit| commit.partition == self.partition) {
+            self.delivered.commit(commit, self.ack);
+        }
+        self.delivered.pending()
+    }
+
+    /// Takes over the result of the commit that was begun.
+    fn end_begun(&mut self, outcome: Result<(), SourceError>) -> Result<(), SourceError> {
+        if let Some((_, Some(what))) = self.committing.take()
+            && outcome.is_ok()
+        {
+            self.delivered.acknowledged(what);
+        }
+        outcome
+    }
+
+    /// Waits for the commit that was begun, if there is one. Its outcome is no longer reported.
+    async fn finish_begun(&mut self) {
+        if self.committing.is_some() {
+            let outcome = finished(&mut self.committing).await;
+            let _ = self.end_begun(outcome);
+        }
+    }
+
+    fn control(&mut self, control: Option<Control>) -> Option<Result<SourceEvent, SourceError>> {
+        match control {
+            Some(Control::Assigned(generation, committed)) => {
+                let settled = committed.settled.clone();
+                self.delivered.assign(generation, committed);
+                (self.assigned, self.paused) = (true, false);
+                let partition = self.partition.clone();
+                Some(Ok(SourceEvent::Assigned(vec![Assignment { partition, settled }])))
+            }
+            Some(Control::Lost) if self.assigned => {
+                self.forget();
+                Some(Ok(SourceEvent::Lost(vec![self.partition.clone()])))
+            }
+            Some(Control::Lost) => None,
+            Some(Control::Error(error)) => Some(Err(error)),
+            None => Some(Err(SourceError::permanent("the reader of the outbox ended"))),
+        }
+    }
+
+    fn forget(&mut self) {
+        (self.assigned, self.paused) = (false, false);
+        self.delivered = Delivered::default();
+    }
+}
+
+/// Waits for a commit that was begun; for ever when there is none.
+async fn finished(committing: &mut Option<Begun>) -> Result<(), SourceError> {
+    match committing {
+        Some((handle, _)) => handle
+            .await
+            .unwrap_or_else(|error| Err(SourceError::temporary("the commit was lost").with_source(error))),
+        None => std::future::pending().await,
+    }
+}
+
+#[async_trait]
+impl Source for OutboxSource {
+    async fn next(&mut self) -> Result<SourceEvent, SourceError> {
+        loop {
+            if self.closed {
+                return Err(SourceError::permanent("the source was closed"));
+            }
+            // No await after one of them: cancellation loses nothing.
+            tokio::select! {
+                biased;
+                outcome = finished(&mut self.committing) => {
+                    return Ok(SourceEvent::Committed(self.end_begun(outcome)));
+                }
+                control = self.control.recv() => {
+                    if let Some(event) = self.control(control) {
+                        return event;
+                    }
+                }
+                batch = self.batches.recv(), if self.assigned && !self.paused => {
+                    // Batches of an earlier assignment come again.
+                    if let Some(batch) = batch && batch.generation == self.delivered.generation {
+                        batch.messages.iter().for_each(|message| self.delivered.push(message.position.offset));
+                        return Ok(SourceEvent::Messages(batch.messages));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn commit(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
+        self.finish_begun().await;
+        let Some(what) = self.take_commits(commits) else { return Ok(()) };
+        acknowledge(self.leadership(), &self.writer, &what.progress, &what.delete).await?;
+        self.delivered.acknowledged(what);
+        Ok(())
+    }
+
+    fn begin_commit(&mut self, commits: Vec<Commit>) -> Result<(), Vec<Commit>> {
+        let what = self.take_commits(commits);
+        let (writer, leadership, begun) = (self.writer.clone(), self.leadership(), what.clone());
+        let handle = tokio::spawn(async move {
+            match begun {
+                None => Ok(()),
+                Some(what) => acknowledge(leadership, &writer, &what.progress, &what.delete).await,
+            }
+        });
+        self.committing = Some((handle, what));
+        Ok(())
+    }
+
+    fn pause(&mut self, partitions: &[Partition]) {
+        self.paused |= self.is_own(partitions);
+    }
+
+    fn resume(&mut self, partitions: &[Partition]) {
+        self.paused &= !self.is_own(partitions);
+    }
+
+    fn rewind(&mut self, partitions: &[Partition]) {
+        if self.assigned && self.is_own(partitions) {
+            self.forget();
+            let _ = self.commands.send(Command::Rewind);
+        }
+    }
+
+    /// An outbox is never revoked, only lost.
+    async fn revoked(&mut self, _partitions: &[Partition]) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    async fn close(&mut self) -> Result<(), SourceError> {
+        if std::mem::replace(&mut self.closed, true) {
+            return Ok(());
+        }
+        self.finish_begun().await;
+        let (done, closed) = oneshot::channel();
+        let _ = self.commands.send(Command::Close(done));
+        let _ = closed.await;
+        Ok(())
+    }
+}
+
+impl Drop for OutboxSource {
+    fn drop(&mut self) {
+        self.worker.abort();
+    }
+}
+
+impl fmt::Debug for OutboxSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutboxSource")
+            .field("partition", &self.partition)
+            .field("assigned", &self.assigned)
+            .field("paused", &self.paused)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::RangeInclusive;
+
+    use lazaret_core::Position;
+
+    use super::*;
+
+    fn delivered(ids: &[u64]) -> Delivered {
+        let mut delivered = Delivered::default();
+        delivered.assign(3, Progress { id: Some(2), settled: vec![] });
+        ids.iter().for_each(|id| delivered.push(*id));
+        delivered
+    }
+
+    fn commit(id: Option<u64>, settled_beyond: Vec<RangeInclusive<u64>>) -> Commit {
+        let position = id.map(|id| Position::new(0, id));
+        Commit { partition: Partition::new("orders", 0), position, settled_beyond }
+    }
+
+    #[test]
+    fn only_rows_that_were_delivered_are_deleted() {
+        // I1: a row between them that nobody has seen stays.
+        let mut delivered = delivered(&[5, 7, 8, 12]);
+        delivered.commit(commit(Some(8), vec![]), Ack::Delete);
+        let what = delivered.pending().unwrap();
+        assert_eq!((what.progress.id, &what.delete[..]), (Some(8), &[5, 7, 8][..]));
+        delivered.commit(commit(Some(12), vec![]), Ack::Delete);
+        delivered.acknowledged(what);
+        assert_eq!(delivered.pending().unwrap().delete, [12], "what was not acknowledged yet");
+    }
+
+    #[test]
+    fn a_commit_that_failed_is_made_again() {
+        let mut delivered = delivered(&[5, 7]);
+        delivered.commit(commit(Some(5), vec![]), Ack::Delete);
+        let first = delivered.pending().unwrap();
+        delivered.commit(commit(Some(5), vec![]), Ack::Delete);
+        assert_eq!(delivered.pending(), Some(first.clone()));
+        delivered.acknowledged(first);
+        delivered.commit(commit(Some(5), vec![]), Ack::Delete);
+        assert_eq!(delivered.pending(), None);
+    }
+
+    #[test]
+    fn a_position_stays_while_messages_beyond_it_are_settled() {
+        let mut delivered = delivered(&[5, 7, 8]);
+        delivered.commit(commit(None, vec![7..=8, 10..=20]), Ack::Position);
+        let what = delivered.pending().unwrap();
+        assert_eq!(what.progress, Progress { id: Some(2), settled: vec![7..=8] }, "10 was not delivered");
+        assert!(what.delete.is_empty());
+    }
+
+    #[test]
+    fn the_end_of_an_earlier_commit_changes_nothing() {
+        let mut delivered = delivered(&[5]);
+        delivered.commit(commit(Some(5), vec![]), Ack::Delete);
+        let what = delivered.pending().unwrap();
+        delivered.assign(4, Progress::default());
+        delivered.acknowledged(what);
+        assert_eq!(delivered.written, Progress::default());
+    }
+}

@@ -1,0 +1,320 @@
+//! Checks the table of an outbox: its columns, the sequence of its ids, its index, and the rights of the role.
+
+use std::collections::BTreeMap;
+
+use lazaret_store_postgres::driver_error;
+use tokio_postgres::{Client, Row};
+
+use crate::error::OutboxError;
+use crate::options::{Ack, Columns, OutboxOptions};
+
+/// Sessions that do not respond are ended by the server since this version.
+const MIN_VERSION: i32 = 140_000;
+
+/// A table that can be read as an outbox.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// Its name, quoted and with the schema.
+    pub(crate) name: String,
+    /// The sequence of its ids.
+    pub(crate) sequence: u32,
+    sequence_name: String,
+    id: String,
+    /// The expressions for what a message holds, in the order of [`Table::read_sql`].
+    values: [String; 5],
+    /// The payload is JSON.
+    pub(crate) is_json: bool,
+}
+
+/// A column.
+struct Column {
+    number: i16,
+    /// Its type, below its domain.
+    of_type: String,
+    is_not_null: bool,
+    is_readable: bool,
+}
+
+impl Table {
+    /// Checks the server and the table.
+    pub(crate) async fn inspect(client: &Client, options: &OutboxOptions) -> Result<Self, OutboxError> {
+        check_server(client).await?;
+        let found = relation(client, &options.table).await?;
+        let Some(found) = found else {
+            return Err(OutboxError::refused(format!(
+                "there is no table {} in the database; create it, correct `table`, or set `setup`",
+                options.table
+            )));
+        };
+        let (oid, name): (u32, String) = (found.get(0), found.get(1));
+        let (kind, persistence): (String, String) = (found.get(2), found.get(3));
+        if kind != "r" && kind != "p" {
+            return Err(OutboxError::refused(format!("{name} is not a table")));
+        }
+        if persistence != "p" {
+            return Err(OutboxError::refused(format!(
+                "the table {name} is unlogged or temporary: its rows do not survive a crash of the server"
+            )));
+        }
+        if options.ack == Ack::Delete && !found.get::<_, bool>(4) {
+            return Err(OutboxError::refused(format!(
+                "the role may not delete from {name}; GRANT SELECT, DELETE ON {name} TO the role, or set `ack: position`"
+            )));
+        }
+        let columns = columns(client, oid).await?;
+        let at = |option: &str, column: &str| required(&columns, &name, option, column);
+        let id = at("id", &options.columns.id)?;
+        check_id(client, (oid, &name), &options.columns.id, id).await?;
+        let (sequence, sequence_name) = sequence(client, (oid, &name), &options.columns.id, id).await?;
+        let payload = at("payload", &options.columns.payload)?;
+        let key = match &options.columns.key {
+            None => "NULL::bytea".to_owned(),
+            Some(key) => bytes_of(key, at("key", key)?),
+        };
+        let optional = Columns::default();
+        let if_there = |option, column: &String, default: &String| match columns.contains_key(column) {
+            false if column == default => Ok(None),
+            _ => required(&columns, &name, option, column).map(Some),
+        };
+        let event_type = if_there("type", &options.columns.event_type, &optional.event_type)?;
+        let headers = if_there("headers", &options.columns.headers, &optional.headers)?;
+        let created_at = if_there("created-at", &options.columns.created_at, &optional.created_at)?;
+        if let Some(headers) = headers.filter(|headers| !is_json(headers)) {
+            return Err(OutboxError::refused(format!(
+                "the column {} of {name} has the type {}; headers are a json or jsonb object",
+                options.columns.headers, headers.of_type
+            )));
+        }
+        let created_at = match created_at {
+            None => "NULL::bigint".to_owned(),
+            Some(column) => micros_of(&options.columns.created_at, column).ok_or_else(|| {
+                OutboxError::refused(format!(
+                    "the column {} of {name} has the type {}; a time is a timestamptz or a timestamp",
+                    options.columns.created_at, column.of_type
+                ))
+            })?,
+        };
+        let text_of = |column: &str, is_there: bool| match is_there {
+            true => format!("{}::text", quoted(column)),
+            false => "NULL::text".to_owned(),
+        };
+        Ok(Self {
+            sequence,
+            sequence_name,
+            id: quoted(&options.columns.id),
+            values: [
+                key,
+                text_of(&options.columns.event_type, event_type.is_some()),
+                bytes_of(&options.columns.payload, payload),
+                text_of(&options.columns.headers, headers.is_some()),
+                created_at,
+            ],
+            is_json: is_json(payload),
+            name,
+        })
+    }
+
+    /// The last id that was drawn.
+    pub(crate) fn last_id_sql(&self) -> String {
+        format!(
+            "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM {}",
+            self.sequence_name
+        )
+    }
+
+    /// Rows with ids in a range, in order: `$1` excluded, `$2` included, at most `$3`.
+    pub(crate) fn read_sql(&self) -> String {
+        let Self { name, id, values, .. } = self;
+        format!(
+            "SELECT {id}::bigint, {} FROM {name} WHERE {id} > $1::bigint AND {id} <= $2::bigint ORDER BY {id} LIMIT $3::bigint",
+            values.join(", ")
+        )
+    }
+
+    /// Deletes the rows with the ids `$1`.
+    pub(crate) fn delete_sql(&self) -> String {
+        format!("DELETE FROM {} WHERE {} = ANY($1::bigint[])", self.name, self.id)
+    }
+
+    /// The first id up to `$1`, if there is one.
+    pub(crate) fn first_up_to_sql(&self) -> String {
+        let Self { name, id, .. } = self;
+        format!("SELECT {id}::bigint FROM {name} WHERE {id} <= $1::bigint ORDER BY {id} LIMIT 1")
+    }
+}
+
+async fn check_server(client: &Client) -> Result<(), OutboxError> {
+    let sql = "SELECT current_setting('server_version_num')::int, pg_is_in_recovery()";
+    let server = client.query_one(sql, &[]).await.map_err(failed)?;
+    let version: i32 = server.get(0);
+    if version < MIN_VERSION {
+        let (major, needed) = (version / 10_000, MIN_VERSION / 10_000);
+        return Err(OutboxError::refused(format!(
+            "the server is PostgreSQL {major}; an outbox needs {needed}"
+        )));
+    }
+    if server.get(1) {
+        // It may be promoted, and another host of the DSN may be the primary.
+        return Err(OutboxError::passing(
+            "the server is a replica, which does not know the transactions of writers: an outbox needs the primary \
+             (target_session_attrs=read-write finds it among several hosts)",
+        ));
+    }
+    Ok(())
+}
+
+/// The table with this name in SQL.
+pub(crate) async fn relation(client: &Client, table: &str) -> Result<Option<Row>, OutboxError> {
+    let sql = "SELECT c.oid, quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.relkind::text, c.relpersistence::text, \
+                      has_table_privilege(c.oid, 'DELETE'), quote_ident(n.nspname) \
+               FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)";
+    client.query_opt(sql, &[&table]).await.map_err(failed)
+}
+
+async fn columns(client: &Client, table: u32) -> Result<BTreeMap<String, Column>, OutboxError> {
+    let sql = "SELECT a.attname::text, a.attnum, COALESCE(NULLIF(t.typbasetype, 0), t.oid)::regtype::text, a.attnotnull, \
+                      has_column_privilege(a.attrelid, a.attnum, 'SELECT') \
+               FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid \
+               WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped";
+    let rows = client.query(sql, &[&table]).await.map_err(failed)?;
+    let column = |row: &Row| Column {
+        number: row.get(1),
+        of_type: row.get(2),
+        is_not_null: row.get(3),
+        is_readable: row.get(4),
+    };
+    Ok(rows.iter().map(|row| (row.get(0), column(row))).collect())
+}
+
+fn required<'a>(
+    columns: &'a BTreeMap<String, Column>,
+    table: &str,
+    option: &str,
+    name: &str,
+) -> Result<&'a Column, OutboxError> {
+    let Some(column) = columns.get(name) else {
+        let known = columns.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        return Err(OutboxError::refused(format!(
+            "the table {table} has no column {name}; name another with `{option}`; it has {known}"
+        )));
+    };
+    match column.is_readable {
+        true => Ok(column),
+        false => Err(OutboxError::refused(format!(
+            "the role may not read the column {name} of {table}; GRANT SELECT ON {table} TO the role"
+        ))),
+    }
+}
+
+async fn check_id(
+    client: &Client,
+    (table, table_name): (u32, &str),
+    name: &str,
+    id: &Column,
+) -> Result<(), OutboxError> {
+    if !matches!(id.of_type.as_str(), "bigint" | "integer" | "smallint") || !id.is_not_null {
+        return Err(OutboxError::refused(format!(
+            "the column {name} of {table_name} is not an integer that is NOT NULL, which gives rows their order"
+        )));
+    }
+    let sql = "SELECT EXISTS (SELECT FROM pg_index \
+                              WHERE indrelid = $1 AND indisvalid AND indpred IS NULL AND indkey[0] = $2)";
+    let has_index: bool = client.query_one(sql, &[&table, &id.number]).await.map_err(failed)?.get(0);
+    match has_index {
+        true => Ok(()),
+        false => Err(OutboxError::refused(format!(
+            "no index of {table_name} starts with the column {name}: each read would scan the table; make it the primary key"
+        ))),
+    }
+}
+
+/// The sequence that the ids come from.
+async fn sequence(
+    client: &Client,
+    (table, table_name): (u32, &str),
+    name: &str,
+    id: &Column,
+) -> Result<(u32, String), OutboxError> {
+    // That of an identity column belongs to the column; the default of another column depends on it.
+    let sql = "SELECT s.seqrelid, quote_ident(n.nspname) || '.' || quote_ident(c.relname), s.seqincrement, s.seqcache, \
+                      s.seqcycle, s.seqmin, c.relpersistence = 'p', has_sequence_privilege(s.seqrelid, 'SELECT'), \
+                      (SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = $1 AND adnum = $2) \
+               FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
+               WHERE s.seqrelid IN ( \
+                   SELECT objid FROM pg_depend WHERE classid = 'pg_class'::regclass AND refclassid = 'pg_class'::regclass \
+                       AND refobjid = $1 AND refobjsubid = $2 AND deptype = 'i' \
+                   UNION \
+                   SELECT d.refobjid FROM pg_attrdef a JOIN pg_depend d \
+                       ON d.classid = 'pg_attrdef'::regclass AND d.objid = a.oid AND d.refclassid = 'pg_class'::regclass \
+                   WHERE a.adrelid = $1 AND a.adnum = $2)";
+    let rows = client.query(sql, &[&table, &id.number]).await.map_err(failed)?;
+    let default: Option<String> = rows.first().and_then(|row| row.get(8));
+    // An identity column has no default. Any other expression than the next value would make ids that the sequence does not know.
+    let is_plain = |text: &String| text.starts_with("nextval('") && text.ends_with("::regclass)");
+    let [found] = rows.as_slice() else {
+        return Err(OutboxError::refused(format!(
+            "the column {name} of {table_name} does not get its values from one sequence; make it GENERATED ALWAYS AS IDENTITY"
+        )));
+    };
+    if !default.as_ref().is_none_or(is_plain) {
+        return Err(OutboxError::refused(format!(
+            "the default of the column {name} of {table_name} is more than the next value of a sequence"
+        )));
+    }
+    let (oid, sequence): (u32, String) = (found.get(0), found.get(1));
+    let (increment, cache, is_cycle, min): (i64, i64, bool, i64) =
+        (found.get(2), found.get(3), found.get(4), found.get(5));
+    let why = if cache != 1 {
+        format!(
+            "has CACHE {cache}: each connection draws ids in blocks, so a later transaction may get an earlier id; ALTER SEQUENCE \
+                 {sequence} CACHE 1, and reconnect all writers"
+        )
+    } else if increment != 1 {
+        format!(
+            "has INCREMENT {increment}: ids that are drawn in blocks are not used in their order; set it to 1"
+        )
+    } else if is_cycle {
+        "has CYCLE: ids would begin again".to_owned()
+    } else if min < 0 {
+        format!("has MINVALUE {min}: ids must not be negative")
+    } else if !found.get::<_, bool>(6) {
+        "is unlogged: ids would begin again after a crash of the server".to_owned()
+    } else if !found.get::<_, bool>(7) {
+        format!("may not be read by the role; GRANT SELECT ON SEQUENCE {sequence} TO the role")
+    } else {
+        return Ok((oid, sequence));
+    };
+    Err(OutboxError::refused(format!("the sequence {sequence} of the column {name} {why}")))
+}
+
+fn is_json(column: &Column) -> bool {
+    matches!(column.of_type.as_str(), "json" | "jsonb")
+}
+
+/// The bytes of a value: its own, or those of its text.
+fn bytes_of(name: &str, column: &Column) -> String {
+    match column.of_type.as_str() {
+        "bytea" => quoted(name),
+        _ => format!("convert_to({}::text, 'UTF8')", quoted(name)),
+    }
+}
+
+/// Microseconds since 1970. Infinity is no time.
+fn micros_of(name: &str, column: &Column) -> Option<String> {
+    let name = quoted(name);
+    let time = match column.of_type.as_str() {
+        "timestamp with time zone" => name,
+        "timestamp without time zone" => format!("({name} AT TIME ZONE 'UTC')"),
+        _ => return None,
+    };
+    Some(format!("CASE WHEN isfinite({time}) THEN (extract(epoch FROM {time}) * 1000000)::bigint END"))
+}
+
+/// A name as SQL has it.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+fn failed(error: tokio_postgres::Error) -> OutboxError {
+    driver_error(error, "inspect the outbox").into()
+}
