@@ -11,7 +11,7 @@
 //! - `daemon`, `runner`, `reload`: the service, the restarts of one consumer, and the changes of a new configuration.
 //! - `assemble/`: builds a consumer from its configuration, one file per part.
 //! - `doctor/`: preflight checks, one file per subject.
-//! - `adopt` (feature `mongodb`): dead letters and positions of other tools.
+//! - `adopt` (features `mongodb` and `postgres`): dead letters and positions of other tools.
 //! - `store_file`: backups of the embedded store.
 //! - `build`, `telemetry`: the capabilities of this build; metrics, logs, traces and alerts from the configuration.
 //!
@@ -34,7 +34,7 @@
 //! # });
 //! ```
 
-#[cfg(feature = "mongodb")]
+#[cfg(any(feature = "mongodb", feature = "postgres"))]
 pub mod adopt;
 mod assemble;
 mod build;

@@ -69,7 +69,7 @@
 //! - `kafka`: the `kafka` module, a source for Kafka, retry topics, and dead-letter topics: adopted and mirrored.
 //! - `mongodb`: the `mongodb` module, a source for MongoDB change streams, a store in MongoDB, and
 //!   FlowWarden's dead letters and positions: adopted.
-//! - `postgres`: the `postgres` module, a store in PostgreSQL.
+//! - `postgres`: the `postgres` module, a store in PostgreSQL, and Axon's dead letters: adopted.
 //! - `server`: the `server` module, the HTTP API over a store and the consumers of this process.
 //! - `full`: all of these.
 
@@ -192,6 +192,7 @@ pub mod mongodb {
 /// ```
 #[cfg(feature = "postgres")]
 pub mod postgres {
+    pub use lazaret_adopt::axon;
     pub use lazaret_store_postgres::{PostgresStore, PostgresStoreOptions};
 }
 
@@ -264,7 +265,7 @@ struct MongodbStoreGuide;
 struct PostgresStoreGuide;
 
 /// The same for the guide to adopting dead letters.
-#[cfg(all(doctest, feature = "kafka", feature = "mongodb", feature = "sqlite"))]
+#[cfg(all(doctest, feature = "kafka", feature = "mongodb", feature = "postgres", feature = "sqlite"))]
 #[doc = include_str!("../../../docs/adopt.md")]
 struct AdoptGuide;
 

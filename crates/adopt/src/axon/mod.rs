@@ -43,5 +43,9 @@ pub use adoption::{AdoptError, Adoption, Preview, Report};
 pub use layout::TABLES;
 pub use table::{EntryCursor, GroupCount};
 
+/// The connection that the table is read on.
+pub use tokio_postgres::Client;
+
 pub use crate::error::AdoptErrorKind;
 pub use crate::progress::Tally;
+pub use crate::target::{Expiry, Target};

@@ -1,4 +1,4 @@
-//! `lazaret adopt flowwarden` with the real binary. Needs a MongoDB server, and a build with it.
+//! `lazaret adopt` with the real binary. Needs a MongoDB server and a PostgreSQL server, and a build with both.
 
 #[cfg(not(feature = "mongodb"))]
 #[test]
@@ -179,6 +179,136 @@ consumers:
             .unwrap();
         let memory = shop.adopt(&[]).ends(2);
         assert!(memory.err.contains("in memory"), "{}", memory.err);
+        shop.close().await;
+    }
+}
+
+#[cfg(not(feature = "postgres"))]
+#[test]
+fn a_build_without_postgresql_says_so() {
+    use crate::support::{finish, lazaret};
+
+    let arguments = ["adopt", "axon", "--consumer", "billing", "--dsn", "postgres://localhost"];
+    let ran = finish(lazaret(&arguments), "").ends(2);
+    assert!(ran.err.contains("does not support PostgreSQL"), "{}", ran.err);
+}
+
+#[cfg(feature = "postgres")]
+mod axon {
+    use std::fs;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use serde_json::json;
+    use tempfile::TempDir;
+    use tokio_postgres::{Client, NoTls};
+
+    use crate::support::{Ran, finish, lazaret};
+
+    const CONFIG: &str = "listen: 127.0.0.1:0
+store: sqlite:lazaret.db
+consumers:
+  billing:
+    source: { inbox: {} }
+    handler: { command: { program: [sh, -c, 'exit 0'] } }
+";
+
+    /// A folder with a configuration, and a schema with a table of Axon.
+    struct Shop {
+        folder: TempDir,
+        dsn: String,
+        schema: String,
+        client: Client,
+    }
+
+    impl Shop {
+        /// Without a server the test says that it did not run, and fails where everything must run.
+        async fn open() -> Option<Self> {
+            static COUNT: AtomicU32 = AtomicU32::new(0);
+            let Ok(dsn) = std::env::var("LAZARET_TEST_POSTGRES") else {
+                let must = std::env::var("CI").is_ok_and(|value| value == "true");
+                assert!(
+                    !must,
+                    "LAZARET_TEST_POSTGRES is not set; `cargo xtask test` starts a server and sets it"
+                );
+                println!(
+                    "not run: LAZARET_TEST_POSTGRES is not set; `cargo xtask services` starts a server and prints it"
+                );
+                return None;
+            };
+            let (client, connection) = tokio_postgres::connect(&dsn, NoTls).await.unwrap();
+            tokio::spawn(connection);
+            let time = jiff::Timestamp::now().as_millisecond();
+            let schema =
+                format!("adopt_{time}_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+            let create = format!(
+                "CREATE SCHEMA {schema}; CREATE TABLE {schema}.dead_letter_entry (dead_letter_id text, \
+                 processing_group text, sequence_identifier text, sequence_index bigint, identifier text, type text, \
+                 payload bytea, enqueued_at timestamptz, cause_type text, cause_message text)"
+            );
+            client.batch_execute(&create).await.unwrap();
+            let folder = TempDir::new().unwrap();
+            fs::write(folder.path().join("lazaret.yaml"), CONFIG).unwrap();
+            Some(Self { folder, dsn, schema, client })
+        }
+
+        async fn insert(&self, group: &str, sequence: &str, index: i64) {
+            let insert = format!(
+                "INSERT INTO {}.dead_letter_entry VALUES ($1, $2, $3, $4, $1, 'shop.Placed#1', '{{}}', now(), \
+                 'shop.Bad', 'no stock')",
+                self.schema
+            );
+            let id = format!("{group}-{sequence}-{index}");
+            self.client.execute(&insert, &[&id, &group, &sequence, &index]).await.unwrap();
+        }
+
+        fn adopt(&self, arguments: &[&str]) -> Ran {
+            let table = format!("{}.dead_letter_entry", self.schema);
+            let mut command = lazaret(&["adopt", "axon", "--consumer", "billing", "--table", &table]);
+            command.args(arguments).current_dir(self.folder.path()).env("LAZARET_ADOPT_DSN", &self.dsn);
+            finish(command, "")
+        }
+
+        async fn close(self) {
+            self.client.batch_execute(&format!("DROP SCHEMA {} CASCADE", self.schema)).await.unwrap();
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn dead_letters_of_a_group_are_adopted_once() {
+        let Some(shop) = Shop::open().await else { return };
+        shop.insert("billing", "order-1", 0).await;
+        shop.insert("billing", "order-1", 1).await;
+        shop.insert("shipping", "order-1", 0).await;
+
+        let dry = shop.adopt(&["--dry-run", "--json"]).ends(0);
+        let told = dry.json();
+        assert_eq!((&told["letters"]["adopted"], &told["dry-run"]), (&json!(2), &json!(true)));
+        let groups = told["letters"]["groups"].as_array().unwrap();
+        assert!(groups.contains(&json!({"group": "shipping", "entries": 1, "sequences": 1})), "{groups:?}");
+        assert!(dry.err.contains("next: lazaret adopt axon --consumer billing"), "{}", dry.err);
+
+        let done = shop.adopt(&[]).ends(0);
+        assert_eq!(done.out, "2 rows: 2 adopted, 0 already there\n", "the dry run changed nothing");
+        let again = shop.adopt(&["--json"]).ends(0).json();
+        let letters = &again["letters"];
+        assert_eq!((&letters["adopted"], &letters["already-there"]), (&json!(0), &json!(2)));
+        shop.close().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn wrong_names_are_told_with_a_remedy() {
+        let Some(shop) = Shop::open().await else { return };
+        let nothing = shop.adopt(&["--group", "orders"]).ends(4);
+        assert!(nothing.err.contains("--dry-run lists the groups"), "{}", nothing.err);
+        let mut other = lazaret(&["adopt", "axon", "--consumer", "billing", "--table", "no_such_table"]);
+        other.current_dir(shop.folder.path()).env("LAZARET_ADOPT_DSN", &shop.dsn);
+        let missing = finish(other, "").ends(1);
+        assert!(missing.err.contains("there is no table no_such_table"), "{}", missing.err);
+        let mut away = lazaret(&["adopt", "axon", "--consumer", "billing"]);
+        let dsn = "postgres://axon:hunter2@127.0.0.1:1/shop?connect_timeout=2";
+        away.current_dir(shop.folder.path()).env("LAZARET_ADOPT_DSN", dsn);
+        let away = finish(away, "").ends(1);
+        assert!(!away.err.contains("hunter2"), "{}", away.err);
         shop.close().await;
     }
 }

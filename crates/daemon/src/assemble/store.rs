@@ -17,10 +17,10 @@ pub(crate) trait Outbox: lazaret_core::store::Outbox + lazaret_core::store::Lock
 impl<S: lazaret_core::store::Outbox + lazaret_core::store::Locks> Outbox for S {}
 
 /// The traits that an adoption uses: letters, and the checkpoint of its progress.
-#[cfg(feature = "mongodb")]
+#[cfg(any(feature = "mongodb", feature = "postgres"))]
 pub(crate) trait AdoptionStore: lazaret_core::store::LetterStore + Checkpoints {}
 
-#[cfg(feature = "mongodb")]
+#[cfg(any(feature = "mongodb", feature = "postgres"))]
 impl<S: lazaret_core::store::LetterStore + Checkpoints> AdoptionStore for S {}
 
 /// One store, by trait.
@@ -37,7 +37,7 @@ pub(crate) struct Stores {
     #[cfg(feature = "mongodb")]
     pub(crate) values: Arc<dyn lazaret_core::store::KeyValue>,
     /// Letters and checkpoints, for adoptions.
-    #[cfg(feature = "mongodb")]
+    #[cfg(any(feature = "mongodb", feature = "postgres"))]
     pub(crate) adoption: Arc<dyn AdoptionStore>,
     /// The id of the store, which Kafka keeps with the positions.
     #[cfg(feature = "kafka")]
@@ -87,7 +87,7 @@ impl Stores {
             outbox: Some(store.clone()),
             #[cfg(feature = "mongodb")]
             values: store.clone(),
-            #[cfg(feature = "mongodb")]
+            #[cfg(any(feature = "mongodb", feature = "postgres"))]
             adoption: store.clone(),
             #[cfg(feature = "kafka")]
             id: lazaret_source_kafka::MEMORY_STORE.into(),
@@ -115,7 +115,7 @@ impl Stores {
             outbox: Some(shared.clone()),
             #[cfg(feature = "mongodb")]
             values: shared.clone(),
-            #[cfg(feature = "mongodb")]
+            #[cfg(any(feature = "mongodb", feature = "postgres"))]
             adoption: shared.clone(),
             #[cfg(feature = "kafka")]
             id,
@@ -161,7 +161,7 @@ impl Stores {
             outbox: None,
             #[cfg(feature = "mongodb")]
             values: shared.clone(),
-            #[cfg(feature = "mongodb")]
+            #[cfg(any(feature = "mongodb", feature = "postgres"))]
             adoption: shared.clone(),
             #[cfg(feature = "kafka")]
             id,

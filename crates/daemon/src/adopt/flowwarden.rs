@@ -1,20 +1,17 @@
-//! Implements `lazaret adopt`: dead letters and positions of other tools become those of a consumer.
+//! FlowWarden's collections.
 
 use std::path::PathBuf;
 
-use lazaret_adopt::flowwarden::{AdoptError, Adoption, adopt_position};
-pub use lazaret_adopt::flowwarden::{CHECKPOINTS, DEAD_LETTERS, Preview, Report, StreamCount, Tally};
-use lazaret_config::{Config, Consumer as ConsumerConfig, Source, StoreLocation};
-use lazaret_core::policy::Strategy;
-use lazaret_core::source::SourceError;
-use lazaret_core::{QueueName, Sequencing};
+use lazaret_adopt::flowwarden::{Adoption, adopt_position};
+pub use lazaret_adopt::flowwarden::{CHECKPOINTS, DEAD_LETTERS, Preview, Report, StreamCount};
+use lazaret_config::{Consumer as ConsumerConfig, Source};
+use lazaret_core::QueueName;
 pub use lazaret_source_mongodb::{ForeignAnchorKind, TakenOver};
-use lazaret_source_mongodb::{MongoSourceOptions, TakeOverError, TakeOverOptions};
+use lazaret_source_mongodb::{MongoSourceOptions, TakeOverOptions};
 use mongodb::Database;
 
+use super::{AdoptionError, consumer_of, readable, sequencing};
 use crate::assemble::{MONGODB_TIMEOUT, MongodbServer, Stores, mongodb_options};
-use crate::error::Error;
-use crate::read::{ReadError, read};
 
 /// An adoption of FlowWarden's collections.
 #[derive(Clone, Debug)]
@@ -90,33 +87,6 @@ pub enum Position {
     Found(TakenOver),
 }
 
-/// Why nothing more was adopted. What was adopted before stays, and the same command continues.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AdoptionError {
-    /// The configuration.
-    #[error(transparent)]
-    Config(#[from] ReadError),
-    /// The consumer is not in the configuration.
-    #[error("consumer {0:?} not found in {file}", file = .1.display())]
-    NoConsumer(String, PathBuf),
-    /// The request or the configuration of the consumer does not fit.
-    #[error("{0}")]
-    Invalid(String),
-    /// The store of the daemon.
-    #[error(transparent)]
-    Store(#[from] Error),
-    /// FlowWarden's server, or the options of the source.
-    #[error(transparent)]
-    Source(#[from] SourceError),
-    /// The dead letters.
-    #[error(transparent)]
-    Letters(#[from] AdoptError),
-    /// The position.
-    #[error("the position was not adopted: {0}")]
-    Position(#[from] TakeOverError),
-}
-
 /// Adopts FlowWarden's dead letters and its position, in this order: the position moves the stream past the events of the letters
 /// (I1). `progress` is called after every batch that is durable.
 ///
@@ -126,23 +96,14 @@ pub async fn flowwarden(
     request: &FlowWarden,
     progress: impl Fn(&Report) + Send + Sync + 'static,
 ) -> Result<Adopted, AdoptionError> {
-    let config = read(&request.config)?.config;
-    let consumer = consumer(&config, request)?;
+    let config = readable(&request.config)?;
+    let consumer = consumer_of(&config, &request.consumer, &request.config)?;
     let options = source_options(consumer)?;
-    if config.store == StoreLocation::Memory {
-        let why = "the store is in memory: what is adopted would be gone at once; configure a `store`";
-        return Err(AdoptionError::Invalid(why.to_owned()));
-    }
     let database = database(request, &options).await?;
     let stores = Stores::open(&config.store).await?;
     let adopted = adopt(request, consumer, &options, &database, &stores, progress).await;
     stores.close().await;
     adopted
-}
-
-fn consumer<'a>(config: &'a Config, request: &FlowWarden) -> Result<&'a ConsumerConfig, AdoptionError> {
-    let found = config.consumers.iter().find(|consumer| consumer.name == request.consumer);
-    found.ok_or_else(|| AdoptionError::NoConsumer(request.consumer.clone(), request.config.clone()))
 }
 
 fn source_options(consumer: &ConsumerConfig) -> Result<MongoSourceOptions, AdoptionError> {
@@ -217,13 +178,9 @@ fn adoption(
     database: &Database,
     stream: &str,
 ) -> Result<Adoption, AdoptionError> {
-    let sequencing = match consumer.retry.policy.strategy {
-        Strategy::Unordered => Sequencing::Alone,
-        _ => consumer.sequencing(),
-    };
     let mut adoption = Adoption::of(options, database, stream)
         .from_collection(&request.dead_letters)
-        .with_sequencing(sequencing);
+        .with_sequencing(sequencing(consumer));
     if let Some(letters) = &consumer.dead_letter {
         adoption = adoption.with_limits(letters.limits).with_ttl(letters.ttl);
         if let Some(owner) = &letters.owner {
