@@ -214,8 +214,7 @@ impl PostgresStore {
 
 /// The settings of all connections.
 fn config(mut config: Config, options: &PostgresStoreOptions) -> Config {
-    let session =
-        config.get_options().map_or_else(String::new, |given| format!("{given} ")) + &options.session();
+    let session = options.session(config.get_options().unwrap_or_default());
     config.options(session);
     config.keepalives_idle(KEEPALIVE);
     if config.get_connect_timeout().is_none() {
