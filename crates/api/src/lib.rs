@@ -99,7 +99,8 @@ pub use selection::{
     ExpiryRequest, Selection,
 };
 pub use status::{
-    Breaker, Consumer, ConsumerState, Fuse, Health, QueueStatus, Readiness, Status, StoreCapabilities,
+    Breaker, Consumer, ConsumerState, Fuse, Health, Instance, InstanceList, InstancePartition, QueueStatus,
+    Readiness, Status, StoreCapabilities,
 };
 
 #[cfg(test)]

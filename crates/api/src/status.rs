@@ -1,6 +1,6 @@
 //! The status of consumers and operations, health and readiness.
 
-use lazaret_core::store::Capabilities;
+use lazaret_core::store::{Capabilities, SeenInstance};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -18,6 +18,67 @@ pub struct Status {
     pub operations: Vec<Operation>,
     /// The capabilities of the store.
     pub store: StoreCapabilities,
+    /// The processes that share the store, this one included.
+    #[serde(default)]
+    pub instances: Vec<Instance>,
+}
+
+/// A process that shares the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct Instance {
+    /// Its name: the host and the process.
+    pub instance: String,
+    /// The version of Lazaret that it runs.
+    pub version: String,
+    /// The consumers that it runs; none for an instance that only serves the API.
+    pub consumers: Vec<String>,
+    /// The partitions that it reads.
+    pub partitions: Vec<InstancePartition>,
+    /// When it started, by its own clock.
+    pub started_at: jiff::Timestamp,
+    /// When it last reported, by the store's clock.
+    pub last_seen: jiff::Timestamp,
+}
+
+/// A partition that an instance reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct InstancePartition {
+    /// The consumer.
+    pub consumer: String,
+    /// The stream.
+    pub stream: String,
+    /// The number of the partition.
+    pub partition: u32,
+}
+
+/// The processes that share a store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct InstanceList {
+    /// The instances, by name.
+    pub instances: Vec<Instance>,
+}
+
+impl From<&SeenInstance> for Instance {
+    fn from(seen: &SeenInstance) -> Self {
+        let partitions = seen.instance.consumers.iter().flat_map(|(consumer, partitions)| {
+            partitions.iter().map(|partition| InstancePartition {
+                consumer: consumer.to_string(),
+                stream: partition.stream.to_string(),
+                partition: partition.index,
+            })
+        });
+        Self {
+            instance: seen.instance.name.clone(),
+            version: seen.instance.version.clone(),
+            consumers: seen.instance.consumers.keys().map(ToString::to_string).collect(),
+            partitions: partitions.collect(),
+            started_at: seen.instance.started_at,
+            last_seen: seen.last_seen,
+        }
+    }
 }
 
 /// The capabilities of the store.

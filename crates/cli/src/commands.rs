@@ -23,6 +23,7 @@ mod plan;
 mod run;
 mod schema;
 mod seq;
+mod serve;
 mod show;
 #[cfg(test)]
 mod snapshots;
@@ -71,6 +72,8 @@ commands! {
     [feature = "demo"] Demo(demo::Demo),
     /// Run every consumer of a configuration file and serve the API
     Run(run::Run),
+    /// Serve the API of a store without running consumers
+    Serve(serve::Serve),
     /// Validate a configuration file
     Check(check::Check),
     /// Print the JSON Schema of the configuration file

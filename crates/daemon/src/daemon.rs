@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lazaret_config::{Address, Config, Source};
+use lazaret_memory::MemoryStore;
 use lazaret_server::{Listener, Options as ServerOptions, Registry, Server};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -14,8 +15,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::assemble::{self, Shared, Stores};
 use crate::error::Error;
+use crate::fleet::Fleet;
 use crate::reload::{Reloaded, Running, RunningConsumer, apply};
-use crate::runner::{End, RestartPolicy, Runner, register};
+use crate::runner::{End, RestartPolicy, Runner, register, register_elsewhere};
 use crate::telemetry::{Telemetry, TelemetryTasks};
 
 /// The options of the daemon that are not part of the configuration.
@@ -23,6 +25,8 @@ use crate::telemetry::{Telemetry, TelemetryTasks};
 pub struct Options {
     /// Exit when all sources are read to their end and nothing is in flight or waiting for a retry.
     pub until_idle: bool,
+    /// Run the consumers of the configuration. Without it only the API is served.
+    pub run_consumers: bool,
     /// The delay before the first restart of a failed consumer; doubled after each consecutive failure.
     pub restart_delay: Duration,
     /// The maximum restart delay.
@@ -34,6 +38,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             until_idle: false,
+            run_consumers: true,
             restart_delay: Duration::from_secs(1),
             max_restart_delay: Duration::from_secs(60),
         }
@@ -80,21 +85,33 @@ impl Service {
     pub async fn open(config: Config, options: Options) -> Result<Self, Error> {
         let config = Arc::new(config);
         let stores = Stores::open(&config.store).await?;
-        if !stores.letters.capabilities().await?.durable {
+        let capabilities = stores.letters.capabilities().await?;
+        if !capabilities.durable {
             tracing::warn!("store is not durable: letters and positions are lost when the process exits");
         }
         let registry = Registry::default();
         let telemetry = Telemetry::new(&config);
-        let server = server(&config, &stores, &registry, &telemetry)?;
+        // Of a store that other machines do not share, this process is the only instance that matters.
+        let values = if capabilities.shared_by_machines {
+            stores.values.clone()
+        } else {
+            Arc::new(MemoryStore::default())
+        };
+        let fleet = Arc::new(Fleet::new(values));
+        let server = server(&config, &stores, &registry, &telemetry, &fleet)?;
         let (listener, address) = listen(&config).await?;
         let (telemetry, telemetry_tasks) = telemetry.begin(&config, &stores).await?;
-        let shared = Arc::new(Shared { stores, registry, telemetry, until_idle: options.until_idle });
+        let shared = Arc::new(Shared { stores, registry, telemetry, fleet, until_idle: options.until_idle });
         let stop = CancellationToken::new();
         let restart =
             RestartPolicy { min_delay: options.restart_delay, max_delay: options.max_restart_delay };
         let mut consumers = BTreeMap::new();
         let mut runners = Vec::new();
         for consumer in &config.consumers {
+            if !options.run_consumers {
+                register_elsewhere(&shared.registry, consumer);
+                continue;
+            }
             // Before the API serves: a consumer that is not known yet would need no approval.
             register(&shared.registry, consumer);
             let (sender, receiver) = watch::channel(Arc::new(consumer.clone()));
@@ -147,6 +164,10 @@ impl Service {
             async move { server.serve(listener, close).await }
         });
         let (stop_telemetry, telemetry_tasks) = telemetry_tasks.start(&shared.stores);
+        let reports = tokio::spawn({
+            let (fleet, stop) = (shared.fleet.clone(), stop_telemetry.clone());
+            async move { fleet.run(&stop).await }
+        });
         let mut served = None;
         let mut runs = JoinSet::new();
         for runner in runners {
@@ -177,6 +198,7 @@ impl Service {
         // Telemetry stops last, so that the end of the consumers is reported.
         stop_telemetry.cancel();
         telemetry_tasks.await.map_err(|error| panicked(&error))?;
+        reports.await.map_err(|error| panicked(&error))?;
         served.map_err(|error| panicked(&error))??;
         let open_letters = open_letters(&shared.stores, &names).await?;
         Ok(Report { failed, open_letters, drained: drain.is_cancelled() })
@@ -240,11 +262,13 @@ fn server(
     stores: &Stores,
     registry: &Registry,
     telemetry: &Telemetry,
+    fleet: &Fleet,
 ) -> Result<Server, Error> {
     let options = ServerOptions { hosts: config.hosts.clone(), limits: assemble::limits(&config.limits) };
     let mut builder = Server::builder(stores.letters.clone())
         .registry(registry.clone())
         .tokens(assemble::tokens(config)?)
+        .instances(fleet.store())
         .metrics(telemetry.rendering())
         .options(options);
     for consumer in config.consumers.iter().filter(|consumer| consumer.source == Source::Inbox) {

@@ -9,6 +9,7 @@
 //!
 //! - `program`, `signals`, `exit`, `read`: the commands `run`, `check` and `doctor`: file, signals, logs, exit codes.
 //! - `daemon`, `runner`, `reload`: the service, the restarts of one consumer, and the changes of a new configuration.
+//! - `fleet`: reports of this process to the others that share the store.
 //! - `assemble/`: builds a consumer from its configuration, one file per part.
 //! - `doctor/`: preflight checks, one file per subject.
 //! - `adopt` (features `mongodb` and `postgres`): dead letters and positions of other tools.
@@ -42,6 +43,7 @@ mod daemon;
 pub mod doctor;
 mod error;
 pub mod exit;
+mod fleet;
 pub mod program;
 mod read;
 mod reload;

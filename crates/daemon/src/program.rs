@@ -1,13 +1,14 @@
-//! Implements `lazaret run`, `lazaret check` and `lazaret doctor`. Messages go to standard error; the result is the exit code.
+//! Implements `lazaret run`, `lazaret serve`, `lazaret check` and `lazaret doctor`. Messages go to standard error; the result is the exit code.
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use lazaret_config::{Config, Diagnostics, Loaded, LogFormat};
+use lazaret_config::{Config, Diagnostics, Loaded, LogFormat, NoEnv, load};
 use lazaret_telemetry::logs::{self, Format};
 use tokio_util::sync::CancellationToken;
 
+use crate::build::capabilities;
 use crate::daemon::{Handle, Options, Report, Service};
 use crate::doctor::{self, Finding, Health};
 use crate::exit;
@@ -22,13 +23,8 @@ pub async fn run(path: &Path, options: Options) -> u8 {
         Ok(loaded) => loaded,
         Err(error) => return refuse(&error),
     };
-    let format = match config.telemetry.log_format {
-        LogFormat::Json => Format::Json,
-        _ => Format::Text,
-    };
-    logs::init(format, config.telemetry.log_level.as_str());
-    log(&warnings);
-    match serve(path, config, options).await {
+    let format = begin_logs(&config, &warnings);
+    match run_until_end(Some(path), config, options).await {
         Ok(report) => {
             let code = exit::code(&report);
             if !report.drained && code != exit::ERROR {
@@ -36,11 +32,72 @@ pub async fn run(path: &Path, options: Options) -> u8 {
             }
             code
         }
-        Err(error) => {
-            tracing::error!(%error, "daemon failed");
-            exit::ERROR
-        }
+        Err(code) => code,
     }
+}
+
+/// What `lazaret serve` serves.
+#[derive(Clone, Debug)]
+pub enum Served {
+    /// The store of a configuration file, with its addresses, tokens, inboxes and settings of replays.
+    File(PathBuf),
+    /// The store at this URL, at this address. Without tokens, so the address is a loopback address.
+    Store {
+        /// The URL.
+        url: String,
+        /// The address: host and port.
+        listen: String,
+    },
+}
+
+/// Serves the API of a store without running consumers, until SIGTERM or SIGINT.
+pub async fn serve(what: &Served) -> u8 {
+    let loaded = match what {
+        Served::File(path) => read(path),
+        Served::Store { url, listen } => read_store(url, listen),
+    };
+    let Loaded { config, warnings } = match loaded {
+        Ok(loaded) => loaded,
+        Err(error) => return refuse(&error),
+    };
+    begin_logs(&config, &warnings);
+    let path = match what {
+        Served::File(path) => Some(path.as_path()),
+        Served::Store { .. } => None,
+    };
+    let options = Options { run_consumers: false, ..Options::default() };
+    match run_until_end(path, config, options).await {
+        Ok(_) => exit::OK,
+        Err(code) => code,
+    }
+}
+
+/// Checks a configuration of a store and an address.
+fn read_store(url: &str, listen: &str) -> Result<Loaded, ReadError> {
+    // A string of JSON is one of YAML; nothing in it is a variable.
+    let quoted = |text: &str| serde_json::Value::from(text.replace("${", "$${")).to_string();
+    let text = format!("listen: {}\nstore: {}\nconsumers: {{}}\n", quoted(listen), quoted(url));
+    load("--store", text.as_bytes(), &NoEnv, &capabilities())
+        .map_err(|found| ReadError::Invalid(Box::new(found)))
+}
+
+/// Starts the logs, with the warnings about the file.
+fn begin_logs(config: &Config, warnings: &Diagnostics) -> Format {
+    let format = match config.telemetry.log_format {
+        LogFormat::Json => Format::Json,
+        _ => Format::Text,
+    };
+    logs::init(format, config.telemetry.log_level.as_str());
+    log(warnings);
+    format
+}
+
+/// Runs the daemon. An error is logged, and becomes the exit code.
+async fn run_until_end(path: Option<&Path>, config: Config, options: Options) -> Result<Report, u8> {
+    run_service(path, config, options).await.map_err(|error| {
+        tracing::error!(%error, "daemon failed");
+        exit::ERROR
+    })
 }
 
 /// Checks a configuration file, and prints the diagnostics.
@@ -77,7 +134,11 @@ pub fn verdict(found: &[Finding]) -> u8 {
     if failed { exit::ERROR } else { exit::OK }
 }
 
-async fn serve(path: &Path, config: Config, options: Options) -> Result<Report, Box<dyn std::error::Error>> {
+async fn run_service(
+    path: Option<&Path>,
+    config: Config,
+    options: Options,
+) -> Result<Report, Box<dyn std::error::Error>> {
     let mut signals = Signals::listen()?;
     let service = Service::open(config, options).await?;
     let handle = service.handle();
@@ -87,7 +148,10 @@ async fn serve(path: &Path, config: Config, options: Options) -> Result<Report, 
         tokio::select! {
             ended = &mut running => return Ok(ended??),
             signal = signals.next() => match signal {
-                Signal::Reload => reload(path, &handle),
+                Signal::Reload => match path {
+                    Some(path) => reload(path, &handle),
+                    None => tracing::warn!("configuration not reloaded: there is no file"),
+                },
                 Signal::Stop(_) if !drain.is_cancelled() => {
                     tracing::info!("drain started; a second signal exits at once");
                     drain.cancel();

@@ -205,6 +205,12 @@ pub(crate) fn register(registry: &Registry, config: &ConsumerConfig) {
     registry.replay_rate(&config.name, config.replay.rate.map(|rate| rate.per_second()));
 }
 
+/// Registers a consumer that this process does not run, with its settings of replays.
+pub(crate) fn register_elsewhere(registry: &Registry, config: &ConsumerConfig) {
+    registry.elsewhere(&config.name, approval(config));
+    registry.replay_rate(&config.name, config.replay.rate.map(|rate| rate.per_second()));
+}
+
 fn approval(config: &ConsumerConfig) -> Approval {
     match config.replay.approval {
         ConfiguredApproval::None => Approval::None,

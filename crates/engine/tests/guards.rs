@@ -603,7 +603,7 @@ async fn what_another_instance_does_is_noticed_at_once_when_the_store_tells() {
     // An operator makes the retry due now.
     let queue = lazaret_core::QueueName::of(support::NAME, support::NAME);
     let letter = memory.sequence(&queue, &"a".into(), 0, 1).await.unwrap().remove(0);
-    memory.act(&queue, letter.id, lazaret_core::store::Act::Release, &operator("now")).await.unwrap();
+    memory.act(&queue, letter.id, Act::Release, &operator("now")).await.unwrap();
     memory.feed().publish(&Topic::Due(queue));
     eventually("a1 is handled", || bench.calls.done().len() == 1).await;
     running.stop().await;

@@ -69,7 +69,7 @@
 //! - `kafka`: the `kafka` module, a source for Kafka, retry topics, and dead-letter topics: adopted and mirrored.
 //! - `mongodb`: the `mongodb` module, a source for MongoDB change streams, a store in MongoDB, and
 //!   FlowWarden's dead letters and positions: adopted.
-//! - `postgres`: the `postgres` module, a store in PostgreSQL, and Axon's dead letters: adopted.
+//! - `postgres`: the `postgres` module, a store and an inbox in PostgreSQL, and Axon's dead letters: adopted.
 //! - `server`: the `server` module, the HTTP API over a store and the consumers of this process.
 //! - `full`: all of these.
 
@@ -193,7 +193,9 @@ pub mod mongodb {
 #[cfg(feature = "postgres")]
 pub mod postgres {
     pub use lazaret_adopt::axon;
-    pub use lazaret_store_postgres::{PostgresStore, PostgresStoreOptions};
+    pub use lazaret_store_postgres::{
+        InboxLog, InboxOptions, InboxSource, InboxStatus, PostgresStore, PostgresStoreOptions,
+    };
 }
 
 /// The store and the source in memory, for tests, demos and first steps. Nothing survives the process.

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use bytes::Bytes;
 use lazaret_core::source::Ingest;
+use lazaret_core::store::KeyValue;
 use lazaret_core::{Clock, LetterId, QueueName, Store};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -30,6 +31,7 @@ pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) registry: Registry,
     pub(crate) inboxes: HashMap<String, Arc<dyn Ingest>>,
+    pub(crate) instances: Option<Arc<dyn KeyValue>>,
     pub(crate) tokens: RwLock<ActiveTokens>,
     pub(crate) hosts: Hosts,
     pub(crate) options: Options,

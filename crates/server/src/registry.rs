@@ -64,6 +64,12 @@ impl Registry {
         self.publish(consumer, ConsumerState::Starting, None);
     }
 
+    /// Registers a consumer that runs in other processes only, with its settings of replays.
+    pub fn elsewhere(&self, consumer: &str, approval: Approval) {
+        let entry = Entry { state: ConsumerState::Elsewhere, error: None, handle: None, approval };
+        self.write().insert(consumer.to_owned(), entry);
+    }
+
     /// Reports what a starting consumer waits for.
     pub fn waiting(&self, consumer: &str, reason: impl Into<String>) {
         if let Some(entry) = self.write().get_mut(consumer)

@@ -97,6 +97,7 @@ fn tells_consumers_apart(method: &Method, path: &str) -> bool {
     let is_read = *method == Method::GET;
     match path {
         "/healthz" | "/readyz" | "/v1/openapi.json" | "/v1/whoami" | "/v1/status" | "/v1/events" => true,
+        "/v1/instances" => true,
         "/v1/groups" | "/v1/groups/{id}" | "/v1/sequences" | "/v1/letters" | "/v1/letters/count" => true,
         "/v1/operations" => !is_read,
         _ => {
@@ -157,6 +158,9 @@ fn add_overview(routes: &mut impl Add) {
     let route = Route::get("/v1/status", READ, "The status of all consumers and operations")
         .answers::<api::Status>(200);
     routes.add(route, status::status);
+    let summary = "The processes that share the store, with their partitions and last report";
+    let route = Route::get("/v1/instances", READ, summary).answers::<api::InstanceList>(200);
+    routes.add(route, status::instances);
     let route = Route::get("/v1/audit", READ, "The audit, oldest entry first").paged();
     routes.add(route.answers::<api::AuditPage>(200).or_ndjson(), audit::list);
     let route = Route::get("/v1/audit/verify", READ, "Verify the hash chain of the audit")

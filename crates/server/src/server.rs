@@ -15,6 +15,7 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use lazaret_api::Code;
 use lazaret_core::source::Ingest;
+use lazaret_core::store::KeyValue;
 use lazaret_core::{Clock, Store, SystemClock};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
@@ -52,6 +53,7 @@ pub struct Builder {
     store: Arc<dyn Store>,
     registry: Registry,
     inboxes: HashMap<String, Arc<dyn Ingest>>,
+    instances: Option<Arc<dyn KeyValue>>,
     tokens: Tokens,
     options: Options,
     metrics: Option<Metrics>,
@@ -65,6 +67,7 @@ impl Server {
             store,
             registry: Registry::default(),
             inboxes: HashMap::new(),
+            instances: None,
             tokens: Tokens::default(),
             options: Options::default(),
             metrics: None,
@@ -255,6 +258,13 @@ impl Builder {
         self
     }
 
+    /// Sets the values in which the processes that share the store report themselves. Default: none are listed.
+    #[must_use]
+    pub fn instances(mut self, instances: Arc<dyn KeyValue>) -> Self {
+        self.instances = Some(instances);
+        self
+    }
+
     /// Sets the tokens. Default: none, the API is unauthenticated and serves loopback addresses only.
     #[must_use]
     pub fn tokens(mut self, tokens: Tokens) -> Self {
@@ -307,6 +317,7 @@ impl Builder {
             store: self.store,
             registry: self.registry,
             inboxes: self.inboxes,
+            instances: self.instances,
             tokens: RwLock::new(ActiveTokens { tokens: self.tokens, replaced: CancellationToken::new() }),
             options: self.options,
             metrics: self.metrics,

@@ -86,12 +86,12 @@ impl PostgresStoreOptions {
         Ok(())
     }
 
-    /// The settings of a session, for the `options` of a connection.
-    pub(crate) fn session(&self) -> String {
+    /// The settings of a session, for the `options` of a connection. Those of the DSN go before the timeouts.
+    pub(crate) fn session(&self, given: &str) -> String {
         let millis = self.statement_timeout.as_millis().min(i32::MAX.cast_unsigned().into());
         format!(
-            "-c search_path={} -c statement_timeout={millis} -c idle_in_transaction_session_timeout={millis} \
-             -c default_transaction_isolation=read\\ committed",
+            "-c statement_timeout={millis} -c idle_in_transaction_session_timeout={millis} {given} \
+             -c search_path={} -c default_transaction_isolation=read\\ committed",
             self.schema
         )
     }

@@ -74,8 +74,7 @@ impl PostgresStore {
         options.check()?;
         let Connector { mut config, tls } =
             Connector::of(dsn, "lazaret", options.acquire_timeout, options.statement_timeout)?;
-        let session =
-            config.get_options().map_or_else(String::new, |given| format!("{given} ")) + &options.session();
+        let session = options.session(config.get_options().unwrap_or_default());
         config.options(session);
         let notifications = Notifications::new(config.clone(), tls.clone(), &options.schema);
         let shared = Shared {

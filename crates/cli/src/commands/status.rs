@@ -2,7 +2,7 @@
 
 use clap::Args;
 use jiff::Timestamp;
-use lazaret_api::{Breaker, Consumer, ConsumerState, Fuse, OperationState, Pause, PauseScope};
+use lazaret_api::{Breaker, Consumer, ConsumerState, Fuse, Instance, OperationState, Pause, PauseScope};
 
 use super::Run;
 use crate::context::Context;
@@ -39,6 +39,11 @@ impl Run for Status {
         if !status.operations.is_empty() {
             screen.line(&Line::new())?;
             screen.table(&Record::table(&status.operations, now))?;
+        }
+        // A process alone is not a fleet.
+        if status.instances.len() > 1 {
+            screen.line(&Line::new())?;
+            screen.table(&Record::table(&status.instances, now))?;
         }
         screen.next_command(&next(&status));
         Ok(Exit::Ok)
@@ -134,6 +139,30 @@ fn number(value: Option<u64>) -> Cell {
 fn problem_count(value: u64, tone: Tone) -> Cell {
     let cell = Cell::new(count(value));
     if value == 0 { cell.tone(Tone::Dim) } else { cell.tone(tone) }
+}
+
+impl Record for Instance {
+    const COLUMNS: &'static [Column] = &[
+        Column::new("INSTANCE").min_width(8),
+        Column::new("VERSION").drop_priority(2),
+        Column::new("CONSUMERS").drop_priority(1),
+        Column::new("PARTITIONS"),
+        Column::new("SEEN").right(),
+    ];
+    const CSV: &'static [&'static str] = &["instance", "version", "started-at", "last-seen"];
+
+    fn cells(&self, now: Timestamp) -> Vec<Cell> {
+        let partitions = self.partitions.iter().map(|of| format!("{}/{}", of.stream, of.partition));
+        let partitions: Vec<String> = partitions.collect();
+        let or_dash = |words: &[String]| Cell::or_dash((!words.is_empty()).then(|| words.join(" ")));
+        vec![
+            Cell::new(&self.instance).tone(Tone::Strong),
+            Cell::new(&self.version),
+            or_dash(&self.consumers),
+            or_dash(&partitions),
+            Cell::new(format!("{} ago", age(self.last_seen, now))),
+        ]
+    }
 }
 
 impl Record for Consumer {

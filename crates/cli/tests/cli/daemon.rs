@@ -462,3 +462,43 @@ fn a_store_is_backed_up_and_restored() {
     let letters = run(path, &["restore", "state:evicted"]).ends(2);
     assert!(letters.err.contains("--reason"), "{}", letters.err);
 }
+
+#[test]
+#[cfg(unix)]
+fn a_store_is_served_without_its_consumers() {
+    let folder = TempDir::new().unwrap();
+    configure(folder.path());
+    run(folder.path(), &["run", "--until-idle"]).ends(3);
+    let port = free_port();
+    let (listen, url) = (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}"));
+    let mut server = lazaret(&["serve", "--store", "sqlite:lazaret.db", "--listen", &listen]);
+    server.current_dir(folder.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut server = Daemon(Some(server.spawn().unwrap()));
+    wait_for(&url, server.child());
+    let status = finish(lazaret(&["status", "--url", &url, "-o", "json"]), "").ends(0);
+    let status: serde_json::Value = serde_json::from_str(&status.out).unwrap();
+    let orders = &status["consumers"][0];
+    assert_eq!((&orders["state"], &orders["dead"]), (&"elsewhere".into(), &1.into()));
+    assert_eq!(status["instances"][0]["consumers"], serde_json::json!([]));
+    // A letter can be released; nothing runs it here.
+    let dead = finish(lazaret(&["ls", "state:dead", "-o", "jsonl", "--url", &url]), "").ends(0);
+    let id = dead.lines().remove(0)["id"].as_str().unwrap().to_owned();
+    let released = ["release", "--ids", &id, "--reason", "mended", "--yes", "--url", &url];
+    finish(lazaret(&released), "").ends(0);
+    let stopped = Command::new("kill").args(["-TERM", &server.child().id().to_string()]).status().unwrap();
+    assert!(stopped.success());
+    ended(server.0.take().unwrap()).ends(0);
+}
+
+#[test]
+fn what_serve_and_backup_cannot_do_is_said_without_a_password() {
+    let folder = TempDir::new().unwrap();
+    run(folder.path(), &["serve"]).ends(2);
+    let secret = "postgres://lazaret:hunter2@127.0.0.1:1/shop";
+    let open = run(folder.path(), &["serve", "--store", "sqlite:x.db", "--listen", "0.0.0.0:7117"]).ends(1);
+    assert!(open.err.contains("LZ0140"), "{}", open.err);
+    let away = run(folder.path(), &["serve", "--store", secret]).ends(1);
+    assert!(!away.err.contains("hunter2"), "{}", away.err);
+    let refused = run(folder.path(), &["backup", "x.db", "--store", secret]).ends(2);
+    assert!(refused.err.contains("pg_dump") && !refused.err.contains("hunter2"), "{}", refused.err);
+}

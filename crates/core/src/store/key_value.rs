@@ -50,8 +50,8 @@ pub enum Written {
 
 /// Small values by name. Every call is atomic.
 ///
-/// A store implements two methods and gets [`Checkpoints`](super::Checkpoints), [`Locks`](super::Locks) and
-/// [`Dedupe`](super::Dedupe) from blanket implementations.
+/// A store implements two methods and gets [`Checkpoints`](super::Checkpoints), [`Locks`](super::Locks),
+/// [`Dedupe`](super::Dedupe) and [`Instances`](super::Instances) from blanket implementations.
 #[async_trait]
 pub trait KeyValue: Send + Sync + 'static {
     /// Reads the value with this name in a namespace (`space`).

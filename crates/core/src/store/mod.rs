@@ -25,6 +25,7 @@ mod error;
 #[doc(hidden)]
 pub mod forward;
 mod identity;
+mod instances;
 mod key_value;
 mod letters;
 mod locks;
@@ -45,6 +46,7 @@ pub use dedupe::{Dedupe, DedupeClaim, dedupe_claim, dedupe_key};
 pub use error::{Certainty, ErrorKind, Result, StoreError};
 pub use forward::Call;
 pub use identity::store_id;
+pub use instances::{Instance, Instances, SeenInstance};
 pub use key_value::{Expect, KeyValue, Reading, Versioned, Written};
 pub use letters::{
     Act, AttemptNote, Claim, Cleared, Counts, Grant, GrantFence, HandOff, HeadsPage, Lease, LeaseUse,

@@ -14,6 +14,7 @@ use super::kafka;
 use super::store::Stores;
 use super::{options, source};
 use crate::error::ConsumerError;
+use crate::fleet::Fleet;
 use crate::telemetry::Telemetry;
 
 /// The state that all consumers share.
@@ -21,6 +22,7 @@ pub(crate) struct Shared {
     pub(crate) stores: Stores,
     pub(crate) registry: Registry,
     pub(crate) telemetry: Telemetry,
+    pub(crate) fleet: Arc<Fleet>,
     pub(crate) until_idle: bool,
 }
 
@@ -39,7 +41,8 @@ pub(crate) async fn consumer(
         .store(shared.stores.letters.clone())
         .handler(handler)
         .options(options)
-        .observer(shared.registry.observer(&config.name));
+        .observer(shared.registry.observer(&config.name))
+        .observer(shared.fleet.observer(&config.name));
     Ok(shared.telemetry.observe(config, builder).build()?)
 }
 

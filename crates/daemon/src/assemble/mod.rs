@@ -3,7 +3,6 @@
 mod access;
 mod consumer;
 mod handler;
-mod instance;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod listener;

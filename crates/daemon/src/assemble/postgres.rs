@@ -9,8 +9,8 @@ use lazaret_store_postgres::{
 };
 
 use super::consumer::Shared;
-use super::instance::instance_name;
 use crate::error::Error;
+use crate::fleet::instance_name;
 
 /// How long opening the store may take in all, migrations included.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(300);

@@ -33,8 +33,7 @@ pub(crate) struct Stores {
     /// The outbox of closed letters, for the mirror; `None` if the store has none.
     #[cfg(feature = "kafka")]
     pub(crate) outbox: Option<Arc<dyn Outbox>>,
-    /// Values with compare-and-set, for the positions and leases of change streams.
-    #[cfg(feature = "mongodb")]
+    /// Values with compare-and-set: reports of instances, positions and leases of change streams.
     pub(crate) values: Arc<dyn lazaret_core::store::KeyValue>,
     /// Letters and checkpoints, for adoptions.
     #[cfg(any(feature = "mongodb", feature = "postgres"))]
@@ -85,7 +84,6 @@ impl Stores {
             checkpoints: store.clone(),
             #[cfg(feature = "kafka")]
             outbox: Some(store.clone()),
-            #[cfg(feature = "mongodb")]
             values: store.clone(),
             #[cfg(any(feature = "mongodb", feature = "postgres"))]
             adoption: store.clone(),
@@ -113,7 +111,6 @@ impl Stores {
             checkpoints: shared.clone(),
             #[cfg(feature = "kafka")]
             outbox: Some(shared.clone()),
-            #[cfg(feature = "mongodb")]
             values: shared.clone(),
             #[cfg(any(feature = "mongodb", feature = "postgres"))]
             adoption: shared.clone(),
@@ -159,7 +156,6 @@ impl Stores {
             checkpoints: shared.clone(),
             #[cfg(feature = "kafka")]
             outbox: None,
-            #[cfg(feature = "mongodb")]
             values: shared.clone(),
             #[cfg(any(feature = "mongodb", feature = "postgres"))]
             adoption: shared.clone(),

@@ -45,7 +45,15 @@ fn what_is_posted_to_an_inbox_is_handled_and_known_later() {
 
 #[test]
 fn what_this_build_cannot_do_is_refused_before_anything_starts() {
-    let mut cases = vec![("sqlite:lazaret.db", "postgres://localhost/x", "the store `postgres`")];
+    let mut cases = Vec::new();
+    if cfg!(not(feature = "postgres")) {
+        cases.push(("sqlite:lazaret.db", "postgres://localhost/x", "the store `postgres`"));
+    }
+    if cfg!(not(feature = "mongodb")) {
+        cases.push(("sqlite:lazaret.db", "mongodb://localhost/x", "the store `mongodb`"));
+    }
+    // No build has it yet.
+    cases.push(("sqlite:lazaret.db", "'memory:'", "the source `inbox` with a store in memory"));
     if cfg!(not(feature = "otlp")) {
         let traced = "telemetry: { otlp-endpoint: 'http://127.0.0.1:4318' }\nconsumers:\n";
         cases.push(("consumers:\n", traced, "traces by OTLP"));

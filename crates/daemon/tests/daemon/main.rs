@@ -11,6 +11,12 @@ mod kafka;
 mod logs;
 #[cfg(feature = "mongodb")]
 mod mongodb;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "postgres")]
+mod postgres_faults;
+#[cfg(feature = "postgres")]
+mod postgres_fleet;
 mod reload;
 mod signals;
 mod story;

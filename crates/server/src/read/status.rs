@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use axum::extract::State;
 use jiff::Timestamp;
 use lazaret_api::{
-    Breaker, Consumer, ConsumerState, Fuse, Operation, Pause, PauseScope, QueueStatus, Status,
-    StoreCapabilities,
+    Breaker, Consumer, ConsumerState, Fuse, Instance, InstanceList, Operation, Pause, PauseScope,
+    QueueStatus, Status, StoreCapabilities,
 };
 use lazaret_core::ConsumerName;
 use lazaret_core::policy::BreakerState;
-use lazaret_core::store::{Counts, QueueSummary};
+use lazaret_core::store::{Counts, Instances, QueueSummary};
 use lazaret_engine::{FuseState, Handle};
 
 use crate::api_error::{ApiError, Result};
@@ -40,7 +40,28 @@ pub(crate) async fn status(State(app): State<App>, caller: Caller) -> Result<axu
         in_progress.retain(|operation| operation.by.who == caller.identity.person);
     }
     let store = StoreCapabilities::from(&app.store.capabilities().await?);
-    Ok(axum::Json(Status { consumers, operations: in_progress.iter().map(Operation::from).collect(), store }))
+    let instances = visible_instances(&app, &caller).await?;
+    let operations = in_progress.iter().map(Operation::from).collect();
+    Ok(axum::Json(Status { consumers, operations, store, instances }))
+}
+
+/// The processes that share the store.
+pub(crate) async fn instances(State(app): State<App>, caller: Caller) -> Result<axum::Json<InstanceList>> {
+    Ok(axum::Json(InstanceList { instances: visible_instances(&app, &caller).await? }))
+}
+
+/// The instances, with the consumers that the caller may use.
+async fn visible_instances(app: &App, caller: &Caller) -> Result<Vec<Instance>> {
+    let Some(store) = &app.instances else { return Ok(Vec::new()) };
+    let mut instances: Vec<Instance> = store.instances().await?.iter().map(Instance::from).collect();
+    if !caller.identity.consumers.is_empty() {
+        for instance in &mut instances {
+            instance.consumers.retain(|consumer| caller.may_use(consumer));
+            instance.partitions.retain(|partition| caller.may_use(&partition.consumer));
+        }
+        instances.retain(|instance| !instance.consumers.is_empty());
+    }
+    Ok(instances)
 }
 
 pub(crate) async fn show(

@@ -2,11 +2,13 @@
 
 use std::future::IntoFuture;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http_body_util::BodyExt;
 use jiff::Timestamp;
 use lazaret_api::Scope;
-use lazaret_core::Clock;
+use lazaret_core::store::{Instance, Instances};
+use lazaret_core::{Clock, Partition};
 use lazaret_memory::MemoryStore;
 use lazaret_server::{Error, Options, Server, Token, Tokens};
 use lazaret_testkit::ManualClock;
@@ -313,7 +315,25 @@ async fn a_token_for_one_consumer_sees_and_changes_nothing_of_another() {
         assert_eq!(answer.status, status, "{path}: {}", answer.text);
         assert!(!answer.text.contains(ORDERS) || status == 403, "{path}: {}", answer.text);
     }
-    for (path, field) in [("/v1/letters", "letters"), ("/v1/groups", "groups"), ("/v1/status", "consumers")] {
+    let instance = Instance {
+        name: "host-7".to_owned(),
+        version: "1.2.3".to_owned(),
+        started_at: Timestamp::UNIX_EPOCH,
+        consumers: [(ORDERS.into(), vec![Partition::new("topic", 3)])].into(),
+    };
+    bench.store.report(&instance, Duration::from_secs(3600)).await.unwrap();
+    let listed = bench.send(get("admin", "/v1/instances")).await.expect(200).json["instances"][0].clone();
+    let partition = json!({"consumer": ORDERS, "stream": "topic", "partition": 3});
+    assert_eq!((&listed["instance"], &listed["version"]), (&json!("host-7"), &json!("1.2.3")));
+    assert_eq!((&listed["consumers"], &listed["partitions"]), (&json!([ORDERS]), &json!([partition])));
+    assert!(listed["last-seen"].is_string(), "{listed}");
+    for (path, field) in [
+        ("/v1/letters", "letters"),
+        ("/v1/groups", "groups"),
+        ("/v1/status", "consumers"),
+        ("/v1/status", "instances"),
+        ("/v1/instances", "instances"),
+    ] {
         assert_eq!(bench.send(get("other", path)).await.expect(200).json[field], json!([]), "{path}");
         assert_ne!(bench.send(get("own", path)).await.expect(200).json[field], json!([]), "{path}");
     }

@@ -49,7 +49,7 @@ const NUMBERS: &str = "SELECT next, fence FROM inboxes WHERE log = $1";
 const PAGE: &str = "SELECT position, message, event_type, content_type, correlation, undecodable, at, key, headers, payload
     FROM (SELECT *, sum(size) OVER (ORDER BY position) - size AS before FROM (
         SELECT * FROM inbox_messages WHERE log = $1 AND position >= $2 ORDER BY position LIMIT $3) AS next) AS page
-    WHERE before < $4 ORDER BY position";
+    WHERE before < $4::bigint ORDER BY position";
 const CONSUME: &str =
     "WITH gone AS (DELETE FROM inbox_messages WHERE log = $1 AND position < $2 RETURNING size)
     SELECT count(*), coalesce(sum(size), 0)::bigint FROM gone";

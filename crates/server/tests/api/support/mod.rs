@@ -157,6 +157,7 @@ impl Bench {
         let builder = Server::builder(Arc::new(store.clone()) as Arc<dyn Store>)
             .registry(registry.clone())
             .inbox(ORDERS, inbox.clone())
+            .instances(Arc::new(store.clone()))
             .tokens(tokens)
             .options(setup.options)
             .metrics(Arc::new(|| "lazaret_handled_total 1\n".to_owned()));

@@ -1,0 +1,196 @@
+//! A daemon whose PostgreSQL is killed, cut off or blocked in the middle goes on, and loses nothing. Starts a cluster of its own.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::postgres::{Database, folder, stop};
+use crate::support::{Folder, ask, attempts, event, get, wait_for};
+
+/// Where the distribution puts the programs of each version.
+const VERSIONS: &str = "/usr/lib/postgresql";
+
+/// A cluster of the test's own, which it may kill.
+struct Cluster {
+    programs: PathBuf,
+    /// Outside of the folder of the test, which other users may not enter.
+    data: PathBuf,
+    port: u16,
+}
+
+impl Cluster {
+    /// Without the programs the test says that it did not run, and fails where everything must run.
+    fn start() -> Option<Self> {
+        let found = std::fs::read_dir(VERSIONS).ok().into_iter().flatten().filter_map(Result::ok);
+        let mut programs: Vec<PathBuf> = found.map(|version| version.path().join("bin")).collect();
+        programs.retain(|folder| folder.join("initdb").is_file() && folder.join("pg_ctl").is_file());
+        programs.sort();
+        let Some(programs) = programs.pop() else {
+            let must = std::env::var("CI").is_ok_and(|value| value == "true");
+            assert!(!must, "initdb and pg_ctl not found below {VERSIONS}");
+            println!("not run: initdb and pg_ctl not found below {VERSIONS}");
+            return None;
+        };
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let data = std::env::temp_dir().join(format!("lazaret-daemon-pg-{}-{port}", std::process::id()));
+        std::fs::create_dir(&data).unwrap();
+        std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o700)).unwrap();
+        if is_root() {
+            assert!(Command::new("chown").arg("postgres").arg(&data).status().unwrap().success());
+        }
+        let cluster = Self { programs, data, port };
+        cluster.run("initdb", &["--auth=trust", "--username=lazaret", "--no-sync", "--encoding=UTF8"]);
+        cluster.begin();
+        Some(cluster)
+    }
+
+    /// Runs a program of PostgreSQL, which refuses to run as root.
+    #[track_caller]
+    fn run(&self, program: &str, arguments: &[&str]) {
+        let program = self.programs.join(program);
+        let mut command = match is_root() {
+            true => {
+                let mut command = Command::new("runuser");
+                command.args(["-u", "postgres", "--"]).arg(program);
+                command
+            }
+            false => Command::new(program),
+        };
+        let ended = command.arg("-D").arg(&self.data).args(arguments).current_dir("/").output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{arguments:?}: {said}");
+    }
+
+    fn begin(&self) {
+        let log = self.data.join("server.log");
+        let options = format!(
+            "-p {} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=on -c max_connections=50",
+            self.port
+        );
+        self.run("pg_ctl", &["start", "-w", "-l", &log.display().to_string(), "-o", &options]);
+    }
+
+    /// Kills the server as a crash does: no checkpoint, no goodbye.
+    fn crash(&self) {
+        self.run("pg_ctl", &["stop", "-m", "immediate"]);
+    }
+
+    fn dsn(&self) -> String {
+        format!("postgres://lazaret@127.0.0.1:{}/postgres?sslmode=disable", self.port)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if Path::new(&self.data).join("postmaster.pid").exists() {
+            self.crash();
+        }
+        let _ = std::fs::remove_dir_all(&self.data);
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+const MESSAGES: usize = 600;
+const KEYS: usize = 40;
+
+fn key(n: usize) -> String {
+    format!("k{}", n.wrapping_mul(2_654_435_761) % KEYS)
+}
+
+fn kind(n: usize) -> &'static str {
+    match n % 20 {
+        7 => "poison",
+        part if part % 10 < 3 => "flaky",
+        _ => "fine",
+    }
+}
+
+/// Posts with patience: a post that failed may have been taken, and its id makes it safe to post it again.
+fn post_until_taken(address: &str, lines: &str) {
+    let json = "content-type: application/jsonl\r\n";
+    wait_for("the post", || {
+        let (status, _) = ask(address, "POST", "/v1/inbox/shop/batch", json, lines);
+        // 202: all taken now; 200: all known; 207 and others: ask again.
+        [200, 202].contains(&status).then_some(())
+    });
+}
+
+fn handled(folder: &Folder) -> usize {
+    let mut done: Vec<usize> =
+        attempts(folder).iter().filter(|done| done.verdict == "handled").map(|done| done.n).collect();
+    done.sort_unstable();
+    done.dedup();
+    done.len()
+}
+
+#[test]
+fn a_daemon_whose_server_crashes_again_and_again_loses_nothing() {
+    // I1, I2, I9
+    let Some(cluster) = Cluster::start() else { return };
+    // Statements that wait for a lock longer than this are cancelled.
+    let database = Database::at(format!("{}&options=-c%20statement_timeout%3D2000", cluster.dsn()));
+    let keys = "retry: { initial-delay: 5ms, max-delay: 50ms, hold: 10ms, max-attempts: 8 }
+    breaker: off
+    fuse: off
+    dead-letter: { max-sequences: unlimited, max-sequence-size: unlimited }
+    advanced: { lease: 2s, refresh: 100ms, commit-interval: 20ms }";
+    let folder = folder(&database.store(), "{ inbox: {} }", keys);
+    let mut daemon = folder.start(&["run"]);
+    let address = daemon.address();
+    let batch = MESSAGES / 6;
+    for round in 0..6 {
+        let numbers = round * batch..(round + 1) * batch;
+        let lines: String = numbers.map(|n| event(n, &key(n), kind(n))).collect();
+        post_until_taken(&address, &lines);
+        // Some of it is done, and some is not.
+        let before = handled(&folder);
+        wait_for("some messages", || (handled(&folder) > before || round > 3).then_some(()));
+        match round {
+            0 | 3 => {
+                cluster.crash();
+                cluster.begin();
+            }
+            1 | 4 => {
+                let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lazaret'";
+                assert!(!database.query(cut).is_empty());
+            }
+            _ => {
+                // Everything that writes letters waits, until its statement is cancelled.
+                database.query("BEGIN; LOCK TABLE letters, inboxes IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(3.5); COMMIT");
+            }
+        }
+        assert!(daemon.runs(), "{}", folder.read("stderr.log"));
+    }
+    // Each key ends at its first poison message; those behind it wait.
+    let mut blocked: BTreeMap<String, usize> = BTreeMap::new();
+    let (mut fine, mut letters) = (0, Vec::new());
+    for n in 0..MESSAGES {
+        if blocked.contains_key(&key(n)) {
+            letters.push(format!("e-{n} waiting"));
+        } else if kind(n) == "poison" {
+            blocked.insert(key(n), n);
+            letters.push(format!("e-{n} dead"));
+        } else {
+            fine += 1;
+        }
+    }
+    let open =
+        "SELECT message || ' ' || CASE state WHEN 1 THEN 'dead' WHEN 4 THEN 'waiting' ELSE state::text END
+        FROM letters WHERE sid IS NOT NULL ORDER BY position";
+    wait_for("all letters", || (database.query(open) == letters).then_some(()));
+    wait_for("all others", || (handled(&folder) == fine).then_some(()));
+    wait_for("the last commit", || {
+        let left = database.query("SELECT messages || ' ' || consumed FROM inboxes");
+        (left == [format!("0 {MESSAGES}")]).then_some(())
+    });
+    for done in attempts(&folder) {
+        let behind = blocked.get(&done.key).is_some_and(|poison| done.n > *poison);
+        assert!(!behind, "{done:?} was tried behind a poison message");
+    }
+    assert_eq!(get(&address, "/readyz").0, 200);
+    stop(daemon, &folder);
+}

@@ -1,0 +1,61 @@
+//! Changes of one process are told to the others, and a lost connection loses no more than notifications.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+mod support;
+
+use std::time::Duration;
+
+use lazaret_core::store::{Actor, Changes, LetterStore, PauseScope, Topic};
+use lazaret_store_postgres::PostgresStore;
+use support::{TestSchema, server};
+
+async fn told(changes: &mut Changes) {
+    tokio::time::timeout(Duration::from_secs(60), changes.changed()).await.expect("a notification comes");
+}
+
+async fn pause(store: &PostgresStore, consumer: &str) {
+    let by = Actor::new("ada", "test", "why");
+    store.pause(&consumer.into(), PauseScope::Consumer, &by).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_process_changes_is_told_to_the_others() {
+    let Some(dsn) = server() else { return };
+    let test = TestSchema::new(dsn);
+    let (one, other) = (test.open(None).await, test.open(None).await);
+    let mut orders = other.changes(vec![Topic::Pauses("orders".into())]);
+    let mut mails = other.changes(vec![Topic::Pauses("mails".into())]);
+    // The first wake comes from the connection: something may have been missed before.
+    told(&mut orders).await;
+    told(&mut mails).await;
+    pause(&one, "orders").await;
+    told(&mut orders).await;
+    pause(&one, "mails").await;
+    told(&mut mails).await;
+    // Nothing of the other topic came in between.
+    let again = tokio::time::timeout(Duration::ZERO, orders.changed()).await;
+    assert!(again.is_err(), "only the subscribed topic");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_cut_is_made_again_and_everything_is_looked_at() {
+    let Some(dsn) = server() else { return };
+    let test = TestSchema::new(dsn);
+    let name = format!("{}_listener", test.name);
+    let between = if test.dsn.contains('?') { '&' } else { '?' };
+    let named = format!("{}{between}application_name={name}", test.dsn);
+    let one = test.open(None).await;
+    let other = PostgresStore::connect(&named, test.options(None)).await.unwrap();
+    let mut changes = other.changes(vec![Topic::Pauses("orders".into())]);
+    told(&mut changes).await;
+    let client = test.client().await;
+    for _ in 0..2 {
+        let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1";
+        client.query(cut, &[&name]).await.unwrap();
+        // Connected again, by another process of the server.
+        told(&mut changes).await;
+        pause(&one, "orders").await;
+        told(&mut changes).await;
+    }
+}
