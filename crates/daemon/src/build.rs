@@ -22,6 +22,7 @@ pub fn capabilities() -> Capabilities {
         .chain(sqlite.into_iter().filter(|_| cfg!(feature = "sqlite")))
         .chain(kafka.into_iter().filter(|_| cfg!(feature = "kafka")))
         .chain(mongodb.into_iter().filter(|_| cfg!(feature = "mongodb")))
+        .chain([Capability::SourcePostgresOutbox].into_iter().filter(|_| cfg!(feature = "postgres")))
         .chain(in_mongodb());
     let parts = Capabilities::of(parts);
     #[cfg(feature = "mongodb")]

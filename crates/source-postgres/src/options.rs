@@ -118,7 +118,8 @@ impl OutboxOptions {
             return refused("the table of the outbox has no name".to_owned());
         }
         let columns = &self.columns;
-        let names = [&columns.id, &columns.event_type, &columns.payload, &columns.headers, &columns.created_at];
+        let names =
+            [&columns.id, &columns.event_type, &columns.payload, &columns.headers, &columns.created_at];
         for name in names.into_iter().chain(&columns.key).chain([&self.channel]) {
             if name.is_empty() || name.len() > NAME_BYTES || name.contains('\0') {
                 return refused(format!("{name:?} is no name of 1 to {NAME_BYTES} bytes"));

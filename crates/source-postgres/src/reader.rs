@@ -108,8 +108,11 @@ impl Reader {
         let (log_end, log_flushed) = self.session.log_ends().await?;
         let names: BTreeSet<String> = writers.keys().cloned().collect();
         self.horizon.observe(Observation { last, writers: names, log_end, log_flushed });
-        let waits_for: Vec<i32> =
-            self.horizon.waits_for().map(|writer| writers.get(writer).copied().flatten().unwrap_or(0)).collect();
+        let waits_for: Vec<i32> = self
+            .horizon
+            .waits_for()
+            .map(|writer| writers.get(writer).copied().flatten().unwrap_or(0))
+            .collect();
         self.warn(&waits_for);
         self.context.status.send_if_modified(|status| {
             let is_new = status.waits_for != waits_for;
@@ -162,7 +165,8 @@ impl Reader {
         let options = &self.context.options;
         let messages: Vec<Message> =
             rows.iter().map(|row| row::message(row, self.session.table.is_json, &options.stream)).collect();
-        let bytes: usize = messages.iter().map(|message| message.payload_len() + message.headers.byte_size()).sum();
+        let bytes: usize =
+            messages.iter().map(|message| message.payload_len() + message.headers.byte_size()).sum();
         let fitting = BATCH_BYTES.saturating_mul(messages.len()) / bytes.max(1);
         self.rows = i64::try_from(fitting).unwrap_or(i64::MAX).clamp(1, options.batch_rows.into());
         self.context.status.send_modify(|status| status.rows += messages.len() as u64);

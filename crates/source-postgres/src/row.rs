@@ -38,7 +38,8 @@ pub(crate) fn message(row: &Row, is_json: bool, stream: &StreamName) -> Message 
         undecodable = Some(format!("headers: {error}").into());
         Headers::new()
     });
-    let text = |name: &str| headers.find(name).and_then(|value| std::str::from_utf8(value).ok()).map(Arc::from);
+    let text =
+        |name: &str| headers.find(name).and_then(|value| std::str::from_utf8(value).ok()).map(Arc::from);
     let payload: Option<Vec<u8>> = row.get(3);
     let json = (is_json && payload.is_some()).then(|| Arc::from("application/json"));
     let new = NewMessage {
@@ -83,7 +84,8 @@ impl<'de> Deserialize<'de> for Pairs {
                     match value.get() {
                         "null" => headers.push_null(name),
                         text if text.starts_with('"') => {
-                            let value: String = serde_json::from_str(text).map_err(serde::de::Error::custom)?;
+                            let value: String =
+                                serde_json::from_str(text).map_err(serde::de::Error::custom)?;
                             headers.push(name, value);
                         }
                         text => headers.push(name, text.to_owned()),
@@ -103,8 +105,10 @@ mod tests {
 
     #[test]
     fn headers_keep_their_order_and_their_values() {
-        let headers = read_headers(r#"{"b": "ü\n", "a": 1.10, "c": {"d": [1]}, "b": "2", "n": null}"#).unwrap();
-        let read: Vec<_> = headers.iter_nullable().map(|(name, value)| (name, value.map(|v| &v[..]))).collect();
+        let headers =
+            read_headers(r#"{"b": "ü\n", "a": 1.10, "c": {"d": [1]}, "b": "2", "n": null}"#).unwrap();
+        let read: Vec<_> =
+            headers.iter_nullable().map(|(name, value)| (name, value.map(|v| &v[..]))).collect();
         let expected: [(&str, Option<&[u8]>); 5] = [
             ("b", Some("ü\n".as_bytes())),
             ("a", Some(b"1.10")),

@@ -111,7 +111,9 @@ impl Session {
     /// The last id that was drawn.
     pub(crate) async fn last_id(&self) -> Result<i64, OutboxError> {
         let rows = self.ask("read the sequence of the outbox", &self.last_id, &[]).await?;
-        rows.first().map(|row| row.get(0)).ok_or_else(|| OutboxError::passing("the sequence of the ids has no row"))
+        rows.first()
+            .map(|row| row.get(0))
+            .ok_or_else(|| OutboxError::passing("the sequence of the ids has no row"))
     }
 
     /// The transactions that have drawn an id, by virtual transaction id, with their sessions. A prepared one has none.

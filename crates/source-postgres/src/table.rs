@@ -61,6 +61,11 @@ impl Table {
                 "the role may not delete from {name}; GRANT SELECT, DELETE ON {name} TO the role, or set `ack: position`"
             )));
         }
+        if found.get(6) {
+            return Err(OutboxError::refused(format!(
+                "row-level security hides rows of {name} from the role; ALTER ROLE the role BYPASSRLS, or read as the owner"
+            )));
+        }
         let columns = columns(client, oid).await?;
         let at = |option: &str, column: &str| required(&columns, &name, option, column);
         let id = at("id", &options.columns.id)?;
@@ -116,7 +121,10 @@ impl Table {
 
     /// The last id that was drawn.
     pub(crate) fn last_id_sql(&self) -> String {
-        format!("SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM {}", self.sequence_name)
+        format!(
+            "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM {}",
+            self.sequence_name
+        )
     }
 
     /// Rows with ids in a range, in order: `$1` excluded, `$2` included, at most `$3`.
@@ -146,7 +154,9 @@ async fn check_server(client: &Client) -> Result<(), OutboxError> {
     let version: i32 = server.get(0);
     if version < MIN_VERSION {
         let (major, needed) = (version / 10_000, MIN_VERSION / 10_000);
-        return Err(OutboxError::refused(format!("the server is PostgreSQL {major}; an outbox needs {needed}")));
+        return Err(OutboxError::refused(format!(
+            "the server is PostgreSQL {major}; an outbox needs {needed}"
+        )));
     }
     if server.get(1) {
         // It may be promoted, and another host of the DSN may be the primary.
@@ -161,7 +171,7 @@ async fn check_server(client: &Client) -> Result<(), OutboxError> {
 /// The table with this name in SQL.
 pub(crate) async fn relation(client: &Client, table: &str) -> Result<Option<Row>, OutboxError> {
     let sql = "SELECT c.oid, quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.relkind::text, c.relpersistence::text, \
-                      has_table_privilege(c.oid, 'DELETE'), quote_ident(n.nspname) \
+                      has_table_privilege(c.oid, 'DELETE'), quote_ident(n.nspname), row_security_active(c.oid) \
                FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)";
     client.query_opt(sql, &[&table]).await.map_err(failed)
 }
@@ -260,10 +270,14 @@ async fn sequence(
     let (increment, cache, is_cycle, min): (i64, i64, bool, i64) =
         (found.get(2), found.get(3), found.get(4), found.get(5));
     let why = if cache != 1 {
-        format!("has CACHE {cache}: each connection draws ids in blocks, so a later transaction may get an earlier id; ALTER SEQUENCE \
-                 {sequence} CACHE 1, and reconnect all writers")
+        format!(
+            "has CACHE {cache}: each connection draws ids in blocks, so a later transaction may get an earlier id; ALTER SEQUENCE \
+                 {sequence} CACHE 1, and reconnect all writers"
+        )
     } else if increment != 1 {
-        format!("has INCREMENT {increment}: ids that are drawn in blocks are not used in their order; set it to 1")
+        format!(
+            "has INCREMENT {increment}: ids that are drawn in blocks are not used in their order; set it to 1"
+        )
     } else if is_cycle {
         "has CYCLE: ids would begin again".to_owned()
     } else if min < 0 {

@@ -96,7 +96,8 @@ impl Worker {
         if std::mem::take(&mut self.assigned) {
             self.context.tell(Control::Lost);
         }
-        self.context.tell(Control::Error(SourceError::temporary(format!("the outbox is not readable: {text}"))));
+        self.context
+            .tell(Control::Error(SourceError::temporary(format!("the outbox is not readable: {text}"))));
         self.context.set_state(OutboxState::Restarting { error: text });
         self.wait().await;
     }
@@ -127,8 +128,9 @@ impl Worker {
         let (fence, progress) = self.context.writer.claim().await?;
         let after = match progress.id {
             None => START,
-            Some(id) => i64::try_from(id)
-                .map_err(|_| OutboxError::refused(format!("the position {id} is larger than an id can be")))?,
+            Some(id) => i64::try_from(id).map_err(|_| {
+                OutboxError::refused(format!("the position {id} is larger than an id can be"))
+            })?,
         };
         self.check_leftovers(&session, after).await?;
         self.generation += 1;

@@ -137,7 +137,11 @@ async fn a_consumer_that_is_killed_loses_no_event_and_makes_no_second_letter() {
                 break;
             }
             let lost: Vec<_> = expected.difference(&handled).take(9).collect();
-            assert!(started.elapsed() < LONG, "lost: {lost:?}; {} of {failing} letters; {rows} rows", letters.len());
+            assert!(
+                started.elapsed() < LONG,
+                "lost: {lost:?}; {} of {failing} letters; {rows} rows",
+                letters.len()
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         drop(process);

@@ -33,11 +33,8 @@ async fn a_second_source_waits_until_the_first_one_leaves() {
     let shop = Shop::with_outbox(dsn).await;
     let store = Arc::new(MemoryStore::default());
     // By deletion, a table has one reader, whatever the name of its stream.
-    let options = |stream: &str| OutboxOptions {
-        ack: Ack::Delete,
-        stream: stream.into(),
-        ..shop.options("outbox")
-    };
+    let options =
+        |stream: &str| OutboxOptions { ack: Ack::Delete, stream: stream.into(), ..shop.options("outbox") };
     let mut first = Taker::open(options("orders"), store.clone());
     first.until("it reads", |t| t.assignments == 1).await;
     let mut second = Taker::open(options("mails"), store.clone());
@@ -156,7 +153,10 @@ async fn a_server_that_crashes_and_comes_back_costs_nothing() {
         // All but the last three are acknowledged.
         taker.commit(expected - 4).await.unwrap();
         cluster.crash();
-        assert!(taker.commit(expected - 1).await.is_err_and(|error| error.is_temporary()), "the server is away");
+        assert!(
+            taker.commit(expected - 1).await.is_err_and(|error| error.is_temporary()),
+            "the server is away"
+        );
         cluster.run();
         taker.until("they come again", |t| t.assignments == round + 2 && t.messages.len() == 3).await;
     }

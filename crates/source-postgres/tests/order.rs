@@ -181,7 +181,8 @@ async fn a_prepared_transaction_is_waited_for() {
 #[tokio::test]
 async fn a_row_whose_commit_a_crash_can_undo_is_not_delivered() {
     // I1: its id would be drawn again, for a row that would be skipped.
-    let settings = ["wal_writer_delay=10s", "wal_writer_flush_after=1GB", "autovacuum=off", "bgwriter_lru_maxpages=0"];
+    let settings =
+        ["wal_writer_delay=10s", "wal_writer_flush_after=1GB", "autovacuum=off", "bgwriter_lru_maxpages=0"];
     let Some(mut cluster) = Cluster::start(&settings) else { return };
     let shop = Shop::with_outbox(cluster.dsn()).await;
     let store = Arc::new(MemoryStore::default());
@@ -198,7 +199,8 @@ async fn a_row_whose_commit_a_crash_can_undo_is_not_delivered() {
     cluster.run();
     let after = connect(&cluster.dsn()).await;
     end(&after, &format!("SET search_path = {}", shop.schema)).await;
-    let left: i64 = after.query_one("SELECT count(*) FROM outbox WHERE payload = 'lost'", &[]).await.unwrap().get(0);
+    let left: i64 =
+        after.query_one("SELECT count(*) FROM outbox WHERE payload = 'lost'", &[]).await.unwrap().get(0);
     assert!(is_lost, "a row was delivered before it was durable");
     assert_eq!(left, 0, "the crash undid the commit; otherwise this test shows nothing");
     let id = insert(&after, "again").await;
@@ -238,7 +240,8 @@ async fn write(client: Client, mut random: Random, transactions: u32) {
         let first = random.below(KEYS);
         for key in first..=(first + random.below(2)).min(KEYS - 1) {
             for _ in 0..=random.below(2) {
-                let sql = "UPDATE versions SET version = version + 1 WHERE key = $1::bigint RETURNING version";
+                let sql =
+                    "UPDATE versions SET version = version + 1 WHERE key = $1::bigint RETURNING version";
                 let version: i64 = client.query_one(sql, &[&key.cast_signed()]).await.unwrap().get(0);
                 let parameters = (key.to_string(), version.to_string());
                 let sql = "INSERT INTO outbox (key, payload) VALUES ($1, $2)";
@@ -278,12 +281,17 @@ async fn interleave(dsn: String, seed: u64, ack: Ack) -> (BTreeMap<u64, Vec<u64>
         }
     }
     let versions = shop.client.query("SELECT key, version FROM versions", &[]).await.unwrap();
-    let versions: BTreeMap<u64, u64> =
-        versions.iter().map(|row| (row.get::<_, i64>(0).unsigned_abs(), row.get::<_, i64>(1).unsigned_abs())).collect();
+    let versions: BTreeMap<u64, u64> = versions
+        .iter()
+        .map(|row| (row.get::<_, i64>(0).unsigned_abs(), row.get::<_, i64>(1).unsigned_abs()))
+        .collect();
     let all: u64 = versions.values().sum();
     taker.until("all have come", |t| t.messages.len() as u64 >= all).await;
     taker.until_quiet().await;
-    assert!(taker.messages.is_sorted_by(|a, b| a.position.offset < b.position.offset), "seed {seed}: in order, once");
+    assert!(
+        taker.messages.is_sorted_by(|a, b| a.position.offset < b.position.offset),
+        "seed {seed}: in order, once"
+    );
     let mut got: BTreeMap<u64, Vec<u64>> = versions.keys().map(|key| (*key, Vec::new())).collect();
     let number = |bytes: &[u8]| std::str::from_utf8(bytes).unwrap().parse::<u64>().unwrap();
     for message in &taker.messages {

@@ -55,7 +55,14 @@ impl Outboxes {
         let channel = format!("{}_{partition}", self.shop.schema);
         // Longer than a case waits for a message that must come.
         let poll = if self.announced { Duration::from_secs(600) } else { options.poll };
-        OutboxOptions { ack: self.ack, batch_rows: 3, channel, poll, session_timeout: (3 * poll).max(options.session_timeout), ..options }
+        OutboxOptions {
+            ack: self.ack,
+            batch_rows: 3,
+            channel,
+            poll,
+            session_timeout: (3 * poll).max(options.session_timeout),
+            ..options
+        }
     }
 
     fn sources(&self) -> Vec<(Box<dyn Source>, Partition)> {

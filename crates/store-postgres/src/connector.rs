@@ -15,10 +15,10 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 /// The time beyond the statement timeout after which a connection that acknowledges nothing is given up.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Opens connections to one server, for the store and for other parts of Lazaret that use PostgreSQL.
+/// Opens connections to one server, for parts of Lazaret that use PostgreSQL beside the store.
 pub struct Connector {
-    pub(crate) config: Config,
-    pub(crate) tls: MakeRustlsConnect,
+    config: Config,
+    tls: MakeRustlsConnect,
 }
 
 impl Connector {
@@ -56,10 +56,7 @@ impl Connector {
     ///
     /// # Errors
     /// The [error of the driver](driver_error).
-    pub async fn connect(
-        &self,
-        mut notified: impl FnMut(Notification) + Send + 'static,
-    ) -> Result<Client> {
+    pub async fn connect(&self, mut notified: impl FnMut(Notification) + Send + 'static) -> Result<Client> {
         let connected = self.config.connect(self.tls.clone()).await;
         let (client, mut connection) = connected.map_err(|error| driver_error(error, "connect"))?;
         tokio::spawn(async move {

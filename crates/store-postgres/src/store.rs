@@ -3,20 +3,26 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
 use lazaret_core::store::rules::ClockWatch;
 use lazaret_core::store::{Capabilities, ErrorKind, Result, StoreError};
 use lazaret_core::{Clock, QueueName, Timestamp};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::Row;
+use tokio_postgres::{Config, Row};
 
-use crate::connector::Connector;
 use crate::error::{Fault, Work, of_commit, of_pool, spoils_connection};
 use crate::migrations;
 use crate::options::PostgresStoreOptions;
+use crate::tls;
 use crate::transaction::CLOCK;
 use crate::values::{text, time};
+
+/// A connection without traffic is checked after this time, so that a server that has vanished is noticed.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+/// The time beyond the statement timeout after which a connection that acknowledges nothing is given up.
+const NETWORK_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A queue and its number.
 #[derive(Clone, Debug)]
@@ -183,12 +189,25 @@ impl PostgresStore {
 
 fn pool(dsn: &str, options: &PostgresStoreOptions) -> Result<Pool> {
     let invalid = |context: String| StoreError::not_done(ErrorKind::Invalid, "open", context);
-    let Connector { mut config, tls } =
-        Connector::new(dsn, "lazaret", options.acquire_timeout, options.statement_timeout)?;
+    let (dsn, roots) = tls::split(dsn);
+    // The message of the driver does not repeat the DSN, which may hold a password.
+    let mut config: Config =
+        dsn.parse().map_err(|error| invalid(format!("the DSN cannot be read: {error}")))?;
     let session =
         config.get_options().map_or_else(String::new, |given| format!("{given} ")) + &options.session();
     config.options(session);
+    config.keepalives_idle(KEEPALIVE);
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(options.acquire_timeout);
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(options.statement_timeout.saturating_add(NETWORK_TIMEOUT));
+    }
+    if config.get_application_name().is_none() {
+        config.application_name("lazaret");
+    }
     let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+    let tls = tls::connector(roots.as_ref(), config.get_ssl_mode())?;
     let manager = Manager::from_config(config, tls, recycling);
     let timeout = Some(options.acquire_timeout);
     Pool::builder(manager)

@@ -33,7 +33,7 @@ pub(crate) struct Stores {
     #[cfg(feature = "kafka")]
     pub(crate) outbox: Option<Arc<dyn Outbox>>,
     /// Values with compare-and-set, for the positions and leases of change streams.
-    #[cfg(feature = "mongodb")]
+    #[cfg(any(feature = "mongodb", feature = "postgres"))]
     pub(crate) values: Arc<dyn lazaret_core::store::KeyValue>,
     /// Letters and checkpoints, for adoptions.
     #[cfg(feature = "mongodb")]
@@ -77,7 +77,7 @@ impl Stores {
             checkpoints: store.clone(),
             #[cfg(feature = "kafka")]
             outbox: Some(store.clone()),
-            #[cfg(feature = "mongodb")]
+            #[cfg(any(feature = "mongodb", feature = "postgres"))]
             values: store.clone(),
             #[cfg(feature = "mongodb")]
             adoption: store.clone(),
@@ -103,7 +103,7 @@ impl Stores {
             checkpoints: shared.clone(),
             #[cfg(feature = "kafka")]
             outbox: Some(shared.clone()),
-            #[cfg(feature = "mongodb")]
+            #[cfg(any(feature = "mongodb", feature = "postgres"))]
             values: shared.clone(),
             #[cfg(feature = "mongodb")]
             adoption: shared.clone(),

@@ -120,7 +120,9 @@ fn programs() -> Option<PathBuf> {
         .collect();
     versions.sort_by_key(|(version, _)| std::cmp::Reverse(*version));
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let has_all = |folder: &PathBuf| ["initdb", "pg_ctl", "postgres"].iter().all(|program| folder.join(program).is_file());
+    let has_all = |folder: &PathBuf| {
+        ["initdb", "pg_ctl", "postgres"].iter().all(|program| folder.join(program).is_file())
+    };
     std::env::split_paths(&path).chain(versions.into_iter().map(|(_, folder)| folder)).find(has_all)
 }
 
