@@ -52,6 +52,11 @@ impl Connector {
         Ok(Self { config, tls })
     }
 
+    /// The settings and the TLS of the connections, for a pool.
+    pub(crate) fn into_parts(self) -> (Config, MakeRustlsConnect) {
+        (self.config, self.tls)
+    }
+
     /// Opens a connection, and calls `notified` for each notification that it receives. A task drives it until the client is dropped.
     ///
     /// # Errors
