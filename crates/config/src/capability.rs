@@ -30,6 +30,8 @@ pub enum Capability {
     SourceKafka,
     /// The source that reads MongoDB change streams.
     SourceMongodb,
+    /// The source that reads an outbox in PostgreSQL.
+    SourcePostgresOutbox,
     /// The inbox of a store in memory.
     InboxInMemory,
     /// The inbox of a store in MongoDB.
@@ -52,7 +54,7 @@ pub enum Capability {
 
 impl Capability {
     /// Every capability.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::StoreSqlite,
         Self::StorePostgres,
         Self::StoreMongodb,
@@ -60,6 +62,7 @@ impl Capability {
         Self::SourceFile,
         Self::SourceKafka,
         Self::SourceMongodb,
+        Self::SourcePostgresOutbox,
         Self::InboxInMemory,
         Self::InboxInMongodb,
         Self::DeadLetterTopicWithMongodb,
@@ -81,6 +84,7 @@ impl Capability {
             Self::SourceFile => "the source `file`",
             Self::SourceKafka => "the source `kafka`",
             Self::SourceMongodb => "the source `mongodb`",
+            Self::SourcePostgresOutbox => "the source `postgres-outbox`",
             Self::InboxInMemory => "the source `inbox` with a store in memory",
             Self::InboxInMongodb => "the source `inbox` with the store `mongodb`",
             Self::DeadLetterTopicWithMongodb => "copies of dead letters in a topic with the store `mongodb`",
@@ -255,6 +259,7 @@ fn consumer_requirements(top: &Fields, fields: &Fields) -> Vec<Requirement> {
         "file" => Some(Capability::SourceFile),
         "kafka" => Some(Capability::SourceKafka),
         "mongodb" => Some(Capability::SourceMongodb),
+        "postgres-outbox" => Some(Capability::SourcePostgresOutbox),
         _ => None,
     });
     let mut needs: Vec<Requirement> = source.map(|source| (source, source_span)).into_iter().collect();

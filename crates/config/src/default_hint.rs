@@ -155,7 +155,7 @@ pub(crate) fn for_format(format: Format) -> &'static str {
     match format {
         Format::Path => "a path",
         Format::Name => "a name",
-        Format::Url | Format::MongoUri => "a URL",
+        Format::Url | Format::MongoUri | Format::PostgresUrl => "a URL",
         Format::Address => "a host and a port",
         Format::Brokers => "a comma-separated list of hosts and ports",
         Format::Host => "a host name",

@@ -84,8 +84,8 @@ pub use load::{Checked, Loaded, check, load};
 pub use model::{
     Advanced, Approval, Auth, BeforeChange, Checkpoint, CommandHandler, CommandMode, Config, Consumer,
     DeadLetter, FullDocument, Handler, HistoryLost, HttpHandler, KafkaSource, LogFormat, LogLevel,
-    MongodbSource, OnInvalidate, OperationType, Order, Replay, Reprocess, RequestLimits, Retry, RetryTopics,
-    Secret, Source, StartPosition, Telemetry, Tls, Token, Webhook,
+    MongodbSource, OnInvalidate, OperationType, Order, OutboxAck, PostgresOutboxSource, Replay, Reprocess,
+    RequestLimits, Retry, RetryTopics, Secret, Source, StartPosition, Telemetry, Tls, Token, Webhook,
 };
 pub use reference::keys_markdown;
 pub use schema::schema;

@@ -30,6 +30,7 @@ pub(crate) fn check(document: &Document, findings: &mut Findings) {
         order(fields, findings);
         kafka(fields, findings);
         mongodb(fields, findings);
+        postgres_outbox(fields, findings);
         content_type(fields, findings);
         approval(&document.top, fields, findings);
         plain_secrets(fields, findings);
@@ -462,6 +463,15 @@ fn mongodb(fields: &Fields, findings: &mut Findings) {
         let finding =
             FindingBuilder::new(Code::Contradiction, span, "`collection` is set, but `database` is missing");
         findings.add(finding.hint("add `database: NAME`, or remove `collection` to watch all databases"));
+    }
+}
+
+fn postgres_outbox(fields: &Fields, findings: &mut Findings) {
+    let Some(("postgres-outbox", outbox)) = fields.section("source").and_then(Fields::chosen) else { return };
+    let timeout = outbox.duration("session-timeout").zip(outbox.span("session-timeout"));
+    if let Some((_, span)) = timeout.filter(|(timeout, _)| *timeout < Duration::from_secs(1)) {
+        let finding = FindingBuilder::new(Code::OutOfRange, span, "`session-timeout` must be at least 1s");
+        findings.add(finding.hint("write `session-timeout: 30s`"));
     }
 }
 

@@ -186,6 +186,9 @@ fn text(format: Format) -> Json {
         Format::MongoUri => {
             or_variable(json!({ "type": "string", "pattern": "^mongodb(\\+srv)?://[^\\s]+$" }))
         }
+        Format::PostgresUrl => {
+            or_variable(json!({ "type": "string", "pattern": "^postgres(ql)?://[^\\s]+$" }))
+        }
         Format::Address => or_variable(json!({ "type": "string", "pattern": "^[^\\s]+:[0-9]{1,5}$" })),
         Format::Sequence => {
             or_variable(json!({ "type": "string", "pattern": "^(key|partition|header:.+|json:/.*)$" }))

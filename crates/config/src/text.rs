@@ -24,6 +24,7 @@ pub(crate) fn parse(format: Format, text: &str) -> Result<Value, FormatError> {
         Format::Name => name(text).map(|()| plain()),
         Format::Url => url(text, &["http", "https"]).map(|()| plain()),
         Format::MongoUri => url(text, &["mongodb", "mongodb+srv"]).map(|()| plain()),
+        Format::PostgresUrl => url(text, &["postgres", "postgresql"]).map(|()| plain()),
         Format::Address => Address::parse(text).map(Value::Address),
         Format::Brokers => brokers(text).map(|()| plain()),
         Format::Host => host(text).map(|()| plain()),

@@ -24,6 +24,7 @@ pub fn capabilities() -> Capabilities {
         .chain([Capability::SourceInbox].into_iter().filter(|_| has_inboxes))
         .chain(kafka.into_iter().filter(|_| cfg!(feature = "kafka")))
         .chain(mongodb.into_iter().filter(|_| cfg!(feature = "mongodb")))
+        .chain([Capability::SourcePostgresOutbox].into_iter().filter(|_| cfg!(feature = "postgres")))
         .chain(in_mongodb())
         .chain(in_postgres());
     let parts = Capabilities::of(parts);

@@ -95,7 +95,10 @@ pub(crate) enum ConsumerError {
     #[error("this build does not support {0}")]
     NotInThisBuild(&'static str),
     /// Only with `until_idle`.
-    #[cfg_attr(not(feature = "mongodb"), expect(dead_code, reason = "all other sources have an end"))]
+    #[cfg_attr(
+        not(any(feature = "mongodb", feature = "postgres")),
+        expect(dead_code, reason = "all other sources have an end")
+    )]
     #[error("the source `{0}` has no end, so a run until idle would never exit; run without `--until-idle`")]
     NoEnd(&'static str),
 }

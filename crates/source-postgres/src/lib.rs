@@ -50,6 +50,8 @@
 //! table, `setup` creates it.
 
 mod checkpoint;
+#[cfg(feature = "config")]
+mod configured;
 mod context;
 mod error;
 mod horizon;

@@ -61,6 +61,11 @@ impl Table {
                 "the role may not delete from {name}; GRANT SELECT, DELETE ON {name} TO the role, or set `ack: position`"
             )));
         }
+        if found.get(6) {
+            return Err(OutboxError::refused(format!(
+                "row-level security hides rows of {name} from the role; ALTER ROLE the role BYPASSRLS, or read as the owner"
+            )));
+        }
         let columns = columns(client, oid).await?;
         let at = |option: &str, column: &str| required(&columns, &name, option, column);
         let id = at("id", &options.columns.id)?;
@@ -166,7 +171,7 @@ async fn check_server(client: &Client) -> Result<(), OutboxError> {
 /// The table with this name in SQL.
 pub(crate) async fn relation(client: &Client, table: &str) -> Result<Option<Row>, OutboxError> {
     let sql = "SELECT c.oid, quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.relkind::text, c.relpersistence::text, \
-                      has_table_privilege(c.oid, 'DELETE'), quote_ident(n.nspname) \
+                      has_table_privilege(c.oid, 'DELETE'), quote_ident(n.nspname), row_security_active(c.oid) \
                FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)";
     client.query_opt(sql, &[&table]).await.map_err(failed)
 }

@@ -18,8 +18,8 @@ const NETWORK_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Opens connections to one server, for the store and for other parts of Lazaret that use PostgreSQL.
 pub struct Connector {
-    pub(crate) config: Config,
-    pub(crate) tls: MakeRustlsConnect,
+    config: Config,
+    tls: MakeRustlsConnect,
 }
 
 impl Connector {
@@ -57,6 +57,11 @@ impl Connector {
         }
         let tls = tls::connector(roots.as_ref(), config.get_ssl_mode())?;
         Ok(Self { config, tls })
+    }
+
+    /// The settings and the TLS of the connections, for a pool.
+    pub(crate) fn into_parts(self) -> (Config, MakeRustlsConnect) {
+        (self.config, self.tls)
     }
 
     /// Opens a connection, and calls `notified` for each notification that it receives. A task drives it until the client is dropped.

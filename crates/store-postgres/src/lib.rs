@@ -35,6 +35,7 @@
 //! - `letter_row`, `sequence_row`, `values`: what the rows hold.
 //! - `views`, `intake`, `leases`, `acts`, `retention`, `operations/`, `pauses`, `notes`: views for the rules.
 //! - `listing`, `groups`, `query`: reads.
+//! - [`tx`]: effects exactly once, for handlers that write to PostgreSQL. It needs no store.
 
 mod acts;
 mod audit;
@@ -64,6 +65,7 @@ mod statements;
 mod store;
 mod tls;
 mod transaction;
+pub mod tx;
 mod unit;
 mod values;
 mod views;
@@ -75,3 +77,4 @@ pub use migrations::FORMAT_VERSION;
 pub use options::{DEFAULT_SCHEMA, PostgresStoreOptions};
 pub use probe::{Probe, probe};
 pub use store::PostgresStore;
+pub use tx::{ExactlyOnce, ExactlyOnceOptions, Marks, Tx};

@@ -72,8 +72,8 @@ impl PostgresStore {
         let dsn = Dsn::parse(dsn)?;
         let options = dsn.apply(options);
         options.check()?;
-        let Connector { mut config, tls } =
-            Connector::of(dsn, "lazaret", options.acquire_timeout, options.statement_timeout)?;
+        let connector = Connector::of(dsn, "lazaret", options.acquire_timeout, options.statement_timeout)?;
+        let (mut config, tls) = connector.into_parts();
         let session = options.session(config.get_options().unwrap_or_default());
         config.options(session);
         let notifications = Notifications::new(config.clone(), tls.clone(), &options.schema);

@@ -58,8 +58,11 @@ impl Address {
 
 /// Checks a URL with one of the schemes.
 pub(crate) fn url(text: &str, schemes: &[&str]) -> Result<(), FormatError> {
-    let example =
-        if schemes[0] == "http" { "http://127.0.0.1:8080/events" } else { "mongodb://127.0.0.1:27017" };
+    let example = match schemes[0] {
+        "http" => "http://127.0.0.1:8080/events",
+        "postgres" => "postgres://user@127.0.0.1:5432/database",
+        _ => "mongodb://127.0.0.1:27017",
+    };
     let hint = format!("write a URL such as `{example}`");
     let Some((scheme, rest)) = text.split_once("://") else {
         return Err(bad(Code::InvalidAddress, "is not a URL: the scheme is missing", &hint));
@@ -76,8 +79,8 @@ pub(crate) fn url(text: &str, schemes: &[&str]) -> Result<(), FormatError> {
     if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
         return Err(bad(Code::InvalidAddress, "is not a URL: it contains white space", &hint));
     }
-    // Only MongoDB URLs have several hosts.
-    let hosts: Vec<_> = if scheme.starts_with("mongodb") { hosts.split(',').collect() } else { vec![hosts] };
+    // Only URLs of databases have several hosts.
+    let hosts: Vec<_> = if scheme.starts_with("http") { vec![hosts] } else { hosts.split(',').collect() };
     if hosts.iter().any(|host| host_and_port(host, false).is_none()) {
         return Err(bad(Code::InvalidAddress, "is not a URL: invalid host or port", &hint));
     }

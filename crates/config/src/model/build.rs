@@ -18,10 +18,12 @@ use super::consumer::{
     Advanced, Approval, Consumer, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics,
 };
 use super::enums::{
-    BeforeChange, FullDocument, HistoryLost, LogFormat, LogLevel, OnInvalidate, OperationType, StartPosition,
+    BeforeChange, FullDocument, HistoryLost, LogFormat, LogLevel, OnInvalidate, OperationType, OutboxAck,
+    StartPosition,
 };
 use super::io::{
-    Checkpoint, CommandHandler, CommandMode, Handler, HttpHandler, KafkaSource, MongodbSource, Source,
+    Checkpoint, CommandHandler, CommandMode, Handler, HttpHandler, KafkaSource, MongodbSource,
+    PostgresOutboxSource, Source,
 };
 use super::secret::Secret;
 use crate::document::{ConsumerFields, Document};
@@ -178,7 +180,26 @@ fn source(fields: &Fields, consumer: &str) -> Source {
             topic_timeout: duration(kafka, "topic-timeout"),
         }),
         Some(("mongodb", mongodb)) => Source::Mongodb(mongodb_source(mongodb)),
+        Some(("postgres-outbox", outbox)) => Source::PostgresOutbox(postgres_outbox(outbox)),
         _ => Source::Inbox,
+    }
+}
+
+fn postgres_outbox(fields: &Fields) -> PostgresOutboxSource {
+    PostgresOutboxSource {
+        dsn: Secret::new(string(fields, "dsn")),
+        table: string(fields, "table"),
+        id: string(fields, "id"),
+        key: string(fields, "key"),
+        event_type: string(fields, "type"),
+        payload: string(fields, "payload"),
+        headers: string(fields, "headers"),
+        created_at: string(fields, "created-at"),
+        ack: parsed(fields, "ack", OutboxAck::parse).unwrap_or(OutboxAck::Delete),
+        channel: string(fields, "channel"),
+        poll: duration(fields, "poll"),
+        session_timeout: duration(fields, "session-timeout"),
+        setup: fields.flag("setup").unwrap_or_default(),
     }
 }
 

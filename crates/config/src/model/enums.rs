@@ -144,6 +144,16 @@ file_enum! {
     }
 }
 
+file_enum! {
+    /// How settled rows of an outbox are acknowledged.
+    OutboxAck {
+        /// They are deleted.
+        Delete = "delete",
+        /// They stay, and the position is kept in the store.
+        Position = "position",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,7 +174,8 @@ mod tests {
     #[test]
     fn every_enum_has_the_values_of_the_table() {
         let mongodb = "consumers.NAME.source.mongodb";
-        let table: [(&str, &str, Vec<&str>); 8] = [
+        let outbox = "consumers.NAME.source.postgres-outbox";
+        let table: [(&str, &str, Vec<&str>); 9] = [
             ("telemetry", "log-format", LogFormat::ALL.iter().map(|value| value.as_str()).collect()),
             ("telemetry", "log-level", LogLevel::ALL.iter().map(|value| value.as_str()).collect()),
             (mongodb, "full-document", FullDocument::ALL.iter().map(|value| value.as_str()).collect()),
@@ -176,6 +187,7 @@ mod tests {
             ),
             (mongodb, "operation-types", OperationType::ALL.iter().map(|value| value.as_str()).collect()),
             (mongodb, "on-invalidate", OnInvalidate::ALL.iter().map(|value| value.as_str()).collect()),
+            (outbox, "ack", OutboxAck::ALL.iter().map(|value| value.as_str()).collect()),
             (mongodb, "on-history-lost", HistoryLost::ALL.iter().map(|value| value.as_str()).collect()),
         ];
         for (path, name, expected) in table {

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use super::enums::{BeforeChange, FullDocument, HistoryLost, OnInvalidate, OperationType, StartPosition};
+use super::enums::{
+    BeforeChange, FullDocument, HistoryLost, OnInvalidate, OperationType, OutboxAck, StartPosition,
+};
 use super::secret::Secret;
 use crate::secrets::redacted;
 
@@ -27,6 +29,8 @@ pub enum Source {
     Kafka(KafkaSource),
     /// A MongoDB change stream.
     Mongodb(MongodbSource),
+    /// A transactional outbox in PostgreSQL.
+    PostgresOutbox(PostgresOutboxSource),
 }
 
 impl Source {
@@ -37,6 +41,7 @@ impl Source {
             Self::File { .. } => "file",
             Self::Kafka(_) => "kafka",
             Self::Mongodb(_) => "mongodb",
+            Self::PostgresOutbox(_) => "postgres-outbox",
         }
     }
 }
@@ -93,6 +98,37 @@ pub struct MongodbSource {
     pub single_leader: bool,
     /// The name of this instance; `None` is the name of the host.
     pub instance: Option<String>,
+}
+
+/// A table of a PostgreSQL database, whose rows are messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostgresOutboxSource {
+    /// The connection URL.
+    pub dsn: Secret,
+    /// The table.
+    pub table: String,
+    /// The column of the id.
+    pub id: String,
+    /// The column of the key.
+    pub key: String,
+    /// The column of the event type.
+    pub event_type: String,
+    /// The column of the payload.
+    pub payload: String,
+    /// The column of the headers.
+    pub headers: String,
+    /// The column of the event time.
+    pub created_at: String,
+    /// How settled rows are acknowledged.
+    pub ack: OutboxAck,
+    /// The channel of notifications.
+    pub channel: String,
+    /// The longest wait for a notification.
+    pub poll: Duration,
+    /// The time after which the server ends a session that does not respond.
+    pub session_timeout: Duration,
+    /// Whether to create the table and its trigger.
+    pub setup: bool,
 }
 
 /// How often the position is saved.

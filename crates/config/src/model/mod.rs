@@ -11,9 +11,11 @@ pub(crate) use build::{breaker_policy, fuse_policy, poison_policy, retry_policy}
 pub use config::{Auth, Config, RequestLimits, Telemetry, Tls, Token, Webhook};
 pub use consumer::{Advanced, Approval, Consumer, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics};
 pub use enums::{
-    BeforeChange, FullDocument, HistoryLost, LogFormat, LogLevel, OnInvalidate, OperationType, StartPosition,
+    BeforeChange, FullDocument, HistoryLost, LogFormat, LogLevel, OnInvalidate, OperationType, OutboxAck,
+    StartPosition,
 };
 pub use io::{
-    Checkpoint, CommandHandler, CommandMode, Handler, HttpHandler, KafkaSource, MongodbSource, Source,
+    Checkpoint, CommandHandler, CommandMode, Handler, HttpHandler, KafkaSource, MongodbSource,
+    PostgresOutboxSource, Source,
 };
 pub use secret::Secret;

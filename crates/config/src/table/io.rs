@@ -16,6 +16,11 @@ pub(crate) static SOURCE: Section = Section {
         Key::new("file", Kind::Section(&FILE), "A file with one JSON message per line."),
         Key::new("kafka", Kind::Section(&KAFKA), "Kafka topics, read as a member of a consumer group."),
         Key::new("mongodb", Kind::Section(&MONGODB), "Change stream of a MongoDB collection or database."),
+        Key::new(
+            "postgres-outbox",
+            Kind::Section(&POSTGRES_OUTBOX),
+            "Transactional outbox: a table of a PostgreSQL database.",
+        ),
     ],
 };
 
@@ -70,6 +75,42 @@ static KAFKA: Section = Section {
             "Maximum wait for topics that do not exist yet, before that is an error; 0 is no wait.",
         )
         .or("30s"),
+    ],
+};
+
+static POSTGRES_OUTBOX: Section = Section {
+    name: "postgres-outbox",
+    doc: "Transactional outbox: the rows of a PostgreSQL table, each delivered once its transaction has committed.",
+    keys: &[
+        Key::new("dsn", Kind::Text(Format::PostgresUrl), "Connection URL of the primary.")
+            .required()
+            .example("postgres://orders@127.0.0.1:5432/shop"),
+        Key::new("table", TEXT, "The table, with its schema unless that is in the search path.").or("outbox"),
+        Key::new("id", TEXT, "Column of the id: an integer from a sequence without cache.").or("id"),
+        Key::new("key", TEXT, "Column of the key that orders messages.").or("key"),
+        Key::new("type", TEXT, "Column of the event type. It may be missing under its default name.").or("type"),
+        Key::new("payload", TEXT, "Column of the payload: `bytea`, or any other type as text.").or("payload"),
+        Key::new("headers", TEXT, "Column of the headers, a `json` or `jsonb` object. It may be missing under its default name.")
+            .or("headers"),
+        Key::new("created-at", TEXT, "Column of the event time. It may be missing under its default name.").or("created_at"),
+        Key::new(
+            "ack",
+            Kind::Enum(&[
+                EnumValue("delete", "settled rows are deleted; the table has one consumer"),
+                EnumValue("position", "rows stay, and the position is kept in the store"),
+            ]),
+            "How settled rows are acknowledged.",
+        )
+        .or("delete"),
+        Key::new("channel", TEXT, "Channel of the notifications of writers.").or("lazaret_outbox"),
+        Key::new("poll", Kind::Duration { zero: false }, "Longest wait for a notification before the table is read.").or("1s"),
+        Key::new(
+            "session-timeout",
+            Kind::Duration { zero: false },
+            "Time without a response after which the server ends the session of an instance, and another one takes over. At least 1s.",
+        )
+        .or("30s"),
+        Key::new("setup", Kind::Flag, "Create the table and its trigger at the start if they are missing.").or("false"),
     ],
 };
 

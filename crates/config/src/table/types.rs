@@ -117,6 +117,8 @@ pub(crate) enum Format {
     Url,
     /// `mongodb://…`.
     MongoUri,
+    /// `postgres://…`.
+    PostgresUrl,
     /// `host:port`.
     Address,
     /// `host:port,host:port`.

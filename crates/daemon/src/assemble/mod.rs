@@ -11,6 +11,8 @@ mod mongodb;
 mod options;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "postgres")]
+mod postgres_outbox;
 mod recorder;
 mod source;
 mod store;
@@ -25,5 +27,7 @@ pub(crate) use listener::{socket, tls};
 pub(crate) use mongodb::{
     SERVER_TIMEOUT as MONGODB_TIMEOUT, Server as MongodbServer, check_pipeline, options as mongodb_options,
 };
+#[cfg(feature = "postgres")]
+pub(crate) use postgres_outbox::options as outbox_options;
 pub(crate) use recorder::open as open_recorder;
 pub(crate) use store::{Stores, store_capabilities};

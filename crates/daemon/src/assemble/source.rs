@@ -16,7 +16,7 @@ use crate::error::ConsumerError;
 pub(super) type SourceAndRelay = (Opened, Option<Arc<dyn Relay>>);
 
 /// Opens the source. With `until_idle` every source is finite: a file is not followed, topics are read to their current end,
-/// and an inbox until it is empty. A change stream has no end, and is refused.
+/// and an inbox until it is empty. A change stream or the outbox of a service has no end, and is refused.
 pub(super) async fn open(config: &ConsumerConfig, shared: &Shared) -> Result<SourceAndRelay, ConsumerError> {
     let (stores, until_idle) = (&shared.stores, shared.until_idle);
     match &config.source {
@@ -40,6 +40,12 @@ pub(super) async fn open(config: &ConsumerConfig, shared: &Shared) -> Result<Sou
         From::Mongodb(_) if until_idle => Err(ConsumerError::NoEnd("mongodb")),
         #[cfg(feature = "mongodb")]
         From::Mongodb(mongodb) => Ok((Opened::new(super::mongodb::open(config, mongodb, shared)?), None)),
+        #[cfg(feature = "postgres")]
+        From::PostgresOutbox(_) if until_idle => Err(ConsumerError::NoEnd("postgres-outbox")),
+        #[cfg(feature = "postgres")]
+        From::PostgresOutbox(outbox) => {
+            Ok((Opened::new(super::postgres_outbox::open(config, outbox, shared)?), None))
+        }
         _ => Err(ConsumerError::NotInThisBuild("this source")),
     }
 }

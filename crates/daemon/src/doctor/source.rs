@@ -16,9 +16,33 @@ pub(super) async fn check(config: &ConsumerConfig) -> Vec<Finding> {
         Source::Kafka(from) => super::kafka::check(subject, from).await,
         #[cfg(feature = "mongodb")]
         Source::Mongodb(from) => super::mongodb::check_source(&subject, from).await,
+        #[cfg(feature = "postgres")]
+        Source::PostgresOutbox(from) => vec![outbox(subject, config, from).await],
         other => {
             let detail = format!("this build does not support the source `{}`", other.kind());
             vec![Finding::fail(subject, detail, "use a build that supports it")]
+        }
+    }
+}
+
+/// Checks the server, the table and the rights of an outbox.
+#[cfg(feature = "postgres")]
+async fn outbox(
+    subject: String,
+    config: &ConsumerConfig,
+    from: &lazaret_config::PostgresOutboxSource,
+) -> Finding {
+    let options = crate::assemble::outbox_options(config, from);
+    let (table, setup) = (options.table.clone(), options.setup);
+    match lazaret_source_postgres::OutboxSource::check(&options).await {
+        Ok(()) => Finding::ok(subject, format!("the table {table} can be read as an outbox")),
+        Err(error) => {
+            let advice = match (error.is_temporary(), setup) {
+                (true, _) => "start the server, or correct the address in `dsn`",
+                (false, true) => "start the daemon once, which creates what is missing with `setup`",
+                (false, false) => "correct the table, the columns or the rights; see the guide to the outbox",
+            };
+            Finding::fail(subject, error.to_string(), advice)
         }
     }
 }

@@ -1,0 +1,175 @@
+//! A consumer whose process is killed around the commit of its handler: each message has one effect, also by way of a letter.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lazaret_core::HandlerError;
+use lazaret_core::handler::{Delivery, Handler, Next, Text, layer_fn};
+use lazaret_core::policy::{RetryPolicy, Strategy};
+use lazaret_core::query::Query;
+use lazaret_core::store::Triage;
+use lazaret_engine::{Consumer, Options};
+use lazaret_source_postgres::{OutboxOptions, OutboxSource};
+use lazaret_store_postgres::{ExactlyOnce, ExactlyOnceOptions, Tx};
+use lazaret_store_sqlite::{Options as StoreOptions, SqliteStore};
+use support::{LONG, Shop, server};
+use tokio_util::sync::CancellationToken;
+
+/// Says to a process of this test that it is the consumer, and all that it needs: `dsn schema folder`.
+const CONSUMER: &str = "LAZARET_EXACTLY_ONCE_CONSUMER";
+const MESSAGES: i64 = 40;
+
+/// A process that does not outlive the test.
+struct Process(Child);
+
+impl Process {
+    fn start(shop: &Shop, folder: &Path) -> Self {
+        let arguments = format!("{} {} {}", shop.dsn, shop.schema, folder.display());
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--ignored", "--exact", "consumer", "--nocapture"]).env(CONSUMER, arguments);
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Returns `true` once for each name, whatever processes ask.
+fn is_first(folder: &Path, name: &str) -> bool {
+    std::fs::File::create_new(folder.join(name)).is_ok()
+}
+
+/// Ends this process as SIGKILL does: it is SIGKILL.
+fn kill_self() {
+    Command::new("kill").args(["-9", &std::process::id().to_string()]).status().unwrap();
+    std::thread::sleep(LONG);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "run by the test below as a process"]
+async fn consumer() {
+    let arguments = std::env::var(CONSUMER).expect("run by the test");
+    let [dsn, schema, folder] = arguments.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let folder = Path::new(folder).to_owned();
+    let source = OutboxOptions {
+        poll: Duration::from_millis(20),
+        batch_rows: 4,
+        ..OutboxOptions::new(dsn, format!("{schema}.outbox"))
+    };
+    let store = Arc::new(SqliteStore::open(folder.join("lazaret.db"), StoreOptions::default()).unwrap());
+    let options = ExactlyOnceOptions { table: format!("{schema}.marks"), ..ExactlyOnceOptions::default() };
+    let once = ExactlyOnce::connect(dsn, "orders", options).await.unwrap();
+    let effect = format!("INSERT INTO {schema}.effects (number) VALUES ($1)");
+    let inside = folder.clone();
+    let handler = move |Text(text): Text, tx: Tx| {
+        let (effect, folder) = (effect.clone(), inside.clone());
+        async move {
+            let number: i64 = text.parse().unwrap();
+            tx.execute(&effect, &[&number]).await?;
+            match number % 10 {
+                // It fails once, and succeeds as a letter.
+                3 | 7 if is_first(&folder, &format!("failed-{number}")) => {
+                    return Err(HandlerError::msg("no"));
+                }
+                5 if is_first(&folder, &format!("before-{number}")) => kill_self(),
+                _ => {}
+            }
+            Ok::<_, HandlerError>(())
+        }
+    };
+    let outside = folder.clone();
+    // Outside of the transaction: it is committed, and the message is not settled.
+    let killer = layer_fn(move |delivery: Delivery, next: Next| {
+        let folder = outside.clone();
+        async move {
+            let number = String::from_utf8(delivery.message().payload.clone().unwrap().into()).unwrap();
+            let outcome = next.run(delivery).await;
+            let is_chosen = number.ends_with('1') || number.ends_with('3');
+            if outcome.is_ok() && is_chosen && is_first(&folder, &format!("after-{number}")) {
+                kill_self();
+            }
+            outcome
+        }
+    });
+    let retry = RetryPolicy {
+        strategy: Strategy::Ordered,
+        max_attempts: 5,
+        initial_delay: Duration::from_millis(20),
+        ..RetryPolicy::default()
+    };
+    let consumer = Consumer::builder("orders")
+        .source(OutboxSource::open(source, store.clone()).unwrap())
+        .store(store)
+        .handler(handler.layer(once).layer(killer))
+        .options(Options {
+            commit_interval: Duration::from_millis(5),
+            lease: Duration::from_millis(500),
+            hold: Duration::ZERO,
+            retry,
+            ..Options::default()
+        })
+        .build()
+        .unwrap();
+    consumer.run(CancellationToken::new()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_is_killed_around_the_commit_has_one_effect_for_each_message() {
+    let Some(dsn) = server() else { return };
+    let shop = Shop::with_outbox(dsn).await;
+    shop.sql("CREATE TABLE effects (number bigint NOT NULL)").await;
+    let folder = tempfile::tempdir().unwrap();
+    for number in 1..=MESSAGES {
+        let text = number.to_string();
+        shop.client.execute("INSERT INTO outbox (key, payload) VALUES ($1, $1)", &[&text]).await.unwrap();
+    }
+    let (started, mut kills) = (Instant::now(), 0);
+    let mut process = Process::start(&shop, folder.path());
+    loop {
+        if process.0.try_wait().unwrap().is_some() {
+            kills += 1;
+            process = Process::start(&shop, folder.path());
+        }
+        let is_settled = shop.count("outbox").await == 0 && is_without_letters(folder.path()).await;
+        if is_settled && shop.count("effects").await >= MESSAGES {
+            break;
+        }
+        assert!(started.elapsed() < 2 * LONG, "{} effects after {kills} kills", shop.count("effects").await);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(process);
+    let rows = shop.client.query("SELECT number, count(*) FROM effects GROUP BY number", &[]).await.unwrap();
+    let effects: BTreeMap<i64, i64> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert_eq!(effects, (1..=MESSAGES).map(|number| (number, 1)).collect());
+    let killed = |name: &str| {
+        let files = std::fs::read_dir(folder.path()).unwrap().flatten();
+        files.filter(|file| file.file_name().to_string_lossy().starts_with(name)).count()
+    };
+    assert_eq!(
+        (killed("after-"), killed("before-"), killed("failed-")),
+        (8, 4, 8),
+        "every point was reached"
+    );
+    println!("{kills} kills, {} effects", effects.len());
+}
+
+/// Returns whether no letter is open.
+async fn is_without_letters(folder: &Path) -> bool {
+    let Ok(store) = SqliteStore::open(folder.join("lazaret.db"), StoreOptions::default()) else {
+        return false;
+    };
+    let found = store.find(&Query::parse("").unwrap(), None, 1).await;
+    found.is_ok_and(|found| found.letters.is_empty())
+}
