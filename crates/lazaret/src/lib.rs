@@ -69,7 +69,7 @@
 //! - `kafka`: the `kafka` module, a source for Kafka, retry topics, and dead-letter topics: adopted and mirrored.
 //! - `mongodb`: the `mongodb` module, a source for MongoDB change streams, a store in MongoDB, and
 //!   FlowWarden's dead letters and positions: adopted.
-//! - `postgres`: the `postgres` module, a store in PostgreSQL.
+//! - `postgres`: the `postgres` module, a store in PostgreSQL, a source for an outbox, and effects exactly once.
 //! - `server`: the `server` module, the HTTP API over a store and the consumers of this process.
 
 pub use lazaret_core::{
@@ -179,7 +179,7 @@ pub mod mongodb {
     pub use lazaret_store_mongodb::{MongoStore, MongoStoreOptions};
 }
 
-/// The store in PostgreSQL.
+/// The store in PostgreSQL, the source for a transactional outbox, and transactions for handlers: effects exactly once.
 ///
 /// ```no_run
 /// use lazaret::postgres::{PostgresStore, PostgresStoreOptions};
@@ -191,7 +191,10 @@ pub mod mongodb {
 /// ```
 #[cfg(feature = "postgres")]
 pub mod postgres {
-    pub use lazaret_store_postgres::{PostgresStore, PostgresStoreOptions};
+    pub use lazaret_source_postgres::{Ack, Columns, OutboxOptions, OutboxSource, OutboxState, OutboxStatus};
+    pub use lazaret_store_postgres::{
+        ExactlyOnce, ExactlyOnceOptions, Marks, PostgresStore, PostgresStoreOptions, Tx, driver,
+    };
 }
 
 /// The store and the source in memory, for tests, demos and first steps. Nothing survives the process.
@@ -261,6 +264,16 @@ struct MongodbStoreGuide;
 #[cfg(all(doctest, feature = "postgres"))]
 #[doc = include_str!("../../../docs/store-postgres.md")]
 struct PostgresStoreGuide;
+
+/// The same for the guide to idempotency.
+#[cfg(all(doctest, feature = "postgres"))]
+#[doc = include_str!("../../../docs/idempotency.md")]
+struct IdempotencyGuide;
+
+/// The same for the guide to the outbox.
+#[cfg(all(doctest, feature = "postgres", feature = "memory"))]
+#[doc = include_str!("../../../docs/outbox.md")]
+struct OutboxGuide;
 
 /// The same for the guide to adopting dead letters.
 #[cfg(all(doctest, feature = "kafka", feature = "mongodb", feature = "sqlite"))]
