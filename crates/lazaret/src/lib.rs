@@ -69,7 +69,8 @@
 //! - `kafka`: the `kafka` module, a source for Kafka, retry topics, and dead-letter topics: adopted and mirrored.
 //! - `mongodb`: the `mongodb` module, a source for MongoDB change streams, a store in MongoDB, and
 //!   FlowWarden's dead letters and positions: adopted.
-//! - `postgres`: the `postgres` module, a store and an inbox in PostgreSQL, and Axon's dead letters: adopted.
+//! - `postgres`: the `postgres` module, a store and an inbox in PostgreSQL, a source for an outbox, effects exactly once, and
+//!   Axon's dead letters: adopted.
 //! - `server`: the `server` module, the HTTP API over a store and the consumers of this process.
 //! - `full`: all of these.
 
@@ -180,7 +181,7 @@ pub mod mongodb {
     pub use lazaret_store_mongodb::{MongoStore, MongoStoreOptions};
 }
 
-/// The store in PostgreSQL.
+/// The store in PostgreSQL, the source for a transactional outbox, and transactions for handlers: effects exactly once.
 ///
 /// ```no_run
 /// use lazaret::postgres::{PostgresStore, PostgresStoreOptions};
@@ -193,8 +194,10 @@ pub mod mongodb {
 #[cfg(feature = "postgres")]
 pub mod postgres {
     pub use lazaret_adopt::axon;
+    pub use lazaret_source_postgres::{Ack, Columns, OutboxOptions, OutboxSource, OutboxState, OutboxStatus};
     pub use lazaret_store_postgres::{
-        InboxLog, InboxOptions, InboxSource, InboxStatus, PostgresStore, PostgresStoreOptions,
+        ExactlyOnce, ExactlyOnceOptions, InboxLog, InboxOptions, InboxSource, InboxStatus, Marks,
+        PostgresStore, PostgresStoreOptions, Tx, driver,
     };
 }
 
@@ -265,6 +268,16 @@ struct MongodbStoreGuide;
 #[cfg(all(doctest, feature = "postgres"))]
 #[doc = include_str!("../../../docs/store-postgres.md")]
 struct PostgresStoreGuide;
+
+/// The same for the guide to idempotency.
+#[cfg(all(doctest, feature = "postgres"))]
+#[doc = include_str!("../../../docs/idempotency.md")]
+struct IdempotencyGuide;
+
+/// The same for the guide to the outbox.
+#[cfg(all(doctest, feature = "postgres", feature = "memory"))]
+#[doc = include_str!("../../../docs/outbox.md")]
+struct OutboxGuide;
 
 /// The same for the guide to adopting dead letters.
 #[cfg(all(doctest, feature = "kafka", feature = "mongodb", feature = "postgres", feature = "sqlite"))]

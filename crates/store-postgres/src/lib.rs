@@ -70,6 +70,9 @@ mod unit;
 mod values;
 mod views;
 
+/// The driver, for programs that use it beside the store or with a [`Tx`].
+pub use tokio_postgres as driver;
+
 pub use connector::{Connector, driver_error};
 pub use dsn::describe;
 pub use inbox_source::{Backlog, InboxLog, InboxOptions, InboxSource, InboxStatus, Posted};
