@@ -35,7 +35,7 @@ pub mod rules;
 mod trend;
 mod triage;
 
-pub use audit::{Actor, Audit, AuditCheck, AuditEntry, AuditHead, AuditNote};
+pub use audit::{Actor, Audit, AuditCheck, AuditEntry, AuditHead, AuditNote, audit_hash_text};
 pub use capabilities::Capabilities;
 pub use changes::{COMMENT_CHARS, COMMENTS_LIMIT, EDITS_BYTES, EDITS_LIMIT, KeptEdits};
 pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
