@@ -92,7 +92,7 @@ impl From<&store::AuditCheck> for AuditCheck {
             ok: check.broken.is_none(),
             intact: check.intact,
             broken: check.broken,
-            hash: check.hash.iter().map(|byte| format!("{byte:02x}")).collect(),
+            hash: store::audit_hash_text(&check.hash),
         }
     }
 }

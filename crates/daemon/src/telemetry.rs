@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lazaret_config::{Config, Consumer as ConsumerConfig, Webhook as Hook};
 use lazaret_core::handler::{BoxHandler, Handler};
-use lazaret_core::store::Store;
+use lazaret_core::store::{Store, audit_hash_text};
 use lazaret_core::{QueueName, SystemClock};
 use lazaret_engine::Builder;
 use lazaret_telemetry::alerts::{Alerts, Options, Service, Webhook};
@@ -155,7 +155,7 @@ async fn log_audit_head(store: &dyn Store, stop: &CancellationToken) {
         let head = store.audit_head(None).await.ok().flatten();
         if let Some(head) = head.filter(|head| logged != Some(head.number)) {
             logged = Some(head.number);
-            let hash: String = head.hash.iter().map(|byte| format!("{byte:02x}")).collect();
+            let hash = audit_hash_text(&head.hash);
             tracing::info!(number = head.number, hash, "audit head");
         }
         if stopped {

@@ -57,6 +57,7 @@ pub(crate) fn classify(
     component.telemetry.emit(&Event::Failed {
         queue: &component.queue,
         message: delivery.message(),
+        letter: delivery.letter().map(|letter| letter.id),
         attempt,
         failure: &failure,
         verdict,
@@ -98,19 +99,20 @@ pub(crate) fn decide(
     let step = next_step(component.limits(delivery.message()), &failed, stored);
     let telemetry = &component.telemetry;
     let (queue, message, reason) = (&component.queue, delivery.message(), &record.failure.reason);
+    let letter = delivery.letter().map(|letter| letter.id);
     match step {
         Step::End { why: End::Exhausted(limit), .. } => {
-            telemetry.emit(&Event::RetryExhausted { queue, message, limit: Some(limit), reason });
+            telemetry.emit(&Event::RetryExhausted { queue, message, letter, limit: Some(limit), reason });
         }
         Step::End { why: End::Poison, .. } => {
-            telemetry.emit(&Event::Poison { queue, message });
-            telemetry.emit(&Event::RetryExhausted { queue, message, limit: None, reason });
+            telemetry.emit(&Event::Poison { queue, message, letter });
+            telemetry.emit(&Event::RetryExhausted { queue, message, letter, limit: None, reason });
         }
         Step::Wait { due } => {
-            telemetry.emit(&Event::RetryScheduled { queue, message, due, in_memory: true, reason });
+            telemetry.emit(&Event::RetryScheduled { queue, message, letter, due, in_memory: true, reason });
         }
         Step::Later { due } => {
-            telemetry.emit(&Event::RetryScheduled { queue, message, due, in_memory: false, reason });
+            telemetry.emit(&Event::RetryScheduled { queue, message, letter, due, in_memory: false, reason });
         }
         _ => {}
     }

@@ -18,6 +18,8 @@ pub enum Event<'a> {
         queue: &'a QueueName,
         /// Which message.
         message: &'a Message,
+        /// The letter that was tried; `None` for a live message.
+        letter: Option<LetterId>,
         /// Which attempt it was.
         attempt: u32,
         /// Why.
@@ -31,6 +33,8 @@ pub enum Event<'a> {
         queue: &'a QueueName,
         /// Which message.
         message: &'a Message,
+        /// The letter that will be tried; `None` for a live message.
+        letter: Option<LetterId>,
         /// The time of the attempt.
         due: Timestamp,
         /// `true` when it waits in memory, `false` when it waits in the store or the broker.
@@ -38,13 +42,14 @@ pub enum Event<'a> {
         /// Why the last attempt failed.
         reason: &'a Reason,
     },
-    /// A retry started; `lateness` is the time since it was due, wherever it waited.
+    /// A retry started; `lateness` is the time from when it was due until then, wherever it waited. Reported when the attempt
+    /// ends: a handler may have deferred it, and then no retry started.
     RetryStarted {
         /// In which queue.
         queue: &'a QueueName,
-        /// Which attempt begins.
+        /// Which attempt it is.
         attempt: u32,
-        /// The time since it was due.
+        /// The time from when it was due until it started.
         lateness: Duration,
     },
     /// The retries of a message are used up.
@@ -53,6 +58,8 @@ pub enum Event<'a> {
         queue: &'a QueueName,
         /// Which message.
         message: &'a Message,
+        /// The letter that was tried; `None` for a live message.
+        letter: Option<LetterId>,
         /// Which limit ended them; `None` when a budget or the poison rule did.
         limit: Option<Limit>,
         /// Why the last attempt failed.
@@ -64,6 +71,8 @@ pub enum Event<'a> {
         queue: &'a QueueName,
         /// Which message.
         message: &'a Message,
+        /// The letter that was tried; `None` for a live message.
+        letter: Option<LetterId>,
     },
     /// A message became a letter, or a letter was updated after a further attempt.
     LetterStored {

@@ -88,6 +88,11 @@ impl Guards {
         }
     }
 
+    /// Takes the charge for an attempt back that its handler did not make.
+    pub(crate) fn refund(&self, sequence: SequenceHash, message: &Message) {
+        lock(&self.budget).refund(self.steady.now(), sequence.low, message.event_type.as_deref());
+    }
+
     /// The state of the breaker; `None` when there is none.
     pub(crate) fn breaker(&self) -> Option<BreakerState> {
         Some(match self.gate.breaker(self.steady.now())? {

@@ -401,6 +401,26 @@ async fn the_budget_of_a_key_ends_its_retries_and_leaves_other_keys_alone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_retry_that_the_handler_defers_was_not_made() {
+    for strategy in [Strategy::InPlace, Strategy::Ordered] {
+        let bench = Bench::new();
+        bench.push(&["a1"]);
+        let budget = BudgetPolicy { per_key: Some(1), ..BudgetPolicy::default() };
+        let policy = RetryPolicy { hold: secs(0), ..retry(strategy) };
+        let stats = bench
+            .run(Options { budget, ..with_retry(policy) }, |this| match this.before {
+                0 => Reply::Fail(transient()),
+                1..=3 => Reply::Fail(HandlerError::deferred("no place", secs(1))),
+                _ => Reply::Done,
+            })
+            .await;
+        assert_eq!(bench.calls.attempts_of("a1"), [1, 2, 2, 2, 2], "{strategy}");
+        assert_eq!(bench.calls.done(), ["a1"], "{strategy}: the budget allows one retry");
+        assert_eq!((bench.events.count("RetryStarted"), stats.retries), (1, 1), "{strategy}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_full_backlog_of_retries_holds_the_source_back() {
     // I7
     let bench = Bench::new();

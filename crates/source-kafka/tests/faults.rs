@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use lazaret_core::Position;
 use lazaret_core::source::{Commit, Source, SourceError};
-use lazaret_source_kafka::KafkaState;
+use lazaret_source_kafka::{KafkaSource, KafkaState};
 use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
-use support::{Topic, numbers, unique};
+use support::{Reading, Topic, numbers, unique};
 
 /// A cluster of one broker with a topic of one partition.
 fn cluster() -> (MockCluster<'static, rdkafka::producer::DefaultProducerContext>, Topic) {
@@ -59,6 +59,37 @@ async fn a_broker_that_takes_less_metadata_gets_the_position_all_the_same() {
     reading.commit(topic.partition(0), 0, many).await.unwrap();
     let (_, metadata) = topic.committed(0).unwrap();
     assert!(metadata.starts_with("lz1.") && metadata.len() <= 2048, "{}", metadata.len());
+}
+
+#[tokio::test]
+async fn a_commit_without_its_ranges_still_names_the_store() {
+    // I2: with another store, messages would run although their predecessors wait in the first one.
+    let (cluster, topic) = cluster();
+    topic.fill(0, 0..3).await;
+    let with_store = |id| Reading::new(KafkaSource::open(topic.options().with_store(id)).unwrap());
+    let mut reading = with_store("first");
+    reading.until("all have come", |r| r.count() == 3).await;
+    let too_large = RDKafkaRespErr::RD_KAFKA_RESP_ERR_OFFSET_METADATA_TOO_LARGE;
+    cluster.request_errors(RDKafkaApiKey::OffsetCommit, &[too_large]);
+    reading.commit(topic.partition(0), 0, vec![2..=2]).await.unwrap();
+    assert_eq!(topic.committed(0), Some((1, "lz2.first.".to_owned())));
+    reading.commit(topic.partition(0), 0, vec![2..=2]).await.unwrap();
+    assert!(
+        topic.committed(0).unwrap().1.len() > "lz2.first.".len(),
+        "later commits have their ranges again"
+    );
+    // A broker that does not even take the id.
+    cluster.request_errors(RDKafkaApiKey::OffsetCommit, &[too_large, too_large]);
+    let refused = reading.commit(topic.partition(0), 1, vec![]).await.unwrap_err();
+    assert!(
+        !refused.is_temporary() && refused.to_string().contains("offset.metadata.max.bytes"),
+        "{refused}"
+    );
+    assert_eq!(topic.committed(0).unwrap().0, 1);
+    reading.source.close().await.unwrap();
+    let mut other = with_store("second");
+    other.until("it is refused", |r| !r.errors.is_empty()).await;
+    assert!(other.errors[0].to_string().contains("another store: first"), "{:?}", other.errors);
 }
 
 #[tokio::test]

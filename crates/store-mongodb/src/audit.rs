@@ -10,7 +10,9 @@
 use async_trait::async_trait;
 use bson::{Bson, Document, doc};
 use lazaret_core::store::rules::AuditLine;
-use lazaret_core::store::{Actor, Audit, AuditCheck, AuditEntry, AuditHead, AuditNote, Result};
+use lazaret_core::store::{
+    Actor, Audit, AuditCheck, AuditEntry, AuditHead, AuditNote, Result, audit_hash_text,
+};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -42,9 +44,14 @@ struct EntryDoc {
 
 impl EntryDoc {
     fn new(number: i64, token: &str, line: LineDoc, previous: &Hash) -> Result<Self> {
-        let mut doc =
-            Self { number, token: token.to_owned(), line, previous: hex(previous), hash: String::new() };
-        doc.hash = hex(&doc.computed(previous)?);
+        let mut doc = Self {
+            number,
+            token: token.to_owned(),
+            line,
+            previous: audit_hash_text(previous),
+            hash: String::new(),
+        };
+        doc.hash = audit_hash_text(&doc.computed(previous)?);
         Ok(doc)
     }
 
@@ -66,10 +73,6 @@ impl EntryDoc {
     fn head(&self) -> Result<AuditHead> {
         Ok(AuditHead { number: uint(self.number), hash: unhex(&self.hash)? })
     }
-}
-
-fn hex(hash: &Hash) -> String {
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn unhex(text: &str) -> Result<Hash> {
@@ -140,8 +143,9 @@ impl Audit for MongoStore {
             let is_last = page.len() < PAGE;
             for entry in page {
                 let computed = entry.computed(&check.hash)?;
-                let follows = uint(entry.number) == check.intact + 1 && entry.previous == hex(&check.hash);
-                if !follows || entry.hash != hex(&computed) {
+                let follows =
+                    uint(entry.number) == check.intact + 1 && entry.previous == audit_hash_text(&check.hash);
+                if !follows || entry.hash != audit_hash_text(&computed) {
                     check.broken = Some(uint(entry.number));
                     return Ok(Some(check));
                 }
@@ -170,7 +174,7 @@ mod tests {
     #[test]
     fn a_hash_comes_back_from_its_text() {
         let hash: Hash = std::array::from_fn(|place| place as u8 * 7);
-        assert_eq!(unhex(&hex(&hash)).unwrap(), hash);
+        assert_eq!(unhex(&audit_hash_text(&hash)).unwrap(), hash);
         assert!(unhex("xy").is_err());
     }
 

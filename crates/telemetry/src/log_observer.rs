@@ -88,14 +88,14 @@ impl Observer for LogObserver {
     fn on(&self, event: &Event<'_>) {
         let consumer = self.consumer.as_str();
         match event {
-            Event::Failed { queue, message, attempt, failure, verdict } => tracing::debug!(
+            Event::Failed { queue, message, attempt, failure, verdict, .. } => tracing::debug!(
                 consumer, %queue, message_id = %message.id, attempt, reason = %failure.reason, phase = %failure.phase,
                 %verdict, error = self.loggable(&failure.message), "attempt failed"
             ),
             Event::RetryScheduled { queue, message, due, reason, .. } => tracing::debug!(
                 consumer, %queue, message_id = %message.id, %due, %reason, "retry scheduled"
             ),
-            Event::RetryExhausted { queue, message, limit, reason } => {
+            Event::RetryExhausted { queue, message, limit, reason, .. } => {
                 let limit = limit.map(|limit| limit.as_str());
                 tracing::info!(consumer, %queue, message_id = %message.id, limit, %reason, "retries exhausted");
             }
@@ -122,7 +122,7 @@ impl Observer for LogObserver {
             Event::Relayed { queue, message, state, .. } => {
                 tracing::debug!(consumer, %queue, message_id = %message.id, %state, "message published");
             }
-            Event::Poison { queue, message } => {
+            Event::Poison { queue, message, .. } => {
                 tracing::warn!(consumer, %queue, message_id = %message.id, "poison message detected");
             }
             _ => self.on_consumer_event(event),

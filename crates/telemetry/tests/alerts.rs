@@ -12,7 +12,7 @@ use lazaret_core::Clock;
 use lazaret_core::policy::{BreakerPolicy, FusePolicy};
 use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Act, Action, Actor, Command, Limits, PauseScope, PlanRequest, RolloutPolicy, Selection,
+    Act, Action, Actor, Command, Limits, PauseScope, PlanRequest, RolloutPolicy, Selection, audit_hash_text,
 };
 use lazaret_engine::{Builder, DeadLetterOptions, Options as EngineOptions};
 use lazaret_memory::MemoryStore;
@@ -517,7 +517,7 @@ async fn a_notice_holds_the_last_entry_of_the_audit() {
     bench.store.begin(plan.id, &rollout, &by).await.unwrap();
     let head = bench.store.audit_head(None).await.unwrap().unwrap();
     let sent = notice(&receiver.wait_for(1).await[0]);
-    let hash: String = head.hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = audit_hash_text(&head.hash);
     assert_eq!(
         (&sent["audit-head"]["number"], &sent["audit-head"]["hash"]),
         (&head.number.into(), &hash.into())

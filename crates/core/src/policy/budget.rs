@@ -202,6 +202,15 @@ impl Budget {
         Charge::Granted
     }
 
+    /// Takes back a retry that was granted a moment ago and not made.
+    pub fn refund(&mut self, now: Timestamp, key: u64, event_type: Option<&str>) {
+        if let Some(bucket) = &mut self.bucket {
+            bucket.put_back();
+        }
+        self.keys.uncount(now, self.policy.per_key.map(|_| key));
+        self.types.uncount(now, self.policy.per_type.and(event_type).map(hash));
+    }
+
     /// Returns whether a backlog of this size has reached its limit.
     pub fn backlog_full(&self, backlog: u64) -> bool {
         self.policy.backlog.is_some_and(|limit| backlog >= limit)
@@ -241,6 +250,11 @@ impl Bucket {
         self.full_at = full_at + self.interval;
         Ok(())
     }
+
+    /// Puts a token back that was taken. More than a full bucket is cut to one when the next is taken.
+    fn put_back(&mut self) {
+        self.full_at = self.full_at.saturating_sub(self.interval);
+    }
 }
 
 /// Counts by hash in the current window.
@@ -265,6 +279,14 @@ impl Counters {
         }
         let count = self.counts.entry(hash).or_insert(0);
         *count = count.saturating_add(1);
+    }
+
+    /// Takes one back, if it was counted in the current window.
+    fn uncount(&mut self, now: Timestamp, hash: Option<u64>) {
+        self.roll(now);
+        if let Some(count) = hash.and_then(|hash| self.counts.get_mut(&hash)) {
+            *count = count.saturating_sub(1);
+        }
     }
 
     /// Restarts in another window. One window back is a corrected clock and gives no fresh budget;
@@ -322,6 +344,18 @@ mod tests {
             assert!(text.parse::<Rate>().is_err(), "{text}");
         }
         assert_eq!("0/s".parse::<Rate>().unwrap_err().to_string(), "rate must be above zero");
+    }
+
+    #[test]
+    fn a_refund_takes_back_one_retry_of_every_limit_and_no_more() {
+        let mut budget = budget(Some("1/s"), Some(1), Some(1));
+        budget.refund(at(0), 7, Some("t"));
+        assert_eq!(budget.charge(at(0), 7, Some("t")), Charge::Granted);
+        budget.refund(at(1), 7, Some("t"));
+        assert_eq!(budget.charge(at(1), 7, Some("t")), Charge::Granted);
+        assert_eq!(budget.charge(at(2000), 7, None), Charge::Exhausted(Dimension::PerKey));
+        assert_eq!(budget.charge(at(2000), 8, Some("t")), Charge::Exhausted(Dimension::PerType));
+        assert!(matches!(budget.charge(at(999), 8, None), Charge::NotBefore(_)));
     }
 
     #[test]

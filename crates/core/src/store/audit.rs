@@ -111,10 +111,20 @@ pub struct AuditCheck {
     pub hash: [u8; 32],
 }
 
+/// The text of a hash of the audit, as every output and every store writes it: hexadecimal digits.
+///
+/// ```
+/// use lazaret_core::store::audit_hash_text;
+/// assert!(audit_hash_text(&[0x0a; 32]).starts_with("0a0a"));
+/// ```
+pub fn audit_hash_text(hash: &[u8; 32]) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Prints the hash in hexadecimal digits.
 impl fmt::Debug for AuditCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hash: String = self.hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = audit_hash_text(&self.hash);
         f.debug_struct("AuditCheck")
             .field("intact", &self.intact)
             .field("broken", &self.broken)

@@ -37,7 +37,7 @@ pub mod rules;
 mod trend;
 mod triage;
 
-pub use audit::{Actor, Audit, AuditCheck, AuditEntry, AuditHead, AuditNote};
+pub use audit::{Actor, Audit, AuditCheck, AuditEntry, AuditHead, AuditNote, audit_hash_text};
 pub use capabilities::Capabilities;
 pub use change_feed::{ChangeFeed, Changes, Topic};
 pub use changes::{COMMENT_CHARS, COMMENTS_LIMIT, EDITS_BYTES, EDITS_LIMIT, KeptEdits};

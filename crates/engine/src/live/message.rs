@@ -262,6 +262,9 @@ impl LiveMessage {
         let (permission, claim) = match self.admission_and_claim(&component).await? {
             Admitted::Start { permission, claim } => (permission, claim),
             Admitted::Duplicate => {
+                if self.record.is_some() {
+                    component.guards.refund(self.hash, self.delivery.message());
+                }
                 let (outcome, took) = (Outcome::Duplicate, Duration::ZERO);
                 return Ok(Some(Ended { outcome, pass: Pass::free(), took, claim: None }));
             }
@@ -270,11 +273,10 @@ impl LiveMessage {
         let Permission { pass, slot: AttemptSlot { permit, isolation } } = permission;
         let Component { index, queue, telemetry, flight, .. } = &*component;
         let attempt = self.record.as_ref().map_or(1, |record| record.attempts.saturating_add(1));
-        if let Some(record) = &self.record {
-            Counters::add(&telemetry.counters.retries, 1);
-            let lateness = record.due.map_or(Duration::ZERO, |due| until(due.due(), component.now()));
-            telemetry.emit(&Event::RetryStarted { queue, attempt, lateness });
-        }
+        let lateness = self
+            .record
+            .as_ref()
+            .map(|record| record.due.map_or(Duration::ZERO, |due| until(due.due(), component.now())));
         self.delivery.begin_attempt(attempt);
         let message = self.delivery.message();
         let _earlier = self.record.clone().map(|record| self.open.trying_again(*index, &message.id, *record));
@@ -287,6 +289,14 @@ impl LiveMessage {
         });
         let (outcome, took) = dedupe::renewed_during(claim.as_ref(), run).await;
         drop(permit);
+        match lateness {
+            Some(_) if matches!(outcome, Outcome::Deferred(_)) => component.guards.refund(self.hash, message),
+            Some(lateness) => {
+                Counters::add(&telemetry.counters.retries, 1);
+                telemetry.emit(&Event::RetryStarted { queue, attempt, lateness });
+            }
+            None => {}
+        }
         Ok(Some(Ended { outcome, pass, took, claim }))
     }
 

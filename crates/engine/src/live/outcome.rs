@@ -219,8 +219,8 @@ impl LiveMessage {
         }
         if let Some(record) = &self.record {
             let (queue, message) = (&self.component.queue, self.delivery.message());
-            let (limit, reason) = (exhausted.limit(), &record.failure.reason);
-            self.component.telemetry.emit(&Event::RetryExhausted { queue, message, limit, reason });
+            let (letter, limit, reason) = (None, exhausted.limit(), &record.failure.reason);
+            self.component.telemetry.emit(&Event::RetryExhausted { queue, message, letter, limit, reason });
         }
         self.component.guards.record_terminal();
         self.keep(LetterState::Dead, None).await

@@ -137,8 +137,12 @@ impl HeadAttempt<'_> {
         let due = self.wait_of(&letter);
         let letter = Arc::new(letter);
         let mut ended = loop {
-            let waiting = Waiting { letter: &letter, record: record.as_ref(), due, charged: false };
-            let admitted = match self.start(waiting).await {
+            let mut waiting = Waiting { letter: &letter, record: record.as_ref(), due, charged: false };
+            let started = self.start(&mut waiting).await;
+            if waiting.charged && !matches!(started, Ok(Some(_))) {
+                self.refund(&letter, record.is_some());
+            }
+            let admitted = match started {
                 Ok(admitted) => admitted?,
                 Err(Refused::Exhausted(exhausted)) => {
                     return self.settle(&letter, self.exhausted(&letter, exhausted), left).await;
@@ -183,27 +187,27 @@ impl HeadAttempt<'_> {
 
     /// Waits until the attempt may start, the duplicate filter has no other one, and no suspect of a crash has to run alone:
     /// `Ok(None)` when it may not now. Waits for the claims of others happen without a permit: they are no attempts (I3).
-    async fn start(&self, mut waiting: Waiting<'_>) -> Result<Option<Admitted<'_>>, Refused> {
+    async fn start(&self, waiting: &mut Waiting<'_>) -> Result<Option<Admitted<'_>>, Refused> {
         let Component { queue, dedupe, .. } = &**self.component;
         let Some(filter) = dedupe else {
             loop {
-                let admitted = self.admission(&mut waiting).await.map_err(Refused::Exhausted)?;
+                let admitted = self.admission(waiting).await.map_err(Refused::Exhausted)?;
                 let Some(permission) = admitted else { return Ok(None) };
-                if let Some(permission) = self.confirm(permission, &waiting).await {
+                if let Some(permission) = self.confirm(permission, waiting).await {
                     return Ok(Some(Admitted { permission, claim: None }));
                 }
             }
         };
         let (mut delays, mut retry) = (filter.delays(), StoreRetry::new(self.component));
         loop {
-            let admitted = self.admission(&mut waiting).await.map_err(Refused::Exhausted)?;
+            let admitted = self.admission(waiting).await.map_err(Refused::Exhausted)?;
             let Some(Permission { pass, slot }) = admitted else { return Ok(None) };
             // From here on it waits, and what it was admitted by may end.
             drop(pass);
             match filter.claim(queue, &waiting.letter.message.id).await {
                 Ok(Claimed::Yes(claim)) => {
                     self.lease.attempts().await;
-                    match admission::check(self.component, &self.candidate(&waiting)) {
+                    match admission::check(self.component, &self.candidate(waiting)) {
                         Admission::Start(pass) => {
                             let permission = Permission { pass, slot };
                             return Ok(Some(Admitted { permission, claim: Some(claim) }));
@@ -298,6 +302,13 @@ impl HeadAttempt<'_> {
         Ok(None)
     }
 
+    /// Takes the charge of the retry budget back, for an attempt that was not made.
+    fn refund(&self, letter: &Letter, failed_before: bool) {
+        if *self.purpose == Purpose::Retry && failed_before {
+            self.component.guards.refund(self.hash, &letter.message);
+        }
+    }
+
     /// Sleeps for this long, or until the consumer drains.
     async fn sleep(&self, time: Duration) {
         self.lease.waits_for(time).await;
@@ -323,8 +334,9 @@ impl HeadAttempt<'_> {
         let Component { queue, telemetry, .. } = &**self.component;
         let mut cause = letter.cause.clone();
         if let Some(cause) = &mut cause {
-            let (message, limit) = (&*letter.message, exhausted.limit());
-            telemetry.emit(&Event::RetryExhausted { queue, message, limit, reason: &cause.reason });
+            let (message, id, limit) = (&*letter.message, Some(letter.id), exhausted.limit());
+            let reason = &cause.reason;
+            telemetry.emit(&Event::RetryExhausted { queue, message, letter: id, limit, reason });
             exhausted.annotate(&mut cause.message);
         }
         // A limit of attempts or time leaves the cause as it is stored; a crash or a budget changes it.
@@ -339,15 +351,8 @@ impl HeadAttempt<'_> {
         let component = &**self.component;
         let Component { queue, telemetry, flight, .. } = component;
         let attempt = letter.attempts.saturating_add(letter.replay_attempts).saturating_add(1);
-        if let Some(due) = letter.due_at
-            && *self.purpose == Purpose::Retry
-        {
-            let lateness = until(due, component.now());
-            telemetry.emit(&Event::RetryStarted { queue, attempt, lateness });
-        }
-        if failed_before {
-            Counters::add(&telemetry.counters.retries, 1);
-        }
+        let is_retry = *self.purpose == Purpose::Retry;
+        let lateness = letter.due_at.filter(|_| is_retry).map(|due| until(due, component.now()));
         let sink = Arc::new(StoredSink::default());
         let operation = self.purpose.operation().map(str::to_owned);
         let delivery = Delivery::for_letter(letter.clone(), operation).with_sink(sink.clone());
@@ -363,6 +368,16 @@ impl HeadAttempt<'_> {
             dedupe::renewed_during(claim.as_ref(), run).await
         };
         drop(permit);
+        if let Outcome::Deferred(_) = outcome {
+            self.refund(letter, failed_before);
+        } else {
+            if let Some(lateness) = lateness {
+                telemetry.emit(&Event::RetryStarted { queue, attempt, lateness });
+            }
+            if failed_before {
+                Counters::add(&telemetry.counters.retries, 1);
+            }
+        }
         Ended { delivery, outcome, sink, pass, took, claim }
     }
 

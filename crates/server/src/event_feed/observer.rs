@@ -22,10 +22,18 @@ impl FeedObserver {
         Event { consumer: Some(self.consumer.clone()), ..Event::new(kind, Timestamp::now()) }
     }
 
-    fn about(&self, kind: EventKind, queue: &QueueName, message: &Message) -> Event {
+    /// An event of a message and its letter: the one that it is, or will be if it becomes one.
+    fn about(
+        &self,
+        kind: EventKind,
+        queue: &QueueName,
+        message: &Message,
+        letter: Option<LetterId>,
+    ) -> Event {
+        let letter = letter.unwrap_or_else(|| LetterId::of(queue, &message.id));
         Event {
             queue: Some(queue.to_string()),
-            letter: Some(LetterId::of(queue, &message.id).to_string()),
+            letter: Some(letter.to_string()),
             event_type: message.event_type.as_deref().map(str::to_owned),
             ..self.event(kind)
         }
@@ -38,31 +46,33 @@ impl FeedObserver {
     fn convert(&self, event: &lazaret_engine::Event<'_>) -> Option<Event> {
         use lazaret_engine::Event as EngineEvent;
         Some(match event {
-            EngineEvent::Failed { queue, message, attempt, failure, .. } => Event {
+            EngineEvent::Failed { queue, message, letter, attempt, failure, .. } => Event {
                 attempt: Some(*attempt),
                 reason: Some(failure.reason.to_string()),
                 phase: Some(failure.phase.into()),
                 group: Some(failure.fingerprint.to_string()),
-                ..self.about(EventKind::Failed, queue, message)
+                ..self.about(EventKind::Failed, queue, message, *letter)
             },
-            EngineEvent::RetryScheduled { queue, message, due, .. } => {
-                Event { due_at: Some(*due), ..self.about(EventKind::RetryScheduled, queue, message) }
+            EngineEvent::RetryScheduled { queue, message, letter, due, .. } => {
+                Event { due_at: Some(*due), ..self.about(EventKind::RetryScheduled, queue, message, *letter) }
             }
-            EngineEvent::RetryExhausted { queue, message, .. } => {
-                self.about(EventKind::RetryExhausted, queue, message)
+            EngineEvent::RetryExhausted { queue, message, letter, .. } => {
+                self.about(EventKind::RetryExhausted, queue, message, *letter)
             }
-            EngineEvent::Poison { queue, message } => self.about(EventKind::Poison, queue, message),
+            EngineEvent::Poison { queue, message, letter } => {
+                self.about(EventKind::Poison, queue, message, *letter)
+            }
             EngineEvent::LetterStored { queue, message, letter, state, .. } => Event {
-                letter: Some(letter.to_string()),
                 state: Some((*state).into()),
-                ..self.about(EventKind::LetterStored, queue, message)
+                ..self.about(EventKind::LetterStored, queue, message, Some(*letter))
             },
             EngineEvent::LetterClosed { queue, message, letter, state, .. } => Event {
-                letter: Some(letter.to_string()),
                 state: Some((*state).into()),
-                ..self.about(EventKind::LetterClosed, queue, message)
+                ..self.about(EventKind::LetterClosed, queue, message, Some(*letter))
             },
-            EngineEvent::Duplicate { queue, message } => self.about(EventKind::Duplicate, queue, message),
+            EngineEvent::Duplicate { queue, message } => {
+                self.about(EventKind::Duplicate, queue, message, None)
+            }
             EngineEvent::HandOffFailed { queue, .. } => self.of_queue(EventKind::HandOffFailed, queue),
             EngineEvent::Expired { queue, letters } => {
                 Event { letters: Some(*letters), ..self.of_queue(EventKind::Expired, queue) }
@@ -137,6 +147,7 @@ mod tests {
             EngineEvent::Failed {
                 queue: &queue,
                 message: &message,
+                letter: None,
                 attempt: 1,
                 failure: &failure,
                 verdict: Verdict::Retry,

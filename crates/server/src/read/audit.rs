@@ -4,6 +4,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use lazaret_api::{AuditCheck, AuditEntry, AuditPage, Code};
+use lazaret_core::store::audit_hash_text;
 use serde::Deserialize;
 
 use super::page::{PageParams, cut};
@@ -73,7 +74,7 @@ pub(crate) async fn verify(
         (None, None) => {}
         (Some(number), Some(hash)) => {
             let found = app.store.audit_head(Some(number)).await?;
-            let found = found.map(|head| hex(&head.hash));
+            let found = found.map(|head| audit_hash_text(&head.hash));
             // Cut off, or replaced by another history.
             if found.is_none_or(|found| !found.eq_ignore_ascii_case(&hash)) && check.broken.is_none() {
                 (check.ok, check.broken) = (false, Some(number));
@@ -82,8 +83,4 @@ pub(crate) async fn verify(
         _ => return Err(ApiError::invalid("hash", "give a number and its hash, or neither")),
     }
     Ok(axum::Json(check))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -9,7 +9,7 @@ use lazaret_core::query::Query;
 use lazaret_core::store::{Action, Actor, Command, Operations, PlanRequest, RolloutPolicy, Selection};
 use lazaret_server::{Limits, Token};
 use lazaret_testkit::ManualClock;
-use reqwest::Response;
+use reqwest::{Method, Response};
 use serde_json::{Value, json};
 
 use crate::support::{Bench, Setup, secret, token};
@@ -91,6 +91,26 @@ impl Listener {
         let found = tokio::time::timeout(Duration::from_secs(20), found).await;
         found.unwrap_or_else(|_| panic!("no {kind} was heard"))
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_of_an_imported_letter_name_that_letter() {
+    let from = Bench::new().await;
+    from.letters(&[("a", "bad1")], 1).await;
+    let lines = from.request(Method::GET, "/v1/letters?view=full").header("accept", "application/x-ndjson");
+    let export = from.send(lines).await.expect(200).text;
+    let bench = Bench::new().await;
+    let import = bench.request(Method::POST, "/v1/letters/import");
+    let import = import.header("content-type", "application/x-ndjson").body(export);
+    assert_eq!(bench.send(import).await.expect(200).json["taken"], 1);
+    let imported = bench.open_letters(1).await[0]["id"].clone();
+    let mut listener = Listener::new(&bench, "/v1/events", None).await;
+    let begin = json!({"action": "retry", "query": "", "all": true, "reason": "mended"});
+    bench.post("/v1/operations", begin).await.expect(201);
+    let failed = listener.next_of(&bench, "failed").await;
+    assert_eq!(failed.data["letter"], imported, "its message has no letter of its own");
+    let stored = listener.next_of(&bench, "letter-stored").await;
+    assert_eq!(stored.data["letter"], imported);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -42,20 +42,34 @@ impl Membership {
         if too_large.is_empty() {
             return Ok(());
         }
-        let without = self.without_metadata(too_large);
-        self.send(without).await.map(|_| ())
+        let without = self.without_ranges(too_large)?;
+        match self.send(without).await? {
+            refused if refused.is_empty() => Ok(()),
+            refused => self.without_ranges(refused).map(drop),
+        }
     }
 
-    /// Removes the metadata that a broker refused, and halves its limit for later commits. The position is worth more than the
-    /// ranges beyond it.
-    fn without_metadata(&mut self, too_large: Vec<OffsetCommit>) -> Vec<OffsetCommit> {
-        self.metadata_limit /= 2;
+    /// Removes the ranges from metadata that a broker refused, and halves its limit for later commits. The position is worth more
+    /// than the ranges beyond it. The id of the store stays: without it, a member with another store would not be found.
+    fn without_ranges(&mut self, too_large: Vec<OffsetCommit>) -> Result<Vec<OffsetCommit>, SourceError> {
+        let store = self.options.store.as_deref();
+        let least = store.map_or(0, metadata::room_for_store);
+        if !too_large.is_empty() && too_large.iter().all(|commit| commit.metadata_limit <= least) {
+            return Err(SourceError::permanent(format!(
+                "the broker refused {least} characters of commit metadata, which hold the id of the store; raise \
+                 `offset.metadata.max.bytes` of the broker"
+            )));
+        }
+        self.metadata_limit = (self.metadata_limit / 2).max(least);
         tracing::warn!(
             characters = self.metadata_limit,
             "commit metadata refused by the broker and shortened, some messages may be redelivered after a restart"
         );
-        let without = |commit| OffsetCommit { metadata: String::new(), metadata_limit: 0, ..commit };
-        too_large.into_iter().map(without).collect()
+        let without = |commit: OffsetCommit| {
+            let metadata = metadata::encode(&[], commit.key(), store, least);
+            OffsetCommit { metadata, metadata_limit: least, ..commit }
+        };
+        Ok(too_large.into_iter().map(without).collect())
     }
 
     /// Starts a commit beside reading, unless an earlier one is pending.
@@ -101,9 +115,13 @@ impl Membership {
                     Ok(mut too_large) => {
                         // Other members may own some of them by now (I6).
                         too_large.retain(|commit| self.is_current(commit));
-                        let without = self.without_metadata(too_large);
-                        self.start(without);
-                        return None;
+                        match self.without_ranges(too_large) {
+                            Ok(without) => {
+                                self.start(without);
+                                return None;
+                            }
+                            Err(error) => Err(error),
+                        }
                     }
                     Err(error) => Err(error),
                 }

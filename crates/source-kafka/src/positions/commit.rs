@@ -6,6 +6,8 @@ use lazaret_core::Partition;
 use rdkafka::error::KafkaError;
 use tokio::sync::oneshot;
 
+use super::metadata::CommitKey;
+
 /// The commit of one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OffsetCommit {
@@ -16,10 +18,18 @@ pub(crate) struct OffsetCommit {
     pub(crate) settled_beyond: Vec<RangeInclusive<u64>>,
     /// The maximum number of characters of metadata.
     pub(crate) metadata_limit: usize,
-    /// The settled ranges, encoded.
+    /// The settled ranges and the id of the store, encoded.
     pub(crate) metadata: String,
     /// The assignment of the partition that it belongs to.
     pub(crate) assignment_id: u64,
+}
+
+impl OffsetCommit {
+    /// What its metadata belongs to.
+    pub(crate) fn key(&self) -> CommitKey<'_> {
+        let Self { partition, offset, .. } = self;
+        CommitKey { topic: partition.stream.as_str(), partition: partition.index, offset: *offset }
+    }
 }
 
 /// Partitions that were committed in one request, and its outcome.

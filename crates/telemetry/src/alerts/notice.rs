@@ -1,7 +1,7 @@
 //! The webhook payload: facts and fixed texts, never anything from a message or an error.
 
 use lazaret_core::Timestamp;
-use lazaret_core::store::AuditHead;
+use lazaret_core::store::{AuditHead, audit_hash_text};
 use serde::Serialize;
 
 use super::rules::{AlertEvent, Rule, Severity};
@@ -70,7 +70,7 @@ pub struct AuditAnchor {
 
 impl From<AuditHead> for AuditAnchor {
     fn from(head: AuditHead) -> Self {
-        Self { number: head.number, hash: head.hash.iter().map(|byte| format!("{byte:02x}")).collect() }
+        Self { number: head.number, hash: audit_hash_text(&head.hash) }
     }
 }
 

@@ -43,15 +43,16 @@ pub fn renew(
 ) -> Result<(SequenceRow, Lease)> {
     let (row, held) = check(row, lease, "renew", now)?;
     let until = later(now, duration);
+    let used_for = if held.kind == LeaseKind::Due { used_for } else { held.used_for };
     let row = SequenceRow { lease: Some(HeldLease { until, used_for, ..held.clone() }), ..row.clone() };
     Ok((row, Lease { until, ..lease.clone() }))
 }
 
-/// Releases a lease: returns the row without it, and the lease's operation. `None` if it is not current.
+/// Releases a lease: returns the row after it, and the lease's operation. `None` if it is not current.
 pub fn release(row: Option<&SequenceRow>, lease: &Lease) -> Option<(SequenceRow, Option<OperationId>)> {
     let row = row?;
     let held = row.lease.as_ref().filter(|held| held.fence == lease.fence)?;
-    Some((SequenceRow { lease: None, ..row.clone() }, held.kind.operation()))
+    Some((row.clone().released(), held.kind.operation()))
 }
 
 /// Leases are never taken for shorter than this by [`clamp_lease`]. Owners renew theirs at least three times in this time,
@@ -210,7 +211,7 @@ fn close_and_continue(
     };
     match &mut effects.sequence {
         SequenceChange::Put(row) if continues => {
-            row.lease = Some(held.clone());
+            row.lease = Some(held.for_next_letter());
             (AfterSettle::Next, effects)
         }
         SequenceChange::Put(row) => {
@@ -241,7 +242,7 @@ fn requeued(
     let is_automatic = row.lease.as_ref().is_some_and(|held| held.kind == LeaseKind::Due);
     let changed = row.changed(&after, now);
     let changed = if is_automatic { changed.after_run(false, now) } else { changed };
-    let sequence = SequenceChange::Put(SequenceRow { lease: None, ..changed });
+    let sequence = SequenceChange::Put(changed.released());
     let failed = failed_at.filter(|_| group.is_some()).map(|at| Failed { at, enters: group != head.group });
     let ended = is_end(Some(head.state), state);
     let effects = Effects::on_open(LetterChange::Requeue(requeue), head, &after, row, sequence);

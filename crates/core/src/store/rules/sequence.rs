@@ -118,8 +118,25 @@ pub struct HeldLease {
     pub until: Timestamp,
     /// Its purpose.
     pub kind: LeaseKind,
-    /// What its owner used it for at the last renewal.
+    /// What its owner used it for at the last renewal. For a replay it says something else, because attempts of replays are not
+    /// counted by leases: `Attempt` if the lease before it [was interrupted](SequenceRow::was_interrupted), so that the next claim
+    /// for due letters learns of it.
     pub used_for: LeaseUse,
+}
+
+impl HeldLease {
+    /// The lease when its owner continues with the next letter.
+    pub(super) fn for_next_letter(&self) -> Self {
+        let used_for = if self.kind == LeaseKind::Due { self.used_for } else { LeaseUse::Wait };
+        Self { used_for, ..self.clone() }
+    }
+
+    /// The lease that is left when its owner ends it and the letter stays at the head: that of the attempt which was interrupted
+    /// before a replay.
+    fn interrupted_before(self) -> Option<Self> {
+        let interrupted = self.kind != LeaseKind::Due && self.used_for == LeaseUse::Attempt;
+        interrupted.then_some(Self { until: EXPIRED, kind: LeaseKind::Due, ..self })
+    }
 }
 
 /// The purpose of a lease.
@@ -221,13 +238,11 @@ impl SequenceRow {
         self.is_leased(now) && index <= self.head.index
     }
 
-    /// `true` if its last lease was for due letters and has expired: neither a settlement nor a release ended it, so an attempt
-    /// at the head may have begun, and its end is unknown. Not so if its owner [waited](LeaseUse::Wait). Ask before the row is
-    /// [claimed](Self::claimed) again.
+    /// `true` if the last lease for due letters has expired: neither a settlement nor a release ended it, so an attempt at the head
+    /// may have begun, and its end is unknown. Not so if its owner [waited](LeaseUse::Wait). Replays since then do not change
+    /// that. Ask before the row is [claimed](Self::claimed) again.
     pub fn was_interrupted(&self, now: Timestamp) -> bool {
-        self.lease.as_ref().is_some_and(|lease| {
-            lease.until <= now && lease.kind == LeaseKind::Due && lease.used_for == LeaseUse::Attempt
-        })
+        self.lease.as_ref().is_some_and(|lease| lease.until <= now && lease.used_for == LeaseUse::Attempt)
     }
 
     /// The operation for which it is leased now.
@@ -291,10 +306,17 @@ impl SequenceRow {
         Self { lease, ..self.clone() }
     }
 
+    /// The row after its owner ended the lease.
+    pub(super) fn released(self) -> Self {
+        Self { lease: self.lease.and_then(HeldLease::interrupted_before), ..self }
+    }
+
     /// The row under a new lease, with the times of a clock that was set back. The fence must be new in this queue. The letter at
     /// its head gets the [due time of the row](Head::date).
     pub fn claimed(&self, owner: &str, lease: Duration, kind: LeaseKind, fence: u64, now: Timestamp) -> Self {
-        let (until, used_for) = (later(now, lease), LeaseUse::Attempt);
+        let until = later(now, lease);
+        let is_attempt = kind == LeaseKind::Due || self.was_interrupted(now);
+        let used_for = if is_attempt { LeaseUse::Attempt } else { LeaseUse::Wait };
         let held = HeldLease { owner: owner.to_owned(), fence, until, kind, used_for };
         Self { lease: Some(held), ..self.set_back(now).unwrap_or_else(|| self.clone()) }
     }
@@ -311,9 +333,11 @@ impl SequenceRow {
         Some(Self { count: self.count.saturating_sub(1).max(1), ..row })
     }
 
-    /// The row with this head as of now.
+    /// The row with this head as of now. A lease that expired speaks of the letter that was the head then.
     fn headed(&self, head: Head, now: Timestamp) -> Self {
-        Self { head, ..self.set_back(now).unwrap_or_else(|| self.clone()) }
+        let row = self.set_back(now).unwrap_or_else(|| self.clone());
+        let is_same = head.index == self.head.index;
+        Self { head, lease: row.lease.filter(|lease| is_same || lease.until > now), ..row }
     }
 
     /// The row with one more letter.
@@ -384,8 +408,26 @@ mod tests {
         assert!(!row().was_interrupted(at(30)), "never leased, or released");
         let waiting = due.lease.clone().map(|lease| HeldLease { used_for: LeaseUse::Wait, ..lease });
         assert!(!SequenceRow { lease: waiting, ..row() }.was_interrupted(at(30)), "no attempt had begun");
-        assert!(!claimed(LeaseKind::Replay).was_interrupted(at(30)));
-        assert!(!claimed(LeaseKind::Operation(OperationId(1))).was_interrupted(at(30)));
+        for kind in [LeaseKind::Replay, LeaseKind::Operation(OperationId(1))] {
+            assert!(!claimed(kind).was_interrupted(at(30)));
+            assert_eq!(claimed(kind).released().lease, None);
+        }
+    }
+
+    #[test]
+    fn an_interruption_is_passed_on_by_every_kind_of_replay_until_due_letters_are_claimed() {
+        // I4
+        let claim =
+            |row: &SequenceRow, kind, now| row.claimed("w", Duration::from_secs(30), kind, 2, at(now));
+        let lost = claim(&row(), LeaseKind::Due, 0);
+        for kind in [LeaseKind::Replay, LeaseKind::Operation(OperationId(1))] {
+            let replayed = claim(&lost, kind, 30);
+            assert!(replayed.is_leased(at(59)) && replayed.was_interrupted(at(60)), "it was cut off");
+            let released = replayed.released();
+            assert!(released.was_interrupted(at(31)) && !released.is_leased(at(31)));
+            assert_eq!(released.schedule(), row().schedule(), "it is due at once");
+            assert_eq!(claim(&released, LeaseKind::Due, 31).released().lease, None, "it was reported");
+        }
     }
 
     #[test]

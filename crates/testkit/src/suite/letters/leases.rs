@@ -6,7 +6,7 @@ use lazaret_core::store::{
 use lazaret_core::{LetterState, QueueName};
 
 use super::fixture::{
-    Fixture, LEASE, fail_again, failure, kind, operator, requeue_of, requeued, resolve, seq,
+    Fixture, LEASE, fail_again, failure, ids, kind, operator, requeue_of, requeued, resolve, seq,
 };
 use crate::suite::secs;
 
@@ -92,6 +92,44 @@ pub async fn a_claim_reports_that_the_lease_before_it_expired<S: Store>(t: Fixtu
     assert!(!third.interrupted, "the one before it was released");
     t.store.settle(&third.lease, third.head.id, fail_again(&third.head)).await.unwrap();
     assert!(!t.due_one("w").await.interrupted, "the one before it was settled");
+}
+
+pub async fn replays_do_not_hide_that_a_lease_expired<S: Store>(t: Fixture<S>) {
+    // I4: the lost attempt is counted by the next claim for due letters, whatever replays came before it.
+    t.open(t.retrying("a", "1", secs(0))).await;
+    t.due_one("w").await;
+    t.advance(LEASE + secs(1));
+    let given_up = t.claim("a", "person").await.unwrap();
+    t.store.renew(&given_up.lease, LEASE, LeaseUse::Wait).await.unwrap();
+    t.store.release(&given_up.lease).await.unwrap();
+    let failed = t.claim("a", "person").await.unwrap();
+    t.store.settle(&failed.lease, failed.head.id, fail_again(&failed.head)).await.unwrap();
+    t.claim("a", "person").await.unwrap();
+    t.advance(LEASE + secs(1));
+    let counted = t.due_one("w").await;
+    assert!(counted.interrupted);
+    t.store.settle(&counted.lease, counted.head.id, fail_again(&counted.head)).await.unwrap();
+    t.claim("a", "person").await.unwrap();
+    t.advance(LEASE + secs(1));
+    assert!(!t.due_one("w").await.interrupted, "it was counted, and a replay that is cut off is not");
+}
+
+pub async fn an_expired_lease_says_nothing_about_the_letter_behind<S: Store>(t: Fixture<S>) {
+    t.open(t.retrying("a", "1", secs(0))).await;
+    t.behind(t.waiting("a", "2")).await;
+    t.behind(t.waiting("a", "3")).await;
+    t.due_one("w").await;
+    t.advance(LEASE + secs(1));
+    t.act("1", Act::Resolve).await.unwrap();
+    let second = t.due_one("w").await;
+    assert_eq!((ids([&second.head]), second.interrupted), (vec!["2"], false), "no attempt at it was lost");
+    t.advance(LEASE + secs(1));
+    let replay = t.claim("a", "person").await.unwrap();
+    let settled = t.store.settle(&replay.lease, replay.head.id, resolve()).await.unwrap();
+    assert!(matches!(settled, Settled::Next(_)));
+    t.store.release(&replay.lease).await.unwrap();
+    let third = t.due_one("w").await;
+    assert_eq!((ids([&third.head]), third.interrupted), (vec!["3"], false));
 }
 
 /// Claims the only due sequence, renews the lease for these uses, lets it expire, and returns what the next claim reports.

@@ -230,6 +230,8 @@ macro_rules! __store_test_suite {
                 heads_that_need_a_person_are_not_claimed
                 a_leased_sequence_is_not_claimed_again
                 a_claim_reports_that_the_lease_before_it_expired
+                replays_do_not_hide_that_a_lease_expired
+                an_expired_lease_says_nothing_about_the_letter_behind
                 a_lease_that_expired_while_its_owner_waited_was_no_attempt
                 a_lease_names_its_sequence_owner_and_end
                 a_lease_that_ended_frees_the_sequence
