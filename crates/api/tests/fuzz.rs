@@ -22,20 +22,38 @@ fn corpus() -> Vec<Vec<u8>> {
     vec![written(&waiting, true), written(&dead, true), written(&dead, false)]
 }
 
-#[test]
-fn import() {
+fn target() -> Fuzz {
     let words =
         ["dead", "retrying", "resolved", "none", "left-out", "shown", "0:0", "/", "a/b", "g1_00", "AA=="];
-    Fuzz::target("import").corpus(corpus()).words(words).shape(Shape::Json).run(|input| {
+    Fuzz::target("import").corpus(corpus()).words(words).shape(Shape::Json)
+}
+
+/// A check of letters that are written by `write`.
+fn check(write: impl Fn(&Letter) -> LetterDetail) -> impl Fn(&[u8]) -> Result<(), String> {
+    move |input| {
         let Ok(detail) = serde_json::from_slice::<LetterDetail>(input) else { return Ok(()) };
         let letter = match detail.into_letter(None) {
             Ok(letter) => letter,
             Err(error) if error.field.is_empty() => return Err(format!("an error without a place: {error}")),
             Err(_) => return Ok(()),
         };
-        let written = serde_json::to_vec(&LetterDetail::of(&letter, true)).unwrap();
+        let written = serde_json::to_vec(&write(&letter)).unwrap();
         let again: LetterDetail = serde_json::from_slice(&written).map_err(|error| error.to_string())?;
         let again = again.into_letter(None).map_err(|error| format!("not imported again: {error}"))?;
         if again == letter { Ok(()) } else { Err(format!("{letter:?} became {again:?}")) }
-    });
+    }
+}
+
+#[test]
+fn import() {
+    target().run(check(|letter| LetterDetail::of(letter, true)));
+}
+
+#[test]
+fn a_planted_bug_of_imports_is_found() {
+    // Characters beyond ASCII are lost.
+    target().finds(check(|letter| {
+        let text = serde_json::to_string(&LetterDetail::of(letter, true)).unwrap();
+        serde_json::from_str(&text.replace(|c: char| !c.is_ascii(), "")).unwrap()
+    }));
 }

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
-use lazaret_config::{Checked, NoEnv, check};
+use std::collections::BTreeSet;
+
+use lazaret_config::{Checked, Config, NoEnv, check};
 use lazaret_fuzz::{Fuzz, Shape};
 
 /// All files of a folder, in order.
@@ -14,8 +16,15 @@ fn files(folder: &str) -> Vec<Vec<u8>> {
     paths.into_iter().map(|path| std::fs::read(path).unwrap()).collect()
 }
 
-#[test]
-fn config() {
+/// Half of the inputs are mutations of valid files: one change makes nearly every file invalid, and only valid ones are written again.
+fn corpus() -> Vec<Vec<u8>> {
+    let good = files("good");
+    let broken = [files("broken"), files("suspicious")].concat();
+    let times = broken.len() / good.len();
+    [vec![good; times].concat(), broken].concat()
+}
+
+fn target() -> Fuzz {
     let words = [
         "consumers:",
         "defaults:",
@@ -58,8 +67,12 @@ fn config() {
         ".nan",
         "2026-01-01",
     ];
-    let corpus = [files("good"), files("broken"), files("suspicious")].concat();
-    Fuzz::target("config").corpus(corpus).words(words).shape(Shape::Lines).count(1500).run(|input| {
+    Fuzz::target("config").corpus(corpus()).words(words).shape(Shape::Lines).count(1500)
+}
+
+/// A check of configurations whose effective values are written by `effective`.
+fn check_with(effective: impl Fn(&Config, &str) -> Option<String>) -> impl Fn(&[u8]) -> Result<(), String> {
+    move |input| {
         let Checked { config, diagnostics } = check("lazaret.yaml", input, &NoEnv);
         if config.is_some() != (diagnostics.errors() == 0) {
             return Err("a configuration with errors, or none without one".into());
@@ -81,7 +94,7 @@ fn config() {
         let Some(config) = config else { return Ok(()) };
         let _ = config.effective_top();
         for consumer in &config.consumers {
-            let shown = config.effective(&consumer.name).ok_or("a consumer without effective values")?;
+            let shown = effective(&config, &consumer.name).ok_or("a consumer without effective values")?;
             // It is YAML again, with all values written out.
             let indented: String = shown.lines().map(|line| format!("  {line}\n")).collect();
             let again = check("effective.yaml", format!("consumers:\n{indented}").as_bytes(), &NoEnv);
@@ -98,7 +111,7 @@ fn config() {
                     again.diagnostics.plain()
                 ));
             };
-            let twice = again.effective(&consumer.name).unwrap_or_default();
+            let twice = effective(&again, &consumer.name).unwrap_or_default();
             // Without the comments, which name the origin of each value.
             let value =
                 |line: &str| line.split_once(" #").map_or(line, |(value, _)| value).trim_end().to_owned();
@@ -108,5 +121,21 @@ fn config() {
             }
         }
         Ok(())
-    });
+    }
+}
+
+#[test]
+fn config() {
+    target().run(check_with(|config, consumer| config.effective(consumer)));
+}
+
+#[test]
+fn a_planted_bug_of_configurations_is_found() {
+    // A consumer is found only if the corpus has one of this name.
+    let configs = corpus().into_iter().filter_map(|file| check("lazaret.yaml", &file, &NoEnv).config);
+    let known: BTreeSet<String> =
+        configs.flat_map(|config| config.consumers.into_iter().map(|consumer| consumer.name)).collect();
+    target().finds(check_with(|config, consumer| {
+        config.effective(consumer).filter(|_| known.contains(consumer))
+    }));
 }

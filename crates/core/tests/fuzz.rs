@@ -39,8 +39,7 @@ fn check_error(text: &str, error: &lazaret_core::query::QueryError) -> Result<()
     }
 }
 
-#[test]
-fn query() {
+fn query_target() -> Fuzz {
     let corpus = [
         "queue:payments state:dead type:Charge* reason:TIMEOUT error:\"connection reset\" age:>1h attempts:>=3",
         "seq:order-7 group:g1_4f1c payload./customer/id:42 header.tenant:acme (a or b) -x",
@@ -49,6 +48,8 @@ fn query() {
         "a \"b c\" (d (e or f) -(g h)) or not (i -j)",
         "enqueued:>2026-01-01 due:<2026-01-01T00:00:00Z age:<=1d12h attempts:3..7",
         "payload./a~1b/~0/0:\"x y\" header.\"a b\":c* key:\"\" poison:true",
+        "queue:payments state:dead",
+        "state:open,closed or queue:other",
     ];
     let words = [
         "state:",
@@ -76,22 +77,33 @@ fn query() {
         "due:<",
         "enqueued:",
         "stream:",
+        " -state:dead ",
+        " -state:open ",
+        " -queue:other ",
+        " state:waiting ",
     ];
+    Fuzz::target("query").corpus(corpus).words(words).shape(Shape::Text)
+}
+
+/// A check of queries that are printed by `print` and counted by `counts`: whether all letters of a queue in a state match.
+fn query_check(
+    print: impl Fn(&Query) -> String,
+    counts: impl Fn(&Query, &Letter) -> Option<bool>,
+) -> impl Fn(&[u8]) -> Result<(), String> {
     let (letters, now) = (letters(), Timestamp::from_second(1_000_000).unwrap());
-    let fuzz = Fuzz::target("query").corpus(corpus).words(words).shape(Shape::Text);
-    fuzz.run(|input| {
+    move |input| {
         let text = String::from_utf8_lossy(input);
         let query = match Query::parse(&text) {
             Ok(query) => query,
             Err(error) => return check_error(&text, &error),
         };
-        let plain = query.to_string();
+        let plain = print(&query);
         // The plain form may be longer than what was written, and beyond the limit.
         if plain.len() > LENGTH_LIMIT {
             return Ok(());
         }
         let again = Query::parse(&plain).map_err(|error| format!("printed as {plain:?}: {error}"))?;
-        if again != query || again.to_string() != plain {
+        if again != query || print(&again) != plain {
             return Err(format!("{query:?} is printed as {plain:?}, which is {again:?}"));
         }
         for letter in &letters {
@@ -99,13 +111,31 @@ fn query() {
             if matches != again.matches(letter, now) {
                 return Err(format!("{plain:?} matches other letters"));
             }
-            let all = query.matches_all_of(&letter.queue, letter.state);
-            if all.is_some_and(|all| all != matches) {
+            if counts(&query, letter).is_some_and(|all| all != matches) {
                 return Err(format!("{plain:?} counts other letters than it matches"));
             }
         }
         Ok(())
-    });
+    }
+}
+
+fn counts(query: &Query, letter: &Letter) -> Option<bool> {
+    query.matches_all_of(&letter.queue, letter.state)
+}
+
+#[test]
+fn query() {
+    query_target().run(query_check(Query::to_string, counts));
+}
+
+#[test]
+fn planted_bugs_of_queries_are_found() {
+    // Escapes are lost in print.
+    query_target().finds(query_check(|query| query.to_string().replace("\\\\", "\\"), counts));
+    // What is excluded is counted.
+    query_target().finds(query_check(Query::to_string, |query, letter| {
+        counts(query, letter).map(|all| all != query.to_string().contains('-'))
+    }));
 }
 
 /// Writes a message as a line.
@@ -134,8 +164,7 @@ fn line(message: &NewMessage) -> Vec<u8> {
     text.into_bytes()
 }
 
-#[test]
-fn json_lines() {
+fn json_lines_target() -> Fuzz {
     let corpus = [
         r#"{"id":"e-1","key":"order-7","type":"OrderPlaced","headers":{"a":"b","a":"c"},"time":"2026-01-01T00:00:00Z","payload":{"total":1.10}}"#,
         r#"{"payload":null}"#,
@@ -144,10 +173,14 @@ fn json_lines() {
     ];
     let words =
         ["payload", "payload-base64", "id", "key", "headers", "content-type", "time", "AA==", "A", "\\u0000"];
-    let fuzz = Fuzz::target("json-lines").corpus(corpus).words(words).shape(Shape::Json);
-    fuzz.run(|input| {
+    Fuzz::target("json-lines").corpus(corpus).words(words).shape(Shape::Json)
+}
+
+/// A check of lines that are parsed by `parse`.
+fn json_lines_check(parse: impl Fn(Bytes) -> NewMessage) -> impl Fn(&[u8]) -> Result<(), String> {
+    move |input| {
         let raw = Bytes::copy_from_slice(input);
-        let message = jsonl::message(raw.clone());
+        let message = parse(raw.clone());
         if let Some(why) = &message.undecodable {
             let kept = message.payload.as_ref() == Some(&raw);
             return if kept && !why.is_empty() { Ok(()) } else { Err("the raw bytes are lost".into()) };
@@ -155,9 +188,33 @@ fn json_lines() {
         if message.id.as_ref().is_some_and(|id| id.as_str().is_empty()) {
             return Err("an empty id".into());
         }
-        let mut again = jsonl::message(line(&message).into());
+        let mut again = parse(line(&message).into());
         // Bytes have no media type of their own.
         again.content_type = again.content_type.or_else(|| message.content_type.clone());
         if again == message { Ok(()) } else { Err(format!("{message:?} became {again:?}")) }
-    });
+    }
+}
+
+#[test]
+fn json_lines() {
+    json_lines_target().run(json_lines_check(jsonl::message));
+}
+
+#[test]
+fn planted_bugs_of_json_lines_are_found() {
+    // The bytes of a line that cannot be decoded are kept without the spaces around them.
+    json_lines_target().finds(json_lines_check(|raw| {
+        let mut message = jsonl::message(raw);
+        if message.undecodable.is_some() {
+            message.payload = message.payload.map(|payload| Bytes::copy_from_slice(payload.trim_ascii()));
+        }
+        message
+    }));
+    // An empty id is an id.
+    json_lines_target().finds(json_lines_check(|raw| {
+        let text = String::from_utf8_lossy(&raw).replacen(r#""id":"""#, r#""id":null"#, 1);
+        let is_empty = text.as_bytes() != raw;
+        let message = jsonl::message(if is_empty { text.into() } else { raw });
+        if is_empty { NewMessage { id: Some("".into()), ..message } } else { message }
+    }));
 }

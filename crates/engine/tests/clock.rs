@@ -49,6 +49,25 @@ async fn the_breaker_opens_after_the_clock_was_set_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_open_breaker_stays_open_for_its_time_when_the_clock_is_set_back() {
+    let (bench, clock) = Bench::new().with_set_clock();
+    let breaker = BreakerPolicy { failures: 2, window: secs(10), open_for: secs(30), probes: 1 };
+    let options = Options { breaker: Some(breaker), ..options() };
+    bench.push(&["a1", "b1"]);
+    let running = start(&bench, &clock, options, |this| match this.before {
+        0 => Reply::Fail(unavailable()),
+        _ => Reply::Done,
+    });
+    eventually("the breaker opens", || bench.events.count("BreakerOpened") > 0).await;
+    let_pass(secs(10)).await;
+    clock.back_by_an_hour();
+    eventually("all are handled", || bench.committed() == Some(1)).await;
+    let probe = bench.calls.times_of("a1")[1].min(bench.calls.times_of("b1")[1]);
+    assert!((30.0..31.0).contains(&probe), "{probe} s after the first failure");
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_retry_in_memory_does_not_wait_for_the_clock_to_catch_up() {
     let (bench, clock) = Bench::new().with_set_clock();
     bench.push(&["a1"]);

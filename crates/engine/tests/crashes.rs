@@ -128,6 +128,40 @@ async fn attempts_count_on_over_crashes_and_deaths_in_company() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn attempts_that_are_cut_off_beside_others_use_up_none() {
+    // I4 bounds the attempts that count: kills from outside make no dead letter of a healthy message.
+    let (bench, recorder) = (Bench::new(), RecorderFile::default());
+    bench.push(&["x1"]);
+    let options = || {
+        let mut options = recorded(&recorder);
+        options.retry.max_attempts = 2;
+        options
+    };
+    let other = Message::new("other", "events", lazaret_core::Position::new(0, 99));
+    for calls in 1..=5 {
+        let running = bench.start(options(), |_| Reply::Hang);
+        eventually("it runs", || bench.calls.len() == calls).await;
+        let slot = recorder.current().enter(&Bench::queue(), &other, 1);
+        assert!(slot.index().is_some());
+        die(running, &recorder).await;
+    }
+    assert_eq!(
+        bench.calls.attempts_of("x1"),
+        [1; 5],
+        "more calls than attempts, all of them the first attempt"
+    );
+    let running = bench.start(options(), |_| Reply::Fail(support::transient()));
+    eventually("its attempts are used up", || {
+        bench.letters("x").first().is_some_and(|letter| letter.state == LetterState::Dead)
+    })
+    .await;
+    let letter = bench.letter("x");
+    assert_eq!((letter.state, letter.attempts, letter.crash_attempts), (LetterState::Dead, 2, 0));
+    assert_eq!(bench.calls.attempts_of("x1"), [1, 1, 1, 1, 1, 1, 2]);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn crashes_in_a_stored_retry_are_counted_in_the_letter() {
     let (bench, recorder) = (Bench::new(), RecorderFile::default());
     bench.push(&["x1", "x2"]);

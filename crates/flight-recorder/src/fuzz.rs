@@ -1,5 +1,6 @@
 //! Fuzz target: the file of a crashed process.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lazaret_core::recorder::{FlightRecorder, Identity};
@@ -7,7 +8,7 @@ use lazaret_fuzz::Fuzz;
 
 use crate::layout::{self, AttemptRecord, Mark, RECORD};
 use crate::map::WORD;
-use crate::recovery::recover;
+use crate::recovery::{KnownSuspect, recover};
 use crate::{MappedRecorder, Options};
 
 const SLOTS: u32 = 4;
@@ -62,31 +63,45 @@ fn words(input: &[u8]) -> Vec<AtomicU64> {
 }
 
 /// Recovers the words of a file twice. The second time nobody ran, so nobody is charged, and nobody is new.
-fn check_words(words: &[AtomicU64]) -> Result<(), String> {
-    let first = recover(words, SLOTS);
-    let crashes = |known: &crate::recovery::KnownSuspect| (known.suspect.identity, known.suspect.crashes);
+fn check_words(
+    words: &[AtomicU64],
+    recover: impl Fn(&[AtomicU64]) -> Vec<KnownSuspect>,
+) -> Result<(), String> {
+    let first = recover(words);
+    let crashes = |known: &KnownSuspect| (known.suspect.identity, known.suspect.crashes);
     let charged: Vec<_> = first.iter().map(crashes).collect();
-    let second = recover(words, SLOTS);
+    let second = recover(words);
     match second.iter().map(crashes).find(|known| !charged.contains(known)) {
         None => Ok(()),
         Some(known) => Err(format!("{known:?} is charged without a crash: {charged:?}")),
     }
 }
 
+/// The same words with valid checksums, so that mutations reach the records.
+fn repaired(input: &[u8]) -> Vec<AtomicU64> {
+    let repaired = words(input);
+    for index in 0..SLOTS as usize {
+        layout::repair(layout::mark_of(&repaired, index));
+        layout::repair(layout::slot_of(&repaired, index));
+    }
+    repaired
+}
+
+fn target() -> Fuzz {
+    Fuzz::target("recorder-file").corpus(corpus()).count(100)
+}
+
 #[test]
 fn recorder_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("orders.flight");
-    Fuzz::target("recorder-file").corpus(corpus()).count(100).run(|input| {
-        check_words(&words(input))?;
-        let repaired = words(input);
-        for index in 0..SLOTS as usize {
-            layout::repair(layout::mark_of(&repaired, index));
-            layout::repair(layout::slot_of(&repaired, index));
-        }
+    let recover = |words: &[AtomicU64]| recover(words, SLOTS);
+    target().run(|input| {
+        check_words(&words(input), recover)?;
+        let repaired = repaired(input);
         let bytes: Vec<u8> =
             repaired.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
-        check_words(&repaired)?;
+        check_words(&repaired, recover)?;
         // Through the file, which is cut where the input is.
         let cut = bytes.len() - bytes.len().min(input.len() % 97 * WORD / 2);
         std::fs::write(&path, &bytes[..cut]).unwrap();
@@ -98,5 +113,24 @@ fn recorder_file() {
             Err(error) if error.to_string().is_empty() => Err("an error without a reason".to_owned()),
             Err(_) => Ok(()),
         }
+    });
+}
+
+#[test]
+fn a_planted_bug_of_the_recovery_is_found() {
+    // A suspect of another offset or attempt than those of the corpus is charged again at every start.
+    target().finds(|input| {
+        let starts = Cell::new(0);
+        check_words(&repaired(input), |words| {
+            starts.set(starts.get() + 1);
+            let mut known = recover(words, SLOTS);
+            known
+                .iter_mut()
+                .filter(|known| (known.suspect.offset, known.suspect.attempt) != (41, 2))
+                .for_each(|known| {
+                    known.suspect.crashes += starts.get();
+                });
+            known
+        })
     });
 }

@@ -65,13 +65,8 @@ impl Fuzz {
     /// # Panics
     /// Panics at the first input that fails, with its seed and the shrunk input.
     pub fn run(self, check: impl Fn(&[u8]) -> Result<(), String>) {
-        let Self { name, corpus, words, shape, .. } = &self;
-        for (input, number) in corpus.iter().zip(1..) {
-            if let Err(why) = outcome(&check, input) {
-                panic!("fuzz target {name}: item {number} of the corpus fails: {why}\n{}", shown(input));
-            }
-        }
-        let material = Material { corpus, words, shape: *shape };
+        let (name, material) = (self.name, self.material());
+        self.check_corpus(&check);
         let first = variable("LAZARET_FUZZ_SEED").unwrap_or(SEED);
         let until =
             variable("LAZARET_FUZZ_SECONDS").map(|seconds| Instant::now() + Duration::from_secs(seconds));
@@ -97,6 +92,37 @@ impl Fuzz {
             done += 1;
         }
         println!("fuzz target {name}: {done} inputs from seed {first}");
+    }
+
+    /// Asserts that the inputs of `cargo test` find a planted bug: `planted` is the check of the target on faulty code. The corpus does
+    /// not show the bug, so a mutation has to.
+    ///
+    /// # Panics
+    /// Panics if no input finds it, or if the corpus does.
+    #[track_caller]
+    pub fn finds(self, planted: impl Fn(&[u8]) -> Result<(), String>) {
+        self.check_corpus(&planted);
+        let material = self.material();
+        let found = (SEED..SEED + self.count).find(|seed| outcome(&planted, &material.input(*seed)).is_err());
+        assert!(
+            found.is_some(),
+            "fuzz target {}: {} inputs do not find the planted bug",
+            self.name,
+            self.count
+        );
+    }
+
+    fn material(&self) -> Material<'_> {
+        Material { corpus: &self.corpus, words: &self.words, shape: self.shape }
+    }
+
+    fn check_corpus(&self, check: &impl Fn(&[u8]) -> Result<(), String>) {
+        let name = self.name;
+        for (input, number) in self.corpus.iter().zip(1..) {
+            if let Err(why) = outcome(check, input) {
+                panic!("fuzz target {name}: item {number} of the corpus fails: {why}\n{}", shown(input));
+            }
+        }
     }
 }
 
@@ -154,6 +180,18 @@ mod tests {
         let text = found.downcast_ref::<String>().unwrap();
         assert!(text.contains("panicked: empty name") && text.contains("--target planted --seed "), "{text}");
         assert!(text.ends_with("input of 1 bytes: b\":\""), "{text}");
+    }
+
+    #[test]
+    fn a_planted_bug_that_is_not_found_is_a_failure() {
+        let target = || Fuzz::target("planted").corpus(["a:1 b:2"]).words([":"]).shape(Shape::Text);
+        let fails = |bug: fn(&[u8]) -> bool| {
+            catch_unwind(|| target().finds(|input| if bug(input) { Err("found".into()) } else { Ok(()) }))
+                .is_err()
+        };
+        assert!(!fails(|input| input.starts_with(b":")));
+        assert!(fails(|_| false), "nothing shows it");
+        assert!(fails(|input| input.starts_with(b"a:1")), "the corpus shows it");
     }
 
     #[test]

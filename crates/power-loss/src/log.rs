@@ -179,6 +179,26 @@ impl Log {
         &self.events
     }
 
+    /// The log of a program that does not sync the files with these names, to see that this is found. Marks take the place of the
+    /// syncs, so that events keep their numbers.
+    #[must_use]
+    pub fn without_syncs(&self, is_meant: impl Fn(&str) -> bool) -> Self {
+        let meant: HashSet<FileId> = self
+            .events
+            .iter()
+            .filter_map(|event| match event {
+                Event::Create { name, file } | Event::Rename { to: name, file, .. } => Some((name, *file)),
+                _ => None,
+            })
+            .filter_map(|(name, file)| is_meant(name).then_some(file))
+            .collect();
+        let without = |event: &Event| match event {
+            Event::Sync { file } if meant.contains(file) => Event::Mark,
+            event => event.clone(),
+        };
+        Self { initial: self.initial.clone(), events: self.events.iter().map(without).collect() }
+    }
+
     /// The state without a power cut, after the last event.
     pub fn last(&self) -> State {
         State { cut: self.events.len(), survival: Survival::Everything, files: self.end() }

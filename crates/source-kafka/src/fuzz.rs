@@ -1,5 +1,7 @@
 //! Fuzz targets: the headers of relayed records, and the metadata of commits.
 
+use std::ops::RangeInclusive;
+
 use bytes::Bytes;
 use lazaret_core::{
     Failure, Headers, Letter, LetterState, Message, Partition, Position, QueueName, Reason, Timestamp,
@@ -59,8 +61,7 @@ fn described(relayed: &Relayed) -> Letter {
     letter
 }
 
-#[test]
-fn kafka_headers() {
+fn headers_target() -> Fuzz {
     let styles = [
         HeaderStyle::default(),
         HeaderStyle { spring: true, unmasked_errors: true, ..HeaderStyle::default() },
@@ -69,7 +70,12 @@ fn kafka_headers() {
     let corpus = styles.map(|style| to_lines(&headers::write(&letter(), "group", 1, style)));
     let words =
         ["x-lazaret=1;0", "x-lazaret=1;99", ";", "=", "\nx-attempt-count=", "\u{ff}", "-1", "4294967295"];
-    Fuzz::target("kafka-headers").corpus(corpus).words(words).shape(Shape::Lines).run(|input| {
+    Fuzz::target("kafka-headers").corpus(corpus).words(words).shape(Shape::Lines)
+}
+
+/// A check of headers; `relayed_again` is the letter that is written at the next hop.
+fn headers_check(relayed_again: impl Fn(&Relayed) -> Letter) -> impl Fn(&[u8]) -> Result<(), String> {
+    move |input| {
         let given = from_lines(&String::from_utf8_lossy(input));
         let relayed = match headers::read(&given) {
             Ok(relayed) => relayed,
@@ -78,7 +84,7 @@ fn kafka_headers() {
         };
         // Written and read again at the next hop: nothing changes, and nothing grows (I5, I7).
         let style = HeaderStyle { unmasked_errors: true, ..HeaderStyle::default() };
-        let written = headers::write(&described(&relayed), &relayed.group, relayed.same_failure, style);
+        let written = headers::write(&relayed_again(&relayed), &relayed.group, relayed.same_failure, style);
         let again = headers::read(&written).map_err(|error| format!("not read again: {}", error.0))?;
         let fingerprint = |relayed: &Relayed| relayed.failure.as_ref().map(|failure| failure.fingerprint);
         if fingerprint(&again) != fingerprint(&relayed) {
@@ -89,12 +95,33 @@ fn kafka_headers() {
             Relayed { failure: None, claim: None, state, ..relayed.clone() }
         };
         if same(&again) == same(&relayed) { Ok(()) } else { Err(format!("{relayed:?} became {again:?}")) }
-    });
+    }
 }
 
-/// Checks metadata, whoever wrote it.
-fn check_metadata(text: &str) -> Result<(), String> {
-    let key = CommitKey { topic: "orders", partition: 3, offset: 100 };
+#[test]
+fn kafka_headers() {
+    headers_target().run(headers_check(described));
+}
+
+#[test]
+fn a_planted_bug_of_headers_is_found() {
+    // A header without a value becomes one with an empty value.
+    headers_target().finds(headers_check(|relayed| {
+        let mut headers = Headers::new();
+        for (name, value) in relayed.headers.iter_nullable() {
+            headers.push(name, value.cloned().unwrap_or_default());
+        }
+        described(&Relayed { headers, ..relayed.clone() })
+    }));
+}
+
+const KEY: CommitKey<'static> = CommitKey { topic: "orders", partition: 3, offset: 100 };
+
+type Encode = fn(&[RangeInclusive<u64>], CommitKey<'_>, Option<&str>, usize) -> String;
+
+/// Checks metadata, whoever wrote it, that is written again by `encode`.
+fn check_metadata(text: &str, encode: Encode) -> Result<(), String> {
+    let key = KEY;
     let Ok(ranges) = metadata::decode(text, key) else { return Ok(()) };
     let in_order = ranges.windows(2).all(|pair| pair[0].end() < pair[1].start());
     let beyond = ranges.iter().all(|range| key.offset <= *range.start() && range.start() <= range.end());
@@ -102,11 +129,11 @@ fn check_metadata(text: &str) -> Result<(), String> {
         return Err(format!("out of order: {ranges:?}"));
     }
     let store = metadata::store_of(text);
-    let written = metadata::encode(&ranges, key, store, 1 << 24);
+    let written = encode(&ranges, key, store, 1 << 24);
     if metadata::decode(&written, key).as_ref() != Ok(&ranges) || metadata::store_of(&written) != store {
         return Err(format!("{ranges:?} became {written}"));
     }
-    if metadata::encode(&ranges, key, store, DEFAULT_LIMIT).len() > DEFAULT_LIMIT {
+    if encode(&ranges, key, store, DEFAULT_LIMIT).len() > DEFAULT_LIMIT {
         return Err("beyond the limit".into());
     }
     // As after an assignment and a commit: what was settled stays settled.
@@ -123,24 +150,39 @@ fn check_metadata(text: &str) -> Result<(), String> {
     }
 }
 
-#[test]
-fn commit_metadata() {
-    let key = CommitKey { topic: "orders", partition: 3, offset: 100 };
+fn metadata_target() -> Fuzz {
     let ranges: [&[_]; 3] =
         [&[101..=101], &[102..=107, 200..=300, 1000..=70_000], &[u64::MAX - 3..=u64::MAX]];
-    let texts = ranges.map(|ranges| metadata::encode(ranges, key, None, DEFAULT_LIMIT).into_bytes());
+    let texts = ranges.map(|ranges| metadata::encode(ranges, KEY, None, DEFAULT_LIMIT).into_bytes());
     let with_store =
-        ranges.map(|ranges| metadata::encode(ranges, key, Some("3f2a"), DEFAULT_LIMIT).into_bytes());
+        ranges.map(|ranges| metadata::encode(ranges, KEY, Some("3f2a"), DEFAULT_LIMIT).into_bytes());
     // The ranges alone, without prefix and checksum.
     let bodies = [&[1, 0][..], &[2, 5, 92, 100, 0xbb, 5, 0xe8, 0x9a, 4], &[0xff; 20]].map(<[u8]>::to_vec);
-    let fuzz = Fuzz::target("commit-metadata")
+    Fuzz::target("commit-metadata")
         .corpus(texts)
         .corpus(with_store)
         .corpus(bodies)
-        .words(["lz1.", "lz2.a.", "AAAA", "_-", "="]);
-    fuzz.run(|input| {
-        check_metadata(&String::from_utf8_lossy(input))?;
+        .words(["lz1.", "lz2.a.", "AAAA", "_-", "="])
+}
+
+fn metadata_check(encode: Encode) -> impl Fn(&[u8]) -> Result<(), String> {
+    move |input| {
+        check_metadata(&String::from_utf8_lossy(input), encode)?;
         // Behind a valid checksum the mutation reaches the ranges.
-        check_metadata(&metadata::sealed(input, key))
-    });
+        check_metadata(&metadata::sealed(input, KEY), encode)
+    }
+}
+
+#[test]
+fn commit_metadata() {
+    metadata_target().run(metadata_check(metadata::encode));
+}
+
+#[test]
+fn a_planted_bug_of_commit_metadata_is_found() {
+    // The id of a store ends at its first dot.
+    metadata_target().finds(metadata_check(|ranges, key, store, limit| {
+        let store = store.map(|id| id.split_once('.').map_or(id, |(start, _)| start));
+        metadata::encode(ranges, key, store, limit)
+    }));
 }

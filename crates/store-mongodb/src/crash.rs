@@ -57,12 +57,7 @@ fn failed(letter: &Letter, message: &str) -> Settlement {
         due_at: None,
         cause: Some(Failure::new(Reason::TIMEOUT, "HttpError", message)),
         attempts: letter.attempts + 1,
-        crash_attempts: 0,
-        replay_attempts: 0,
-        poison: false,
-        diagnostics: letter.diagnostics.clone(),
-        attempt: None,
-        leave_out_payload: false,
+        ..Requeue::of(letter)
     }))
 }
 

@@ -129,14 +129,8 @@ fn failed(letter: &Letter) -> Settlement {
     Settlement::Requeue(Box::new(Requeue {
         state: LetterState::Dead,
         due_at: None,
-        cause: None,
-        attempts: letter.attempts,
-        crash_attempts: letter.crash_attempts,
         replay_attempts: letter.replay_attempts + 1,
-        poison: false,
-        diagnostics: letter.diagnostics.clone(),
-        attempt: None,
-        leave_out_payload: false,
+        ..Requeue::of(letter)
     }))
 }
 

@@ -76,7 +76,7 @@ impl Context {
         Self { attempt: delivery.attempt(), delivery }
     }
 
-    /// The number of the attempt, from 1, counted across restarts.
+    /// The number of the attempt, from 1, counted across restarts. An attempt that a crash cut off may be repeated under its number.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }

@@ -127,7 +127,7 @@ impl FromDelivery for EventType {
     }
 }
 
-/// The number of the attempt, from 1, counted across restarts.
+/// The number of the attempt, from 1, counted across restarts. An attempt that a crash cut off may be repeated under its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Attempt(pub u32);
 

@@ -219,6 +219,33 @@ pub struct Requeue {
     pub leave_out_payload: bool,
 }
 
+impl Requeue {
+    /// A requeue that changes nothing of the letter. Callers set what differs.
+    ///
+    /// ```
+    /// use lazaret_core::store::Requeue;
+    /// use lazaret_core::{Letter, LetterState, Message, Position, QueueName, Timestamp};
+    /// let message = Message::new("evt-1", "orders", Position::new(0, 0));
+    /// let letter = Letter::new(QueueName::of("a", "a"), "k".into(), message.into(), Timestamp::UNIX_EPOCH);
+    /// let dead = Requeue { state: LetterState::Dead, attempts: 3, ..Requeue::of(&letter) };
+    /// assert_eq!((dead.replay_attempts, dead.leave_out_payload), (0, false));
+    /// ```
+    pub fn of(letter: &Letter) -> Self {
+        Self {
+            state: letter.state,
+            due_at: letter.due_at,
+            cause: None,
+            attempts: letter.attempts,
+            crash_attempts: letter.crash_attempts,
+            replay_attempts: letter.replay_attempts,
+            poison: letter.poison,
+            diagnostics: letter.diagnostics.clone(),
+            attempt: None,
+            leave_out_payload: false,
+        }
+    }
+}
+
 /// The state of the sequence after a settlement.
 #[derive(Clone, Debug)]
 pub enum Settled {

@@ -99,7 +99,6 @@ pub(crate) fn requeue(component: &Component, failed: FailedLetter<'_>) -> Settle
         due_at,
         cause: if ignored { None } else { Some(decision.cause().cloned().unwrap_or(failure)) },
         attempts: record.attempts,
-        crash_attempts: letter.crash_attempts,
         replay_attempts: letter.replay_attempts.saturating_add(u32::from(replayed)),
         poison: component.limits(&letter.message).is_poison(&record.usage()),
         diagnostics: if ignored {
@@ -109,6 +108,7 @@ pub(crate) fn requeue(component: &Component, failed: FailedLetter<'_>) -> Settle
         },
         attempt: record.history.last().cloned(),
         leave_out_payload: leaves_out_payload(component, state),
+        ..Requeue::of(letter)
     }))
 }
 
@@ -127,13 +127,9 @@ pub(crate) fn dead(component: &Component, letter: &Letter, cause: Option<Failure
         state: LetterState::Dead,
         due_at: None,
         cause,
-        attempts: letter.attempts,
-        crash_attempts: letter.crash_attempts,
-        replay_attempts: letter.replay_attempts,
         poison: letter.poison || component.limits(&letter.message).is_poison(&usage),
-        diagnostics: letter.diagnostics.clone(),
-        attempt: None,
         leave_out_payload: leaves_out_payload(component, LetterState::Dead),
+        ..Requeue::of(letter)
     }))
 }
 
@@ -170,13 +166,8 @@ pub(crate) fn interrupted(component: &Component, letter: &Letter) -> Settlement 
         // The lease has delayed it already.
         due_at: Some(now),
         cause: Some(cause),
-        attempts,
-        crash_attempts,
-        replay_attempts: letter.replay_attempts,
-        poison: letter.poison,
-        diagnostics: letter.diagnostics.clone(),
         attempt: Some(attempt),
-        leave_out_payload: false,
+        ..Requeue::of(&counted)
     }))
 }
 
@@ -185,14 +176,7 @@ pub(crate) fn deferred(letter: &Letter, due_at: Timestamp) -> Settlement {
     Settlement::Requeue(Box::new(Requeue {
         state: LetterState::Retrying,
         due_at: Some(due_at),
-        cause: None,
-        attempts: letter.attempts,
-        crash_attempts: letter.crash_attempts,
-        replay_attempts: letter.replay_attempts,
-        poison: letter.poison,
-        diagnostics: letter.diagnostics.clone(),
-        attempt: None,
-        leave_out_payload: false,
+        ..Requeue::of(letter)
     }))
 }
 

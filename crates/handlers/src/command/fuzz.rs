@@ -26,8 +26,7 @@ struct Parts<'a> {
     payload_base64: Option<Cow<'a, str>>,
 }
 
-#[test]
-fn worker_protocol() {
+fn target() -> Fuzz {
     let corpus = [
         r#"{"id":"e","verdict":"handled"}"#,
         r#"{"id":"e","verdict":"retry","reason":"RATE_LIMITED","retry-after":1.5,"message":"later"}"#,
@@ -53,7 +52,12 @@ fn worker_protocol() {
         "1e400",
         "-1",
     ];
-    Fuzz::target("worker-protocol").corpus(corpus).words(words).shape(Shape::Json).run(|input| {
+    Fuzz::target("worker-protocol").corpus(corpus).words(words).shape(Shape::Json)
+}
+
+/// A check of the protocol; `sent` is a line as it reaches the worker.
+fn check(sent: impl Fn(String) -> String) -> impl Fn(&[u8]) -> Result<(), String> {
+    move |input| {
         match classify(input, "e", || "from stderr".to_owned()) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -81,7 +85,7 @@ fn worker_protocol() {
         let Ok(line) = request(&caller, &AttemptInfo::of(&caller, &Delivery::new(message))) else {
             return Ok(());
         };
-        let line = String::from_utf8(line).map_err(|error| error.to_string())?;
+        let line = sent(String::from_utf8(line).map_err(|error| error.to_string())?);
         let line = line.strip_suffix('\n').ok_or("a line without an end")?;
         if line.contains(['\n', '\r', '\u{2028}', '\u{2029}']) {
             return Err("more than one line".into());
@@ -105,5 +109,18 @@ fn worker_protocol() {
             (None, None) if text.trim() == "null" => Ok(()),
             other => Err(format!("another payload: {other:?}")),
         }
-    });
+    }
+}
+
+#[test]
+fn worker_protocol() {
+    target().run(check(|line| line));
+}
+
+#[test]
+fn planted_bugs_of_the_worker_protocol_are_found() {
+    // Bytes that are no JSON lose their padding.
+    target().finds(check(|line| line.replace("==\"", "\"").replace("=\"", "\"")));
+    // Characters that end a line for some readers are not escaped.
+    target().finds(check(|line| line.replace("\\u2028", "\u{2028}")));
 }

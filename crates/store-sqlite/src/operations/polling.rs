@@ -99,7 +99,7 @@ impl Queue<'_> {
     fn load_item(&mut self, machine: &OperationMachine, item: &Pending) -> Work<ItemState> {
         let (digest, letter) = match self.light(item.letter)? {
             rules::LetterLookup::Letter((lid, letter)) => {
-                (table::payload_digest(self.connection, lid)?, Some(letter))
+                (self.current_digest(lid, &letter, item)?, Some(letter))
             }
             rules::LetterLookup::Purged(_) | rules::LetterLookup::Absent => (PayloadDigest::of(None), None),
         };
@@ -109,6 +109,17 @@ impl Queue<'_> {
         };
         let in_earlier = table::is_in_earlier(self.connection, item.letter, machine.operation.id)?;
         Ok(ItemState { letter, digest, open, in_earlier })
+    }
+
+    /// The payload of a letter now. Only edits change a payload, and leaving it out: without them it is the frozen one, and is not
+    /// read on the thread of the writer.
+    fn current_digest(&self, lid: i64, letter: &Letter, item: &Pending) -> Work<PayloadDigest> {
+        match item.digest {
+            Some(frozen) if !letter.payload_left_out && !table::is_edited(self.connection, lid)? => {
+                Ok(frozen)
+            }
+            _ => table::payload_digest(self.connection, lid),
+        }
     }
 
     /// Decides the action on one letter and performs it.

@@ -287,6 +287,12 @@ fn digest(row: &Row<'_>, column: usize) -> Work<Option<PayloadDigest>> {
     Ok(row.get::<_, Option<[u8; 32]>>(column)?.map(PayloadDigest::from_bytes))
 }
 
+/// Returns `true` if the payload of a letter was ever edited.
+pub(super) fn is_edited(connection: &Connection, lid: i64) -> Work<bool> {
+    let mut select = connection.prepare_cached("SELECT edits > 0 FROM letters WHERE lid = ?1")?;
+    Ok(select.query_row([lid], |row| row.get(0))?)
+}
+
 /// The payload of a letter now.
 pub(super) fn payload_digest(connection: &Connection, lid: i64) -> Work<PayloadDigest> {
     let mut select = connection.prepare_cached("SELECT payload FROM payloads WHERE lid = ?1")?;

@@ -310,12 +310,8 @@ impl Life {
             due_at: None,
             cause: Some(Failure::new(Reason::TIMEOUT, "HttpError", "boom again")),
             attempts: 2,
-            crash_attempts: 0,
             replay_attempts: 1,
-            poison: false,
-            diagnostics: Default::default(),
-            attempt: None,
-            leave_out_payload: false,
+            ..Requeue::of(&next)
         };
         let settle = store.settle(&claim.lease, next.id, Settlement::Requeue(Box::new(requeue)));
         self.call(&[(object.as_str(), failed.as_str())], settle).await;

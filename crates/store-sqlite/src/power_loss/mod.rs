@@ -6,10 +6,11 @@
 mod life;
 mod picture;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Duration;
 
-use lazaret_power_loss::{Exploration, Explored, Recording, State, scratch};
+use lazaret_power_loss::{Exploration, Explored, Log, Recording, State, scratch};
 
 use crate::{Options, RestoreOptions, SqliteStore, backup, restore};
 use life::{FILE, Life};
@@ -105,37 +106,56 @@ fn nothing_is_lost_by_a_second_power_cut_during_recovery() {
     assert!(recovered > 60, "{recovered}");
 }
 
-#[test]
-fn a_power_cut_leaves_a_whole_backup_or_none() {
-    // I1
-    let life = block_on(async {
+/// A life whose store is backed up at its end.
+fn with_backup() -> Life {
+    block_on(async {
         let life = Life::begin(by_redo_log());
         let store = life.open();
         life.hand_offs(&store, 0).await;
         let to = life.folder().join("backup.db");
         life.call(&[("backup", "there")], store.backup(&to)).await;
         life.end()
-    });
+    })
+}
+
+/// Checks the store and its backup after a power cut at each point of this log of the life.
+fn survive_with_backup(life: &Life, log: &Log) -> Explored {
     // All letters had been answered before the backup began.
-    let end = life.log().events().len();
+    let end = log.events().len();
     let rebuilt = scratch();
-    let explored = life.log().explore(&Exploration::of(80), |state| {
+    log.explore(&Exploration::of(80), |state| {
         state.write_to(rebuilt.path());
         let (file, copy) = (rebuilt.path().join(FILE), rebuilt.path().join("backup.db"));
         block_on(async {
             let is_there = copy.exists();
             assert!(is_there || !life.is_answered("backup", state.cut()), "the backup is lost");
             if is_there {
-                check(&life, end, &copy).await;
+                check(life, end, &copy).await;
             } else if life.is_requested("backup", state.cut()) {
                 // What is left of the first one does not matter.
                 backup(&file, &copy).await.unwrap();
-                check(&life, end, &copy).await;
+                check(life, end, &copy).await;
             }
-            check(&life, state.cut(), &file).await;
+            check(life, state.cut(), &file).await;
         });
-    });
+    })
+}
+
+#[test]
+fn a_power_cut_leaves_a_whole_backup_or_none() {
+    // I1
+    let life = with_backup();
+    let explored = survive_with_backup(&life, life.log());
     assert!(explored.states > 40, "{explored:?}");
+}
+
+#[test]
+fn a_backup_that_does_not_sync_its_file_is_found() {
+    let life = with_backup();
+    let log = life.log().without_syncs(|name| name.starts_with("backup.db"));
+    assert_ne!(log.events(), life.log().events(), "a backup syncs its file");
+    let found = catch_unwind(AssertUnwindSafe(|| survive_with_backup(&life, &log)));
+    assert!(found.is_err(), "{found:?}");
 }
 
 #[test]

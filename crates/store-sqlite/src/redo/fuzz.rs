@@ -89,31 +89,52 @@ fn copy_files(from: &Path, to: &Path) {
     }
 }
 
-/// Decodes a call. What can be decoded is written as it can be read again.
-fn check_call<C: Repeatable>(bytes: &[u8]) -> Result<(), String> {
+/// Decodes a call. What can be decoded is written as it can be read again. `reaches_disk` changes what was written.
+fn check_call<C: Repeatable>(bytes: &[u8], reaches_disk: impl Fn(&mut Vec<u8>)) -> Result<(), String> {
     let Ok(call) = C::decode(&mut Fields::of(bytes)) else { return Ok(()) };
     let (mut written, mut again) = (Vec::new(), Vec::new());
     call.encode(&mut written);
-    let read = C::decode(&mut Fields::of(&written)).map_err(|_| "not read again".to_owned())?;
+    let mut on_disk = written.clone();
+    reaches_disk(&mut on_disk);
+    let read = C::decode(&mut Fields::of(&on_disk)).map_err(|_| "not read again".to_owned())?;
     read.encode(&mut again);
     if written == again { Ok(()) } else { Err(format!("{} changed", C::OPERATION)) }
 }
 
-#[tokio::test]
-async fn redo_record() {
+async fn record_target() -> Fuzz {
     let records = Crashed::new().await.records();
     assert_eq!(records.len(), 4);
-    Fuzz::target("redo-record").corpus(records).run(|input| {
+    Fuzz::target("redo-record").corpus(records)
+}
+
+/// A check of records; `reaches_disk` changes what was written.
+fn record_check(reaches_disk: impl Fn(&mut Vec<u8>)) -> impl Fn(&[u8]) -> Result<(), String> {
+    move |input| {
         for call in Call::all(input).into_iter().flatten() {
             match call.kind {
-                HandOffs::KIND => check_call::<HandOffs>(call.encoded())?,
-                Notes::KIND => check_call::<Notes>(call.encoded())?,
-                Posts::KIND => check_call::<Posts>(call.encoded())?,
+                HandOffs::KIND => check_call::<HandOffs>(call.encoded(), &reaches_disk)?,
+                Notes::KIND => check_call::<Notes>(call.encoded(), &reaches_disk)?,
+                Posts::KIND => check_call::<Posts>(call.encoded(), &reaches_disk)?,
                 _ => {}
             }
         }
         Ok(())
-    });
+    }
+}
+
+#[tokio::test]
+async fn redo_record() {
+    record_target().await.run(record_check(|_| {}));
+}
+
+#[tokio::test]
+async fn a_planted_bug_of_redo_records_is_found() {
+    // The largest numbers are lost.
+    record_target().await.finds(record_check(|bytes| {
+        if let Some(at) = bytes.windows(4).position(|number| number == [0xff; 4]) {
+            bytes[at..at + 4].fill(0);
+        }
+    }));
 }
 
 /// Gives every record that its header names a valid checksum, so that mutations reach the calls.
@@ -132,10 +153,9 @@ fn with_checksums(log: &[u8]) -> Vec<u8> {
     log
 }
 
-#[tokio::test]
-async fn redo_log() {
-    let crashed = Crashed::new().await;
-    let check = |log: &[u8]| {
+/// Checks a log beside the database of a crash; `opened` runs when the store was opened with it.
+fn log_check(crashed: &Crashed, opened: impl Fn(&Connection)) -> impl Fn(&[u8]) -> Result<(), String> {
+    let check = move |log: &[u8]| {
         let folder = tempfile::tempdir().unwrap();
         copy_files(crashed.folder.path(), folder.path());
         let path = folder.path().join("lazaret.db");
@@ -144,16 +164,36 @@ async fn redo_log() {
             // What was repeated is consistent.
             Ok(store) => {
                 drop(store);
-                consistency::check(&Connection::open(&path).unwrap());
+                let file = Connection::open(&path).unwrap();
+                opened(&file);
+                consistency::check(&file);
                 Ok(())
             }
             Err(error) if error.context().is_empty() => Err("an error without a place".to_owned()),
             Err(_) => Ok(()),
         }
     };
-    // Each opens a database.
-    Fuzz::target("redo-log").corpus([&crashed.log]).count(60).run(|input| {
+    move |input| {
         check(input)?;
         check(&with_checksums(input))
-    });
+    }
+}
+
+/// Each input opens a database.
+fn log_target(crashed: &Crashed) -> Fuzz {
+    Fuzz::target("redo-log").corpus([&crashed.log]).count(60)
+}
+
+#[tokio::test]
+async fn redo_log() {
+    let crashed = Crashed::new().await;
+    log_target(&crashed).run(log_check(&crashed, |_| {}));
+}
+
+#[tokio::test]
+async fn a_planted_bug_of_the_redo_log_is_found() {
+    let crashed = Crashed::new().await;
+    // A log that is cut between two letters loses the payload of the first one.
+    let half = "DELETE FROM payloads WHERE (SELECT count(*) FROM letters) = 1";
+    log_target(&crashed).finds(log_check(&crashed, |file| _ = file.execute(half, []).unwrap()));
 }

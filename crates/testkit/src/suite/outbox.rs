@@ -6,7 +6,7 @@ use lazaret_core::store::{Act, Outbox, Placed, Placement, Requeue, Settlement, S
 use lazaret_core::{Letter, LetterState, QueueName};
 
 use super::letters::fixture::requeued;
-use super::letters::{Fixture, requeue_of, resolve};
+use super::letters::{Fixture, resolve};
 
 /// Makes one test per case of the outbox contract, in a module of this name.
 ///
@@ -65,7 +65,7 @@ async fn ends<S: Outbox>(t: &Fixture<S>, after: u64) -> Vec<(String, LetterState
 }
 
 fn failed_as(letter: &Letter, state: LetterState, attempts: u32) -> Settlement {
-    requeued(Requeue { state, attempts, ..requeue_of(letter) })
+    requeued(Requeue { state, attempts, ..Requeue::of(letter) })
 }
 
 fn dead(ids: &[&str]) -> Vec<(String, LetterState)> {

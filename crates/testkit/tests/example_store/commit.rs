@@ -50,9 +50,16 @@ impl DocumentStore {
     /// Writes the decision: from here on the call has happened. Then does what is left to do.
     fn commit(&self, view: &View<'_>, change: &Change) -> Result<bool> {
         let key = (view.queue.clone(), view.sequence.clone());
-        let decided = Deciding { value: change.doc.clone(), left: change.left.clone() };
+        let left = if self.forgetful { Vec::new() } else { change.left.clone() };
+        let decided = Deciding { value: change.doc.clone(), left };
         if !self.db.sequences.put_if_version(&key, view.version, decided)? {
             return Ok(false);
+        }
+        if self.forgetful {
+            let version = self.db.sequences.get(&key).map_or(0, |stored| stored.version);
+            for (place, left) in change.left.iter().cloned().enumerate() {
+                self.carry_out((version, place), left).map_err(maybe_done)?;
+            }
         }
         self.finish(&self.db.sequences, &key).map_err(maybe_done)?;
         Ok(true)

@@ -50,12 +50,7 @@ fn failed(letter: &Letter, message: &str) -> Settlement {
         due_at: None,
         cause: Some(Failure::new(Reason::TIMEOUT, "HttpError", message)),
         attempts: letter.attempts + 1,
-        crash_attempts: 0,
-        replay_attempts: 0,
-        poison: false,
-        diagnostics: letter.diagnostics.clone(),
-        attempt: None,
-        leave_out_payload: false,
+        ..Requeue::of(letter)
     }))
 }
 
@@ -140,7 +135,7 @@ async fn check(store: &DocumentStore, stored: &[MessageId]) {
             groups.entry(cause.fingerprint).or_default().0.by_state[letter.state as usize] += 1;
         }
     }
-    assert_eq!(store.counts(&queue).await.unwrap(), counts);
+    assert_eq!(store.counts(&queue).await.unwrap(), counts, "the counters are not those of the letters");
     let request = GroupsRequest { closed: true, limit: 100, ..GroupsRequest::default() };
     let shown = store.groups(&request).await.unwrap().groups.into_iter();
     let shown: BTreeMap<_, _> =
@@ -181,12 +176,12 @@ async fn after(store: &DocumentStore, clock: &ManualClock) {
     assert_eq!(store.counts(&queue).await.unwrap().open(), 0);
 }
 
-#[tokio::test]
-async fn a_store_that_is_cut_off_after_any_write_goes_on() {
+/// Cuts a store off after each write of the story, and checks what the next process finds.
+async fn cut_off_after_every_write(make: impl Fn(Arc<Database>, &ManualClock) -> DocumentStore) {
     const ENOUGH: u64 = 1_000_000;
     let (db, clock) = (Arc::new(Database::default()), ManualClock::new());
     db.connection.cut_after(ENOUGH);
-    let store = DocumentStore::new(db.clone(), Arc::new(clock.clone()));
+    let store = make(db.clone(), &clock);
     story(&store, &mut Vec::new()).await.unwrap();
     let whole = audit(&store).await;
     check(&store, &MESSAGES.map(|(message, ..)| message.into())).await;
@@ -196,14 +191,29 @@ async fn a_store_that_is_cut_off_after_any_write_goes_on() {
     for cut in 0..writes {
         let (db, clock, mut stored) = (Arc::new(Database::default()), ManualClock::new(), Vec::new());
         db.connection.cut_after(cut);
-        let store = DocumentStore::new(db.clone(), Arc::new(clock.clone()));
+        let store = make(db.clone(), &clock);
         assert!(story(&store, &mut stored).await.is_err(), "write {cut} of {writes} was made");
         db.connection.cut_after(u64::MAX);
-        let heir = DocumentStore::new(db, Arc::new(clock.clone()));
+        let heir = make(db, &clock);
         check(&heir, &stored).await;
         let audited = audit(&heir).await;
         assert_eq!(audited, whole[..audited.len()], "cut after {cut} writes");
         after(&heir, &clock).await;
         check(&heir, &stored).await;
     }
+}
+
+#[tokio::test]
+async fn a_store_that_is_cut_off_after_any_write_goes_on() {
+    cut_off_after_every_write(|db, clock| DocumentStore::new(db, Arc::new(clock.clone()))).await;
+}
+
+#[tokio::test]
+#[should_panic(expected = "the counters are not those of the letters")]
+async fn a_store_that_keeps_what_is_left_to_do_in_memory_is_found() {
+    cut_off_after_every_write(|db, clock| DocumentStore {
+        forgetful: true,
+        ..DocumentStore::new(db, Arc::new(clock.clone()))
+    })
+    .await;
 }

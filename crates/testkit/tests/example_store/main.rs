@@ -32,11 +32,13 @@ use database::Database;
 pub(crate) struct DocumentStore {
     db: Arc<Database>,
     clock: Arc<dyn Clock>,
+    /// A planted bug, which the crash test has to find: what is left to do is not part of the decision.
+    forgetful: bool,
 }
 
 impl DocumentStore {
     pub(crate) fn new(db: Arc<Database>, clock: Arc<dyn Clock>) -> Self {
-        Self { db, clock }
+        Self { db, clock, forgetful: false }
     }
 }
 

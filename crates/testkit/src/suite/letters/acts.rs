@@ -1,9 +1,11 @@
 //! What people do by hand: acts, clearing, pauses, and the audit of all that.
 
-use lazaret_core::store::{Act, Actor, AuditEntry, AuditNote, ErrorKind, PauseScope, Placed, Settled, Store};
+use lazaret_core::store::{
+    Act, Actor, AuditEntry, AuditNote, ErrorKind, PauseScope, Placed, Requeue, Settled, Store,
+};
 use lazaret_core::{LetterState, Partition};
 
-use super::fixture::{Fixture, LEASE, kind, operator, requeue_of, requeued, resolve, seq};
+use super::fixture::{Fixture, LEASE, kind, operator, requeued, resolve, seq};
 use crate::suite::secs;
 
 pub async fn an_act_changes_the_state_and_touches_the_letter<S: Store>(t: Fixture<S>) {
@@ -250,7 +252,7 @@ pub async fn clearing_after_the_lease_ended_takes_the_head_too<S: Store>(t: Fixt
     let cleared = t.store.clear(&t.queue, &operator()).await.unwrap();
     assert_eq!((cleared.evicted, cleared.busy), (2, 0));
     assert_eq!(
-        kind(t.settle(&claim, &claim.head, requeued(requeue_of(&claim.head))).await),
+        kind(t.settle(&claim, &claim.head, requeued(Requeue::of(&claim.head))).await),
         ErrorKind::Fenced
     );
 }

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use lazaret_core::store::{HandOff, Limits, Placed, Placement, Settlement, Store};
+use lazaret_core::store::{HandOff, Limits, Placed, Placement, Requeue, Settlement, Store};
 use lazaret_core::{Letter, LetterId, LetterState, QueueName};
 
-use super::fixture::{Fixture, fail_again, failure, operator, requeue_of, requeued, resolve, seq};
+use super::fixture::{Fixture, fail_again, failure, operator, requeued, resolve, seq};
 use crate::suite::secs;
 
 pub async fn h01_a_message_that_is_not_handed_off_leaves_no_trace<S: Store>(t: Fixture<S>) {
@@ -81,7 +81,7 @@ pub async fn h24_a_policy_that_requeues_sets_the_new_cause<S: Store>(t: Fixture<
     let run = t.process(
         |_| true,
         |letter| {
-            let mut requeue = requeue_of(letter);
+            let mut requeue = Requeue::of(letter);
             requeue.cause = Some(failure("new"));
             requeued(requeue)
         },
@@ -95,7 +95,7 @@ pub async fn h26_a_letter_is_requeued_twice_and_then_given_up<S: Store>(t: Fixtu
     let mut answers = Vec::new();
     for run in 1..=3 {
         let settle = |letter: &Letter| {
-            let mut requeue = requeue_of(letter);
+            let mut requeue = Requeue::of(letter);
             requeue.attempts += 1;
             if run < 3 { requeued(requeue) } else { Settlement::Evict("third time".into()) }
         };

@@ -1,9 +1,11 @@
 //! Cases that Axon's suite lacks and Axon would fail: the X group.
 
-use lazaret_core::store::{Act, Cleared, ErrorKind, Limits, Placed, Placement, Settled, Settlement, Store};
+use lazaret_core::store::{
+    Act, Cleared, ErrorKind, Limits, Placed, Placement, Requeue, Settled, Settlement, Store,
+};
 use lazaret_core::{LetterState, SequenceId};
 
-use super::fixture::{Fixture, LEASE, fail_again, ids, kind, operator, requeue_of, requeued, resolve, seq};
+use super::fixture::{Fixture, LEASE, fail_again, ids, kind, operator, requeued, resolve, seq};
 use crate::suite::secs;
 
 pub async fn x01_after_its_lease_ended_a_sequence_may_be_taken_by_another<S: Store>(t: Fixture<S>) {
@@ -180,7 +182,7 @@ pub async fn x23_a_letter_in_the_middle_keeps_its_place<S: Store>(t: Fixture<S>)
     t.fill("a", 3).await;
     let claim = t.claim("a", "w").await.unwrap();
     let middle = t.get("a-1").await;
-    let mut requeue = requeue_of(&middle);
+    let mut requeue = Requeue::of(&middle);
     requeue.state = LetterState::Parked;
     assert_eq!(kind(t.settle(&claim, &middle, requeued(requeue)).await), ErrorKind::NotFound);
     assert_eq!(kind(t.settle(&claim, &middle, Settlement::Skip("no".into())).await), ErrorKind::NotFound);

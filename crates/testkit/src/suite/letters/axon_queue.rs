@@ -1,11 +1,9 @@
 //! The queue contract of Axon's sequenced dead-letter queue, Q1 to Q38, on Lazaret's contract.
 
-use lazaret_core::store::{Act, ErrorKind, Lease, Limits, Placed, Placement, Store};
+use lazaret_core::store::{Act, ErrorKind, Lease, Limits, Placed, Placement, Requeue, Store};
 use lazaret_core::{Letter, LetterState};
 
-use super::fixture::{
-    Fixture, LEASE, fail_again, failure, ids, kind, operator, requeue_of, requeued, resolve, seq,
-};
+use super::fixture::{Fixture, LEASE, fail_again, failure, ids, kind, operator, requeued, resolve, seq};
 use crate::suite::secs;
 
 const FOUR: Limits = Limits { max_sequences: Some(4), max_sequence_size: Some(4) };
@@ -108,7 +106,7 @@ pub async fn q13_a_requeue_stores_the_cause_and_touches_the_letter<S: Store>(t: 
     let before = t.get("1").await;
     t.advance(secs(60));
     let claim = t.claim("a", "w").await.unwrap();
-    let mut requeue = requeue_of(&before);
+    let mut requeue = Requeue::of(&before);
     requeue.cause = Some(failure("worse"));
     t.settle(&claim, &before, requeued(requeue)).await.unwrap();
     let after = t.get("1").await;
@@ -230,7 +228,7 @@ pub async fn q26_a_letter_that_failed_again_stays_with_its_new_cause_and_diagnos
     let done = t.process(
         |_| true,
         |letter| {
-            let mut requeue = requeue_of(letter);
+            let mut requeue = Requeue::of(letter);
             requeue.cause = Some(failure("x"));
             requeue.diagnostics = [("retries".to_owned(), "1".to_owned())].into();
             requeued(requeue)
@@ -341,7 +339,7 @@ pub async fn q36_a_picked_letter_that_fails_again_stays<S: Store>(t: Fixture<S>)
     let done = t.process(
         |head| head.sequence == seq("a"),
         |letter| {
-            let mut requeue = requeue_of(letter);
+            let mut requeue = Requeue::of(letter);
             requeue.cause = Some(failure("x"));
             requeued(requeue)
         },

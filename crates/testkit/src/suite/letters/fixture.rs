@@ -44,29 +44,13 @@ pub fn resolve() -> Settlement {
     Settlement::Resolve(None)
 }
 
-/// A requeue that changes nothing. A case sets what it needs.
-pub fn requeue_of(letter: &Letter) -> Requeue {
-    Requeue {
-        state: letter.state,
-        due_at: letter.due_at,
-        cause: None,
-        attempts: letter.attempts,
-        crash_attempts: letter.crash_attempts,
-        replay_attempts: letter.replay_attempts,
-        poison: letter.poison,
-        diagnostics: letter.diagnostics.clone(),
-        attempt: None,
-        leave_out_payload: false,
-    }
-}
-
 pub(in crate::suite) fn requeued(requeue: Requeue) -> Settlement {
     Settlement::Requeue(Box::new(requeue))
 }
 
 /// The settlement of a letter that failed again, unchanged.
 pub(in crate::suite) fn fail_again(letter: &Letter) -> Settlement {
-    requeued(requeue_of(letter))
+    requeued(Requeue::of(letter))
 }
 
 pub(in crate::suite) fn failure(message: &str) -> Failure {

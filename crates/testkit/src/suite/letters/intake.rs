@@ -1,11 +1,11 @@
 //! Hand-offs, grants, horizons, look-ups and notes on attempts.
 
 use lazaret_core::store::{
-    Act, AttemptNote, ErrorKind, GrantFence, HandOff, Limits, Placed, Placement, Settlement, Store,
+    Act, AttemptNote, ErrorKind, GrantFence, HandOff, Limits, Placed, Placement, Requeue, Settlement, Store,
 };
 use lazaret_core::{Letter, LetterId, LetterState, Partition};
 
-use super::fixture::{Fixture, failure, kind, operator, requeue_of, requeued, resolve};
+use super::fixture::{Fixture, failure, kind, operator, requeued, resolve};
 use crate::suite::secs;
 
 fn item(letter: Letter, placement: Placement) -> HandOff {
@@ -586,7 +586,7 @@ pub async fn a_letter_that_failed_again_does_not_lose_its_place_to_redelivery<S:
     t.open(first.clone()).await;
     t.behind(t.waiting("a", "2")).await;
     let claim = t.claim("a", "w").await.unwrap();
-    t.settle(&claim, &claim.head, requeued(requeue_of(&claim.head))).await.unwrap();
+    t.settle(&claim, &claim.head, requeued(Requeue::of(&claim.head))).await.unwrap();
     assert_eq!(t.open(first).await, Placed::Held(LetterState::Dead));
     assert_eq!(t.messages("a").await, ["1", "2"]);
 }

@@ -5,9 +5,7 @@ use lazaret_core::store::{
 };
 use lazaret_core::{LetterState, QueueName};
 
-use super::fixture::{
-    Fixture, LEASE, fail_again, failure, ids, kind, operator, requeue_of, requeued, resolve, seq,
-};
+use super::fixture::{Fixture, LEASE, fail_again, failure, ids, kind, operator, requeued, resolve, seq};
 use crate::suite::secs;
 
 fn sequences(claims: &[Claim]) -> Vec<&str> {
@@ -340,7 +338,7 @@ pub async fn a_requeue_writes_all_it_is_given_and_frees_the_sequence<S: Store>(t
     t.open(t.retrying("a", "1", secs(0))).await;
     let claim = t.due_one("w").await;
     t.advance(secs(2));
-    let mut requeue = requeue_of(&claim.head);
+    let mut requeue = Requeue::of(&claim.head);
     requeue.due_at = Some(t.now() + secs(7));
     requeue.cause = Some(failure("second"));
     (requeue.attempts, requeue.crash_attempts, requeue.replay_attempts) = (2, 1, 4);
@@ -369,7 +367,7 @@ pub async fn a_waiting_letter_that_fails_gets_its_first_cause<S: Store>(t: Fixtu
     t.open(t.waiting("a", "1")).await;
     let claim = t.due_one("w").await;
     t.advance(secs(1));
-    let mut requeue = requeue_of(&claim.head);
+    let mut requeue = Requeue::of(&claim.head);
     requeue.state = LetterState::Dead;
     requeue.cause = Some(failure("first"));
     requeue.attempt = Some(t.failed_attempt(1, "first"));
@@ -382,7 +380,7 @@ pub async fn a_waiting_letter_that_fails_gets_its_first_cause<S: Store>(t: Fixtu
 pub async fn a_requeue_cannot_close_a_letter<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     let claim = t.due_one("w").await;
-    let mut requeue = requeue_of(&claim.head);
+    let mut requeue = Requeue::of(&claim.head);
     requeue.state = LetterState::Resolved;
     assert_eq!(kind(t.settle(&claim, &claim.head, requeued(requeue)).await), ErrorKind::Invalid);
     assert_eq!(t.get("1").await, claim.head);
@@ -605,7 +603,7 @@ pub async fn a_letter_that_is_requeued_after_the_clock_was_set_back_waits_for_it
         state: LetterState::Retrying,
         due_at: Some(t.now() + secs(60)),
         attempt: Some(t.failed_attempt(1, "no answer")),
-        ..requeue_of(&claim.head)
+        ..Requeue::of(&claim.head)
     };
     t.set_back(secs(3600));
     t.settle(&claim, &claim.head, requeued(requeue)).await.unwrap();

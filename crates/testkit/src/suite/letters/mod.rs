@@ -19,7 +19,7 @@ pub use axon_component::*;
 pub use axon_gaps::*;
 pub use axon_queue::*;
 pub use concurrency::*;
-pub use fixture::{Fixture, operator, requeue_of, resolve};
+pub use fixture::{Fixture, operator, resolve};
 pub use flowwarden::*;
 pub use intake::*;
 pub use leases::*;

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use lazaret_core::letter::{LetterId, LetterState};
 use lazaret_core::store::{
     Act, Action, Change, Command, ErrorKind, HandOff, LeaseUse, Limits, OperationState, Outcome, PauseScope,
-    Placement, RolloutPolicy, Settled, Store,
+    Placement, Requeue, RolloutPolicy, Settled, Store,
 };
 use lazaret_core::{Letter, Message, Position, QueueName};
 
 use super::fixture::{everything, names, ramp, request};
 use crate::suite::letters::Fixture;
-use crate::suite::letters::fixture::{LEASE, kind, operator, requeue_of, requeued, resolve, seq};
+use crate::suite::letters::fixture::{LEASE, kind, operator, requeued, resolve, seq};
 use crate::suite::secs;
 
 pub async fn a_letter_that_was_closed_or_overtaken_is_skipped<S: Store>(t: Fixture<S>) {
@@ -46,7 +46,7 @@ pub async fn a_letter_that_lost_its_payload_meanwhile_is_skipped<S: Store>(t: Fi
     t.letters("a", 1).await;
     let id = t.start(Action::Retry, &RolloutPolicy::unlimited()).await;
     let claim = t.claim("a-000", "other").await.unwrap();
-    let mut requeue = requeue_of(&claim.head);
+    let mut requeue = Requeue::of(&claim.head);
     requeue.leave_out_payload = true;
     t.settle(&claim, &claim.head, requeued(requeue)).await.unwrap();
     assert_eq!(t.poll(10).await.settled, 1);

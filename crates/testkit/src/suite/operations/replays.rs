@@ -5,13 +5,13 @@ use std::time::Duration;
 use lazaret_core::Letter;
 use lazaret_core::letter::LetterState;
 use lazaret_core::store::{
-    Act, Action, Claim, Command, ErrorKind, OperationState, Outcome, RolloutPolicy, Settled, Settlement,
-    Store,
+    Act, Action, Claim, Command, ErrorKind, OperationState, Outcome, Requeue, RolloutPolicy, Settled,
+    Settlement, Store,
 };
 
 use super::fixture::{names, ramp};
 use crate::suite::letters::Fixture;
-use crate::suite::letters::fixture::{LEASE, kind, requeue_of, requeued, resolve};
+use crate::suite::letters::fixture::{LEASE, kind, requeued, resolve};
 use crate::suite::secs;
 
 /// These stages, with a stop rule of 5 %.
@@ -69,7 +69,7 @@ pub async fn every_settlement_has_its_outcome<S: Store>(t: Fixture<S>) {
     let id = t.start(Action::Retry, &RolloutPolicy::unlimited()).await;
     let items = t.poll(10).await.items;
     let as_parked = |letter: &Letter| {
-        let mut requeue = requeue_of(letter);
+        let mut requeue = Requeue::of(letter);
         requeue.state = LetterState::Parked;
         requeued(requeue)
     };
@@ -90,7 +90,7 @@ pub async fn a_settlement_that_is_refused_gives_no_outcome<S: Store>(t: Fixture<
     t.letters("a", 1).await;
     let id = t.start(Action::Retry, &RolloutPolicy::unlimited()).await;
     let item = t.poll_one().await;
-    let mut requeue = requeue_of(&item.claim.head);
+    let mut requeue = Requeue::of(&item.claim.head);
     requeue.state = LetterState::Evicted;
     let refused = t.settle(&item.claim, &item.claim.head, requeued(requeue)).await;
     assert_eq!(kind(refused), ErrorKind::Invalid);

@@ -10,7 +10,7 @@ use lazaret_core::store::{
 };
 use lazaret_core::{Letter, LetterId, LetterState, Message, Position, QueueName, Reason};
 
-use crate::suite::letters::{Fixture, operator, requeue_of};
+use crate::suite::letters::{Fixture, operator};
 use crate::suite::{Backend, secs};
 
 fn query(text: &str) -> Query {
@@ -398,7 +398,7 @@ pub async fn what_changes_is_found_as_it_is_now<S: Store>(t: Fixture<S>) {
         state: LetterState::Parked,
         cause: Some(Failure::new(Reason::CONFLICT, "DbError", "deadlock")),
         attempts: 7,
-        ..requeue_of(&claim.head)
+        ..Requeue::of(&claim.head)
     };
     t.store.settle(&claim.lease, claim.head.id, Settlement::Requeue(Box::new(requeue))).await.unwrap();
     for text in ["reason:CONFLICT", "state:parked", "attempts:7", "error:deadlock", "-reason:TIMEOUT"] {

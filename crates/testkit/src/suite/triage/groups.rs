@@ -1,12 +1,13 @@
 //! Groups: which letters they count, when, and in what order they are listed.
 
 use lazaret_core::store::{
-    Act, Counts, ErrorKind, GROUP_MESSAGE_BYTES, GroupsRequest, Limits, Placement, Store, TREND_BUCKETS,
+    Act, Counts, ErrorKind, GROUP_MESSAGE_BYTES, GroupsRequest, Limits, Placement, Requeue, Store,
+    TREND_BUCKETS,
 };
 use lazaret_core::{Failure, Letter, LetterState, QueueName, Reason};
 
 use crate::suite::letters::Fixture;
-use crate::suite::letters::fixture::{failure, kind, operator, requeue_of, requeued, resolve};
+use crate::suite::letters::fixture::{failure, kind, operator, requeued, resolve};
 use crate::suite::secs;
 
 const HOUR: u64 = 3600;
@@ -197,7 +198,7 @@ pub async fn a_waiting_letter_that_fails_comes_into_a_group<S: Store>(t: Fixture
     t.open(t.waiting("a", "1")).await;
     t.behind(t.waiting("a", "2")).await;
     let claim = t.due_one("w").await;
-    let mut requeue = requeue_of(&claim.head);
+    let mut requeue = Requeue::of(&claim.head);
     (requeue.state, requeue.cause) = (LetterState::Dead, Some(failure("boom")));
     t.settle(&claim, &claim.head, requeued(requeue)).await.unwrap();
     let group = t.group(&failure("boom")).await.unwrap();

@@ -63,7 +63,7 @@ impl<S: Store> Fixture<S> {
     /// Runs the head of a sequence, which stays in its state but for what the case sets.
     pub(super) async fn requeue(&self, sequence: &str, set: impl FnOnce(&mut Requeue)) {
         let claim = self.claim(sequence, "w").await.unwrap();
-        let mut requeue = super::letters::requeue_of(&claim.head);
+        let mut requeue = Requeue::of(&claim.head);
         set(&mut requeue);
         self.settle(&claim, &claim.head, requeued(requeue)).await.unwrap();
     }
