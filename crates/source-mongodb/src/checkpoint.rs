@@ -8,12 +8,12 @@
 mod progress;
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use lazaret_core::store::{Anchor, Checkpoint, Expect, KeyValue, StoreError, Written};
+use lazaret_core::store::{Anchor, Checkpoint, Expect, KeyValue, StoreError, Written as Outcome};
 use tokio::sync::{Mutex, watch};
 
 use self::progress::{FENCE, INVALIDATED, OFFSET, SEEN_AFTER, SETTLED, fence_of, resumable_at, text_of};
@@ -43,6 +43,16 @@ pub(crate) struct CheckpointWriter {
     resumable_at: watch::Sender<Option<Timestamp>>,
     /// A newer leader was found since the last claim.
     fenced: watch::Sender<bool>,
+    /// The checkpoint as this process last read or wrote it. A store that has lost it gets it back: without it the stream would begin
+    /// as if it had never been read, and skip events (I1).
+    known: StdMutex<Option<Checkpoint>>,
+}
+
+/// A checkpoint as it was written.
+pub(crate) struct Written {
+    pub(crate) checkpoint: Checkpoint,
+    /// The store had lost it.
+    pub(crate) restored: bool,
 }
 
 #[derive(Default)]
@@ -74,21 +84,39 @@ impl CheckpointWriter {
             settled: watch::Sender::default(),
             resumable_at: watch::Sender::default(),
             fenced: watch::Sender::default(),
+            known: StdMutex::default(),
         }
+    }
+
+    fn known(&self) -> Option<Checkpoint> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_known(&self, checkpoint: Checkpoint) {
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(checkpoint);
+    }
+
+    /// Reads what another leader has written, in case the store loses it.
+    pub(crate) async fn remember(&self) -> Result<(), StoreError> {
+        let reading = self.store.read(Checkpoint::SPACE, &self.name).await?;
+        if let Some(found) = reading.found {
+            self.set_known(Checkpoint::from_value(&found.value, "checkpoint")?);
+        }
+        Ok(())
     }
 
     /// Claims the checkpoint for a leader, so that no earlier one can move it any more. Returns what it holds. What the same
     /// leader committed is written first; what an earlier one did not write is dropped, and delivered again.
-    pub(crate) async fn claim(&self, epoch: u64, fence: u64) -> Result<Checkpoint, CheckpointError> {
+    pub(crate) async fn claim(&self, epoch: u64, fence: u64) -> Result<Written, CheckpointError> {
         let mut state = self.state.lock().await;
         if state.fence == fence && state.dirty {
             self.write(&mut state).await?;
         }
         (state.epoch, state.fence) = (epoch, fence);
         self.fenced.send_replace(false);
-        let checkpoint = self.change(&state, |_| {}).await?;
-        self.reset(&mut state, Progress::of(&checkpoint));
-        Ok(checkpoint)
+        let claimed = self.change(&state, |_| {}).await?;
+        self.reset(&mut state, Progress::of(&claimed.checkpoint));
+        Ok(claimed)
     }
 
     /// Takes over a position that the engine committed, and writes it when enough events are settled.
@@ -250,32 +278,43 @@ impl CheckpointWriter {
         let _ = self.fenced.subscribe().wait_for(|fenced| *fenced).await;
     }
 
-    /// Changes the checkpoint by compare-and-set, unless a newer leader has claimed it.
+    /// Changes the checkpoint by compare-and-set, unless a newer leader has claimed it. One that the store has lost is written again as this
+    /// process knows it: at most, events that another leader settled since are repeated.
     async fn change(
         &self,
         state: &State,
         mut change: impl FnMut(&mut Checkpoint) + Send,
-    ) -> Result<Checkpoint, CheckpointError> {
+    ) -> Result<Written, CheckpointError> {
         let mut reading = self.store.read(Checkpoint::SPACE, &self.name).await?;
         loop {
             let found = reading.found.as_ref();
-            let known = found.map(|found| Checkpoint::from_value(&found.value, "checkpoint")).transpose()?;
-            let mut checkpoint = known.unwrap_or_default();
-            if fence_of(&checkpoint) > state.fence {
+            let stored = found.map(|found| Checkpoint::from_value(&found.value, "checkpoint")).transpose()?;
+            // The fences of a store that was emptied begin anew.
+            if stored.as_ref().is_some_and(|stored| fence_of(stored) > state.fence) {
                 self.fenced.send_replace(true);
                 return Err(CheckpointError::Fenced);
             }
+            let lost = stored.is_none().then(|| self.known()).flatten();
+            let restored = lost.is_some();
+            let mut checkpoint = stored.or(lost).unwrap_or_default();
             change(&mut checkpoint);
             checkpoint.instance = Some(self.instance.clone());
             checkpoint.metadata.insert(FENCE.into(), state.fence.to_string());
             let expect = found.map_or(Expect::Absent, |found| Expect::Version(found.version));
             let value = checkpoint.to_value()?;
             match self.store.write(Checkpoint::SPACE, &self.name, expect, Some(value), None).await? {
-                Written::Done => {
+                Outcome::Done => {
+                    if restored {
+                        tracing::error!(
+                            checkpoint = self.name,
+                            "checkpoint was missing in the store, written again as this process knew it; was the store emptied?"
+                        );
+                    }
                     self.resumable_at.send_replace(resumable_at(&checkpoint));
-                    return Ok(checkpoint);
+                    self.set_known(checkpoint.clone());
+                    return Ok(Written { checkpoint, restored });
                 }
-                Written::Conflict(now) => reading = now,
+                Outcome::Conflict(now) => reading = now,
             }
         }
     }
@@ -332,7 +371,7 @@ mod tests {
         let (old, new) = (writer(&store, 1), writer(&store, 1));
         old.claim(1, 1).await.unwrap();
         old.settle(1, progress("t1", 1), 1).await.unwrap();
-        let seen = new.claim(1, 2).await.unwrap();
+        let seen = new.claim(1, 2).await.unwrap().checkpoint;
         assert_eq!(&seen.processed.unwrap().token[..], b"t1");
         let late = old.settle(1, progress("t9", 9), 1).await;
         assert!(matches!(late, Err(CheckpointError::Fenced)));
@@ -340,6 +379,29 @@ mod tests {
         assert!(matches!(old.start_at(anchor("s")).await, Err(CheckpointError::Fenced)));
         tokio::time::timeout(Duration::from_secs(10), old.fenced()).await.expect("it learns of it");
         assert_eq!(Progress::of(&stored(&store).await), progress("t1", 1));
+    }
+
+    #[tokio::test]
+    async fn a_store_that_has_lost_the_checkpoint_gets_it_back() {
+        // I1
+        let store = Arc::new(MemoryStore::default());
+        let writer = writer(&store, 1);
+        assert!(!writer.claim(1, 7).await.unwrap().restored, "there was none");
+        let beyond = Progress { settled: vec![7..=8], ..progress("t1", 1) };
+        writer.settle(1, beyond.clone(), 1).await.unwrap();
+        let empty = || async {
+            let space = Checkpoint::SPACE;
+            store.write(space, "orders", Expect::Anything, None, None).await.unwrap();
+        };
+        empty().await;
+        writer.certify(Some(&"t1".into()), anchor("s1")).await.unwrap();
+        assert_eq!(Progress::of(&stored(&store).await), beyond);
+        empty().await;
+        // The fence begins anew, and is that of the store.
+        let claimed = writer.claim(2, 1).await.unwrap();
+        assert!(claimed.restored);
+        assert_eq!((Progress::of(&claimed.checkpoint), fence_of(&claimed.checkpoint)), (beyond, 1));
+        assert_eq!(claimed.checkpoint, stored(&store).await);
     }
 
     #[tokio::test]

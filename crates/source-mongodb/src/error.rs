@@ -189,12 +189,7 @@ impl fmt::Display for StreamError {
 
 impl From<DriverError> for StreamError {
     fn from(error: DriverError) -> Self {
-        let detail = match error.kind.as_ref() {
-            ErrorKind::Command(command) => {
-                format!("{} (code {} {})", command.message, command.code, command.code_name)
-            }
-            kind => kind.to_string(),
-        };
+        let detail = crate::describe(&error);
         Self { class: ErrorClass::of(&error), detail, source: Some(Box::new(error)) }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lazaret_core::store::{KeyValue, Locks, StoreError};
+use lazaret_core::store::{KeyValue, LockState, Locks, StoreError};
 use tokio::time::Instant;
 
 use crate::options::LeaseOptions;
@@ -14,8 +14,10 @@ const RETRY: Duration = Duration::from_millis(500);
 /// Why a lease ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// Another instance holds it.
-    Taken,
+    /// The store does not have it as this source's any more.
+    NotHeld,
+    /// A newer leader has claimed the checkpoint.
+    Fenced,
     /// It could not be renewed in time.
     NotRenewed(String),
 }
@@ -44,16 +46,21 @@ impl Lease {
         *self.renewed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tries to get the lease. Returns its fence, or the holder.
-    pub(crate) async fn acquire(&self) -> Result<Result<u64, Option<String>>, StoreError> {
+    /// Tries to get the lease. Returns its fence, or the lease of the holder.
+    pub(crate) async fn acquire(&self) -> Result<Result<u64, Option<LockState>>, StoreError> {
         let asked = Instant::now();
         match self.store.acquire(&self.name, &self.owner, self.options.ttl).await? {
             Some(lock) => {
                 self.set_renewed(asked);
                 Ok(Ok(lock.fence))
             }
-            None => Ok(Err(self.store.state(&self.name).await?.map(|lock| lock.owner))),
+            None => Ok(Err(self.holder().await?)),
         }
+    }
+
+    /// The lease as somebody holds it.
+    pub(crate) async fn holder(&self) -> Result<Option<LockState>, StoreError> {
+        self.store.state(&self.name).await
     }
 
     /// Renews the lease until it ends. Errors of the store are tolerated until the margin before its expiry.
@@ -73,7 +80,7 @@ impl Lease {
                     wait = self.options.renew;
                     continue;
                 }
-                Ok(Ok(None)) => return Ended::Taken,
+                Ok(Ok(None)) => return Ended::NotHeld,
                 Ok(Err(error)) => last_error = error.to_string(),
                 Err(_) => {}
             }
@@ -165,10 +172,11 @@ mod tests {
         let lease = |owner: &str| Lease::new(store.clone(), "orders", owner.into(), OPTIONS);
         let (a, b) = (lease("a"), lease("b"));
         assert_eq!(a.acquire().await.unwrap(), Ok(1));
-        assert_eq!(b.acquire().await.unwrap(), Err(Some("a".into())));
+        let holder = b.acquire().await.unwrap().unwrap_err().unwrap();
+        assert_eq!(holder.owner, "a");
         clock.advance(OPTIONS.ttl);
         assert_eq!(b.acquire().await.unwrap(), Ok(2), "a later leader has a higher fence");
-        assert_eq!(a.keep().await, Ended::Taken);
+        assert_eq!(a.keep().await, Ended::NotHeld);
         b.release().await.unwrap();
         assert_eq!(a.acquire().await.unwrap(), Ok(3));
     }

@@ -41,13 +41,14 @@
 //!
 //! `source` is the side of the engine; `worker` is the task behind it: it gets the `lease`, claims the `checkpoint`, and runs a
 //! `reader`. The reader opens a `stream` at the position that `resume` chooses, and makes messages of events (`event`, `extjson`).
-//! `error` decides the class of an error, `pipeline` checks stages, `position` holds the encodings of positions. `take_over` makes the
+//! `error` decides the class of an error, `describe` puts it into words, `pipeline` checks stages, `position` holds the encodings of positions. `take_over` makes the
 //! position of another reader a checkpoint.
 
 mod checkpoint;
 #[cfg(feature = "config")]
 mod configured;
 mod context;
+mod describe;
 mod error;
 mod event;
 mod extjson;
@@ -69,6 +70,7 @@ pub use bson;
 /// The driver, for programs that share a client with the source.
 pub use mongodb as driver;
 
+pub use describe::describe;
 pub use error::ErrorClass;
 pub use event::headers;
 pub use extract::{

@@ -1,6 +1,7 @@
 //! Reads the stream: finds the position, delivers events in order, certifies idle positions, and restarts after errors.
 
 mod establish;
+mod repeats;
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use mongodb::change_stream::ChangeStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use self::repeats::Repeats;
 use crate::checkpoint::{CheckpointError, Progress};
 use crate::context::{Batch, Context};
 use crate::error::{ErrorClass, StreamError};
@@ -40,6 +42,9 @@ const OPLOG_LIMIT: Duration = Duration::from_secs(5);
 /// The pause after a heartbeat that could not be written.
 const HEARTBEAT_RETRY: Duration = Duration::from_secs(5);
 
+/// Why a stream that goes back is opened again.
+const REPEATED: &str = "the connection was cut, and the driver resumed the stream at an earlier position";
+
 /// Reads the stream for one assignment.
 pub(crate) struct Reader {
     context: Context,
@@ -53,6 +58,7 @@ pub(crate) struct Reader {
     /// The token of the last event that was delivered, or the one that the stream resumed from.
     tail: Option<Bytes>,
     last_offset: u64,
+    repeats: Repeats,
     /// The token of the last event, until it is noted as the position to go on from.
     read_up_to: Option<RawDocumentBuf>,
     /// Events that the status does not count yet, and the time of the last one.
@@ -93,6 +99,7 @@ impl Reader {
             start_now,
             tail: progress.token,
             last_offset: progress.offset,
+            repeats: Repeats::default(),
             read_up_to: None,
             uncounted: (0, None),
             certified: None,
@@ -118,6 +125,7 @@ impl Reader {
             tracing::warn!(
                 stream = %self.context.options.stream, attempt, error = text, "change stream failed, restarting"
             );
+            self.context.status.send_modify(|status| status.restarts += 1);
             self.context.set_state(StreamState::Restarting { attempt, class, error: text });
             self.context.report(error);
             tokio::time::sleep(delay).await;
@@ -134,7 +142,9 @@ impl Reader {
 
     async fn try_session(&mut self) -> Result<Infallible, StreamError> {
         let mut stream = self.enter().await?;
-        self.context.set_state(StreamState::Reading);
+        self.context.status.send_modify(|status| {
+            (status.state, status.opened_at) = (StreamState::Reading, Some(Timestamp::now()));
+        });
         loop {
             match self.read(&mut stream).await {
                 Ok(()) => {}
@@ -194,6 +204,10 @@ impl Reader {
                     "an event has no resume token; does the pipeline remove `_id`?",
                 )
             })?;
+            if self.repeats.is_repeated(event.cluster_time, event.message.position.token.as_ref()) {
+                // It is not delivered, and neither is what follows: the stream is opened again behind the last event (I1).
+                return Err(StreamError::new(ErrorClass::Resumable, REPEATED));
+            }
             if let Some(token) = self.take(event, messages) {
                 self.deliver(messages).await;
                 self.note_position();

@@ -16,6 +16,8 @@ pub struct MongoStatus {
     pub state: StreamState,
     /// The cluster time of the last event that was read.
     pub last_event_at: Option<Timestamp>,
+    /// When the stream was last opened. `None`: it was never open.
+    pub opened_at: Option<Timestamp>,
     /// When the server last answered.
     pub answered_at: Option<Timestamp>,
     /// The time of the position that the stream would resume from after a crash.
@@ -24,6 +26,9 @@ pub struct MongoStatus {
     pub oplog: Option<OplogWindow>,
     /// The number of events that were read.
     pub events: u64,
+    /// How often the stream was opened again after an error. The driver also resumes by itself where it repeats no event, and does not
+    /// tell.
+    pub restarts: u64,
     /// Decisions that skipped, repeated or ended something, the newest last.
     pub decisions: Vec<Decision>,
 }
@@ -37,8 +42,10 @@ pub enum StreamState {
     Starting,
     /// Another instance reads the stream.
     Standby {
-        /// The instance.
+        /// The instance, and behind a slash a random part that is new in each process.
         leader: Option<String>,
+        /// When its lease ends, unless it is renewed.
+        until: Option<Timestamp>,
     },
     /// It reads.
     Reading,

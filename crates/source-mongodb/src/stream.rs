@@ -1,16 +1,21 @@
 //! Opens change streams, and asks the server for times.
 
+use std::time::Duration;
+
 use bson::{Bson, Document, RawDocumentBuf, Timestamp as ClusterTime, doc};
 use lazaret_core::Operation;
 use mongodb::Client;
 use mongodb::change_stream::ChangeStream;
 use mongodb::change_stream::event::ResumeToken;
-use mongodb::options::{ChangeStreamOptions, FullDocumentBeforeChangeType, FullDocumentType};
+use mongodb::options::{ChangeStreamOptions, ClientOptions, FullDocumentBeforeChangeType, FullDocumentType};
 
 use crate::error::{ErrorClass, StreamError};
 use crate::event::name_of;
 use crate::options::{BeforeChange, FullDocument, MongoSourceOptions, Server};
 use crate::position::{StreamPosition, next_time};
+
+/// How long to wait for a server, unless the URI sets `serverSelectionTimeoutMS`.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Operations of the whole stream. They are always read, because they tell why a stream ends.
 const LIFECYCLE: [Operation; 4] =
@@ -38,7 +43,12 @@ impl Connection {
     pub(crate) async fn new(options: &MongoSourceOptions) -> Result<Self, StreamError> {
         let client = match &options.server {
             Server::Client(client) => client.clone(),
-            Server::Uri(uri) => Client::with_uri_str(uri).await?,
+            Server::Uri(uri) => {
+                let mut options = ClientOptions::parse(uri).await?;
+                options.app_name.get_or_insert_with(|| "lazaret".to_owned());
+                options.server_selection_timeout.get_or_insert(SERVER_TIMEOUT);
+                Client::with_options(options)?
+            }
         };
         Ok(Self {
             client,

@@ -158,9 +158,9 @@ impl MongoSource {
         }
         let owner = format!("take-over/{}", bson::Uuid::new());
         let lease = Lease::new(store.clone(), &name, owner.clone(), options.lease);
-        let fence = lease.acquire().await?.map_err(|leader| TakeOverError::Leading {
+        let fence = lease.acquire().await?.map_err(|holder| TakeOverError::Leading {
             stream: options.stream.to_string(),
-            leader: leader.unwrap_or_else(|| "another process".to_owned()),
+            leader: holder.map_or_else(|| "another process".to_owned(), |lock| lock.owner),
             ttl: options.lease.ttl,
         })?;
         let writer = CheckpointWriter::new(store, name, owner, options.checkpoint);
@@ -184,7 +184,7 @@ async fn write(
             TakeOverError::Refused("another process has taken over the stream".to_owned())
         }
     };
-    let claimed = writer.claim(1, fence).await.map_err(fenced)?;
+    let claimed = writer.claim(1, fence).await.map_err(fenced)?.checkpoint;
     if let Some(decided) = keep(&claimed, position, replace)? {
         return Ok(Some(decided));
     }

@@ -1,5 +1,7 @@
 //! The task behind a source: it gets the lease, claims the checkpoint, and runs a reader while it leads.
 
+use std::time::Duration;
+
 use lazaret_core::Partition;
 use lazaret_core::source::{Assignment, SourceError};
 use tokio::sync::mpsc;
@@ -11,6 +13,9 @@ use crate::lease::{Ended, Lease};
 use crate::options::Start;
 use crate::reader::Reader;
 use crate::status::StreamState;
+
+/// How long to ask who holds the lease that was lost.
+const HOLDER_LIMIT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Worker {
     context: Context,
@@ -81,22 +86,41 @@ impl Worker {
             Err(error) => return self.fail(error).await,
         };
         match self.read(reader).await {
-            Left::Lost(Ended::Taken) => self.lose("another instance leads"),
-            Left::Lost(Ended::NotRenewed(why)) => self.lose(&format!("the lease was not renewed: {why}")),
+            Left::Lost(ended) => self.lose(ended).await,
             Left::Failed(error) => self.fail(error).await,
         }
     }
 
-    fn lose(&mut self, why: &str) {
-        tracing::warn!(stream = %self.context.options.stream, why, "leadership lost");
+    async fn lose(&mut self, ended: Ended) {
         self.fence = None;
-        self.context.set_state(StreamState::Standby { leader: None });
+        self.context.set_state(StreamState::Standby { leader: None, until: None });
         self.context.tell(Control::Lost);
+        let why = self.why(ended).await;
+        tracing::warn!(stream = %self.context.options.stream, why, "leadership lost");
+    }
+
+    /// Says why the leadership ended.
+    async fn why(&self, ended: Ended) -> String {
+        match ended {
+            Ended::NotRenewed(why) => format!("the lease was not renewed: {why}"),
+            Ended::Fenced => "another instance has claimed the checkpoint".to_owned(),
+            Ended::NotHeld => {
+                let holder = tokio::time::timeout(HOLDER_LIMIT, self.lease.holder()).await;
+                match holder {
+                    Ok(Ok(Some(lock))) => format!("the instance {} leads", lock.owner),
+                    Ok(Ok(None)) => {
+                        "the store has no lease of the stream: it expired, or the store was emptied"
+                            .to_owned()
+                    }
+                    Ok(Err(_)) | Err(_) => "the lease is not this instance's any more".to_owned(),
+                }
+            }
+        }
     }
 
     /// The checkpoint was claimed under a later lease. A new lease has a later fence than this one.
     async fn give_way(&mut self) {
-        self.lose("another instance has claimed the checkpoint");
+        self.lose(Ended::Fenced).await;
         if let Err(error) = self.lease.release().await {
             tracing::warn!(stream = %self.context.options.stream, %error, "lease not released");
         }
@@ -114,7 +138,13 @@ impl Worker {
                 self.context.set_state(StreamState::Starting);
                 return self.fence;
             }
-            Ok(Err(leader)) => self.context.set_state(StreamState::Standby { leader }),
+            Ok(Err(holder)) => {
+                if let Err(error) = self.context.writer.remember().await {
+                    tracing::debug!(stream = %self.context.options.stream, %error, "checkpoint of the leader not read");
+                }
+                let (leader, until) = holder.map(|lock| (lock.owner, lock.expires_at)).unzip();
+                self.context.set_state(StreamState::Standby { leader, until });
+            }
             Err(error) => {
                 tracing::warn!(stream = %self.context.options.stream, %error, "lease not acquired, retrying");
                 self.context.tell(Control::Error(error.into()));
@@ -127,7 +157,13 @@ impl Worker {
     /// Claims the checkpoint, and assigns the partition. `None` if a newer leader has claimed it.
     async fn begin(&mut self, fence: u64) -> Result<Option<Reader>, StreamError> {
         let checkpoint = match self.context.writer.claim(self.generation + 1, fence).await {
-            Ok(checkpoint) => checkpoint,
+            Ok(claimed) => {
+                if claimed.restored {
+                    let text = "the store had lost the checkpoint; going on from the last position that this process knows";
+                    self.context.status.send_modify(|status| status.decide(text.to_owned()));
+                }
+                claimed.checkpoint
+            }
             Err(CheckpointError::Fenced) => return Ok(None),
             Err(CheckpointError::Store(error)) => {
                 let class = match error.kind().is_temporary() {
@@ -151,7 +187,7 @@ impl Worker {
         tokio::select! {
             biased;
             ended = self.lease.keep() => Left::Lost(ended),
-            () = self.context.writer.fenced() => Left::Lost(Ended::Taken),
+            () = self.context.writer.fenced() => Left::Lost(Ended::Fenced),
             error = reader.run() => Left::Failed(error),
             never = self.context.writer.flush_at_intervals() => match never {},
         }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::source::{Commit, Source};
-use lazaret_core::store::{Checkpoints, Locks};
+use lazaret_core::store::{Checkpoint, Checkpoints, Expect, KeyValue, Locks};
 use lazaret_memory::MemoryStore;
-use lazaret_source_mongodb::{Deployment, ErrorClass, MongoSourceOptions, StreamState};
+use lazaret_source_mongodb::{Deployment, ErrorClass, MongoSourceOptions, MongoStatus, StreamState};
 use support::peer::{Peer, token};
 use support::{LONG, Reading, SHORT_LEASE, quick};
 
@@ -42,7 +42,7 @@ async fn a_standby_takes_over_exactly_where_the_leader_stopped() {
     let mut second = Reading::open(options(&peer), store.clone());
     second
         .until_status("it stands by", |status| {
-            matches!(&status.state, StreamState::Standby { leader: Some(_) })
+            matches!(&status.state, StreamState::Standby { leader: Some(_), .. })
         })
         .await;
     let all: Vec<_> = (1..5).map(|number| peer.insert(number)).collect();
@@ -75,6 +75,51 @@ async fn a_leader_that_was_replaced_learns_it_and_moves_nothing() {
     assert_eq!(stored.token, format!(r#"{{"_data":"{}"}}"#, token(all[0])));
     old.until("it learns that it was replaced", |old| !old.assigned).await;
     old.until_status("it stands by", |status| matches!(status.state, StreamState::Standby { .. })).await;
+}
+
+/// Deletes the lease and the checkpoint, as somebody who drops the collections of the store does.
+async fn empty(store: &MemoryStore) {
+    for (space, name) in [("lock", LEASE), (Checkpoint::SPACE, "orders")] {
+        store.write(space, name, Expect::Anything, None, None).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_whose_store_was_emptied_goes_on_from_its_own_position() {
+    // I1
+    let (peer, store) = (Peer::start().await, Arc::new(MemoryStore::default()));
+    let short = MongoSourceOptions { lease: SHORT_LEASE, ..options(&peer) };
+    let mut reading = Reading::open(short, store.clone());
+    reading.until_status("it reads", |status| status.state == StreamState::Reading).await;
+    let all = [peer.insert(1), peer.insert(2)];
+    reading.until_count(2).await;
+    reading.commit(0).await;
+    empty(&store).await;
+    reading.until("it has lost its lease", |reading| !reading.assigned).await;
+    reading.until("it leads again", |reading| reading.assigned).await;
+    reading.until_count(1).await;
+    assert_eq!(ids(&reading), [id(all[1])]);
+    let decisions = reading.status().decisions;
+    assert!(decisions.iter().any(|decision| decision.text.contains("lost the checkpoint")), "{decisions:?}");
+    assert!(store.load("orders").await.unwrap().unwrap().processed.is_some(), "it is written again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_knows_the_position_of_a_leader_whose_store_is_emptied() {
+    // I1
+    let (peer, store) = (Peer::start().await, Arc::new(MemoryStore::default()));
+    let mut first = leading(&peer, &store).await;
+    let all = [peer.insert(1), peer.insert(2)];
+    first.until_count(2).await;
+    first.commit(0).await;
+    let mut second = Reading::open(options(&peer), store.clone());
+    let is_standby =
+        |status: &MongoStatus| matches!(&status.state, StreamState::Standby { until: Some(_), .. });
+    second.until_status("it stands by", is_standby).await;
+    drop(first);
+    empty(&store).await;
+    second.until_count(1).await;
+    assert_eq!(ids(&second), [id(all[1])]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

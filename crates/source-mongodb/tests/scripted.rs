@@ -251,6 +251,28 @@ async fn elections_killed_cursors_and_lost_connections_lose_and_repeat_nothing()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_cut_repeats_nothing_without_certified_positions() {
+    // The driver resumes where the stream was opened, because the server certifies no later position.
+    let (peer, store) = (Peer::start().await, Arc::new(MemoryStore::default()));
+    peer.without_post_batch_tokens();
+    let mut reading = started(&peer, options(&peer), &store).await;
+    let mut expected: Vec<_> = (1..4).map(|number| id(peer.insert(number))).collect();
+    reading.until_count(3).await;
+    peer.until_idle().await;
+    peer.fail_get_more(Fault::Disconnect);
+    peer.until_failed().await;
+    expected.push(id(peer.insert(4)));
+    reading.until("the event behind", |reading| reading.ids().contains(&expected[3])).await;
+    assert_eq!(ids(&reading.messages), expected);
+    assert_eq!(reading.status().restarts, 1);
+    assert!(
+        reading.errors.iter().any(|error| error.to_string().contains("earlier position")),
+        "{:?}",
+        reading.errors
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_restart_counter_starts_again_only_after_progress() {
     let (peer, store) = (Peer::start().await, Arc::new(MemoryStore::default()));
     let mut options = options(&peer);

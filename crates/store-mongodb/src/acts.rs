@@ -1,7 +1,6 @@
 //! What people do to letters by hand, and what runs out of time.
 
 use bson::doc;
-use futures_util::TryStreamExt;
 use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::store::rules::{
     self, AuditLine, Effects, Head, LetterView, RestoreView, SequenceRow, Slot,
@@ -205,9 +204,12 @@ impl MongoStore {
             "lazaret.open": true,
             "lazaret.expires": { "$ne": null, "$lte": nanos(now) },
         };
-        let found = self.db().letters.find(filter).projection(doc! { "lazaret.sequence": 1 });
-        let mut found = found.sort(doc! { "lazaret.expires": 1 }).await.map_err(reading)?;
-        while let Some(found) = found.try_next().await.map_err(reading)? {
+        let found = self.db().letters.rows(|letters| async move {
+            let found = letters.find(filter).projection(doc! { "lazaret.sequence": 1 });
+            found.sort(doc! { "lazaret.expires": 1 }).await
+        });
+        let mut found = found.await.map_err(reading)?;
+        while let Some(found) = found.next().await.map_err(reading)? {
             let Candidate { id, lazaret } = decode(found)?;
             if done.expired >= limit {
                 if self.is_free(queue, &lazaret.sequence, id).await? {
@@ -249,11 +251,13 @@ impl MongoStore {
             "lazaret.closed": { "$ne": null, "$lt": nanos(end) },
         };
         let left = usize::try_from(limit.saturating_sub(done.expired)).unwrap_or(usize::MAX - 1);
-        let found = self.db().letters.find(filter).projection(doc! { "lazaret.sequence": 1 });
-        let found =
-            found.sort(doc! { "lazaret.closed": 1 }).limit(i64::try_from(left + 1).unwrap_or(i64::MAX));
-        let found: Vec<_> = found.await.map_err(reading)?.try_collect().await.map_err(reading)?;
-        for found in found {
+        let limited = i64::try_from(left + 1).unwrap_or(i64::MAX);
+        let found = self.db().letters.rows(move |letters| async move {
+            let found = letters.find(filter).projection(doc! { "lazaret.sequence": 1 });
+            found.sort(doc! { "lazaret.closed": 1 }).limit(limited).await
+        });
+        let mut found = found.await.map_err(reading)?;
+        while let Some(found) = found.next().await.map_err(reading)? {
             if done.expired + done.purged >= limit {
                 done.more = true;
                 break;

@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bson::doc;
 use jiff::Timestamp;
 use lazaret_core::Clock;
 use lazaret_core::store::Result;
 
-use crate::error::{corrupt, reading};
+use crate::database::Database;
+use crate::error::corrupt;
 
 /// How long a reading of the server's clock is used before it is read again.
 const FRESH: Duration = Duration::from_secs(10);
@@ -54,7 +54,7 @@ impl StoreClock {
         matches!(self, Self::Server(_))
     }
 
-    pub(crate) async fn now(&self, database: &mongodb::Database) -> Result<Timestamp> {
+    pub(crate) async fn now(&self, database: &Database) -> Result<Timestamp> {
         let kept = match self {
             Self::Given(clock) => return Ok(clock.now()),
             Self::Server(kept) => kept,
@@ -65,7 +65,7 @@ impl StoreClock {
             return Ok(last.at(Instant::now()));
         }
         let asked = Instant::now();
-        let hello = database.run_command(doc! { "hello": 1 }).await.map_err(reading)?;
+        let hello = database.hello().await?;
         let answered = Instant::now();
         let time = hello.get_datetime("localTime").map_err(|_| corrupt("the server states no time"))?;
         let server = Timestamp::from_millisecond(time.timestamp_millis())

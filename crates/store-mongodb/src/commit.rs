@@ -6,11 +6,11 @@ use lazaret_core::store::Result;
 use lazaret_core::store::rules::{AuditLine, Effects, LetterChange, SequenceChange, SequenceRow};
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 
-use crate::database::{Guarded, get, project};
+use crate::database::{Guarded, find_one, get, project};
 use crate::documents::left::{CountDoc, Left};
 use crate::documents::letter::{Encoded, Held};
 use crate::documents::sequence::{SequenceDoc, sequence_key};
-use crate::error::{maybe_done, reading};
+use crate::error::maybe_done;
 use crate::store::MongoStore;
 
 /// A sequence as the rules see it, and what a call decides about it. Nothing is left to do in it.
@@ -190,8 +190,8 @@ impl MongoStore {
     }
 
     async fn is_current(&self, doc: &SequenceDoc) -> Result<bool> {
-        let found = self.db().sequences.find_one(doc! { "_id": &doc.id }).projection(doc! { "version": 1 });
-        let found = found.await.map_err(reading)?;
+        let filter = doc! { "_id": &doc.id };
+        let found = find_one(&self.db().sequences, filter, doc! { "version": 1 }).await?;
         Ok(found.map_or(0, |found| found.get_i64("version").unwrap_or_default()) == doc.version)
     }
 

@@ -222,11 +222,11 @@ async fn forget(store: &MongoStore) {
         &db.notes,
     ] {
         // One that was never written is not there.
-        collection.drop().await.ok();
+        collection.collection().drop().await.ok();
     }
     if std::env::var("LAZARET_TEST_MONGODB_KIND").is_ok_and(|kind| kind == "wire-server") {
-        let oplog = db.database.client().database("local").collection::<bson::Document>("oplog.rs");
-        let own = bson::doc! { "ns": { "$regex": format!("^{}\\.", db.database.name()) } };
+        let oplog = db.meta.collection().client().database("local").collection::<bson::Document>("oplog.rs");
+        let own = bson::doc! { "ns": { "$regex": format!("^{}\\.", db.meta.namespace().db) } };
         oplog.delete_many(own).await.ok();
     }
 }

@@ -8,22 +8,28 @@ use bson::raw::CStr;
 use bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, cstr, doc, rawdoc};
 use futures_util::TryStreamExt;
 use lazaret_core::store::{ErrorKind, Result, StoreError};
+use mongodb::action::Action;
 use mongodb::error::{Error, ErrorKind as Driver, WriteFailure};
 use mongodb::options::{CollectionOptions, ReadConcern, ReturnDocument, SelectionCriteria, WriteConcern};
 use mongodb::{Client, Collection, Namespace};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::calls::{Calls, Documents};
 use crate::error::{DUPLICATE_KEY, corrupt, invalid, of_code, reading, writing};
 
 /// Maximum number of statements of one command. A server states its own limit, which is never lower.
 const STATEMENTS: usize = 1000;
 /// Maximum size of the statements of one command, in bytes. The command is one document, which ends at 16 MiB.
 const COMMAND_BYTES: usize = 12 << 20;
+/// The connections for values: a stream's lease must be renewed however many letters wait.
+const FOR_VALUES: usize = 2;
 
 /// The collections of a store.
 pub(crate) struct Database {
-    pub(crate) database: mongodb::Database,
+    database: mongodb::Database,
+    /// The connections for letters, and all that belongs to them.
+    calls: Calls,
     pub(crate) sequences: Documents,
     pub(crate) letters: Documents,
     pub(crate) chunks: Documents,
@@ -40,9 +46,6 @@ pub(crate) struct Database {
     writes_left: AtomicUsize,
 }
 
-/// One collection.
-pub(crate) type Documents = Collection<RawDocumentBuf>;
-
 /// A write that is made only if the document still has a version; 0 if there is none yet.
 pub(crate) struct Guarded {
     id: Bson,
@@ -58,9 +61,10 @@ impl Guarded {
 }
 
 impl Database {
-    pub(crate) fn new(client: &Client, database: &str, letters: &str) -> Self {
+    pub(crate) fn new(client: &Client, database: &str, letters: &str, connections: usize) -> Self {
         let database = client.database(database);
-        let open = |name: &str| {
+        let calls = Calls::new(connections.saturating_sub(FOR_VALUES).max(1));
+        let open = |name: &str| -> Collection<RawDocumentBuf> {
             let options = CollectionOptions::builder()
                 .read_concern(ReadConcern::majority())
                 .write_concern(WriteConcern::majority())
@@ -70,10 +74,10 @@ impl Database {
                 .build();
             database.collection_with_options(name, options)
         };
-        let derived = |what: &str| open(&format!("{letters}_{what}"));
+        let derived = |what: &str| Documents::new(open(&format!("{letters}_{what}")), calls.clone());
         Self {
             sequences: derived("sequences"),
-            letters: open(letters),
+            letters: Documents::new(open(letters), calls.clone()),
             chunks: derived("chunks"),
             groups: derived("groups"),
             grants: derived("grants"),
@@ -81,12 +85,21 @@ impl Database {
             plans: derived("plans"),
             items: derived("plan_items"),
             pauses: derived("pauses"),
-            values: derived("values"),
+            values: Documents::new(open(&format!("{letters}_values")), Calls::new(FOR_VALUES)),
             audit: derived("audit"),
             meta: derived("meta"),
             writes_left: AtomicUsize::new(usize::MAX),
+            calls,
             database,
         }
+    }
+
+    /// The answer of the server to `hello`, which states its time.
+    pub(crate) async fn hello(&self) -> Result<Document> {
+        let database = self.database.clone();
+        // A stream's lease depends on the time, so it does not wait for letters either.
+        let asked = self.values.call(|_| async move { database.run_command(doc! { "hello": 1 }).await });
+        asked.await.map_err(reading)
     }
 
     /// Interrupts the store after this many writes, as if the process had died there.
@@ -117,16 +130,8 @@ impl Database {
     pub(crate) async fn put(&self, into: &Documents, write: Guarded) -> Result<bool> {
         self.pass()?;
         let Guarded { id, version, document } = write;
-        let written = if version == 0 {
-            into.insert_one(document).await.map(|_| true)
-        } else {
-            let replaced = into.replace_one(doc! { "_id": id, "version": version }, document).await;
-            replaced.map(|replaced| replaced.matched_count == 1)
-        };
-        match written {
-            Err(error) if is_duplicate(&error) => Ok(false),
-            written => written.map_err(writing),
-        }
+        let known = (version != 0).then(|| doc! { "_id": id, "version": version });
+        put_if(into, known, document).await
     }
 
     /// Writes documents that still have their versions, in few commands. Returns for each whether it was written. New ones are
@@ -195,7 +200,9 @@ impl Database {
                 run.append(field, batch);
                 run.append(cstr!("ordered"), false);
                 run.append(cstr!("writeConcern"), rawdoc! { "w": "majority" });
-                let answer = self.database.run_raw_command(run).await.map_err(writing)?;
+                let database = self.database.clone();
+                let answer = self.calls.make(async move { database.run_raw_command(run).await });
+                let answer = answer.await.map_err(writing)?;
                 duplicates.extend(refused(&answer)?.into_iter().map(|index| first + index));
             }
             if allowed < asked {
@@ -209,35 +216,33 @@ impl Database {
     /// Updates documents, without a version.
     pub(crate) async fn update(&self, of: &Documents, filter: Document, update: Document) -> Result<()> {
         self.pass()?;
-        of.update_many(filter, update).await.map(drop).map_err(writing)
+        let updated = of.call(|of| async move { of.update_many(filter, update).await });
+        updated.await.map(drop).map_err(writing)
     }
 
     /// Deletes documents.
     pub(crate) async fn delete(&self, from: &Documents, filter: Document) -> Result<u64> {
         self.pass()?;
-        from.delete_many(filter).await.map(|deleted| deleted.deleted_count).map_err(writing)
+        let deleted = from.call(|from| async move { from.delete_many(filter).await });
+        deleted.await.map(|deleted| deleted.deleted_count).map_err(writing)
     }
 
     /// Raises a counter and returns its new value. Values that are not used leave gaps, which mean nothing.
     pub(crate) async fn count_up(&self, counter: &str, by: u64) -> Result<u64> {
         self.pass()?;
-        let raised = self
-            .meta
-            .find_one_and_update(
-                doc! { "_id": "counters" },
-                doc! { "$inc": { counter: crate::values::int(by) } },
-            )
-            .upsert(true)
-            .return_document(ReturnDocument::After)
-            .await
-            .map_err(writing)?;
+        let raise = doc! { "$inc": { counter: crate::values::int(by) } };
+        let raised = self.meta.call(|meta| async move {
+            let raised = meta.find_one_and_update(doc! { "_id": "counters" }, raise).upsert(true);
+            raised.return_document(ReturnDocument::After).await
+        });
+        let raised = raised.await.map_err(writing)?;
         let value = raised.and_then(|counters| counters.get_i64(counter).ok());
         value.map(crate::values::uint).ok_or_else(|| corrupt(format!("counter {counter} has no value")))
     }
 
     /// The value of a counter.
     pub(crate) async fn counter(&self, counter: &str) -> Result<u64> {
-        let counters = self.meta.find_one(doc! { "_id": "counters" }).await.map_err(reading)?;
+        let counters = find_one(&self.meta, doc! { "_id": "counters" }, Document::new()).await?;
         Ok(counters.and_then(|counters| counters.get_i64(counter).ok()).map_or(0, crate::values::uint))
     }
 }
@@ -252,10 +257,37 @@ fn first_batch(statements: &[RawDocumentBuf]) -> usize {
     statements.iter().take(STATEMENTS).take_while(fits).count().max(1)
 }
 
+/// Writes a document in place of the one that fits, or inserts it if there is to be none. Returns whether it was written.
+pub(crate) async fn put_if(
+    into: &Documents,
+    known: Option<Document>,
+    document: RawDocumentBuf,
+) -> Result<bool> {
+    let written = into.call(|into| async move {
+        match known {
+            Some(known) => into.replace_one(known, document).await.map(|done| done.matched_count == 1),
+            None => into.insert_one(document).await.map(|_| true),
+        }
+    });
+    match written.await {
+        Err(error) if is_duplicate(&error) => Ok(false),
+        written => written.map_err(writing),
+    }
+}
+
+/// The first document that fits, reduced to some fields.
+pub(crate) async fn find_one(
+    from: &Documents,
+    filter: Document,
+    fields: Document,
+) -> Result<Option<RawDocumentBuf>> {
+    let found = from.call(|from| async move { from.find_one(filter).projection(fields).await });
+    found.await.map_err(reading)
+}
+
 /// The document with this id.
 pub(crate) async fn get<T: DeserializeOwned>(from: &Documents, id: impl Into<Bson>) -> Result<Option<T>> {
-    let found = from.find_one(doc! { "_id": id.into() }).await.map_err(reading)?;
-    found.map(decode).transpose()
+    first(from, doc! { "_id": id.into() }, Document::new()).await
 }
 
 /// The first document that fits, in this order.
@@ -264,8 +296,16 @@ pub(crate) async fn first<T: DeserializeOwned>(
     filter: Document,
     sort: Document,
 ) -> Result<Option<T>> {
-    let found = from.find_one(filter).sort(sort).await.map_err(reading)?;
-    found.map(decode).transpose()
+    let found = from.call(|from| async move { from.find_one(filter).sort(sort).await });
+    found.await.map_err(reading)?.map(decode).transpose()
+}
+
+/// How many documents fit, counted no further than the limit.
+pub(crate) async fn count(of: &Documents, filter: Document, limit: Option<u64>) -> Result<u64> {
+    let counted = of.call(|of| async move {
+        of.count_documents(filter).optional(limit, |count, limit| count.limit(limit)).await
+    });
+    counted.await.map_err(reading)
 }
 
 /// The documents that fit, in this order, at most `limit`.
@@ -276,9 +316,10 @@ pub(crate) async fn list<T: DeserializeOwned>(
     limit: usize,
 ) -> Result<Vec<T>> {
     let limit = i64::try_from(limit.max(1)).unwrap_or(i64::MAX);
-    let found = from.find(filter).sort(sort).limit(limit).await.map_err(reading)?;
-    let found: Vec<RawDocumentBuf> = found.try_collect().await.map_err(reading)?;
-    found.into_iter().map(decode).collect()
+    let found = from.call(|from| async move {
+        from.find(filter).sort(sort).limit(limit).await?.try_collect::<Vec<_>>().await
+    });
+    found.await.map_err(reading)?.into_iter().map(decode).collect()
 }
 
 /// The documents that fit, in this order, reduced to some fields.
@@ -288,9 +329,10 @@ pub(crate) async fn project<T: DeserializeOwned>(
     fields: Document,
     sort: Document,
 ) -> Result<Vec<T>> {
-    let found = from.find(filter).projection(fields).sort(sort).await.map_err(reading)?;
-    let found: Vec<RawDocumentBuf> = found.try_collect().await.map_err(reading)?;
-    found.into_iter().map(decode).collect()
+    let found = from.call(|from| async move {
+        from.find(filter).projection(fields).sort(sort).await?.try_collect::<Vec<_>>().await
+    });
+    found.await.map_err(reading)?.into_iter().map(decode).collect()
 }
 
 /// A document as a value.
@@ -342,9 +384,24 @@ fn refused(answer: &Document) -> Result<Vec<usize>> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
     use lazaret_core::store::Certainty;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_value_does_not_wait_for_letters() {
+        let client = Client::with_uri_str("mongodb://127.0.0.1:1/?directConnection=true").await.unwrap();
+        let database = Database::new(&client, "shop", "letters", 5);
+        let mut waiting: Vec<_> = (0..20)
+            .map(|_| {
+                Box::pin(database.letters.call(|_| std::future::pending::<mongodb::error::Result<()>>()))
+            })
+            .collect();
+        assert!(waiting.iter_mut().all(|call| call.now_or_never().is_none()));
+        // The lease of a stream is such a value.
+        database.values.call(|_| async { Ok(()) }).await.unwrap();
+    }
 
     #[test]
     fn duplicates_are_named_and_other_errors_are_errors() {

@@ -16,16 +16,29 @@ const REFUSED: [i32; 7] = [2, 9, 14, 17, 59, 10_334, 17_419];
 /// An error while reading: nothing was changed.
 pub(crate) fn reading(error: Error) -> StoreError {
     let (kind, _) = classify(&error);
-    StoreError::not_done(kind, "read", error.to_string()).with_source(error)
+    StoreError::not_done(kind, "read", text(&error)).with_source(error)
 }
 
 /// An error of a write.
 pub(crate) fn writing(error: Error) -> StoreError {
     match classify(&error) {
-        (kind, Certainty::NotDone) => StoreError::not_done(kind, "write", error.to_string()),
-        (kind, Certainty::MaybeDone) => StoreError::maybe(kind, "write", error.to_string()),
+        (kind, Certainty::NotDone) => StoreError::not_done(kind, "write", text(&error)),
+        (kind, Certainty::MaybeDone) => StoreError::maybe(kind, "write", text(&error)),
     }
     .with_source(error)
+}
+
+/// The words of the driver, without its labels and without the dump of the topology behind them.
+fn text(error: &Error) -> String {
+    let text = error.kind.to_string();
+    let (words, topology) = text.split_once(" Topology: ").unwrap_or((&text, ""));
+    match topology.split_once("Error: Kind: ") {
+        Some((_, cause)) => {
+            let cause = cause.split_once(", labels:").map_or(cause, |(cause, _)| cause);
+            format!("{words} {cause}")
+        }
+        None => words.to_owned(),
+    }
 }
 
 /// The error of a call that was interrupted after its decision was written.
@@ -107,6 +120,16 @@ mod tests {
         assert_eq!(writing(lost()).certainty(), Certainty::MaybeDone);
         assert_eq!(writing(lost()).kind(), ErrorKind::Unavailable);
         assert_eq!(reading(lost()).certainty(), Certainty::NotDone, "a read changes nothing");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_cannot_be_reached_is_told_in_few_words() {
+        let uri = "mongodb://127.0.0.1:1/?directConnection=true&serverSelectionTimeoutMS=1000";
+        let client = mongodb::Client::with_uri_str(uri).await.unwrap();
+        let error = client.database("shop").run_command(bson::doc! { "ping": 1 }).await.unwrap_err();
+        let said = reading(error);
+        assert!(said.context().contains("Connection refused"), "{said}");
+        assert!(!said.context().contains('{') && !said.context().contains("Kind"), "{said}");
     }
 
     #[test]

@@ -17,10 +17,10 @@ use lazaret_core::{Partition, QueueName, SequenceId};
 use serde::Deserialize;
 
 use crate::commit::{View, next_version};
-use crate::database::project;
+use crate::database::{count, project};
 use crate::documents::letter::{Held, message_size};
 use crate::documents::sequence::{SequenceDoc, sequence_key};
-use crate::error::{invalid, maybe_done, reading};
+use crate::error::{invalid, maybe_done};
 use crate::grants::GrantDoc;
 use crate::letters::Place;
 use crate::store::MongoStore;
@@ -230,8 +230,7 @@ impl MongoStore {
     /// The number of open sequences of a queue, counted no further than needed.
     async fn count_open(&self, queue: &QueueName, max: u64) -> Result<u64> {
         let filter = doc! { "queue": queue.as_str(), "open": true };
-        let count = self.db().sequences.count_documents(filter).limit(max.saturating_add(1).min(1 << 31));
-        count.await.map_err(reading)
+        count(&self.db().sequences, filter, Some(max.saturating_add(1).min(1 << 31))).await
     }
 
     /// Asks the rules about one letter.

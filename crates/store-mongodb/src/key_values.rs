@@ -10,8 +10,7 @@ use lazaret_core::store::{Expect, KeyValue, Reading, Result, Versioned, Written}
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::database::{encode, get};
-use crate::error::{DUPLICATE_KEY, writing};
+use crate::database::{encode, get, put_if};
 use crate::store::MongoStore;
 use crate::values::{date, nanos, time, uint};
 
@@ -98,17 +97,8 @@ impl KeyValue for MongoStore {
             };
             let document = encode(&doc)?;
             self.db().pass()?;
-            let written = match filter {
-                Some(filter) => {
-                    values.replace_one(filter, document).await.map(|done| done.matched_count == 1)
-                }
-                None => values.insert_one(document).await.map(|_| true),
-            };
-            match written {
-                Ok(true) => return Ok(Written::Done),
-                Ok(false) => {}
-                Err(error) if error.to_string().contains(&format!("E{DUPLICATE_KEY}")) => {}
-                Err(error) => return Err(writing(error)),
+            if put_if(values, filter, document).await? {
+                return Ok(Written::Done);
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bson::{Document, doc};
+use futures_util::TryStreamExt;
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{self, AfterSettle, LeaseKind, LetterView, SequenceRow, SettleView};
 use lazaret_core::store::{
@@ -11,9 +12,10 @@ use lazaret_core::store::{
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 
 use crate::commit::View;
-use crate::database::{list, project};
+use crate::database::{decode, list, project};
 use crate::documents::left::{Left, OutcomeDoc};
 use crate::documents::sequence::SequenceDoc;
+use crate::error::reading;
 use crate::store::MongoStore;
 use crate::values::{int, nanos, time};
 
@@ -98,9 +100,13 @@ impl MongoStore {
         let (mut page, mut skip) = (PAGE.max(limit), 0);
         loop {
             let free = doc! { "queue": queue.as_str(), "open": true, "freeAt": { "$lte": nanos(now) } };
-            let found = self.db().sequences.find(free).sort(doc! { "freeAt": 1, "sequence": 1 });
-            let found = found.skip(skip).limit(i64::try_from(page).unwrap_or(i64::MAX));
-            let docs = collect(found).await?;
+            let limited = i64::try_from(page).unwrap_or(i64::MAX);
+            let found = self.db().sequences.call(move |sequences| async move {
+                let found = sequences.find(free).sort(doc! { "freeAt": 1, "sequence": 1 });
+                found.skip(skip).limit(limited).await?.try_collect::<Vec<_>>().await
+            });
+            let docs = found.await.map_err(reading)?;
+            let docs = docs.into_iter().map(decode).collect::<Result<Vec<SequenceDoc>>>()?;
             let read = docs.len();
             let mut due: Vec<SequenceDoc> =
                 docs.into_iter().filter(|doc| !paused.contains(&doc.sequence)).collect();
@@ -304,13 +310,6 @@ impl MongoStore {
         views.retain(|view| view.row.as_ref().is_some_and(|row| row.operation(view.now) == Some(operation)));
         Ok(views)
     }
-}
-
-async fn collect(find: mongodb::action::Find<'_, bson::RawDocumentBuf>) -> Result<Vec<SequenceDoc>> {
-    use futures_util::TryStreamExt;
-    let docs: Vec<bson::RawDocumentBuf> =
-        find.await.map_err(crate::error::reading)?.try_collect().await.map_err(crate::error::reading)?;
-    docs.into_iter().map(crate::database::decode).collect()
 }
 
 fn missing(id: LetterId) -> StoreError {

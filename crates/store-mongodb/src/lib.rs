@@ -45,6 +45,7 @@
 //!
 //! - `contract/`, `audit`, `key_values`: the traits of [`lazaret_core::store`].
 //! - `store`, `options`, `error`, `clock`: opening, options, errors of the driver, the server's clock.
+//! - `calls`: the connections, and which calls share them.
 //! - `database`: collections, guarded writes, commands with many statements.
 //! - `documents/`: what the documents hold; `documents/readable` has the fields that people read.
 //! - `commit`, `effects`: the steps above.
@@ -53,6 +54,7 @@
 
 mod acts;
 mod audit;
+mod calls;
 mod clock;
 mod commit;
 mod contract;

@@ -10,7 +10,7 @@ use lazaret_core::store::{
 };
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 
-use crate::database::{decode, first, get, list, project};
+use crate::database::{decode, find_one, first, get, list, project};
 use crate::documents::group::GroupDoc;
 use crate::documents::letter::LetterDoc;
 use crate::documents::sequence::SequenceDoc;
@@ -91,8 +91,10 @@ impl MongoStore {
             group.insert(format!("s{state}"), count);
         }
         let stages = [doc! { "$match": filter }, doc! { "$group": group }, doc! { "$sort": { "_id": 1 } }];
-        let found = self.db().sequences.aggregate(stages).await.map_err(reading)?;
-        let found: Vec<Document> = found.try_collect().await.map_err(reading)?;
+        let found = self.db().sequences.call(|sequences| async move {
+            sequences.aggregate(stages).await?.try_collect::<Vec<Document>>().await
+        });
+        let found = found.await.map_err(reading)?;
         let number = |document: &Document, name: &str| match document.get(name) {
             Some(Bson::Int64(number)) => uint(*number),
             Some(Bson::Int32(number)) => uint((*number).into()),
@@ -195,10 +197,13 @@ impl MongoStore {
         if query.is_about_open() {
             filter.insert("lazaret.open", true);
         }
-        let found = self.db().letters.find(filter).sort(doc! { "lazaret.number": -1 });
-        let mut found = found.limit(int(READ_PER_PAGE as u64)).await.map_err(reading)?;
+        let found = self.db().letters.rows(|letters| async move {
+            let found = letters.find(filter).sort(doc! { "lazaret.number": -1 });
+            found.limit(int(READ_PER_PAGE as u64)).await
+        });
+        let mut found = found.await.map_err(reading)?;
         let (mut letters, mut read, mut last) = (Vec::new(), 0, before);
-        while let Some(document) = found.try_next().await.map_err(reading)? {
+        while let Some(document) = found.next().await.map_err(reading)? {
             let doc: LetterDoc = decode(document)?;
             (read, last) = (read + 1, doc.lazaret.number.map_or(last, uint));
             let letter = self.hydrate(doc).await?.map(|held| held.letter);
@@ -208,8 +213,7 @@ impl MongoStore {
                 if query.is_about_open() {
                     filter.insert("lazaret.open", true);
                 }
-                let more = self.db().letters.find_one(filter).projection(doc! { "_id": 1 });
-                let more = more.await.map_err(reading)?.is_some();
+                let more = find_one(&self.db().letters, filter, doc! { "_id": 1 }).await?.is_some();
                 return Ok(LettersPage { letters, next: more.then(|| last.to_string()) });
             }
         }

@@ -11,6 +11,9 @@ pub const DEFAULT_COLLECTION: &str = "_fw_dlq";
 /// The database, if neither the options nor the URI name one.
 pub const DEFAULT_DATABASE: &str = "lazaret";
 
+/// The size of a client's pool, unless its options state another.
+const DEFAULT_CONNECTIONS: usize = 10;
+
 /// Options of a [`MongoStore`](crate::MongoStore).
 ///
 /// ```
@@ -24,14 +27,18 @@ pub struct MongoStoreOptions {
     pub database: Option<String>,
     /// The collection of the letters. The names of all other collections begin with it.
     pub collection: String,
+    /// How many calls are made to the server at once: the `max_pool_size` of the client, of which `maxPoolSize` in a URI is the source.
+    /// Two of them are kept for positions and the leases of streams.
+    pub connections: usize,
     /// The store's clock. Default: that of the server, which all processes of a fleet share. Tests control it with one of their own.
     pub clock: Option<Arc<dyn Clock>>,
 }
 
 impl Default for MongoStoreOptions {
-    /// The database of the URI, `_fw_dlq`, the clock of the server.
+    /// The database of the URI, `_fw_dlq`, the pool size that the driver has by default, the clock of the server.
     fn default() -> Self {
-        Self { database: None, collection: DEFAULT_COLLECTION.to_owned(), clock: None }
+        let connections = DEFAULT_CONNECTIONS;
+        Self { database: None, collection: DEFAULT_COLLECTION.to_owned(), connections, clock: None }
     }
 }
 
@@ -40,6 +47,7 @@ impl fmt::Debug for MongoStoreOptions {
         f.debug_struct("MongoStoreOptions")
             .field("database", &self.database)
             .field("collection", &self.collection)
+            .field("connections", &self.connections)
             .finish_non_exhaustive()
     }
 }

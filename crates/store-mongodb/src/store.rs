@@ -10,11 +10,12 @@ use futures_util::TryStreamExt;
 use lazaret_core::store::rules::ClockWatch;
 use lazaret_core::store::{Capabilities, ErrorKind, Result, StoreError};
 use lazaret_core::{QueueName, Timestamp};
-use mongodb::options::IndexOptions;
+use mongodb::options::{ClientOptions, IndexOptions};
 use mongodb::{Client, IndexModel};
 
+use crate::calls::Documents;
 use crate::clock::StoreClock;
-use crate::database::{Database, Documents};
+use crate::database::{Database, find_one};
 use crate::error::{reading, writing};
 use crate::options::{DEFAULT_DATABASE, MongoStoreOptions};
 
@@ -57,13 +58,19 @@ impl MongoStore {
     /// `Invalid` if the URI cannot be read, if the database has a newer format, or if an index of the server would delete letters;
     /// `Unavailable` if the server cannot be reached; `Denied` if the user may not use the database.
     pub async fn connect(uri: &str, options: MongoStoreOptions) -> Result<Self> {
-        let client = Client::with_uri_str(uri).await.map_err(reading)?;
-        let named = client.default_database().map(|database| database.name().to_owned());
+        let client = ClientOptions::parse(uri).await.map_err(reading)?;
+        let connections = client.max_pool_size.map_or(options.connections, |size| size as usize);
+        let options = MongoStoreOptions { connections, ..options };
+        let named = client.default_database.clone();
         let database = options.database.clone().or(named).unwrap_or_else(|| DEFAULT_DATABASE.to_owned());
+        let client = Client::with_options(client).map_err(reading)?;
         Self::with_client(&client, &database, options).await
     }
 
     /// Opens or creates the store with a client that is there, in this database.
+    ///
+    /// The store is to have the client for itself. A change stream occupies a connection while it waits for events, so streams of the
+    /// same client can leave the store without one.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -79,13 +86,28 @@ impl MongoStore {
         database: &str,
         options: MongoStoreOptions,
     ) -> Result<Self> {
-        let database = Database::new(client, database, &options.collection);
+        let store = Self::unchecked(client, database, options);
+        store.refuse_ttl_index().await?;
+        store.state_format().await?;
+        store.refuse_newer_format().await?;
+        Ok(store)
+    }
+
+    fn unchecked(client: &Client, database: &str, options: MongoStoreOptions) -> Self {
+        let database = Database::new(client, database, &options.collection, options.connections);
         let shared =
             Shared { database, clock: StoreClock::new(options.clock), watches: Mutex::new(BTreeMap::new()) };
-        let store = Self { shared: Arc::new(shared) };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Checks that a store can be opened in this database, without a change: it refuses what [`with_client`](Self::with_client) refuses.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub async fn check(client: &Client, database: &str, options: MongoStoreOptions) -> Result<()> {
+        let store = Self::unchecked(client, database, options);
         store.refuse_ttl_index().await?;
-        store.check_format().await?;
-        Ok(store)
+        store.refuse_newer_format().await
     }
 
     pub(crate) fn db(&self) -> &Database {
@@ -94,7 +116,7 @@ impl MongoStore {
 
     /// The store's time.
     pub(crate) async fn now(&self) -> Result<Timestamp> {
-        self.shared.clock.now(&self.db().database).await
+        self.shared.clock.now(self.db()).await
     }
 
     /// Whether the server's clock is the store's, so that the server may delete what has expired.
@@ -111,7 +133,7 @@ impl MongoStore {
     /// A TTL index on the letters would delete them without a trace, and strand the sequences whose heads they were.
     async fn refuse_ttl_index(&self) -> Result<()> {
         let letters = &self.db().letters;
-        let indexes: Vec<IndexModel> = match letters.list_indexes().await {
+        let indexes: Vec<IndexModel> = match letters.collection().list_indexes().await {
             Ok(indexes) => indexes.try_collect().await.map_err(reading)?,
             // There is no such collection yet.
             Err(error) if is_missing(&error) => Vec::new(),
@@ -131,18 +153,24 @@ impl MongoStore {
         Err(StoreError::not_done(ErrorKind::Invalid, "open", context))
     }
 
-    async fn check_format(&self) -> Result<()> {
+    /// States the format in a database that has none yet.
+    async fn state_format(&self) -> Result<()> {
         let meta = &self.db().meta;
         let write = meta
+            .collection()
             .update_one(doc! { "_id": "format" }, doc! { "$setOnInsert": { "version": FORMAT_VERSION } })
             .upsert(true);
         match write.await {
-            Ok(_) => {}
+            Ok(_) => Ok(()),
             // Another process has just done it.
-            Err(error) if error.to_string().contains("E11000") => {}
-            Err(error) => return Err(writing(error)),
+            Err(error) if error.to_string().contains("E11000") => Ok(()),
+            Err(error) => Err(writing(error)),
         }
-        let found = meta.find_one(doc! { "_id": "format" }).await.map_err(reading)?;
+    }
+
+    async fn refuse_newer_format(&self) -> Result<()> {
+        let meta = &self.db().meta;
+        let found = find_one(meta, doc! { "_id": "format" }, Document::new()).await?;
         let version = found.and_then(|format| format.get_i64("version").ok()).unwrap_or_default();
         if version > FORMAT_VERSION {
             let context = format!(
@@ -159,7 +187,7 @@ impl MongoStore {
         let db = self.db();
         let create = async |of: &Documents, indexes: Vec<Document>| {
             let models = indexes.into_iter().map(|keys| IndexModel::builder().keys(keys).build());
-            of.create_indexes(models).await.map(drop).map_err(writing)
+            of.collection().create_indexes(models).await.map(drop).map_err(writing)
         };
         create(
             &db.sequences,
@@ -218,7 +246,7 @@ impl MongoStore {
             .keys(doc! { "expiredAt": 1 })
             .options(IndexOptions::builder().expire_after(EXPIRED_VALUES_KEPT).build())
             .build();
-        db.values.create_index(expired).await.map(drop).map_err(writing)
+        db.values.collection().create_index(expired).await.map(drop).map_err(writing)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::stream::{Connection, OpenAt};
 impl Reader {
     /// Opens the stream where it goes on, or where `on_history_lost` says.
     pub(super) async fn enter(&mut self) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
+        self.repeats.opened();
         match self.establish().await {
             Err(error) if error.class.is_position_refused() => self.recover(error).await,
             other => other,

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Bson, Document, doc};
-use futures_util::TryStreamExt;
 use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::store::rules::{Candidate, Freeze, later};
 use lazaret_core::store::{Action, Actor, Plan, PlanId, PlanRequest, Result, Selection};
@@ -61,8 +60,9 @@ impl MongoStore {
                 if query.is_about_open() {
                     filter.insert("lazaret.open", true);
                 }
-                let mut found = self.db().letters.find(filter).await.map_err(reading)?;
-                while let Some(document) = found.try_next().await.map_err(reading)? {
+                let found = self.db().letters.rows(|letters| async move { letters.find(filter).await });
+                let mut found = found.await.map_err(reading)?;
+                while let Some(document) = found.next().await.map_err(reading)? {
                     let held = self.hydrate(decode::<LetterDoc>(document)?).await?;
                     let letter = held.map(|held| held.letter).filter(|letter| query.matches(letter, now));
                     selected.extend(letter.map(Some));

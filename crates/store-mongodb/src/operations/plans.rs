@@ -10,11 +10,11 @@ use lazaret_core::store::{
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 
 use crate::commit::View;
-use crate::database::{Guarded, first, get, list, project};
+use crate::database::{Guarded, count, find_one, first, get, list, project};
 use crate::documents::left::{Left, OutcomeDoc};
 use crate::documents::letter::Held;
 use crate::documents::plan::{ItemDoc, PlanDoc};
-use crate::error::{maybe_done, reading};
+use crate::error::maybe_done;
 use crate::store::MongoStore;
 use crate::values::{int, nanos, time, uint};
 
@@ -158,7 +158,7 @@ impl MongoStore {
         let (from, to) = (int(*ordinals.start()), int(*ordinals.end()));
         let except: Vec<String> = except.iter().map(ToString::to_string).collect();
         let filter = doc! { "$and": [view.pending_filter(from, to), doc! { "letter": { "$nin": &except } }] };
-        let letters = self.db().items.count_documents(filter).await.map_err(reading)?;
+        let letters = count(&self.db().items, filter, None).await?;
         if letters > 0 {
             view.written.push(Left::Items { from, to, except, outcome });
             view.machine.count(outcome, letters, now);
@@ -246,8 +246,7 @@ impl MongoStore {
         let filter = doc! {
             "plan": doc.id, "queue": queue.as_str(), "sequence": sequence.as_str(), "outcome": null,
         };
-        let found = self.db().items.find_one(filter).projection(doc! { "_id": 1 });
-        Ok(found.await.map_err(reading)?.is_some())
+        Ok(find_one(&self.db().items, filter, doc! { "_id": 1 }).await?.is_some())
     }
 
     /// Whether an operation that was begun before this one, and is not over, has this letter still before it.
@@ -259,8 +258,7 @@ impl MongoStore {
             return Ok(false);
         }
         let filter = doc! { "_id": { "$in": plans }, "live": true, "operation.id": { "$lt": int(id.0) } };
-        let found = self.db().plans.find_one(filter).projection(doc! { "_id": 1 });
-        Ok(found.await.map_err(reading)?.is_some())
+        Ok(find_one(&self.db().plans, filter, doc! { "_id": 1 }).await?.is_some())
     }
 
     /// A letter of an operation as the rules see it: `ask` them.

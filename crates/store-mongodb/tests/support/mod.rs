@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod relay;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -1,0 +1,93 @@
+//! Notices that a stream delivers events again that were read before.
+//!
+//! The driver resumes a stream by itself when its connection is cut. With a server that certifies no positions it resumes where the
+//! stream was opened, and repeats all that was read since.
+
+use std::collections::HashSet;
+
+use bson::Timestamp as ClusterTime;
+use bytes::Bytes;
+
+use crate::position::offset_of;
+
+/// The number of tokens that are kept at most (I7). Of a larger transaction, a repeated part may be delivered again.
+const TOKENS: usize = 65_536;
+
+/// What was read of a stream under one assignment. The server sends events in the order of their cluster times.
+#[derive(Debug, Default)]
+pub(super) struct Repeats {
+    /// The latest cluster time, as an offset.
+    latest: Option<u64>,
+    /// The tokens of the events with that time: the operations of a transaction share it.
+    tokens: HashSet<Bytes>,
+    /// An event was read since the stream was opened.
+    has_read: bool,
+}
+
+impl Repeats {
+    /// The stream was opened behind the last event.
+    pub(super) fn opened(&mut self) {
+        self.has_read = false;
+    }
+
+    /// Notes an event. Returns whether it was read before, by this reader.
+    ///
+    /// The first event behind an opening is never called repeated: it lies behind the position, whatever its time is. So a server
+    /// without an order of times costs reopenings and no event.
+    pub(super) fn is_repeated(&mut self, time: Option<ClusterTime>, token: Option<&Bytes>) -> bool {
+        let (Some(time), Some(token)) = (time.map(offset_of), token) else { return false };
+        let first = !std::mem::replace(&mut self.has_read, true);
+        match self.latest {
+            Some(latest) if time < latest => return !first,
+            Some(latest) if time == latest && self.tokens.contains(token) => return !first,
+            Some(latest) if time == latest => {}
+            _ => {
+                self.latest = Some(time);
+                self.tokens.clear();
+            }
+        }
+        if self.tokens.len() < TOKENS {
+            self.tokens.insert(token.clone());
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(repeats: &mut Repeats, time: u32, token: &'static str) -> bool {
+        let time = ClusterTime { time, increment: 1 };
+        repeats.is_repeated(Some(time), Some(&Bytes::from_static(token.as_bytes())))
+    }
+
+    #[test]
+    fn events_in_the_order_of_their_times_are_new() {
+        let mut repeats = Repeats::default();
+        for (time, token) in [(1, "a"), (2, "b"), (2, "c"), (3, "d")] {
+            assert!(!read(&mut repeats, time, token), "{token}");
+        }
+    }
+
+    #[test]
+    fn an_event_that_was_read_is_repeated_and_another_one_of_its_transaction_is_not() {
+        // I1: only what was read may be dropped.
+        let mut repeats = Repeats::default();
+        read(&mut repeats, 1, "a");
+        read(&mut repeats, 2, "b");
+        assert!(read(&mut repeats, 1, "a"));
+        assert!(read(&mut repeats, 2, "b"));
+        assert!(!read(&mut repeats, 2, "c"));
+        assert!(read(&mut repeats, 2, "c"));
+    }
+
+    #[test]
+    fn the_first_event_behind_an_opening_is_never_dropped() {
+        // I1
+        let mut repeats = Repeats::default();
+        read(&mut repeats, 5, "a");
+        repeats.opened();
+        assert!(!read(&mut repeats, 4, "b"));
+    }
+}

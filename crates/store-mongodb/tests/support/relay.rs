@@ -1,0 +1,90 @@
+//! A relay between a store and its server that can hold back answers.
+
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// A relay that belongs to one test.
+pub(crate) struct Relay {
+    uri: String,
+    /// Answers are held back.
+    held: Arc<watch::Sender<bool>>,
+    /// The number of answers that wait.
+    waiting: watch::Receiver<usize>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Relay {
+    /// Starts a relay to the server of this URI.
+    pub(crate) async fn start(server: &str) -> Self {
+        let (_, behind) = server.split_once("://").unwrap();
+        let (server, _) = behind.split_once('/').unwrap();
+        let server = server.to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri = format!("mongodb://{}/?directConnection=true", listener.local_addr().unwrap());
+        let held = Arc::new(watch::Sender::new(false));
+        let (count, waiting) = watch::channel(0);
+        let (answers, count) = (held.clone(), Arc::new(count));
+        let task = tokio::spawn(async move {
+            let mut copies = tokio::task::JoinSet::new();
+            loop {
+                let (client, _) = listener.accept().await.unwrap();
+                let server = TcpStream::connect(&server).await.unwrap();
+                let ((from_client, to_client), (from_server, to_server)) =
+                    (client.into_split(), server.into_split());
+                copies.spawn(pass_on(from_client, to_server, Arc::default(), Arc::default()));
+                copies.spawn(pass_on(from_server, to_client, answers.clone(), count.clone()));
+            }
+        });
+        Self { uri, held, waiting, task }
+    }
+
+    /// The address of the relay, with these options.
+    pub(crate) fn uri(&self, options: &str) -> String {
+        format!("{}&{options}", self.uri)
+    }
+
+    /// Holds back all answers.
+    pub(crate) fn hold(&self) {
+        self.held.send_replace(true);
+    }
+
+    /// Passes on all answers.
+    pub(crate) fn release(&self) {
+        self.held.send_replace(false);
+    }
+
+    /// Waits until so many answers are held back.
+    pub(crate) async fn until_waiting(&self, answers: usize) {
+        self.waiting.clone().wait_for(|waiting| *waiting >= answers).await.unwrap();
+    }
+}
+
+async fn pass_on(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    held: Arc<watch::Sender<bool>>,
+    waiting: Arc<watch::Sender<usize>>,
+) {
+    let mut bytes = vec![0; 1 << 16];
+    while let Ok(read @ 1..) = from.read(&mut bytes).await {
+        if *held.borrow() {
+            waiting.send_modify(|waiting| *waiting += 1);
+            held.subscribe().wait_for(|held| !held).await.unwrap();
+            waiting.send_modify(|waiting| *waiting -= 1);
+        }
+        if to.write_all(&bytes[..read]).await.is_err() {
+            break;
+        }
+    }
+}
