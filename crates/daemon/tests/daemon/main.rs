@@ -11,6 +11,8 @@ mod kafka;
 mod logs;
 #[cfg(feature = "mongodb")]
 mod mongodb;
+#[cfg(feature = "postgres")]
+mod postgres_outbox;
 mod reload;
 mod signals;
 mod story;
