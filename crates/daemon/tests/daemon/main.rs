@@ -17,6 +17,8 @@ mod postgres;
 mod postgres_faults;
 #[cfg(feature = "postgres")]
 mod postgres_fleet;
+#[cfg(feature = "postgres")]
+mod postgres_outbox;
 mod reload;
 mod signals;
 mod story;
