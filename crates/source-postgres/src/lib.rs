@@ -45,7 +45,7 @@
 //!
 //! # Modules
 //!
-//! `source` is the side of the engine; `worker` is the task behind it: it opens a `session`, gets the lock, claims the `checkpoint`, and
+//! `source` is the side of the engine, `delivered` what it has not acknowledged yet; `worker` is the task behind it: it opens a `session`, gets the lock, claims the `checkpoint`, and
 //! runs a `reader`. The reader asks the `horizon` up to which id rows are final, and makes messages of them (`row`). `table` checks the
 //! table, `setup` creates it.
 
@@ -53,6 +53,7 @@ mod checkpoint;
 #[cfg(feature = "config")]
 mod configured;
 mod context;
+mod delivered;
 mod error;
 mod horizon;
 mod options;

@@ -1,6 +1,5 @@
 //! The source for the engine: it passes on what its worker reads, and acknowledges what the engine settles.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,8 +10,9 @@ use lazaret_core::store::KeyValue;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use crate::checkpoint::{CheckpointWriter, Progress};
+use crate::checkpoint::CheckpointWriter;
 use crate::context::{Batch, Command, Context, Control, Leadership, acknowledge};
+use crate::delivered::{Acknowledged, Delivered};
 use crate::options::{Ack, OutboxOptions};
 use crate::session::Session;
 use crate::status::OutboxStatus;
@@ -20,8 +20,6 @@ use crate::worker::Worker;
 
 /// The number of batches that are read ahead.
 const READ_AHEAD: usize = 2;
-/// The maximum number of settled ranges beyond the position (I7).
-const MAX_RANGES: usize = 1024;
 
 /// A transactional outbox in PostgreSQL. See the [crate documentation](crate) for guarantees and an example.
 ///
@@ -44,78 +42,8 @@ pub struct OutboxSource {
     closed: bool,
 }
 
-/// What was delivered under the current assignment and is not acknowledged yet.
-#[derive(Debug, Default)]
-struct Delivered {
-    generation: u64,
-    /// The ids that are not settled, in order.
-    open: VecDeque<u64>,
-    /// The ids that are settled, and whose rows are not deleted yet.
-    settled: Vec<i64>,
-    last: Option<u64>,
-    /// The position, and what is written of it.
-    progress: Progress,
-    written: Progress,
-}
-
 /// A commit that runs, and what it acknowledges.
 type Begun = (JoinHandle<Result<(), SourceError>>, Option<Acknowledged>);
-
-/// What a commit acknowledges.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Acknowledged {
-    generation: u64,
-    progress: Progress,
-    delete: Vec<i64>,
-}
-
-impl Delivered {
-    fn assign(&mut self, generation: u64, committed: Progress) {
-        *self = Self { generation, progress: committed.clone(), written: committed, ..Self::default() };
-    }
-
-    fn push(&mut self, id: u64) {
-        self.open.push_back(id);
-        self.last = Some(id);
-    }
-
-    /// Takes over a commit. The position never moves back. It may stay, while messages beyond it are settled.
-    fn commit(&mut self, commit: Commit, ack: Ack) {
-        if let Some(position) = commit.position {
-            while let Some(id) = self.open.front().copied().filter(|id| *id <= position.offset) {
-                self.open.pop_front();
-                self.progress.id = Some(id);
-                if ack == Ack::Delete {
-                    self.settled.push(id.cast_signed());
-                }
-            }
-        }
-        // Ids up to the last one that was delivered are final; nothing can be known of later ones.
-        let (position, last) = (self.progress.id, self.last);
-        let mut settled = commit.settled_beyond;
-        settled.retain(|range| Some(*range.end()) <= last && Some(*range.start()) > position);
-        settled.truncate(MAX_RANGES);
-        self.progress.settled = settled;
-    }
-
-    /// What is to be acknowledged; `None` if that is nothing.
-    fn pending(&self) -> Option<Acknowledged> {
-        let is_new = self.progress != self.written || !self.settled.is_empty();
-        is_new.then(|| Acknowledged {
-            generation: self.generation,
-            progress: self.progress.clone(),
-            delete: self.settled.clone(),
-        })
-    }
-
-    /// Forgets what was acknowledged.
-    fn acknowledged(&mut self, done: Acknowledged) {
-        if done.generation == self.generation {
-            self.settled.drain(..done.delete.len());
-            self.written = done.progress;
-        }
-    }
-}
 
 impl OutboxSource {
     /// Starts to read an outbox, with its position in a store. Must be called in a tokio runtime.
@@ -356,69 +284,5 @@ impl fmt::Debug for OutboxSource {
             .field("assigned", &self.assigned)
             .field("paused", &self.paused)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::ops::RangeInclusive;
-
-    use lazaret_core::Position;
-
-    use super::*;
-
-    fn delivered(ids: &[u64]) -> Delivered {
-        let mut delivered = Delivered::default();
-        delivered.assign(3, Progress { id: Some(2), settled: vec![] });
-        ids.iter().for_each(|id| delivered.push(*id));
-        delivered
-    }
-
-    fn commit(id: Option<u64>, settled_beyond: Vec<RangeInclusive<u64>>) -> Commit {
-        let position = id.map(|id| Position::new(0, id));
-        Commit { partition: Partition::new("orders", 0), position, settled_beyond }
-    }
-
-    #[test]
-    fn only_rows_that_were_delivered_are_deleted() {
-        // I1: a row between them that nobody has seen stays.
-        let mut delivered = delivered(&[5, 7, 8, 12]);
-        delivered.commit(commit(Some(8), vec![]), Ack::Delete);
-        let what = delivered.pending().unwrap();
-        assert_eq!((what.progress.id, &what.delete[..]), (Some(8), &[5, 7, 8][..]));
-        delivered.commit(commit(Some(12), vec![]), Ack::Delete);
-        delivered.acknowledged(what);
-        assert_eq!(delivered.pending().unwrap().delete, [12], "what was not acknowledged yet");
-    }
-
-    #[test]
-    fn a_commit_that_failed_is_made_again() {
-        let mut delivered = delivered(&[5, 7]);
-        delivered.commit(commit(Some(5), vec![]), Ack::Delete);
-        let first = delivered.pending().unwrap();
-        delivered.commit(commit(Some(5), vec![]), Ack::Delete);
-        assert_eq!(delivered.pending(), Some(first.clone()));
-        delivered.acknowledged(first);
-        delivered.commit(commit(Some(5), vec![]), Ack::Delete);
-        assert_eq!(delivered.pending(), None);
-    }
-
-    #[test]
-    fn a_position_stays_while_messages_beyond_it_are_settled() {
-        let mut delivered = delivered(&[5, 7, 8]);
-        delivered.commit(commit(None, vec![7..=8, 10..=20]), Ack::Position);
-        let what = delivered.pending().unwrap();
-        assert_eq!(what.progress, Progress { id: Some(2), settled: vec![7..=8] }, "10 was not delivered");
-        assert!(what.delete.is_empty());
-    }
-
-    #[test]
-    fn the_end_of_an_earlier_commit_changes_nothing() {
-        let mut delivered = delivered(&[5]);
-        delivered.commit(commit(Some(5), vec![]), Ack::Delete);
-        let what = delivered.pending().unwrap();
-        delivered.assign(4, Progress::default());
-        delivered.acknowledged(what);
-        assert_eq!(delivered.written, Progress::default());
     }
 }

@@ -1,0 +1,145 @@
+//! What was delivered and is not acknowledged yet.
+
+use std::collections::VecDeque;
+
+use lazaret_core::source::Commit;
+
+use crate::checkpoint::Progress;
+use crate::options::Ack;
+
+/// The maximum number of settled ranges beyond the position (I7).
+const MAX_RANGES: usize = 1024;
+
+/// What was delivered under the current assignment and is not acknowledged yet.
+#[derive(Debug, Default)]
+pub(crate) struct Delivered {
+    pub(crate) generation: u64,
+    /// The ids that are not settled, in order.
+    open: VecDeque<u64>,
+    /// The ids that are settled, and whose rows are not deleted yet.
+    settled: Vec<i64>,
+    last: Option<u64>,
+    /// The position, and what is written of it.
+    progress: Progress,
+    written: Progress,
+}
+
+/// What a commit acknowledges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Acknowledged {
+    generation: u64,
+    pub(crate) progress: Progress,
+    pub(crate) delete: Vec<i64>,
+}
+
+impl Delivered {
+    pub(crate) fn assign(&mut self, generation: u64, committed: Progress) {
+        *self = Self { generation, progress: committed.clone(), written: committed, ..Self::default() };
+    }
+
+    pub(crate) fn push(&mut self, id: u64) {
+        self.open.push_back(id);
+        self.last = Some(id);
+    }
+
+    /// Takes over a commit. The position never moves back. It may stay, while messages beyond it are settled.
+    pub(crate) fn commit(&mut self, commit: Commit, ack: Ack) {
+        if let Some(position) = commit.position {
+            while let Some(id) = self.open.front().copied().filter(|id| *id <= position.offset) {
+                self.open.pop_front();
+                self.progress.id = Some(id);
+                if ack == Ack::Delete {
+                    self.settled.push(id.cast_signed());
+                }
+            }
+        }
+        // Ids up to the last one that was delivered are final; nothing can be known of later ones.
+        let (position, last) = (self.progress.id, self.last);
+        let mut settled = commit.settled_beyond;
+        settled.retain(|range| Some(*range.end()) <= last && Some(*range.start()) > position);
+        settled.truncate(MAX_RANGES);
+        self.progress.settled = settled;
+    }
+
+    /// What is to be acknowledged; `None` if that is nothing.
+    pub(crate) fn pending(&self) -> Option<Acknowledged> {
+        let is_new = self.progress != self.written || !self.settled.is_empty();
+        is_new.then(|| Acknowledged {
+            generation: self.generation,
+            progress: self.progress.clone(),
+            delete: self.settled.clone(),
+        })
+    }
+
+    /// Forgets what was acknowledged.
+    pub(crate) fn acknowledged(&mut self, done: Acknowledged) {
+        if done.generation == self.generation {
+            self.settled.drain(..done.delete.len());
+            self.written = done.progress;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::RangeInclusive;
+
+    use lazaret_core::{Partition, Position};
+
+    use super::*;
+
+    fn delivered(ids: &[u64]) -> Delivered {
+        let mut delivered = Delivered::default();
+        delivered.assign(3, Progress { id: Some(2), settled: vec![] });
+        ids.iter().for_each(|id| delivered.push(*id));
+        delivered
+    }
+
+    fn commit(id: Option<u64>, settled_beyond: Vec<RangeInclusive<u64>>) -> Commit {
+        let position = id.map(|id| Position::new(0, id));
+        Commit { partition: Partition::new("orders", 0), position, settled_beyond }
+    }
+
+    #[test]
+    fn only_rows_that_were_delivered_are_deleted() {
+        // I1: a row between them that nobody has seen stays.
+        let mut delivered = delivered(&[5, 7, 8, 12]);
+        delivered.commit(commit(Some(8), vec![]), Ack::Delete);
+        let what = delivered.pending().unwrap();
+        assert_eq!((what.progress.id, &what.delete[..]), (Some(8), &[5, 7, 8][..]));
+        delivered.commit(commit(Some(12), vec![]), Ack::Delete);
+        delivered.acknowledged(what);
+        assert_eq!(delivered.pending().unwrap().delete, [12], "what was not acknowledged yet");
+    }
+
+    #[test]
+    fn a_commit_that_failed_is_made_again() {
+        let mut delivered = delivered(&[5, 7]);
+        delivered.commit(commit(Some(5), vec![]), Ack::Delete);
+        let first = delivered.pending().unwrap();
+        delivered.commit(commit(Some(5), vec![]), Ack::Delete);
+        assert_eq!(delivered.pending(), Some(first.clone()));
+        delivered.acknowledged(first);
+        delivered.commit(commit(Some(5), vec![]), Ack::Delete);
+        assert_eq!(delivered.pending(), None);
+    }
+
+    #[test]
+    fn a_position_stays_while_messages_beyond_it_are_settled() {
+        let mut delivered = delivered(&[5, 7, 8]);
+        delivered.commit(commit(None, vec![7..=8, 10..=20]), Ack::Position);
+        let what = delivered.pending().unwrap();
+        assert_eq!(what.progress, Progress { id: Some(2), settled: vec![7..=8] }, "10 was not delivered");
+        assert!(what.delete.is_empty());
+    }
+
+    #[test]
+    fn the_end_of_an_earlier_commit_changes_nothing() {
+        let mut delivered = delivered(&[5]);
+        delivered.commit(commit(Some(5), vec![]), Ack::Delete);
+        let what = delivered.pending().unwrap();
+        delivered.assign(4, Progress::default());
+        delivered.acknowledged(what);
+        assert_eq!(delivered.written, Progress::default());
+    }
+}
