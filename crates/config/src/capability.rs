@@ -139,6 +139,9 @@ pub type PropertyCheck = fn(&str, &str) -> Result<(), PropertyError>;
 /// Checks a pipeline of a change stream without a connection. An error says what is wrong.
 pub type PipelineCheck = fn(&[Json]) -> Result<(), String>;
 
+/// Checks the URI of a server without a connection. An error says what is wrong, without the user and the password.
+pub type UriCheck = fn(&str) -> Result<(), String>;
+
 /// The capabilities of a build, and the checks of its drivers.
 ///
 /// ```
@@ -154,12 +157,14 @@ pub struct Capabilities {
     capabilities: BTreeSet<Capability>,
     kafka_property: Option<PropertyCheck>,
     pipeline: Option<PipelineCheck>,
+    mongodb_uri: Option<UriCheck>,
 }
 
 impl Capabilities {
     /// Creates a set of capabilities.
     pub fn of(capabilities: impl IntoIterator<Item = Capability>) -> Self {
-        Self { capabilities: capabilities.into_iter().collect(), kafka_property: None, pipeline: None }
+        let capabilities = capabilities.into_iter().collect();
+        Self { capabilities, kafka_property: None, pipeline: None, mongodb_uri: None }
     }
 
     /// Every capability.
@@ -178,6 +183,13 @@ impl Capabilities {
     #[must_use]
     pub fn with_pipeline_check(mut self, check: PipelineCheck) -> Self {
         self.pipeline = Some(check);
+        self
+    }
+
+    /// Adds a check of MongoDB URIs.
+    #[must_use]
+    pub fn with_mongodb_uri_check(mut self, check: UriCheck) -> Self {
+        self.mongodb_uri = Some(check);
         self
     }
 
@@ -204,6 +216,9 @@ impl Capabilities {
         }
         if let Some(check) = self.pipeline {
             document.consumers.iter().for_each(|consumer| wrong_pipeline(check, consumer, findings));
+        }
+        if let Some(check) = self.mongodb_uri {
+            wrong_uris(check, document, findings);
         }
     }
 }
@@ -306,6 +321,28 @@ fn wrong_properties(check: PropertyCheck, consumer: &ConsumerFields, findings: &
         findings.add(
             FindingBuilder::new(Code::InvalidProperty, field.span.unwrap_or_default(), message).hint(hint),
         );
+    }
+}
+
+/// Reports MongoDB URIs that the driver rejects: that of the store, and those of sources.
+fn wrong_uris(check: UriCheck, document: &Document, findings: &mut Findings) {
+    let store = match store_of(&document.top) {
+        Some(StoreLocation::Mongodb(uri)) => {
+            Some((Code::InvalidStore, uri.as_str(), document.top.span("store")))
+        }
+        _ => None,
+    };
+    let sources = document.consumers.iter().filter_map(|consumer| {
+        let Some(("mongodb", mongodb)) = consumer.fields.section("source").and_then(Fields::chosen) else {
+            return None;
+        };
+        Some((Code::InvalidAddress, mongodb.text("uri")?, mongodb.span("uri")))
+    });
+    for (code, uri, span) in store.into_iter().chain(sources) {
+        if let Err(why) = check(uri) {
+            let finding = FindingBuilder::new(code, span.unwrap_or_default(), why);
+            findings.add(finding.hint("see the connection string options of MongoDB"));
+        }
     }
 }
 

@@ -72,7 +72,7 @@ mod text;
 mod tree;
 mod value;
 
-pub use capability::{Capabilities, Capability, PipelineCheck, PropertyCheck, PropertyError};
+pub use capability::{Capabilities, Capability, PipelineCheck, PropertyCheck, PropertyError, UriCheck};
 pub use code::{Code, Severity};
 pub use declared::{Declared, Setting, declared};
 pub use diagnostic::{Diagnostic, Diagnostics};

@@ -29,7 +29,9 @@ pub fn capabilities() -> Capabilities {
         .chain(in_postgres());
     let parts = Capabilities::of(parts);
     #[cfg(feature = "mongodb")]
-    let parts = parts.with_pipeline_check(crate::assemble::check_pipeline);
+    let parts = parts
+        .with_pipeline_check(crate::assemble::check_pipeline)
+        .with_mongodb_uri_check(crate::assemble::check_mongodb_uri);
     #[cfg(feature = "kafka")]
     let parts = parts.with_kafka_property_check(crate::assemble::check_kafka_property);
     parts

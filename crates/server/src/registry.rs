@@ -36,8 +36,13 @@ pub struct Registry {
     rates: Arc<RwLock<BTreeMap<String, Option<f64>>>>,
     /// Why the source of a consumer reads nothing, read at each status.
     sources: Arc<RwLock<BTreeMap<String, SourceNotice>>>,
+    /// Whether the source of a consumer has answered, read at each readiness check.
+    readiness: Arc<RwLock<BTreeMap<String, SourceReadiness>>>,
     feed: Feed,
 }
+
+/// Says whether a source has answered.
+type SourceReadiness = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Says why a source reads nothing; `None` while it reads.
 type SourceNotice = Arc<dyn Fn() -> Option<String> + Send + Sync>;
@@ -84,6 +89,18 @@ impl Registry {
     pub fn source_notice(&self, consumer: &str, notice: impl Fn() -> Option<String> + Send + Sync + 'static) {
         let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
         sources.insert(consumer.to_owned(), Arc::new(notice));
+    }
+
+    /// Registers what says whether the source of a consumer has answered. Until then the process is not ready. A later one replaces it.
+    pub fn source_readiness(&self, consumer: &str, is_ready: impl Fn() -> bool + Send + Sync + 'static) {
+        let mut readiness = self.readiness.write().unwrap_or_else(PoisonError::into_inner);
+        readiness.insert(consumer.to_owned(), Arc::new(is_ready));
+    }
+
+    /// Whether the source of a consumer has answered. One that registered nothing has.
+    pub(crate) fn is_source_ready(&self, consumer: &str) -> bool {
+        let is_ready = self.readiness.read().unwrap_or_else(PoisonError::into_inner).get(consumer).cloned();
+        is_ready.is_none_or(|is_ready| is_ready())
     }
 
     /// Why the source of a consumer reads nothing.

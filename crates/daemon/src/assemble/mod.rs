@@ -8,6 +8,8 @@ mod kafka;
 mod listener;
 #[cfg(feature = "mongodb")]
 mod mongodb;
+#[cfg(feature = "mongodb")]
+mod mongodb_errors;
 mod options;
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -25,7 +27,12 @@ pub(crate) use kafka::check_property as check_kafka_property;
 pub(crate) use listener::{socket, tls};
 #[cfg(feature = "mongodb")]
 pub(crate) use mongodb::{
-    SERVER_TIMEOUT as MONGODB_TIMEOUT, Server as MongodbServer, check_pipeline, options as mongodb_options,
+    SERVER_TIMEOUT as MONGODB_TIMEOUT, Server as MongodbServer, check_pipeline,
+    explain_store as explain_mongodb_store, options as mongodb_options,
+};
+#[cfg(feature = "mongodb")]
+pub(crate) use mongodb_errors::{
+    Explained as ExplainedMongodb, check_uri as check_mongodb_uri, explain as explain_mongodb,
 };
 #[cfg(feature = "postgres")]
 pub(crate) use postgres_outbox::options as outbox_options;

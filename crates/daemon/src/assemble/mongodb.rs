@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use lazaret_config::{Consumer as ConsumerConfig, MongodbSource as From};
 use lazaret_core::source::SourceError;
-use lazaret_core::store::ErrorKind;
+use lazaret_core::store::StoreError;
 use lazaret_source_mongodb::{LeaseOptions, MongoSource, MongoSourceOptions, MongoStatus, StreamState};
 use lazaret_store_mongodb::{DEFAULT_DATABASE, MongoStore, MongoStoreOptions};
 use lazaret_telemetry::ChangeStreamAges;
@@ -14,6 +14,7 @@ use mongodb::options::ClientOptions;
 use serde_json::Value as Json;
 
 use super::consumer::Shared;
+use super::mongodb_errors::{Explained, explain};
 use crate::error::Error;
 
 /// How long to wait for a server, unless the URI sets `serverSelectionTimeoutMS`.
@@ -29,6 +30,8 @@ const MAX_STANDBY: Duration = Duration::from_secs(5);
 pub(crate) struct Server {
     pub(crate) client: Client,
     pub(crate) addresses: String,
+    /// The size of its pool, if the URI states one.
+    connections: Option<u32>,
 }
 
 impl Server {
@@ -38,7 +41,8 @@ impl Server {
         options.app_name.get_or_insert_with(|| "lazaret".to_owned());
         options.server_selection_timeout.get_or_insert(timeout);
         let addresses: Vec<String> = options.hosts.iter().map(ToString::to_string).collect();
-        Ok(Self { client: Client::with_options(options)?, addresses: addresses.join(", ") })
+        let (addresses, connections) = (addresses.join(", "), options.max_pool_size);
+        Ok(Self { client: Client::with_options(options)?, addresses, connections })
     }
 
     /// The database of the store: that of the URI, or the default one.
@@ -46,36 +50,48 @@ impl Server {
         let named = self.client.default_database();
         named.map_or_else(|| DEFAULT_DATABASE.to_owned(), |database| database.name().to_owned())
     }
+
+    /// The options of the store.
+    pub(crate) fn store_options(&self) -> MongoStoreOptions {
+        let default = MongoStoreOptions::default();
+        let connections = self.connections.map_or(default.connections, |size| size as usize);
+        MongoStoreOptions { connections, ..default }
+    }
 }
 
 /// Opens the store, with a bounded wait.
 pub(super) async fn store(uri: &str) -> Result<MongoStore, Error> {
-    let wrong_uri = |error: mongodb::error::Error| Error::OpenStore {
-        store: "mongodb".to_owned(),
-        why: error.to_string(),
-        advice: "correct the URI in `store`",
+    let wrong_uri = |error: mongodb::error::Error| {
+        let Explained { why, advice } = explain(&error);
+        Error::OpenStore { store: "mongodb".to_owned(), why, advice }
     };
     let server = Server::new(uri, SERVER_TIMEOUT).await.map_err(wrong_uri)?;
     let store = format!("mongodb at {}", server.addresses);
     let database = server.store_database();
-    let opened = MongoStore::with_client(&server.client, &database, MongoStoreOptions::default());
+    let opened = MongoStore::with_client(&server.client, &database, server.store_options());
     match tokio::time::timeout(OPEN_TIMEOUT, opened).await {
         Ok(Ok(opened)) => Ok(opened),
         Ok(Err(error)) => {
-            let advice = match error.kind() {
-                ErrorKind::Unavailable => "start the server, or correct the address in `store`",
-                ErrorKind::Denied => {
-                    "correct the credentials in `store`, and grant `readWrite` on the database"
-                }
-                _ => "correct the cause, or use another database in `store`",
-            };
-            Err(Error::OpenStore { store, why: error.context().to_owned(), advice })
+            let Explained { why, advice } = explain_store(&error);
+            Err(Error::OpenStore { store, why, advice })
         }
         Err(_) => {
             let why = format!("no answer within {OPEN_TIMEOUT:?}");
             Err(Error::OpenStore { store, why, advice: "check the server and the network" })
         }
     }
+}
+
+/// Explains why a store cannot be opened: in the words of the driver, or of the store, which refuses what it finds.
+pub(crate) fn explain_store(error: &StoreError) -> Explained {
+    let driver = std::error::Error::source(error).and_then(<dyn std::error::Error>::downcast_ref);
+    driver.map_or_else(
+        || Explained {
+            why: error.context().to_owned(),
+            advice: "correct the cause, or use another database in `store`",
+        },
+        explain,
+    )
 }
 
 /// Opens the source. Its status is part of the consumer's, and its ages are metrics.
@@ -85,11 +101,16 @@ pub(super) fn open(
     shared: &Shared,
 ) -> Result<MongoSource, SourceError> {
     let options = options(config, from)?;
+    let instance = options.instance.clone();
     let source = MongoSource::open(options, shared.stores.values.clone())?;
     let status = source.status();
     shared.registry.source_notice(&config.name, {
         let status = status.clone();
-        move || notice(&status.borrow().state)
+        move || notice(&status.borrow().state, instance.as_deref())
+    });
+    shared.registry.source_readiness(&config.name, {
+        let status = status.clone();
+        move || is_ready(&status.borrow())
     });
     shared.telemetry.metrics.change_stream(&config.name, move || match status.has_changed() {
         Ok(_) => ages(&status.borrow(), Timestamp::now()),
@@ -127,17 +148,29 @@ fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
+/// Returns whether the server has answered: the stream was open once, or another instance reads it.
+fn is_ready(status: &MongoStatus) -> bool {
+    status.opened_at.is_some() || matches!(status.state, StreamState::Standby { leader: Some(_), .. })
+}
+
 /// Says why a stream reads nothing; `None` while it reads.
-fn notice(state: &StreamState) -> Option<String> {
+fn notice(state: &StreamState, own: Option<&str>) -> Option<String> {
     match state {
         StreamState::Starting => Some("connecting: the change stream is not open yet".to_owned()),
-        StreamState::Standby { leader: Some(leader) } => {
+        StreamState::Standby { leader: Some(leader), until } => {
             // The part behind the slash is random.
             let leader = leader.rsplit_once('/').map_or(leader.as_str(), |(instance, _)| instance);
-            Some(format!("standing by: the instance {leader} reads the change stream"))
+            Some(match until.filter(|_| own == Some(leader)) {
+                // A process that was killed cannot give its lease back.
+                Some(until) => format!(
+                    "standing by: the instance {leader}, maybe an earlier process of this one, holds the lease of the change stream \
+                     until {until:.0}"
+                ),
+                None => format!("standing by: the instance {leader} reads the change stream"),
+            })
         }
-        StreamState::Standby { leader: None } => {
-            Some("standing by: another instance reads the change stream".to_owned())
+        StreamState::Standby { leader: None, .. } => {
+            Some("standing by: this instance does not hold the lease of the change stream".to_owned())
         }
         StreamState::Restarting { attempt, error, .. } => {
             Some(format!("the change stream is opened again, attempt {attempt}: {error}"))
@@ -241,14 +274,35 @@ mod tests {
 
     #[test]
     fn a_stream_that_reads_has_no_notice() {
+        let notice = |state: &StreamState| notice(state, Some("host-1"));
         assert_eq!(notice(&StreamState::Reading), None);
         assert!(notice(&StreamState::Starting).unwrap().starts_with("connecting"));
-        let leader = Some("host-7/0e6b".to_owned());
-        let said = notice(&StreamState::Standby { leader }).unwrap();
-        assert_eq!(said, "standing by: the instance host-7 reads the change stream");
+        let held_by = |owner: &str| {
+            let (leader, until) = (Some(owner.to_owned()), Some(Timestamp::UNIX_EPOCH));
+            notice(&StreamState::Standby { leader, until }).unwrap()
+        };
+        assert_eq!(held_by("host-7/0e6b"), "standing by: the instance host-7 reads the change stream");
+        let own = held_by("host-1/0e6b");
+        assert!(own.contains("the instance host-1, maybe an earlier process of this one"), "{own}");
+        assert!(own.ends_with("until 1970-01-01T00:00:00Z"), "{own}");
         let restarting =
             StreamState::Restarting { attempt: 3, class: ErrorClass::Network, error: "no route".into() };
         assert!(notice(&restarting).unwrap().ends_with("attempt 3: no route"));
+    }
+
+    #[test]
+    fn a_stream_is_ready_when_it_was_open_or_another_instance_reads_it() {
+        let mut status = MongoStatus::default();
+        assert!(!is_ready(&status), "the address may be wrong");
+        status.state =
+            StreamState::Restarting { attempt: 1, class: ErrorClass::Network, error: "no route".into() };
+        assert!(!is_ready(&status));
+        status.state = StreamState::Standby { leader: Some("host-7/0e6b".into()), until: None };
+        assert!(is_ready(&status));
+        status.state =
+            StreamState::Restarting { attempt: 1, class: ErrorClass::Network, error: "cut".into() };
+        status.opened_at = Some(Timestamp::UNIX_EPOCH);
+        assert!(is_ready(&status), "it works on what it has read");
     }
 
     #[test]
@@ -266,7 +320,7 @@ mod tests {
         assert_eq!((seconds(now.oplog_lag), seconds(now.token_age)), (Some(30), Some(60)));
         status.last_event_at = Some(at(140));
         assert_eq!(seconds(ages(&status, at(160)).oplog_lag), Some(0), "the oplog was read before");
-        status.state = StreamState::Standby { leader: None };
+        status.state = StreamState::Standby { leader: None, until: None };
         assert_eq!(ages(&status, at(160)), ChangeStreamAges::default());
     }
 }

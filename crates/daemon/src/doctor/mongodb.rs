@@ -7,14 +7,16 @@ use std::time::Duration;
 use bson::{Bson, Document, doc};
 use jiff::Timestamp;
 use lazaret_config::{BeforeChange, FullDocument, MongodbSource as From};
-use lazaret_source_mongodb::MongoSourceOptions;
-use lazaret_store_mongodb::DEFAULT_COLLECTION;
+use lazaret_source_mongodb::{MongoSourceOptions, describe};
+use lazaret_store_mongodb::{DEFAULT_COLLECTION, MongoStore};
 use mongodb::error::{Error, ErrorKind};
 use mongodb::options::{ChangeStreamOptions, FullDocumentBeforeChangeType, FullDocumentType};
 
 use super::finding::{Finding, PROBE_TIMEOUT};
 use super::mongodb_answers as answers;
-use crate::assemble::MongodbServer as Server;
+use crate::assemble::{
+    ExplainedMongodb as Explained, MongodbServer as Server, explain_mongodb, explain_mongodb_store,
+};
 
 /// How long a request may take.
 const REQUEST_TIMEOUT: Duration = PROBE_TIMEOUT.saturating_mul(3);
@@ -24,17 +26,16 @@ type Answer<T> = Result<T, String>;
 
 /// Checks the server of a source, what it watches, and its oplog. Opens the change stream, and reads nothing from it.
 pub(super) async fn check_source(subject: &str, from: &From) -> Vec<Finding> {
-    let advice = "start the server, or correct `uri`";
     let (server, hello, clock) = match connect(from.uri.reveal()).await {
         Ok(connected) => connected,
-        Err(why) => return vec![Finding::fail(subject, why, advice)],
+        Err(Explained { why, advice }) => return vec![Finding::fail(subject, why, advice)],
     };
     let mut found = Vec::new();
     let opened = open(&server, from).await;
     let is_open = opened.is_ok();
     found.push(answers::deployment(subject, &hello, is_open));
     if let Err(error) = opened {
-        found.push(answers::not_opened(subject, code(&error), &shown(&error)));
+        found.push(answers::not_opened(subject, code(&error), &describe(&error)));
     }
     if let Some(collection) = collection(&server, from).await {
         found.extend(answers::collection(subject, from, collection));
@@ -50,41 +51,54 @@ pub(super) async fn check_source(subject: &str, from: &From) -> Vec<Finding> {
 /// Checks the server of the store, and the rights of its user. Writes nothing.
 pub(super) async fn check_store(uri: &str) -> Vec<Finding> {
     let subject = "store";
-    let advice = "start the server, or correct `store`";
     let (server, hello, clock) = match connect(uri).await {
         Ok(connected) => connected,
-        Err(why) => return vec![Finding::fail(subject, why, advice)],
+        Err(Explained { why, advice }) => return vec![Finding::fail(subject, why, advice)],
     };
     let database = server.store_database();
+    let checked = in_time(MongoStore::check(&server.client, &database, server.store_options())).await;
     let status = doc! { "connectionStatus": 1, "showPrivileges": true };
     let rights = command(&server, status).await;
     let mut found = vec![
         answers::store_deployment(&server.addresses, &database, &hello),
         answers::store_rights(&database, DEFAULT_COLLECTION, rights),
     ];
+    match checked {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            let Explained { why, advice } = explain_mongodb_store(&error);
+            found.push(Finding::fail(subject, why, advice));
+        }
+        Err(late) => found.push(Finding::fail(subject, late, "check the server and the network")),
+    }
     found.extend(answers::clock(subject, clock));
     found
 }
 
 /// Connects, and reads the kind of the server and its clock.
-async fn connect(uri: &str) -> Result<(Server, Document, answers::Clock), String> {
-    let server = Server::new(uri, PROBE_TIMEOUT).await.map_err(|error| shown(&error))?;
+async fn connect(uri: &str) -> Result<(Server, Document, answers::Clock), Explained> {
+    let server = Server::new(uri, PROBE_TIMEOUT).await.map_err(|error| explain_mongodb(&error))?;
     let asked = Timestamp::now();
-    let hello = command(&server, doc! { "hello": 1 }).await;
+    let hello = in_time(server.client.database("admin").run_command(doc! { "hello": 1 }).into_future()).await;
     let answered = Timestamp::now();
+    let failed = |Explained { why, advice }| Explained {
+        why: format!("no response from the server {}: {why}", server.addresses),
+        advice,
+    };
     match hello {
-        Ok(hello) => {
+        Ok(Ok(hello)) => {
             let time = hello.get_datetime("localTime").ok();
             let server_time = time.and_then(|time| Timestamp::from_millisecond(time.timestamp_millis()).ok());
             Ok((server, hello, answers::Clock { asked, answered, server: server_time }))
         }
-        Err(why) => Err(format!("no response from the server {}: {why}", server.addresses)),
+        Ok(Err(error)) => Err(failed(explain_mongodb(&error))),
+        Err(why) => Err(failed(Explained { why, advice: "check the server and the network" })),
     }
 }
 
 async fn command(server: &Server, command: Document) -> Answer<Document> {
     let admin = server.client.database("admin");
-    in_time(admin.run_command(command).into_future()).await?.map_err(|error| shown(&error))
+    in_time(admin.run_command(command).into_future()).await?.map_err(|error| describe(&error))
 }
 
 /// Opens the change stream, as the source does.
@@ -129,7 +143,7 @@ async fn collection(server: &Server, from: &From) -> Option<Answer<Option<Docume
     let database = server.client.database(database);
     let command = doc! { "listCollections": 1, "filter": { "name": name } };
     let listed = match in_time(database.run_command(command).into_future()).await {
-        Ok(listed) => listed.map_err(|error| shown(&error)),
+        Ok(listed) => listed.map_err(|error| describe(&error)),
         Err(late) => Err(late),
     };
     Some(listed.map(|listed| {
@@ -147,7 +161,7 @@ async fn oplog_window(server: &Server) -> Answer<Option<(u32, u32)>> {
     let oplog = server.client.database("local").collection::<Document>("oplog.rs");
     let entry = async |direction: i32| {
         let found = oplog.find_one(doc! {}).sort(doc! { "$natural": direction }).into_future();
-        let found = in_time(found).await?.map_err(|error| shown(&error))?;
+        let found = in_time(found).await?.map_err(|error| describe(&error))?;
         Ok::<_, String>(found.and_then(|entry| entry.get_timestamp("ts").ok()).map(|ts| ts.time))
     };
     Ok(entry(1).await?.zip(entry(-1).await?))
@@ -162,12 +176,5 @@ fn code(error: &Error) -> Option<i32> {
     match &*error.kind {
         ErrorKind::Command(command) => Some(command.code),
         _ => None,
-    }
-}
-
-fn shown(error: &Error) -> String {
-    match &*error.kind {
-        ErrorKind::Command(command) => format!("{} (code {})", command.message, command.code),
-        kind => kind.to_string(),
     }
 }

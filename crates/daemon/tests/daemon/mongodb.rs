@@ -307,6 +307,9 @@ fn a_server_that_is_away_is_named_without_its_password() {
     let address = daemon.address();
     waits_for_status(&address, "no connection to the server");
     let (_, status) = get(&address, "/v1/status");
+    assert!(status.contains("Connection refused") && !status.contains("Topology"), "{status}");
+    let (code, reasons) = get(&address, "/readyz");
+    assert!(code == 503 && reasons.contains("shop is not ready"), "{code} {reasons}");
     assert!(status.contains("\"state\":\"running\"") && !status.contains("hunter2"), "{status}");
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.wait().code(), Some(0), "{}", source.read("stderr.log"));
@@ -331,6 +334,11 @@ fn what_the_store_in_mongodb_does_not_have_is_refused_before_the_start() {
     assert_eq!(pipeline.run(&["check"]), 1);
     let said = pipeline.read("stderr.log");
     assert!(said.contains("LZ0146") && said.contains("resume token"), "{said}");
+    let source = "{ mongodb: { uri: 'mongodb://a:hunter2@127.0.0.1:1/?readPreference=nearby' } }";
+    let uris = folder("mongodb://127.0.0.1:1/lazaret?maxPoolSize=many", source, &handler);
+    assert_eq!(uris.run(&["check"]), 1);
+    let said = uris.read("stderr.log");
+    assert!(said.contains("LZ0137") && said.contains("LZ0138") && !said.contains("hunter2"), "{said}");
 }
 
 #[test]
@@ -366,6 +374,17 @@ async fn the_doctor_examines_the_server() {
     let warnings = said.lines().filter(|line| line.starts_with("warn")).count();
     let advices = said.lines().filter(|line| line.starts_with("      ")).count();
     assert!(said.contains("oplog") && advices >= warnings, "{said}");
+    // What the store refuses at the start, the doctor refuses before.
+    let letters = format!("{}_store", shop.database);
+    let ttl = doc! {
+        "createIndexes": "_fw_dlq",
+        "indexes": [{ "key": { "failedAt": 1 }, "name": "old", "expireAfterSeconds": 60 }],
+    };
+    shop.client.database(&letters).run_command(ttl).await.unwrap();
+    let said = examine(&here);
+    assert!(said.contains("FAIL  store: collection") && said.contains("the TTL index old"), "{said}");
+    assert_eq!(here.run(&["run"]), 1);
+    assert!(here.read("stderr.log").contains("the TTL index old"), "{}", here.read("stderr.log"));
     let away = "mongodb://lazaret:hunter2@127.0.0.1:1/?serverSelectionTimeoutMS=300";
     let source = format!("{{ mongodb: {{ uri: '{away}', database: shop, collection: orders }} }}");
     let said = examine(&folder(away, &source, &handler));

@@ -19,8 +19,8 @@ pub(crate) async fn alive() -> axum::Json<Health> {
     axum::Json(Health { status: "ok".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() })
 }
 
-/// Ready when the store responds and every consumer is running, or paused by a person or by its fuse. The reasons need the scope
-/// `read`.
+/// Ready when the store responds, every source has answered once, and every consumer is running, or paused by a person or by its fuse.
+/// The reasons need the scope `read`.
 pub(crate) async fn ready(State(app): State<App>, caller: Result<Caller>) -> Response {
     let mut reasons = Vec::from_iter(store_error(&app).await);
     for (name, entry) in app.registry.all() {
@@ -34,6 +34,10 @@ pub(crate) async fn ready(State(app): State<App>, caller: Result<Caller>) -> Res
             ConsumerState::Running | ConsumerState::Paused | ConsumerState::Elsewhere => {
                 if entry.handle.is_some_and(|handle| handle.is_store_failing()) {
                     reasons.push(format!("{name} is held: store writes fail"));
+                } else if !app.registry.is_source_ready(&name) {
+                    let why = app.registry.notice_of(&name);
+                    let why = why.unwrap_or_else(|| "its source has not answered yet".to_owned());
+                    reasons.push(format!("{name} is not ready: {why}"));
                 }
             }
         }
