@@ -434,9 +434,5 @@ async fn an_embedded_router_works_with_any_store_and_stops() {
     assert_eq!(get("/healthz").await.unwrap().status().as_u16(), 200);
     stop.cancel();
     drop(client);
-    tokio::time::timeout(std::time::Duration::from_secs(20), serving)
-        .await
-        .expect("it ends")
-        .unwrap()
-        .unwrap();
+    tokio::time::timeout(Duration::from_secs(20), serving).await.expect("it ends").unwrap().unwrap();
 }

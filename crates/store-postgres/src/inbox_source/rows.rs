@@ -278,7 +278,7 @@ impl Transaction<'_> {
         })
     }
 
-    async fn renew_inbox(&mut self, log: i64, fence: i64, until: i64) -> Work<bool> {
+    async fn renew_inbox(&self, log: i64, fence: i64, until: i64) -> Work<bool> {
         Ok(!self.query(RENEW, &[&log, &fence, &until]).await?.is_empty())
     }
 

@@ -1,6 +1,7 @@
 //! The consumer side of an inbox.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use lazaret_core::source::{Assignment, Commit, Source, SourceError, SourceEvent};
@@ -12,6 +13,9 @@ use tokio::time::Instant;
 use super::log::InboxLog;
 use super::reader::ReaderLease;
 use super::rows::Acquired;
+
+/// The shortest time between two attempts to get the lease.
+const STANDBY: Duration = Duration::from_millis(200);
 
 /// What a source does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -163,6 +167,10 @@ impl Source for InboxSource {
             }
             if let Some(event) = event {
                 return Ok(event);
+            }
+            if self.lease.is_none() {
+                // Every post is told to those who stand by as well; they must not ask for the lease each time.
+                tokio::time::sleep(STANDBY).await;
             }
             let lease = self.lease.as_ref();
             let lost = async {
