@@ -189,8 +189,8 @@ mod tests {
         };
         let store = StoreCapabilities::from(&store::Capabilities::default());
         let status = has(
-            Status { consumers: vec![consumer], operations: Vec::new(), store },
-            "consumers operations store",
+            Status { consumers: vec![consumer], operations: Vec::new(), instances: Vec::new(), store },
+            "consumers operations store instances",
         );
         let named = store::Capabilities::default().named();
         has(&status["store"], &named.map(|(name, _)| name).join(" "));
