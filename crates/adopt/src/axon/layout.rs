@@ -47,8 +47,11 @@ enum Kind {
     Time,
 }
 
+/// The names of a column, without underscores and in lower case.
+type Names = &'static [&'static str];
+
 /// Every field, how it is read, whether it is required, and its names in 5.x and in 4.x.
-const FIELDS: [(Field, Kind, bool, &[&str], &[&str]); 21] = [
+const FIELDS: [(Field, Kind, bool, Names, Names); 21] = [
     (
         Field::Id,
         Kind::Text,
