@@ -1,6 +1,7 @@
 //! A daemon whose PostgreSQL is killed, cut off or blocked in the middle goes on, and loses nothing. Starts a cluster of its own.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -166,16 +167,16 @@ fn a_daemon_whose_server_crashes_again_and_again_loses_nothing() {
         assert!(daemon.runs(), "{}", folder.read("stderr.log"));
     }
     // Each key ends at its first poison message; those behind it wait.
-    let mut blocked = BTreeSet::new();
+    let mut blocked: BTreeMap<String, usize> = BTreeMap::new();
     let (mut fine, mut letters) = (0, Vec::new());
     for n in 0..MESSAGES {
-        if blocked.contains(&key(n)) {
-            letters.push(format!("e-{n} waiting"));
-        } else if kind(n) == "poison" {
-            blocked.insert(key(n));
-            letters.push(format!("e-{n} dead"));
-        } else {
-            fine += 1;
+        match blocked.entry(key(n)) {
+            Entry::Occupied(_) => letters.push(format!("e-{n} waiting")),
+            Entry::Vacant(free) if kind(n) == "poison" => {
+                free.insert(n);
+                letters.push(format!("e-{n} dead"));
+            }
+            Entry::Vacant(_) => fine += 1,
         }
     }
     let open =
