@@ -103,7 +103,8 @@ async fn the_server_ends_a_session_that_does_not_respond_and_keeps_one_that_only
     let shop = Shop::with_outbox(dsn).await;
     let store = Arc::new(MemoryStore::default());
     let options = || OutboxOptions {
-        session_timeout: Duration::from_secs(2),
+        // Longer than a busy machine keeps a process waiting.
+        session_timeout: Duration::from_secs(6),
         poll: Duration::from_secs(600),
         batch_rows: 1,
         ..shop.options("outbox")
@@ -114,7 +115,7 @@ async fn the_server_ends_a_session_that_does_not_respond_and_keeps_one_that_only
     for number in 0..9 {
         insert(&shop.client, &number.to_string()).await;
     }
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    tokio::time::sleep(Duration::from_secs(9)).await;
     alive.until("all have come", |t| t.messages.len() == 9).await;
     assert_eq!((alive.assignments, alive.losses), (1, 0), "its heartbeat kept the session");
     drop(alive);
