@@ -1,19 +1,27 @@
 //! Lazaret's benchmarks.
 //!
-//! `lazaret-bench GROUP [--only NAME] [--json FILE] [--quick]` runs a group (`core`, `embedded`, `kafka`, `mongodb`, `daemon`, or `all`), or
-//! one benchmark of it, in one process: every subject next to its baseline. `kafka`, `mongodb` and `daemon` need the feature of that name.
+//! `lazaret-bench GROUP [--only NAME] [--json FILE] [--quick]` runs a group (`core`, `embedded`, `kafka`, `mongodb`, `postgres`, `daemon`, `console`, or
+//! `all`), or one benchmark of it, in one process: every subject next to its baseline. All but the first two need the feature of that name.
 //! It prints a table and writes JSON for scripts. Times depend on the machine, ratios much less, so targets are ratios where
 //! possible. A missed target is reported and is not an error.
 
 mod alloc;
+#[cfg(feature = "console")]
+mod console;
+mod consumer;
 mod core;
 #[cfg(feature = "daemon")]
 mod daemon;
+mod due;
 mod embedded;
 #[cfg(feature = "kafka")]
 mod kafka;
+mod letters;
 #[cfg(feature = "mongodb")]
 mod mongodb;
+mod operation;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod source;
 mod table;
 mod zipf;
@@ -26,8 +34,7 @@ use table::{Row, Table};
 /// The worker threads of the runtime, for subjects and baselines alike.
 const WORKERS: usize = 2;
 
-const USAGE: &str =
-    "usage: lazaret-bench core|embedded|kafka|mongodb|daemon|all [--only NAME] [--json FILE] [--quick]";
+const USAGE: &str = "usage: lazaret-bench core|embedded|kafka|mongodb|postgres|daemon|console|all [--only NAME] [--json FILE] [--quick]";
 
 /// How much work the benchmarks do.
 #[derive(Clone, Copy)]
@@ -54,8 +61,12 @@ enum Group {
     Kafka,
     #[cfg(feature = "mongodb")]
     Mongodb,
+    #[cfg(feature = "postgres")]
+    Postgres,
     #[cfg(feature = "daemon")]
     Daemon,
+    #[cfg(feature = "console")]
+    Console,
 }
 
 impl Group {
@@ -67,8 +78,12 @@ impl Group {
         Self::Kafka,
         #[cfg(feature = "mongodb")]
         Self::Mongodb,
+        #[cfg(feature = "postgres")]
+        Self::Postgres,
         #[cfg(feature = "daemon")]
         Self::Daemon,
+        #[cfg(feature = "console")]
+        Self::Console,
     ];
 
     fn named(name: &str) -> Option<&'static [Self]> {
@@ -80,8 +95,12 @@ impl Group {
             "kafka" => Some(&[Self::Kafka]),
             #[cfg(feature = "mongodb")]
             "mongodb" => Some(&[Self::Mongodb]),
+            #[cfg(feature = "postgres")]
+            "postgres" => Some(&[Self::Postgres]),
             #[cfg(feature = "daemon")]
             "daemon" => Some(&[Self::Daemon]),
+            #[cfg(feature = "console")]
+            "console" => Some(&[Self::Console]),
             _ => None,
         }
     }
@@ -95,8 +114,12 @@ impl Group {
             Self::Kafka => &kafka::NAMES,
             #[cfg(feature = "mongodb")]
             Self::Mongodb => &mongodb::NAMES,
+            #[cfg(feature = "postgres")]
+            Self::Postgres => &postgres::NAMES,
             #[cfg(feature = "daemon")]
             Self::Daemon => &daemon::NAMES,
+            #[cfg(feature = "console")]
+            Self::Console => &console::NAMES,
         }
     }
 
@@ -108,8 +131,12 @@ impl Group {
             Self::Kafka => kafka::run(scale, only).await,
             #[cfg(feature = "mongodb")]
             Self::Mongodb => Box::pin(mongodb::run(scale, only)).await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres => Box::pin(postgres::run(scale, only)).await,
             #[cfg(feature = "daemon")]
             Self::Daemon => Box::pin(daemon::run(scale, only)).await,
+            #[cfg(feature = "console")]
+            Self::Console => Box::pin(console::run(scale, only)).await,
         }
     }
 }
@@ -126,7 +153,7 @@ impl Arguments {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let group = words.next().ok_or("missing group")?;
         let groups = Group::named(&group).ok_or_else(|| match group.as_str() {
-            "kafka" | "mongodb" | "daemon" => {
+            "kafka" | "mongodb" | "postgres" | "daemon" | "console" => {
                 format!("built without the feature {group}: run `cargo xtask bench {group}`")
             }
             _ => format!("unknown group {group:?}"),
@@ -156,6 +183,10 @@ fn main() -> ExitCode {
     if let Some(child) = memory_child() {
         return child;
     }
+    #[cfg(feature = "postgres")]
+    if let Some(child) = fleet_child() {
+        return child;
+    }
     let arguments = match Arguments::parse(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -166,14 +197,13 @@ fn main() -> ExitCode {
     if cfg!(debug_assertions) {
         eprintln!("warning: built with debug assertions; build with --release for meaningful results");
     }
-    let runtime =
-        match tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build() {
-            Ok(runtime) => runtime,
-            Err(error) => {
-                eprintln!("failed to start the runtime: {error}");
-                return ExitCode::FAILURE;
-            }
-        };
+    let runtime = match runtime() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("failed to start the runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     let mut rows = Vec::new();
     for group in &arguments.groups {
         match runtime.block_on(group.run(arguments.scale, arguments.only.as_deref())) {
@@ -193,6 +223,18 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()
+}
+
+/// Runs as one process of a fleet, if it was started as one.
+#[cfg(feature = "postgres")]
+fn fleet_child() -> Option<ExitCode> {
+    let mut words = std::env::args().skip(1);
+    (words.next()? == postgres::fleet::CHILD).then_some(())?;
+    Some(runtime().ok()?.block_on(postgres::fleet::child(words)))
 }
 
 /// Runs as the measured process of the memory benchmark, if it was started as one.

@@ -137,7 +137,7 @@ impl Compared {
 }
 
 /// Formats the range of the rounds' ratios.
-#[cfg(any(feature = "kafka", feature = "mongodb"))]
+#[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
 pub(crate) fn spread(subject: &[f64], baseline: &[f64]) -> String {
     let ratios = subject.iter().zip(baseline).map(|(subject, baseline)| subject / baseline);
     let (low, high) =
@@ -150,6 +150,11 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted[sorted.len() / 2]
+}
+
+/// Returns the percentile of sorted values.
+pub(crate) fn share_of(sorted: &[f64], share: f64) -> f64 {
+    sorted[((sorted.len() - 1) as f64 * share) as usize]
 }
 
 /// All rows of a run.

@@ -8,6 +8,7 @@ const ALL: &str = "all";
 /// The benchmark groups that need a server and its client.
 const KAFKA: &str = "kafka";
 const MONGODB: &str = "mongodb";
+const POSTGRES: &str = "postgres";
 
 /// Returns the call of the simulation. It always runs in release mode; `--mutation` needs a build with the known bugs.
 ///
@@ -70,10 +71,12 @@ pub(crate) fn benchmark(arguments: &[String]) -> Cargo {
         _ => (ALL.to_owned(), arguments),
     };
     let program = match name.as_str() {
-        ALL => "run --release -p lazaret-bench --features kafka,mongodb,daemon --",
+        ALL => "run --release -p lazaret-bench --features kafka,mongodb,postgres,daemon,console --",
         KAFKA => "run --release -p lazaret-bench --features kafka --",
         MONGODB => "run --release -p lazaret-bench --features mongodb --",
+        POSTGRES => "run --release -p lazaret-bench --features postgres --",
         "daemon" => "run --release -p lazaret-bench --features daemon --",
+        "console" => "run --release -p lazaret-bench --features console --",
         _ => "run --release -p lazaret-bench --",
     };
     Cargo::new(program).with_arguments([name]).with_arguments(rest.to_vec())
@@ -83,7 +86,7 @@ pub(crate) fn benchmark(arguments: &[String]) -> Cargo {
 pub(crate) fn run_benchmark(arguments: &[String]) -> Result<(), String> {
     let benchmark = benchmark(arguments);
     let name = arguments.first().filter(|name| !name.starts_with('-')).map_or(ALL, String::as_str);
-    if ![ALL, KAFKA, MONGODB].contains(&name) {
+    if ![ALL, KAFKA, MONGODB, POSTGRES].contains(&name) {
         return benchmark.run().map(|_| ());
     }
     let services = Services::take()?;
@@ -141,8 +144,9 @@ mod tests {
     #[test]
     fn the_default_group_is_all() {
         for (given, passed) in [("", "all"), ("--json results.json", "all --json results.json")] {
-            let expected =
-                format!("cargo run --release -p lazaret-bench --features kafka,mongodb,daemon -- {passed}");
+            let expected = format!(
+                "cargo run --release -p lazaret-bench --features kafka,mongodb,postgres,daemon,console -- {passed}"
+            );
             assert_eq!(benchmark(&words(given)).to_string(), expected);
         }
         let table = [
@@ -158,5 +162,7 @@ mod tests {
         assert_eq!(call.to_string(), expected);
         let expected = "cargo run --release -p lazaret-bench --features kafka -- kafka --quick";
         assert_eq!(benchmark(&words("kafka --quick")).to_string(), expected);
+        let expected = "cargo run --release -p lazaret-bench --features postgres -- postgres --only drain";
+        assert_eq!(benchmark(&words("postgres --only drain")).to_string(), expected);
     }
 }

@@ -8,10 +8,13 @@
 //! - `fuzz_api`: sends generated requests to the API of a daemon.
 //! - `mutants`: runs generated mutants.
 //! - `services`: starts and stops the services that the tests need.
+//! - `screenshots`: takes the screenshots of the documentation.
 //! - `book`: generates, checks and builds the documentation.
+//! - `dist`: packages the program.
 
 mod book;
 mod dependencies;
+mod dist;
 mod forward;
 mod fuzz;
 mod fuzz_api;
@@ -19,6 +22,7 @@ mod licence;
 mod mutants;
 mod process;
 mod programs;
+mod screenshots;
 mod services;
 mod steps;
 
@@ -50,7 +54,7 @@ usage: cargo xtask COMMAND [ARGUMENTS]
                                --json FILE   also write the results to a file
                                --quick       run fewer and shorter measurements
                                --only NAME   run one benchmark of the group
-                             GROUP is core, embedded, kafka, daemon or all; default: all;
+                             GROUP is core, embedded, kafka, mongodb, postgres, daemon, console or all (default);
                              starts the services that the group needs
   fuzz [ARGUMENTS]           run the fuzz targets of all parsers; a short form is part of the tests
                                --target T    run this target only
@@ -76,6 +80,11 @@ usage: cargo xtask COMMAND [ARGUMENTS]
                              its process id and address; for tests that kill their broker
   book                       regenerate the generated pages of the documentation and check all pages
   book --build               build the book in HTML; installs mdbook below the target folder if it is missing
+  dist                       build and package the program in target/dist/packages: tarball, Debian package, debug
+                             information and checksums
+                               --binary FILE  package this program instead of building one
+  screenshots                take the screenshots of the console below docs/images from a running demo, in both
+                             themes; installs Chromium as root on Debian if it is missing
   deps                       check licences, banned crates and the dependencies of lazaret-core
   help                       print this help
 
@@ -134,6 +143,8 @@ fn run(arguments: &[String]) -> Result<(), Failed> {
         }
         ("mutants", _) => mutants::Sample::parse(rest).map_err(Failed::Usage)?.run().map_err(Failed::Check),
         ("bench", _) => forward::run_benchmark(rest).map_err(Failed::Check),
+        ("dist", _) => dist::Dist::parse(rest).map_err(Failed::Usage)?.run().map_err(Failed::Check),
+        ("screenshots", []) => screenshots::run().map_err(Failed::Check),
         ("test" | "ci", []) => steps::run().map_err(Failed::Check),
         ("services", []) => services::start().map_err(Failed::Check),
         ("services", [word]) if word == "stop" => services::stop().map_err(Failed::Check),

@@ -73,6 +73,11 @@ impl Cargo {
     fn command(&self) -> Command {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
         let mut command = Command::new(cargo);
+        // Those of this package: build scripts that read them would run again whenever cargo is called by hand in between.
+        let own = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(own)) {
+            command.env_remove(name);
+        }
         command.args(&self.arguments).envs(self.variables.iter().cloned());
         command
     }

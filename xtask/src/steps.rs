@@ -1,16 +1,16 @@
 //! The checks of `cargo xtask test`, run in order until one fails.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::dependencies;
-use crate::forward;
 use crate::process::{Cargo, workspace_root};
 use crate::programs;
 use crate::services::{Services, Variable};
 
-/// The number of seeds of the simulation, and of fleets.
-const SEEDS: &str = "300";
-const FLEETS: &str = "60";
+/// The seeds of the simulation, and of fleets.
+const SEEDS: &[&str] = &["--seeds", "300"];
+const FLEETS: &[&str] = &["--fleet", "--seeds", "60"];
 
 /// Optional parts of the programs and of the facade. They are tested in the same build as all the rest.
 const FEATURES: &str = "lazaret-cli/kafka,lazaret-cli/mongodb,lazaret-cli/postgres,lazaret/full";
@@ -31,11 +31,18 @@ enum Work {
     /// A call of `cargo test` whose programs run side by side.
     Programs(Cargo),
     Dependencies,
+    /// The simulation with these arguments, as the tests have built it: a build in release mode takes longer than the seeds.
+    Simulation(&'static [&'static str]),
 }
 
 impl Step {
     fn cargo(name: &'static str, call: Cargo) -> Self {
         Self { name, repeat: call.to_string(), work: Work::Cargo(call) }
+    }
+
+    fn simulation(name: &'static str, arguments: &'static [&'static str]) -> Self {
+        let repeat = format!("cargo xtask sim {}", arguments.join(" "));
+        Self { name, repeat, work: Work::Simulation(arguments) }
     }
 
     /// Runs the check and returns the number of passed tests.
@@ -44,22 +51,24 @@ impl Step {
             Work::Cargo(call) => call.run(),
             Work::Programs(tests) => programs::run(tests),
             Work::Dependencies => dependencies::check().map(|()| 0),
+            Work::Simulation(arguments) => simulate(arguments).map(|()| 0),
         }
     }
 }
 
 /// Returns all checks in order. The tests get the addresses of the services.
-fn steps(services: &[Variable]) -> Result<Vec<Step>, String> {
+fn steps(services: &[Variable]) -> Vec<Step> {
     // All targets but the benchmarks.
     let tests =
         Cargo::new(&format!("test --workspace --features {FEATURES} --lib --bins --tests --examples"));
     let tests = services.iter().fold(tests, |tests, (name, value)| tests.with_variable(name, value));
-    let simulation = forward::simulation(&["--seeds", SEEDS].map(str::to_owned))?;
-    let fleets = forward::simulation(&["--fleet", "--seeds", FLEETS].map(str::to_owned))?;
-    Ok(vec![
+    vec![
         Step::cargo("formatting", Cargo::new("fmt --all --check")),
         Step::cargo("lints", Cargo::new("clippy --workspace --all-targets --all-features -- -D warnings")),
         Step { name: "tests", repeat: tests.to_string(), work: Work::Programs(tests) },
+        // Before the next build, which has known bugs.
+        Step::simulation("simulation", SEEDS),
+        Step::simulation("simulation of fleets", FLEETS),
         // A build of its own: known bugs must not be in the engine that the other tests run.
         Step::cargo("mutations", Cargo::new("test -p lazaret-simulation --features mutations")),
         Step::cargo(
@@ -79,17 +88,16 @@ fn steps(services: &[Variable]) -> Result<Vec<Step>, String> {
             "durable example",
             Cargo::new("run -p lazaret --features sqlite,file,flight-recorder --example durable"),
         ),
-        Step {
-            name: "simulation",
-            repeat: format!("cargo xtask sim --seeds {SEEDS}"),
-            work: Work::Cargo(simulation),
-        },
-        Step {
-            name: "simulation of fleets",
-            repeat: format!("cargo xtask sim --fleet --seeds {FLEETS}"),
-            work: Work::Cargo(fleets),
-        },
-    ])
+    ]
+}
+
+/// Runs the simulation, which is beside this program.
+fn simulate(arguments: &[&str]) -> Result<(), String> {
+    let own = std::env::current_exe().map_err(|error| format!("this program has no path: {error}"))?;
+    let program = own.with_file_name(format!("sim{}", std::env::consts::EXE_SUFFIX));
+    let status = Command::new(&program).args(arguments).status();
+    let status = status.map_err(|error| format!("failed to start {}: {error}", program.display()))?;
+    if status.success() { Ok(()) } else { Err(format!("the simulation failed with {status}")) }
 }
 
 /// Runs all checks until the first failure, and prints a summary.
@@ -101,7 +109,7 @@ pub(crate) fn run() -> Result<(), String> {
         Err(format!("services of the tests are unavailable:\n{}", services.missing.join("\n")))
     } else {
         let not_run = [&services.missing[..], &services.unset].concat();
-        let run = steps(&services.variables).and_then(|steps| run_all(&steps));
+        let run = run_all(&steps(&services.variables));
         run.map(|(times, passed)| summary(&times, &not_run, passed))
     };
     // Released in any case; an earlier failure takes precedence.
@@ -166,13 +174,13 @@ mod tests {
 
     #[test]
     fn the_tests_get_the_addresses_of_the_services() {
-        let steps = steps(&[("WHERE".to_owned(), "here".to_owned())]).unwrap();
+        let steps = steps(&[("WHERE".to_owned(), "here".to_owned())]);
         assert!(steps.iter().any(|step| step.repeat.starts_with(r#"WHERE="here" cargo test"#)));
     }
 
     #[test]
     fn every_step_can_be_repeated_from_its_line() {
-        for step in steps(&[]).unwrap() {
+        for step in steps(&[]) {
             assert!(step.repeat.contains("cargo "), "{}", step.name);
         }
     }

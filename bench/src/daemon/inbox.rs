@@ -16,9 +16,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{BENCH, CONSUMER, bare, payload};
 use crate::Scale;
+use crate::consumer::let_go;
 use crate::core::rate;
 use crate::embedded::disk::{Disk, remove};
-use crate::embedded::{let_go, open};
+use crate::embedded::open;
 use crate::table::{Bar, Compared, ROUNDS, Row};
 
 /// The number of messages: a few seconds of work.

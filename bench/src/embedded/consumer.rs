@@ -8,8 +8,9 @@ use lazaret_core::{HandlerError, Reason};
 use tokio_util::sync::CancellationToken;
 
 use super::disk::{Disk, remove};
-use super::{BENCH, consumer, let_go, open};
+use super::{BENCH, open};
 use crate::Scale;
+use crate::consumer::{consumer, let_go};
 use crate::core::{options, rate};
 use crate::source::{Plan, is_bad};
 use crate::table::{Compared, ROUNDS, Row};

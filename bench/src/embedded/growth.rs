@@ -7,10 +7,10 @@ use lazaret_core::store::{HandOff, LetterStore, Placement, Settled, Settlement};
 use lazaret_store_sqlite::{Durability, SqliteStore};
 
 use super::disk::{Disk, remove};
-use super::letters::{Mould, put, queue};
 use super::million::{DEPTH, Million, fill_sequences, follower};
 use super::{BENCH, open_with};
 use crate::Scale;
+use crate::letters::{Mould, put, queue};
 use crate::table::{Bar, Compared, Row};
 
 const SMALL: usize = 1000;

@@ -14,10 +14,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::disk::{Disk, remove};
-use super::letters::{Mould, open_with, put, queue};
 use super::{BENCH, open};
 use crate::Scale;
 use crate::core::rate;
+use crate::letters::{Mould, open_with, put, queue};
 use crate::table::{Bar, Compared, ROUNDS, Row};
 use crate::zipf::Random;
 
@@ -81,7 +81,7 @@ async fn store_rate(disk: &Disk, letters: usize) -> f64 {
             let (store, mould) = (store.clone(), mould.clone());
             async move {
                 let letter = mould.letter(number, &sequence_of(number), LetterState::Dead);
-                put(&store, vec![open_with(letter)]).await;
+                put(&*store, vec![open_with(letter)]).await;
             }
         }
     })

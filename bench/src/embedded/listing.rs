@@ -6,8 +6,8 @@ use lazaret_core::query::Query;
 use lazaret_core::store::{GroupsRequest, Triage};
 
 use super::million::{Million, sequence};
-use super::{BENCH, open, share_of};
-use crate::table::{Bar, Row};
+use super::{BENCH, open};
+use crate::table::{Bar, Row, share_of};
 
 /// The repetitions of each query.
 const TIMES: usize = 200;

@@ -8,9 +8,9 @@ use lazaret_core::{Letter, LetterState, Timestamp};
 use lazaret_store_sqlite::Durability;
 
 use super::disk::Disk;
-use super::letters::{Mould, fill};
 use super::open_with;
 use crate::Scale;
+use crate::letters::{Mould, fill};
 
 const LETTERS: usize = 1_000_000;
 /// The letters per sequence.
@@ -58,7 +58,7 @@ pub(super) async fn fill_sequences(path: &Path, letters: usize) {
     let (mould, now) = (Mould::new(PAYLOAD), Timestamp::now());
     let sequences = letters / DEPTH;
     let made = (0..letters).map(|number| letter(&mould, number, number % sequences, number < sequences, now));
-    fill(&store, made).await;
+    fill(&*store, made).await;
 }
 
 fn letter(mould: &Mould, number: usize, sequence_number: usize, is_head: bool, now: Timestamp) -> Letter {

@@ -5,7 +5,6 @@ pub(crate) mod disk;
 mod due;
 mod growth;
 mod hand_off;
-pub(crate) mod letters;
 mod listing;
 mod million;
 mod replay;
@@ -13,21 +12,16 @@ mod restart;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use lazaret_core::handler::Handler;
-use lazaret_engine::{Consumer, Options};
 use lazaret_store_sqlite::{Durability, Options as StoreOptions, SqliteStore};
 
 use crate::Scale;
-use crate::source::{BenchSource, Plan};
 use crate::table::Row;
 use disk::Disk;
 use million::Million;
 
 const BENCH: &str = "embedded";
-/// The consumer of all runs; its only component has the same name.
-const CONSUMER: &str = "bench";
 
 /// The benchmarks of the group, in order.
 pub(crate) const NAMES: [&str; 7] = ["hand-off", "growth", "consumer", "replay", "due", "listing", "restart"];
@@ -64,29 +58,4 @@ pub(crate) fn open(path: &Path) -> Arc<SqliteStore> {
 fn open_with(path: &Path, durability: Durability) -> Arc<SqliteStore> {
     let options = StoreOptions { durability, ..StoreOptions::default() };
     Arc::new(SqliteStore::open(path, options).expect("the file of a benchmark can be opened"))
-}
-
-/// Creates a consumer of this plan on this store.
-fn consumer<A: 'static>(
-    plan: &Arc<Plan>,
-    store: &Arc<SqliteStore>,
-    options: Options,
-    handler: impl Handler<A>,
-) -> Consumer {
-    let builder = Consumer::builder(CONSUMER).source(BenchSource::new(plan.clone())).store(store.clone());
-    builder.handler(handler).options(options).build().expect("the options of the benchmarks are valid")
-}
-
-/// Waits until the engine's tasks have ended and released the store.
-pub(crate) async fn let_go(store: Arc<SqliteStore>) {
-    let started = Instant::now();
-    while Arc::strong_count(&store) > 1 {
-        assert!(started.elapsed() < Duration::from_secs(60), "the engine lets go of its store after the run");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
-/// Returns the percentile of sorted values.
-fn share_of(sorted: &[f64], share: f64) -> f64 {
-    sorted[((sorted.len() - 1) as f64 * share) as usize]
 }

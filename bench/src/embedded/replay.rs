@@ -1,27 +1,24 @@
 //! Replay of many dead letters with a no-op handler.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use lazaret_core::query::Query;
-use lazaret_core::store::{Action, Actor, Operations, PlanRequest, RolloutPolicy, Selection};
-use lazaret_core::{HandlerError, LetterState};
-use lazaret_engine::{Handle, Options, ReplayReport};
+use lazaret_core::LetterState;
+use lazaret_engine::{Handle, ReplayReport};
 use lazaret_store_sqlite::Durability;
-use tokio_util::sync::CancellationToken;
 
 use super::disk::{Disk, remove};
-use super::letters::{Mould, fill};
-use super::{BENCH, CONSUMER, consumer, let_go, open, open_with};
+use super::{BENCH, open, open_with};
 use crate::Scale;
+use crate::consumer::{CONSUMER, consumer, let_go};
 use crate::core::{options, rate};
+use crate::letters::{Mould, fill};
+use crate::operation::{Replayed, nothing, replay};
 use crate::source::Plan;
 use crate::table::Row;
 
 const LETTERS: usize = 100_000;
 const DEPTH: usize = 10;
 const PAYLOAD: usize = 1024;
-/// The poll interval of the operation.
-const LOOK: Duration = Duration::from_millis(5);
 
 pub(super) async fn run(scale: Scale, disk: &Disk) -> Vec<Row> {
     let letters = scale.count(LETTERS);
@@ -37,7 +34,7 @@ async fn by_hand(letters: usize, disk: &Disk) -> Row {
         let state = if number < sequences { LetterState::Dead } else { LetterState::Waiting };
         mould.letter(number, &format!("order-{}", number % sequences), state)
     });
-    fill(&open_with(&file, Durability::Normal), dead).await;
+    fill(&*open_with(&file, Durability::Normal), dead).await;
 
     let store = open(&file);
     // The consumer does not run: its source and scheduler are idle.
@@ -60,41 +57,10 @@ async fn by_operation(letters: usize, disk: &Disk) -> Row {
     let file = disk.file();
     let mould = Mould::new(PAYLOAD);
     let dead = (0..letters).map(|number| mould.letter(number, &format!("order-{number}"), LetterState::Dead));
-    fill(&open_with(&file, Durability::Normal), dead).await;
+    fill(&*open_with(&file, Durability::Normal), dead).await;
 
     let store = open(&file);
-    let run = Options { until_idle: false, concurrency: 256, ..options() };
-    let consumer = consumer(&Plan::uniform(0, 1), &store, run, nothing);
-    let by = Actor::new("bench", "library", "measuring");
-    let started = Instant::now();
-    let request = PlanRequest {
-        action: Action::Retry,
-        selection: Selection::Query(Query::everything()),
-        valid_for: Duration::from_secs(600),
-        max_letters: u64::MAX,
-    };
-    let plan = store.freeze(&request, &by).await.expect("the plan is frozen");
-    let frozen = started.elapsed();
-    let started = Instant::now();
-    let operation =
-        store.begin(plan.id, &RolloutPolicy::unlimited(), &by).await.expect("the operation begins");
-    let drain = CancellationToken::new();
-    let running = tokio::spawn(consumer.run(drain.clone()));
-    let done = loop {
-        let now = store.operation(operation.id).await.expect("the store answers").expect("it was begun");
-        if now.state.is_over() {
-            break now;
-        }
-        tokio::time::sleep(LOOK).await;
-    };
-    let took = started.elapsed();
-    assert_eq!(
-        (done.ok, done.failed_again, done.skipped),
-        (letters as u64, 0, 0),
-        "every letter was handled"
-    );
-    drain.cancel();
-    running.await.expect("the engine does not panic").expect("the engine ends without an error");
+    let Replayed { frozen, took } = replay(&store, letters).await;
     let_go(store).await;
     remove(&file);
     let note = format!("freezing the plan took another {:.0} ms", frozen.as_secs_f64() * 1e3);
@@ -105,8 +71,4 @@ async fn by_operation(letters: usize, disk: &Disk) -> Row {
 async fn replay_all(handle: &Handle) -> ReplayReport {
     let replayer = handle.replayer(CONSUMER).expect("the consumer has a component of its name");
     replayer.process_all("bench").await.expect("the replay goes through")
-}
-
-async fn nothing() -> Result<(), HandlerError> {
-    Ok(())
 }

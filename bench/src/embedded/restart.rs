@@ -9,10 +9,11 @@ use lazaret_engine::Options;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::letters::queue;
 use super::million::Million;
-use super::{BENCH, consumer, let_go, open};
+use super::{BENCH, open};
+use crate::consumer::{consumer, let_go};
 use crate::core::options;
+use crate::letters::queue;
 use crate::source::{Plan, is_bad};
 use crate::table::{ROUNDS, Row, median};
 

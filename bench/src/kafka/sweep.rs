@@ -14,9 +14,10 @@ use lazaret_source_kafka::{KafkaOptions, KafkaRelay, KafkaSource, RetryTopics};
 use super::topic::{Cluster, Topic, draws_the_short_straw, fresh_group};
 use super::{BENCH, COMMIT_INTERVAL, consumer, timed};
 use crate::Scale;
+use crate::consumer::let_go;
 use crate::core::{options, rate};
 use crate::embedded::disk::{Disk, remove};
-use crate::embedded::{let_go, open};
+use crate::embedded::open;
 use crate::table::{Compared, ROUNDS, Row};
 
 const PARTITIONS: u32 = 12;

@@ -14,7 +14,7 @@ use super::BENCH;
 use super::server::Server;
 use crate::Scale;
 use crate::core::rate;
-use crate::embedded::letters::{Mould, open_with, queue};
+use crate::letters::{Mould, open_with, queue};
 use crate::table::{Bar, Compared, ROUNDS, Row, spread};
 
 const LETTERS: usize = 10_000;

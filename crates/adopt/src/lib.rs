@@ -111,7 +111,7 @@ mod java;
 pub mod kafka;
 #[cfg(feature = "kafka")]
 pub mod mirror;
-#[cfg(any(feature = "mongodb", feature = "postgres"))]
+#[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
 mod preview;
 mod progress;
 mod run;

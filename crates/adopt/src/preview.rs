@@ -1,42 +1,51 @@
 //! Tells what an adoption would do, without writing anything.
 
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+
 use lazaret_core::MessageId;
 use lazaret_core::store::LetterStore;
 
 use crate::error::AdoptErrorKind;
 use crate::progress::{LISTED_LIMIT, Tally};
-use crate::source::{Content, Cursor, DeadLetterSource};
+use crate::source::{Content, Cursor, DeadLetterSource, Found};
 use crate::target::Target;
 
-/// Reads everything, and looks up which messages have a letter. Returns the counts, and the addresses of unknown records: the first
-/// hundred. Copies of one message are neighbours in every source.
+/// The number of messages among which copies are recognised (I7).
+const SEEN_LIMIT: usize = 1 << 20;
+
+/// Reads everything from `start`, and looks up which messages have a letter. Returns the counts, and the addresses of unknown records:
+/// the first hundred. `observe` sees everything that was found.
 pub(crate) async fn preview<S, D>(
     store: &S,
     target: &Target,
     source: &mut D,
+    start: D::Cursor,
+    mut observe: impl FnMut(&Content) + Send,
 ) -> Result<(Tally, Vec<String>), AdoptErrorKind>
 where
     S: LetterStore + ?Sized,
     D: DeadLetterSource<Cursor: Cursor>,
 {
-    source.open(D::Cursor::default()).await?;
-    let (mut counts, mut unknown_at) = (Tally::default(), Vec::new());
-    let mut last: Option<MessageId> = None;
+    source.open(start).await?;
+    let mut counts = Tally { gone: source.deleted(), ..Tally::default() };
+    let (mut unknown_at, mut seen) = (Vec::new(), Seen::default());
     loop {
         let batch = source.read().await?;
         if batch.is_empty() {
             return Ok((counts, unknown_at));
         }
         let mut letters = Vec::new();
-        for entry in batch {
+        for Found { address, content, .. } in batch {
             counts.read += 1;
-            match entry.content {
+            observe(&content);
+            match content {
                 Content::Closed => counts.closed += 1,
                 Content::Unknown(reason) => {
                     counts.unknown += 1;
                     if unknown_at.len() < LISTED_LIMIT {
                         let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-                        unknown_at.push(format!("{}{reason}", entry.address));
+                        unknown_at.push(format!("{address}{reason}"));
                     }
                 }
                 Content::Letter(letter) if target.is_foreign(&letter) => counts.foreign += 1,
@@ -47,12 +56,44 @@ where
         let known = store.lookup(&target.queue, &ids).await.map_err(AdoptErrorKind::Store)?;
         for (letter, known) in letters.into_iter().zip(known) {
             counts.damaged += u64::from(!letter.warnings.is_empty());
-            let is_copy = last.as_ref() == Some(&letter.message.id);
-            match known.is_some() || is_copy {
+            let is_new = seen.insert(&letter.message.id);
+            match known.is_some() || !is_new {
                 true => counts.already_there += 1,
                 false => counts.adopted += 1,
             }
-            last = Some(letter.message.id);
         }
+    }
+}
+
+/// Recognises copies of one message. It forgets everything when it is full: copies are close to each other, as they fail again.
+#[derive(Default)]
+struct Seen {
+    hashes: HashSet<u64>,
+    hasher: RandomState,
+}
+
+impl Seen {
+    /// Returns whether the message is new.
+    fn insert(&mut self, id: &MessageId) -> bool {
+        if self.hashes.len() >= SEEN_LIMIT {
+            self.hashes.clear();
+        }
+        self.hashes.insert(self.hasher.hash_one(id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_recognised_and_the_memory_is_bounded() {
+        // I7
+        let mut seen = Seen::default();
+        assert!(seen.insert(&"a".into()) && seen.insert(&"b".into()) && !seen.insert(&"a".into()));
+        for n in 0..SEEN_LIMIT {
+            seen.insert(&MessageId::new(n.to_string()));
+        }
+        assert!(seen.hashes.len() <= SEEN_LIMIT);
     }
 }

@@ -36,7 +36,8 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, other: &Self) {
+    /// Adds the counts of another run or another source.
+    pub fn add(&mut self, other: &Self) {
         self.read += other.read;
         self.adopted += other.adopted;
         self.already_there += other.already_there;

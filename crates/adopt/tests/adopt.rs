@@ -44,6 +44,66 @@ async fn copies_of_one_message_are_one_letter_and_a_second_run_makes_none() {
 }
 
 #[tokio::test]
+async fn a_preview_tells_what_a_run_does_and_writes_nothing() {
+    // I8, I11
+    let Some(broker) = broker() else { return };
+    let dlt = Topic::new(broker, 2).await;
+    for (partition, offset) in [(0, 5), (1, 5), (0, 6)] {
+        spring_record(&dlt, partition, "k", offset).await;
+    }
+    let connect = some(&[
+        ("__connect.errors.topic", text("payments")),
+        ("__connect.errors.partition", text("3")),
+        ("__connect.errors.offset", text("9")),
+        ("__connect.errors.connector.name", text("sink")),
+        ("__connect.errors.exception.class.name", text("com.shop.SinkException")),
+    ]);
+    let streams = some(&[
+        ("__streams.errors.topic", text("orders")),
+        ("__streams.errors.partition", text("1")),
+        ("__streams.errors.offset", text("2")),
+        ("__streams.errors.exception", text("com.shop.StreamException")),
+    ]);
+    let original = some(&[
+        ("x-original-topic", text("orders")),
+        ("x-original-partition", text("1")),
+        ("x-original-offset", text("4")),
+        ("x-exception-fqcn", text("com.shop.PaymentException")),
+    ]);
+    for headers in [connect, streams, original, Vec::new()] {
+        write(&dlt, 0, Written { key: Some(b"p"), payload: Some(b"1"), headers, at: NOW }).await;
+    }
+    let store = MemoryStore::default();
+    let preview = adoption(&dlt).preview(&store).await.unwrap();
+    let origins: Vec<_> = preview
+        .origins
+        .iter()
+        .map(|origin| (origin.format.as_str(), origin.topic.as_str(), origin.partition, origin.records))
+        .collect();
+    let expected = [
+        ("spring", "orders", 0, 3),
+        ("connect", "payments", 3, 1),
+        ("streams", "orders", 1, 1),
+        ("x-original", "orders", 1, 1),
+    ];
+    assert_eq!(origins, expected);
+    assert_eq!(preview.origins[1].group.as_deref(), Some("connect-sink"));
+    let causes: Vec<_> =
+        preview.causes.iter().map(|cause| (cause.error_type.as_str(), cause.records)).collect();
+    assert!(causes.contains(&("com.shop.SinkException", 1)), "{causes:?}");
+    assert_eq!(causes.iter().map(|(_, records)| records).sum::<u64>(), 6);
+    assert_eq!(preview.unknown_at.len(), 1);
+    assert_eq!(store.counts(&queue()).await.unwrap().open(), 0);
+    assert_eq!(store.load(&adoption(&dlt).checkpoint()).await.unwrap(), None);
+    let report = adoption(&dlt).run(&store).await.unwrap();
+    assert_eq!(preview.counts, report.run);
+    // What was adopted is not previewed again, unless everything is read again.
+    assert_eq!(adoption(&dlt).preview(&store).await.unwrap().counts, Default::default());
+    let again = adoption(&dlt).from_the_beginning().preview(&store).await.unwrap().counts;
+    assert_eq!((again.adopted, again.already_there, again.unknown), (0, 6, 1));
+}
+
+#[tokio::test]
 async fn letters_of_a_key_are_in_the_order_of_their_original_offsets() {
     // I2: retry topics and partitions have mixed them.
     let Some(broker) = broker() else { return };

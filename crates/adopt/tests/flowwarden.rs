@@ -26,7 +26,7 @@ use lazaret_testkit::{Profile, Unreliable};
 use tokio::sync::watch;
 
 /// How long to wait for an event that must occur.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(240);
 const STREAM: &str = "order-stream";
 
 /// A database of its own.

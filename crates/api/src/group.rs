@@ -5,7 +5,9 @@ use lazaret_core::store::{self, Counts, TREND_BUCKET_SECONDS};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::enums::State;
 use crate::failure::LetterError;
+use crate::numbers::count;
 
 /// The number of letters by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -29,6 +31,32 @@ pub struct StateCounts {
     pub skipped: u64,
     /// Expired.
     pub expired: u64,
+}
+
+impl StateCounts {
+    /// The states that have letters, for people: `3 dead, 1 parked`. Empty without letters.
+    ///
+    /// ```
+    /// let counts = lazaret_api::StateCounts { dead: 1200, waiting: 2, ..Default::default() };
+    /// assert_eq!(counts.summary(), "1,200 dead, 2 waiting");
+    /// ```
+    pub fn summary(&self) -> String {
+        let all = [
+            (self.retrying, State::Retrying),
+            (self.dead, State::Dead),
+            (self.parked, State::Parked),
+            (self.quarantined, State::Quarantined),
+            (self.waiting, State::Waiting),
+            (self.resolved, State::Resolved),
+            (self.evicted, State::Evicted),
+            (self.skipped, State::Skipped),
+            (self.expired, State::Expired),
+        ];
+        let some = all.iter().filter(|(letters, _)| *letters > 0);
+        let parts: Vec<String> =
+            some.map(|(letters, state)| format!("{} {state}", count(*letters))).collect();
+        parts.join(", ")
+    }
 }
 
 impl From<&Counts> for StateCounts {

@@ -16,10 +16,14 @@ pub enum Scope {
     Read,
     /// Read and search payloads and headers.
     Payload,
+    /// Read redacted values, with a reason, and search them.
+    Reveal,
     /// Retry, park, release, restore, resolve, comment, assign.
     Triage,
     /// Evict, purge, quarantine, set the expiry.
     Evict,
+    /// Delete closed letters.
+    Purge,
     /// Replace the payload of a letter.
     Edit,
     /// Import letters.
@@ -36,11 +40,13 @@ pub enum Scope {
 
 impl Scope {
     /// Every scope.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Read,
         Self::Payload,
+        Self::Reveal,
         Self::Triage,
         Self::Evict,
+        Self::Purge,
         Self::Edit,
         Self::Import,
         Self::Pause,
@@ -54,8 +60,10 @@ impl Scope {
         match self {
             Self::Read => "read",
             Self::Payload => "payload",
+            Self::Reveal => "reveal",
             Self::Triage => "triage",
             Self::Evict => "evict",
+            Self::Purge => "purge",
             Self::Edit => "edit",
             Self::Import => "import",
             Self::Pause => "pause",
@@ -131,13 +139,24 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The header that names the caller where no tokens are configured.
+    /// The header in which a caller claims who it is. Where no tokens are configured, it is the person; otherwise the audit records it
+    /// beside the person of the token.
     pub const ACTOR_HEADER: &'static str = "lazaret-actor";
 
     /// Returns `true` if the caller has this scope or `admin`.
     pub fn may(&self, scope: Scope) -> bool {
         self.scopes.iter().any(|held| *held == scope || *held == Scope::Admin)
     }
+}
+
+/// The token that every form of a page must send back, in the field [`FIELD`](Self::FIELD). A server that has sessions puts it into the
+/// extensions of a page's request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CsrfToken(pub String);
+
+impl CsrfToken {
+    /// The name of the form field.
+    pub const FIELD: &'static str = "csrf";
 }
 
 #[cfg(test)]
@@ -150,7 +169,7 @@ mod tests {
             assert_eq!(scope.as_str().parse(), Ok(scope));
             assert_eq!(serde_json::to_value(scope).unwrap(), scope.as_str());
         }
-        assert!("root".parse::<Scope>().unwrap_err().to_string().contains("read, payload, triage"));
+        assert!("root".parse::<Scope>().unwrap_err().to_string().contains("read, payload, reveal, triage"));
     }
 
     #[test]

@@ -44,12 +44,16 @@ impl LetterDetail {
     /// whatever the line contains, and is one that no message finds ([`of_import`](lazaret_core::LetterId::of_import)).
     ///
     /// # Errors
-    /// When a field is invalid, or the payload is hidden.
+    /// When a field is invalid, or the payload is hidden or redacted.
     pub fn into_letter(self, queue: Option<&QueueName>) -> Result<lazaret_core::Letter, InvalidLetter> {
         let Self { letter, content, cause, context, history, comments, edits } = self;
         if content.payload_state == PayloadState::Hidden {
             let why = "the payload is hidden: export with a token that has the scope payload";
             return Err(InvalidLetter::of("content.payload-state", why));
+        }
+        if !content.redacted.is_empty() {
+            let why = format!("{} redacted: export with the scope reveal", content.redacted.join(", "));
+            return Err(InvalidLetter::of("content.redacted", why));
         }
         let queue = queue.cloned().unwrap_or_else(|| QueueName::from(letter.queue.as_str()));
         if queue.consumer().is_empty() || queue.component().is_empty() || !queue.as_str().contains('/') {

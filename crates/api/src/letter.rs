@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use lazaret_core::letter;
-use lazaret_core::store::Matches;
+use lazaret_core::redaction::Redaction;
+use lazaret_core::store::{Matches, PayloadDigest};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -150,6 +151,9 @@ pub struct MessageDetail {
     pub payload_state: PayloadState,
     /// The size of the payload, in bytes.
     pub payload_bytes: u64,
+    /// The SHA-256 of the payload, or `none` without one; absent if the caller may not see it. An edit can name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload_digest: Option<String>,
     /// The unchanged payload, if it is text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<String>,
@@ -158,6 +162,10 @@ pub struct MessageDetail {
     pub payload_base64: Option<String>,
     /// The headers, in order. Hidden together with the payload.
     pub headers: Vec<Header>,
+    /// What is redacted of payload and headers, in the notation of queries: `header.authorization`, `payload./card/number`, or
+    /// `payload` for all of it. Size, digest and text of the payload are those of the redacted one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub redacted: Vec<String>,
     /// The media type of the payload.
     pub content_type: Option<String>,
     /// The schema id in the registry.
@@ -242,6 +250,9 @@ pub struct Edit {
     pub at: jiff::Timestamp,
     /// The reason.
     pub why: String,
+    /// The size of the previous payload, in bytes, if there was one and the caller may see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub original_bytes: Option<u64>,
     /// The previous payload, if it is text and the caller may see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub original: Option<String>,
@@ -293,16 +304,40 @@ impl From<&lazaret_core::Letter> for Letter {
 impl LetterDetail {
     /// Converts a letter of the core, with or without payload and headers.
     pub fn of(l: &lazaret_core::Letter, show_payload: bool) -> Self {
+        Self::cut(l, show_payload, usize::MAX)
+    }
+
+    /// Converts a letter of the core as these rules show it, and otherwise like [`cut`](Self::cut).
+    pub fn redacted(
+        mut letter: lazaret_core::Letter,
+        rules: &Redaction,
+        show_payload: bool,
+        payload_bytes: usize,
+    ) -> Self {
+        let redacted = rules.apply(&mut letter);
+        let mut detail = Self::cut(&letter, show_payload, payload_bytes);
+        if show_payload {
+            detail.content.redacted = redacted;
+        }
+        detail
+    }
+
+    /// Converts a letter of the core. Of a payload, and of those that edits replaced, at most so many bytes are kept. A text is cut
+    /// between characters; a part that is text counts as text, whatever follows.
+    pub fn cut(l: &lazaret_core::Letter, show_payload: bool, payload_bytes: usize) -> Self {
         let edit = |edit: &letter::Edit| {
             let original = edit.original.as_ref().filter(|_| show_payload);
-            let (original, original_base64) = split(original);
-            Edit { by: edit.by.clone(), at: edit.at, why: edit.why.clone(), original, original_base64 }
+            let original_bytes = original.map(|original| original.len() as u64);
+            let (original, original_base64) =
+                split(original.map(|bytes| start_of(bytes, payload_bytes)).as_ref());
+            let (by, at, why) = (edit.by.clone(), edit.at, edit.why.clone());
+            Edit { by, at, why, original_bytes, original, original_base64 }
         };
         let comment =
             |c: &lazaret_core::store::Comment| Comment { by: c.by.clone(), at: c.at, text: c.text.clone() };
         Self {
             letter: l.into(),
-            content: MessageDetail::of(l, show_payload),
+            content: MessageDetail::of(l, show_payload, payload_bytes),
             cause: l.cause.as_ref().map(Failure::from),
             context: l.context.clone(),
             history: l.history.iter().map(Attempt::from).collect(),
@@ -313,10 +348,10 @@ impl LetterDetail {
 }
 
 impl MessageDetail {
-    fn of(l: &lazaret_core::Letter, show_payload: bool) -> Self {
+    fn of(l: &lazaret_core::Letter, show_payload: bool, payload_bytes: usize) -> Self {
         let message = &l.message;
         let shown = message.payload.as_ref().filter(|_| show_payload);
-        let (payload, payload_base64) = split(shown);
+        let (payload, payload_base64) = split(shown.map(|bytes| start_of(bytes, payload_bytes)).as_ref());
         let header = |(name, value): (&str, Option<&bytes::Bytes>)| {
             let (value, value_base64) = split(value);
             Header { name: name.to_owned(), value, value_base64 }
@@ -331,6 +366,7 @@ impl MessageDetail {
                 (_, false) => PayloadState::Hidden,
             },
             payload_bytes: message.payload_len() as u64,
+            payload_digest: show_payload.then(|| PayloadDigest::of(message.payload.as_deref()).to_string()),
             payload,
             payload_base64,
             headers: if show_payload {
@@ -338,6 +374,7 @@ impl MessageDetail {
             } else {
                 Vec::new()
             },
+            redacted: Vec::new(),
             content_type: text(&message.content_type),
             schema_id: schema.and_then(|schema| text(&schema.id)),
             schema_version: schema.and_then(|schema| text(&schema.version)),
@@ -348,6 +385,17 @@ impl MessageDetail {
             position_token_base64: message.position.token.as_ref().map(encode),
         }
     }
+}
+
+/// The first bytes of a payload, without a part of a character at their end.
+fn start_of(bytes: &bytes::Bytes, most: usize) -> bytes::Bytes {
+    if bytes.len() <= most {
+        return bytes.clone();
+    }
+    let start = &bytes[..most];
+    // An error without a length is a character that was cut.
+    let cut = std::str::from_utf8(start).err().filter(|error| error.error_len().is_none());
+    bytes.slice(..cut.map_or(most, |error| error.valid_up_to()))
 }
 
 fn encode(bytes: &bytes::Bytes) -> String {
@@ -378,5 +426,20 @@ impl From<&letter::AttemptRecord> for Attempt {
 impl From<Matches> for LetterMatches {
     fn from(matches: Matches) -> Self {
         Self { letters: matches.letters, exact: matches.exact }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_between_characters_and_bytes_anywhere() {
+        let cut = |text: &'static [u8], most| start_of(&bytes::Bytes::from_static(text), most);
+        assert_eq!(&cut("aé€".as_bytes(), 2)[..], b"a");
+        assert_eq!(&cut("aé€".as_bytes(), 3)[..], "aé".as_bytes());
+        assert_eq!(&cut(b"a\xff\xff", 2)[..], b"a\xff");
+        assert_eq!(&cut(b"ab", 2)[..], b"ab");
+        assert_eq!(&cut("é".as_bytes(), 0)[..], b"");
     }
 }

@@ -1,4 +1,4 @@
-//! Wire types of the HTTP API, shared by the server and the command line.
+//! Wire types of the HTTP API, shared by the server, the command line and the console.
 //!
 //! Every type is plain data with the field names of the public contract, in kebab-case. The server responds with them, the
 //! command line parses and prints them, and the [OpenAPI document](utoipa) is generated from them. Types that mirror one of
@@ -23,6 +23,8 @@
 //! | `status` | `GET /v1/status` | | [`Status`] |
 //! | `groups [QUERY]` | `GET /v1/groups?q=&closed=&after=&limit=` | | [`GroupPage`] |
 //! | `group ID` | `GET /v1/groups/{id}` | | [`Group`] |
+//! | | `GET /v1/groups/{id}/facets` | | [`GroupFacets`] |
+//! | | `GET /v1/activity` | | [`Activity`] |
 //! | `ls [QUERY]` | `GET /v1/letters?q=&after=&limit=` | | [`LetterPage`]; with `Accept: application/x-ndjson` one [`Letter`] per line, every match |
 //! | `export` | `GET /v1/letters?q=&view=full`, `Accept: application/x-ndjson` | | one [`LetterDetail`] per line, every match |
 //! | `import` | `POST /v1/letters/import?queue=` | the output of `export`, `application/x-ndjson` | [`ImportAnswer`] |
@@ -34,11 +36,11 @@
 //! | | `PUT /v1/letters/{id}/expiry` | [`ExpiryRequest`] | [`Letter`] |
 //! | `evict`, `park`, `release`, `restore` of one letter | `POST /v1/letters/{id}/evict`, `…/resolve`, `…/park`, `…/quarantine`, `…/release`, `…/restore` | [`ActRequest`] | [`Letter`] |
 //! | `purge ID` | `POST /v1/letters/{id}/purge` | [`ActRequest`] | 204 without a body |
-//! | `restore`, `purge` of many | `POST /v1/letters/restore`, `POST /v1/letters/purge` | [`BulkRequest`] | [`BulkAnswer`] |
+//! | `restore`, `purge`, `resolve`, `quarantine` of many | `POST /v1/letters/restore`, `…/purge`, `…/resolve`, `…/quarantine` | [`BulkRequest`] | [`BulkAnswer`] |
 //! | `seq QUEUE SEQUENCE` | `GET /v1/sequences?queue=&sequence=&after=&limit=` | | [`Sequence`] |
 //! | `plan ACTION [QUERY]` | `POST /v1/plans` | [`PlanRequest`] | [`Plan`] |
 //! | | `GET /v1/plans/{id}`, `GET /v1/plans/{id}/items?after=&limit=` | | [`Plan`], [`ItemPage`] |
-//! | `retry`, `evict`, `park`, `release` | `POST /v1/operations` | [`BeginRequest`] | [`Operation`], 201 |
+//! | `retry` (`replay`), `evict`, `park`, `release` | `POST /v1/operations` | [`BeginRequest`] | [`Operation`], 201 |
 //! | `op ls` | `GET /v1/operations?after=&limit=` | | [`OperationPage`] |
 //! | `op show` | `GET /v1/operations/{id}`, `GET /v1/operations/{id}/items?after=&limit=` | | [`Operation`], [`ItemPage`] |
 //! | `op watch`, `tail` | `GET /v1/events?consumer=&kind=` | | server-sent [`Event`]s |
@@ -48,17 +50,20 @@
 //! | `audit` | `GET /v1/audit?after=&limit=` | | [`AuditPage`]; with `Accept: application/x-ndjson` one [`AuditEntry`] per line |
 //! | `audit verify` | `GET /v1/audit/verify` | | [`AuditCheck`] |
 //! | | `GET /v1/whoami` | | [`Identity`] |
-//! | | `POST /v1/inbox/{consumer}`, `POST /v1/inbox/{consumer}/batch`, `GET /v1/inbox/{consumer}` | | [`InboxAnswer`], [`BatchAnswer`], [`InboxBacklog`] |
+//! | `send CONSUMER` | `POST /v1/inbox/{consumer}`, `POST /v1/inbox/{consumer}/batch`, `GET /v1/inbox/{consumer}` | | [`InboxAnswer`], [`BatchAnswer`], [`InboxBacklog`] |
 //! | `doctor` | `GET /healthz`, `GET /readyz`, `GET /metrics` | | [`Health`], [`Readiness`], text |
 //!
 //! Errors are [`Problem`]s. Tokens are sent as `Authorization: Bearer`. `lazaret-via` names the client ([`Via`]); where no
 //! tokens are configured, `lazaret-actor` names the caller. Mutations accept an `Idempotency-Key`.
 
+mod activity;
+mod admin;
 mod audit;
 mod bytes_text;
 mod duration;
 mod enums;
 mod event;
+mod facets;
 mod failure;
 mod group;
 mod identity;
@@ -66,12 +71,17 @@ mod import;
 mod inbox;
 mod invalid_letter;
 mod letter;
+pub mod numbers;
 mod operation;
 mod pause;
 mod problem;
 mod selection;
 mod status;
+pub mod text;
+pub mod values;
 
+pub use activity::{Activity, ConsumerActivity};
+pub use admin::{ConsumerConfig, EffectiveConfig, TokenInfo, TokenList};
 pub use audit::{Actor, AuditCheck, AuditEntry, AuditPage};
 pub use bytes_text::InvalidBase64;
 pub use duration::InvalidDuration;
@@ -79,9 +89,10 @@ pub use enums::{
     Act, Action, AttemptKind, Command, Exclusion, OperationState, Outcome, Phase, State, UnknownValue,
 };
 pub use event::{Event, EventKind};
+pub use facets::{Facet, FacetValue, GroupComment, GroupFacets, SequenceShare, Variant};
 pub use failure::{CauseLink, Failure, LetterError};
 pub use group::{Group, GroupPage, StateCounts};
-pub use identity::{Identity, Scope, Via};
+pub use identity::{CsrfToken, Identity, Scope, Via};
 pub use import::{ImportAnswer, ImportFailure};
 pub use inbox::{BatchAnswer, InboxAnswer, InboxBacklog};
 pub use invalid_letter::InvalidLetter;
@@ -95,12 +106,12 @@ pub use operation::{
 pub use pause::{InvalidPauseScope, Pause, PauseRequest, PauseScope, ResumeAnswer};
 pub use problem::{Code, Problem};
 pub use selection::{
-    ActRequest, AssignRequest, BulkAnswer, BulkFailure, BulkRequest, CommentRequest, EditRequest,
-    ExpiryRequest, Selection,
+    ActRequest, AssignRequest, BulkAnswer, BulkAssignRequest, BulkFailure, BulkRequest, CommentRequest,
+    EditRequest, ExpiryRequest, ExportRequest, Selection,
 };
 pub use status::{
-    Breaker, Consumer, ConsumerState, Fuse, Health, Instance, InstanceList, InstancePartition, QueueStatus,
-    Readiness, Status, StoreCapabilities,
+    Breaker, BreakerCause, Consumer, ConsumerState, Fuse, Health, Instance, InstanceList, InstancePartition,
+    QueueStatus, Readiness, Status, StoreCapabilities,
 };
 
 #[cfg(test)]
@@ -184,6 +195,9 @@ mod tests {
             oldest_age_seconds: None,
             fuse: Fuse::None,
             breaker: Breaker::None,
+            fuse_why: None,
+            breaker_cause: None,
+            handler: None,
             store_trouble: false,
             queues: Vec::new(),
         };

@@ -262,7 +262,7 @@ pub struct Item {
     /// The letter.
     pub letter: String,
     /// The SHA-256 of the payload when the plan was frozen, or `none` without a payload. A letter that has another payload by now
-    /// is skipped as changed. `null` in a plan of an earlier version.
+    /// is skipped as changed. `null` in a plan of an earlier version, and for a caller who may not see redacted values.
     pub digest: Option<String>,
     /// The outcome; `null` until the letter is finished.
     pub outcome: Option<Outcome>,

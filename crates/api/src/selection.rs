@@ -69,7 +69,7 @@ pub struct ExpiryRequest {
     pub reason: Option<String>,
 }
 
-/// A new payload; the previous one is kept. Exactly one of the three is required.
+/// A new payload; the previous one is kept. Exactly one of `payload`, `payload-base64`, `tombstone` and `revert` is required.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct EditRequest {
@@ -82,6 +82,16 @@ pub struct EditRequest {
     /// A tombstone: no payload.
     #[serde(default)]
     pub tombstone: bool,
+    /// The digest of the payload that this edit replaces, as the letter states it. If the letter has another one by now, the edit is
+    /// refused as a conflict; default: it replaces whatever is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_digest: Option<String>,
+    /// The payload as it arrived, before all edits.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub revert: bool,
+    /// Accept a payload that is not JSON for a letter whose payload is JSON.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
     /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = true)]
@@ -95,6 +105,35 @@ pub struct BulkRequest {
     /// The letters.
     #[serde(flatten)]
     pub selection: Selection,
+    /// The reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = true)]
+    pub reason: Option<String>,
+}
+
+/// An assignment of many letters, each by itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct BulkAssignRequest {
+    /// The letters.
+    #[serde(flatten)]
+    pub selection: Selection,
+    /// The person; `null` for none. Required: a request that leaves it out must not remove the name.
+    #[serde(deserialize_with = "Option::deserialize")]
+    #[schema(required = true)]
+    pub name: Option<String>,
+    /// The reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// An export of letters with their redacted values.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ExportRequest {
+    /// The query. Without a state it selects open letters; default: all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub query: Option<String>,
     /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = true)]

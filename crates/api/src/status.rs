@@ -4,6 +4,7 @@ use lazaret_core::store::{Capabilities, SeenInstance};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::failure::LetterError;
 use crate::group::StateCounts;
 use crate::operation::Operation;
 use crate::pause::Pause;
@@ -147,6 +148,15 @@ pub struct Consumer {
     pub fuse: Fuse,
     /// The circuit breaker.
     pub breaker: Breaker,
+    /// Why the fuse has blown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fuse_why: Option<String>,
+    /// Why the circuit breaker is not closed; absent while it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub breaker_cause: Option<BreakerCause>,
+    /// The address of the handler, without credentials and parameters; absent if it is part of the program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handler: Option<String>,
     /// Whether messages wait because store writes fail.
     pub store_trouble: bool,
     /// The queues, one per component.
@@ -177,6 +187,8 @@ pub enum ConsumerState {
     Running,
     /// Running, paused by a person or by its fuse.
     Paused,
+    /// Waiting for what its source is to read, such as a file that does not exist yet.
+    Waiting,
     /// Stopped without an error.
     Stopped,
     /// Stopped with an error.
@@ -192,6 +204,7 @@ impl ConsumerState {
             Self::Starting => "starting",
             Self::Running => "running",
             Self::Paused => "paused",
+            Self::Waiting => "waiting",
             Self::Stopped => "stopped",
             Self::Failed => "failed",
             Self::Elsewhere => "elsewhere",
@@ -246,6 +259,20 @@ impl Breaker {
             Self::HalfOpen => "half-open",
         }
     }
+}
+
+/// The failure that opened a circuit breaker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct BreakerCause {
+    /// The reason code.
+    pub reason: String,
+    /// The error.
+    pub error: LetterError,
+    /// When it opened the circuit breaker.
+    pub opened_at: jiff::Timestamp,
+    /// When the handler is called again to probe it; `null` while probes run.
+    pub next_probe_at: Option<jiff::Timestamp>,
 }
 
 /// The response of the liveness check.

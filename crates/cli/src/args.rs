@@ -1,11 +1,15 @@
 //! The arguments of `lazaret`, and the run of the command that they select.
 
-use clap::Parser;
+use std::ffi::OsString;
+
+use clap::{CommandFactory, FromArgMatches, Parser};
 
 use crate::clap_errors;
 use crate::commands::{Command, Run};
 use crate::context::{Context, Global};
 use crate::exit::Exit;
+use crate::help_groups::with_groups;
+use crate::negated_terms;
 
 /// The failure-handling layer for event consumers.
 #[derive(Debug, Parser)]
@@ -27,9 +31,23 @@ pub struct Cli {
 impl Cli {
     /// Parses the arguments of this process. Exits with a usage error when they are invalid.
     pub fn from_args() -> Self {
-        let explain =
-            |error| clap_errors::with_config_tip(clap_errors::without_env(error, std::env::args_os()));
-        Self::try_parse().unwrap_or_else(|error| explain(error).exit())
+        Self::parse_args(std::env::args_os()).unwrap_or_else(|error| error.exit())
+    }
+
+    /// Parses arguments, the name of the program first. A query may contain negated terms, which look like options.
+    ///
+    /// # Errors
+    /// When they are invalid.
+    pub fn parse_args(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let args = negated_terms::rewrite(&mut Self::command(), args)?;
+        let explain = |error| {
+            let error = clap_errors::without_env(error, args.clone());
+            clap_errors::with_query_tip(clap_errors::with_config_tip(error))
+        };
+        with_groups(Self::command())
+            .try_get_matches_from(args.clone())
+            .and_then(|matches| Self::from_arg_matches(&matches))
+            .map_err(explain)
     }
 
     /// Runs the command and prints its error, if any.

@@ -95,6 +95,7 @@ fn of_consumer(consumer: &Consumer, operation: &Operation, is_in: impl Fn(&str) 
         })
         .collect();
     let condition = match consumer.state {
+        ConsumerState::Waiting => Some("waits for its source".to_owned()),
         ConsumerState::Failed | ConsumerState::Stopped => Some(format!("has {}", consumer.state.as_str())),
         // Another process may run it; then letters have been sent.
         ConsumerState::Elsewhere if operation.sent == 0 => Some("does not run in this daemon".to_owned()),

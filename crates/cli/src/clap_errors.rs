@@ -29,6 +29,19 @@ pub(crate) fn with_config_tip(mut error: clap::Error) -> clap::Error {
     error
 }
 
+/// Replaces clap's tip for an unknown short option where a query is expected: a word is excluded with `not`.
+pub(crate) fn with_query_tip(mut error: clap::Error) -> clap::Error {
+    let is_short = |argument: &str| argument.starts_with('-') && !argument.starts_with("--");
+    let is_query = matches!(error.get(ContextKind::Usage), Some(ContextValue::StyledStr(usage))
+        if usage.to_string().contains("[QUERY]"));
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return error };
+    if error.kind() == ErrorKind::UnknownArgument && is_query && is_short(argument) {
+        let tip = "exclude a word from a query with 'not WORD', and a field with '-FIELD:VALUE'";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -41,5 +54,14 @@ mod tests {
         let text = error(&["lazaret", "check", "shop.yaml"]);
         assert!(text.contains("tip: pass a configuration file with '-c shop.yaml'"), "{text}");
         assert!(!error(&["lazaret", "check", "shop"]).contains("-c shop"));
+    }
+
+    #[test]
+    fn an_excluded_word_gets_a_tip_with_not() {
+        let error = |args: &[&str]| with_query_tip(Cli::try_parse_from(args).unwrap_err()).to_string();
+        let text = error(&["lazaret", "ls", "-reset"]);
+        assert!(text.contains("tip: exclude a word from a query with 'not WORD'"), "{text}");
+        assert!(!error(&["lazaret", "ls", "--limti", "5"]).contains("not WORD"));
+        assert!(!error(&["lazaret", "status", "-reset"]).contains("not WORD"));
     }
 }

@@ -1,6 +1,7 @@
 //! The commands: one file each, and one line in the list below.
 
 mod adopt;
+mod annotate;
 mod audit;
 mod backup;
 mod bulk;
@@ -22,6 +23,7 @@ mod pause;
 mod plan;
 mod run;
 mod schema;
+mod send;
 mod seq;
 mod serve;
 mod show;
@@ -30,6 +32,7 @@ mod snapshots;
 mod status;
 mod tail;
 mod token;
+mod top;
 mod transfer;
 
 use clap::Subcommand;
@@ -89,6 +92,8 @@ commands! {
     Backup(backup::Backup),
     /// Show consumers, open letters and operations
     Status(status::Status),
+    /// Watch a daemon on the terminal, with keys to look, pause and replay
+    Top(top::Top),
     /// Check liveness or readiness of the daemon, for supervisors
     Health(health::HealthCommand),
     /// List letters grouped by cause, largest group first
@@ -104,6 +109,7 @@ commands! {
     /// Freeze a plan and preview what it would change
     Plan(plan::PlanCommand),
     /// Run letters through their handlers again
+    #[command(visible_alias = "replay")]
     Retry(operate::Retry),
     /// Evict letters from their queue; `restore` brings them back
     Evict(operate::Evict),
@@ -111,12 +117,20 @@ commands! {
     Park(operate::Park),
     /// Release letters to the retry scheduler, with a fresh attempt budget
     Release(operate::Release),
+    /// Mark letters as handled by other means
+    Resolve(bulk::Resolve),
+    /// Isolate letters: no retry and no replay takes them
+    Quarantine(bulk::Quarantine),
     /// Restore evicted letters, or the embedded store from a backup file
     Restore(bulk::Restore),
     /// Delete closed letters permanently
     Purge(bulk::Purge),
-    /// Replace the payload of a letter; the original is kept
+    /// Replace the payload of a letter, or revert that; the original is kept
     Edit(edit::Edit),
+    /// Comment on a letter
+    Comment(annotate::Comment),
+    /// Assign a letter to a person or a team
+    Assign(annotate::Assign),
     /// List, watch and control operations
     #[command(subcommand)]
     Op(op::Op),
@@ -126,6 +140,8 @@ commands! {
     Resume(pause::ResumeCommand),
     /// Stream events as they happen
     Tail(tail::Tail),
+    /// Send a message to the inbox of a consumer
+    Send(send::Send),
     /// Export letters with their content, one JSON value per line
     Export(transfer::Export),
     /// Import exported letters
@@ -134,7 +150,7 @@ commands! {
     Audit(audit::Audit),
     /// Create an API token for the configuration
     Token(token::Token),
-    /// Explain an error code and how to fix it
+    /// Explain an error code or a reason code
     Explain(explain::Explain),
     /// Print a shell completion script
     Completion(completion::Completion),

@@ -76,6 +76,9 @@ pub(crate) fn consumer(name: &str, state: ConsumerState, dead: u64) -> Consumer 
         oldest_age_seconds: Some(22_320.0),
         fuse: Fuse::Intact,
         breaker: Breaker::HalfOpen,
+        fuse_why: None,
+        breaker_cause: None,
+        handler: None,
         store_trouble: false,
         queues: vec![],
     }

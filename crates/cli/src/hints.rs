@@ -1,39 +1,7 @@
 //! Builds the commands that hints suggest, quoted so that they can be copied and run.
 
-use std::fmt::Write;
-
+pub(crate) use lazaret_api::text::quoted;
 use lazaret_api::{Pause, PauseScope};
-
-use crate::sanitize::sanitize;
-
-/// Quotes a text as one shell word that is printed unchanged.
-pub(crate) fn quoted(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+,=".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) && !text.starts_with('-') {
-        return text.to_owned();
-    }
-    let word = format!("'{}'", text.replace('\'', r"'\''"));
-    if sanitize(&word) == word { word } else { ansi_c_quoted(text) }
-}
-
-/// Quotes a text with escapes for every character that is not printable ASCII, in the `$'…'` syntax of bash, zsh and ksh.
-fn ansi_c_quoted(text: &str) -> String {
-    let mut word = String::from("$'");
-    for c in text.chars() {
-        match c {
-            '\'' | '\\' => word.extend(['\\', c]),
-            ' '..='~' => word.push(c),
-            c => {
-                for byte in c.encode_utf8(&mut [0; 4]).bytes() {
-                    // Writing to a string cannot fail.
-                    let _ = write!(word, "\\x{byte:02x}");
-                }
-            }
-        }
-    }
-    word.push('\'');
-    word
-}
 
 /// Returns the command that ends a pause. `None` when a name contains a NUL byte, which arguments cannot.
 pub(crate) fn resume_command(consumer: &str, pause: &Pause) -> Option<String> {

@@ -6,12 +6,14 @@
 //!
 //! # Modules
 //!
-//! - `args`, `commands/`, `context`: arguments, one file per command, and what each command receives.
+//! - `args`, `help_groups`, `commands/`, `context`: arguments, the groups of `--help`, one file per command, and what each command receives.
 //! - `client/`: the client of the API: one function per route, streamed lines, server-sent events.
-//! - `selection`, `rollout`, `values`: which letters a command is about, the options of operations, parsed values.
+//! - `selection`, `rollout`, `reveal`, `values`: which letters a command is about, the options of operations and of redacted values,
+//!   parsed values.
 //! - `output/`, `paging`, `sanitize`: tables, fields, CSV, JSON; paged lists; sanitized text.
 //! - `watch`, `progress`, `operation_summary`, `blockers`, `holders`: waiting for an operation, and what blocks it.
-//! - `prompt`, `hints`, `clap_errors`, `error`, `exit`: confirmation, suggested commands, usage errors, errors, exit codes.
+//! - `prompt`, `hints`, `unknown_names`: confirmation, suggested commands, why a query matches nothing.
+//! - `negated_terms`, `clap_errors`, `error`, `exit`: terms that look like options, usage errors, errors, exit codes.
 //! - `reference`, `error_codes`: the generated pages `docs/cli.md` and `docs/errors.md`.
 //!
 //! The tests in `tests/docs` run the documentation: tutorial, commands, configurations, links, generated pages, `deploy/`.
@@ -29,17 +31,20 @@ mod error_codes;
 mod exit;
 #[cfg(test)]
 mod fixtures;
+mod help_groups;
 mod hints;
 mod holders;
+mod negated_terms;
 mod operation_summary;
 mod output;
 mod paging;
 mod progress;
 mod prompt;
 mod reference;
+mod reveal;
 mod rollout;
 mod selection;
-mod values;
+mod unknown_names;
 mod watch;
 
 pub use args::Cli;

@@ -19,7 +19,7 @@ const MAX_PAGE: usize = 500;
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Paging {
     /// Limit the number of results; default: 50 in tables and JSON, unlimited in JSON lines and CSV
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
 
     /// Continue after the cursor of the previous page
@@ -63,6 +63,8 @@ pages! {
 pub(crate) struct Listed<R> {
     /// The records; empty for formats that print line by line.
     pub records: Vec<R>,
+    /// `true` if nothing was found from the start.
+    pub nothing: bool,
     /// The cursor of the next page, if there is more.
     pub next: Option<String>,
 }
@@ -86,11 +88,13 @@ pub(crate) async fn print_list<P: Page>(
             if context.format() == Format::Json || !page.items().is_empty() {
                 print_one(context, &mut page)?;
             }
-            Ok(Listed { next: page.next().take(), records: std::mem::take(page.items()) })
+            let nothing = paging.after.is_none() && page.items().is_empty();
+            Ok(Listed { next: page.next().take(), records: std::mem::take(page.items()), nothing })
         }
         format => {
-            let next = print_all(context, format, paging.after.clone(), limit, &fetch, &keep).await?;
-            Ok(Listed { records: Vec::new(), next })
+            let (printed, next) =
+                print_all(context, format, paging.after.clone(), limit, &fetch, &keep).await?;
+            Ok(Listed { records: Vec::new(), next, nothing: paging.after.is_none() && printed == 0 })
         }
     }
 }
@@ -129,7 +133,7 @@ async fn print_all<P: Page>(
     limit: Option<usize>,
     fetch: &impl AsyncFn(Option<String>, usize) -> Result<P>,
     keep: &impl Fn(&P::Item) -> bool,
-) -> Result<Option<String>> {
+) -> Result<(usize, Option<String>)> {
     let mut printed = 0;
     loop {
         let wanted = limit.map_or(MAX_PAGE, |limit| (limit - printed).min(MAX_PAGE));
@@ -146,5 +150,5 @@ async fn print_all<P: Page>(
     if printed == 0 && format == Format::Csv {
         context.screen.raw(format!("{}\n", csv_header(P::Item::CSV)).as_bytes())?;
     }
-    Ok(after)
+    Ok((printed, after))
 }

@@ -3,8 +3,7 @@
 use clap::Args;
 use jiff::Timestamp;
 use lazaret_api::BeginRequest;
-
-use crate::values::{Ramp, ramp, rate, share, time};
+use lazaret_api::values::{Ramp, ramp, rate, share, time};
 
 /// Controls how fast and in which stages an operation proceeds.
 #[derive(Clone, Debug, Default, Args)]

@@ -6,56 +6,7 @@
 
 use std::fmt::Write;
 
-use unicode_width::UnicodeWidthChar;
-
-/// The most combining marks on one character. More would overlap other lines.
-const MAX_MARKS: usize = 3;
-
-/// Returns whether a character is not simply visible: it moves the cursor, changes the text direction, or is invisible.
-pub fn needs_escape(c: char) -> bool {
-    c.is_control()
-        || matches!(c,
-            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
-            | '\u{180b}'..='\u{180f}'
-            | '\u{200b}'..='\u{200f}' // zero width, direction marks
-            | '\u{2028}'..='\u{202e}' // line and paragraph separators, embeddings and overrides
-            | '\u{2060}'..='\u{206f}' // joiners, isolates, deprecated formats
-            | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
-            | '\u{fe00}'..='\u{fe0f}' // variation selectors
-            | '\u{fff0}'..='\u{fffb}'
-            | '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1345f}'
-            | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
-            | '\u{e0000}'..='\u{e0fff}') // tags and more variation selectors
-}
-
-/// Returns the text on one line with unsafe characters escaped.
-///
-/// ```
-/// use lazaret_cli::sanitize::sanitize;
-/// assert_eq!(sanitize("order-7 ü"), "order-7 ü");
-/// assert_eq!(sanitize("a\u{1b}[2Jb\n\u{202e}c"), r"a\u{1b}[2Jb\n\u{202e}c");
-/// ```
-pub fn sanitize(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    let mut marks = 0;
-    for c in text.chars() {
-        let is_mark = c.width() == Some(0);
-        marks = if is_mark { marks + 1 } else { 0 };
-        // A leading mark would combine with the text printed before.
-        let too_many = is_mark && (marks > MAX_MARKS || shown.is_empty());
-        match c {
-            '\n' => shown.push_str("\\n"),
-            '\r' => shown.push_str("\\r"),
-            '\t' => shown.push_str("\\t"),
-            c if needs_escape(c) || too_many => {
-                // Writing to a string cannot fail.
-                let _ = write!(shown, "\\u{{{:x}}}", u32::from(c));
-            }
-            c => shown.push(c),
-        }
-    }
-    shown
-}
+pub use lazaret_api::text::{needs_escape, sanitize};
 
 /// Returns the bytes on one line with unsafe characters escaped, and invalid UTF-8 as `\x` and two digits.
 pub fn sanitize_bytes(bytes: &[u8]) -> String {
@@ -227,7 +178,7 @@ mod tests {
     fn marks_do_not_pile_up() {
         let tower = format!("e{}", "\u{301}".repeat(50));
         let shown = sanitize(&tower);
-        assert_eq!(shown.chars().filter(|c| *c == '\u{301}').count(), MAX_MARKS);
+        assert_eq!(shown.chars().filter(|c| *c == '\u{301}').count(), 3);
         assert_eq!(sanitize("\u{301}x"), r"\u{301}x");
         assert_eq!(sanitize("e\u{301}"), "e\u{301}");
     }

@@ -163,7 +163,7 @@ fn needs_action(state: OperationState, through_approval: bool) -> bool {
 }
 
 /// Returns whether the error is one that a restart of the daemon causes.
-fn is_transient(error: &Error) -> bool {
+pub(crate) fn is_transient(error: &Error) -> bool {
     match error {
         Error::ConnectionRefused { .. } | Error::Unreachable { .. } => true,
         other => matches!(

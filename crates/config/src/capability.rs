@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value as Json;
 
+use crate::adopt_rules::topics;
 use crate::code::Code;
 use crate::diagnostic::{Diagnostics, FindingBuilder, Findings};
 use crate::document::{ConsumerFields, Document};
@@ -44,6 +45,8 @@ pub enum Capability {
     RetryTopics,
     /// The topic that receives a copy of each dead letter.
     DeadLetterTopic,
+    /// The adoption of dead-letter topics.
+    AdoptTopics,
     /// Alerts by webhook.
     Webhooks,
     /// Traces by OTLP.
@@ -54,7 +57,7 @@ pub enum Capability {
 
 impl Capability {
     /// Every capability.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::StoreSqlite,
         Self::StorePostgres,
         Self::StoreMongodb,
@@ -69,6 +72,7 @@ impl Capability {
         Self::DeadLetterTopicWithPostgres,
         Self::RetryTopics,
         Self::DeadLetterTopic,
+        Self::AdoptTopics,
         Self::Webhooks,
         Self::Traces,
         Self::TokensFile,
@@ -93,6 +97,7 @@ impl Capability {
             }
             Self::RetryTopics => "the retry strategy `topics`",
             Self::DeadLetterTopic => "copies of dead letters in a topic",
+            Self::AdoptTopics => "the adoption of dead-letter topics",
             Self::Webhooks => "alerts by webhook",
             Self::Traces => "traces by OTLP",
             Self::TokensFile => "tokens in a separate file",
@@ -300,13 +305,18 @@ fn consumer_requirements(top: &Fields, fields: &Fields) -> Vec<Requirement> {
         };
         needs.extend(with_store.map(|capability| (capability, within("dead-letter", "topic"))));
     }
+    needs.extend(topics(fields).map(|(format, _)| (Capability::AdoptTopics, within("adopt", format))));
     needs
 }
 
 /// Reports properties that the Kafka client rejects. Their values may be secret and are not shown.
 fn wrong_properties(check: PropertyCheck, consumer: &ConsumerFields, findings: &mut Findings) {
-    let Some(("kafka", kafka)) = consumer.fields.section("source").and_then(Fields::chosen) else { return };
-    for (name, field) in kafka.map("properties") {
+    let source = match consumer.fields.section("source").and_then(Fields::chosen) {
+        Some(("kafka", kafka)) => Some(kafka),
+        _ => None,
+    };
+    let adopted = topics(&consumer.fields).map(|(_, topics)| topics);
+    for (name, field) in source.into_iter().chain(adopted).flat_map(|kafka| kafka.map("properties")) {
         let Err(fault) = check(name, field.value.text().unwrap_or_default()) else { continue };
         let (message, hint) = match fault {
             PropertyError::Unknown => (

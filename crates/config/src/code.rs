@@ -170,8 +170,8 @@ codes! {
     PoisonEndsRetries, "LZ0171", Warning, "Retries may end before `max-attempts`.",
         "A message that fails with the same failure `poison.same-failure` times in a row is poison: its retries end and it is dead-lettered. \
          Raise `same-failure` as well, or disable the rule with `poison: off`.";
-    UnknownConsumer, "LZ0172", Warning, "A token names an unknown consumer.",
-        "`consumers` of a token names a consumer that the file does not have. The token can use the letters that the store still has of it, \
+    UnknownConsumer, "LZ0172", Warning, "A token or a role names an unknown consumer.",
+        "`consumers` of a token or a role names a consumer that the file does not have. It can use the letters that the store still has of it, \
          and nothing else. Check the spelling.";
     NotDeclared, "LZ0173", Warning, "The program declares no such consumer.",
         "The file has values for a consumer without a handler that the program does not declare. They have no effect. Check the spelling of the name.";

@@ -157,6 +157,7 @@ pub(crate) fn shown(field: &Field) -> String {
         | Value::Glob(_)
         | Value::Regex(_)
         | Value::Comparison(_)
+        | Value::Status(_)
         | Value::Store(_)
         | Value::Sequence(_)
         | Value::Address(_) => quoted(&secrets::redacted(&field.text, &[])),

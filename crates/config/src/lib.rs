@@ -42,6 +42,7 @@
 //! escaped `${`. `defaults` accepts every key of a consumer. Sections and maps are merged key by key; a list of a consumer replaces that
 //! of `defaults`, and so does its choice of source or handler. Anchors, aliases, merge keys and tags of YAML are rejected.
 
+mod adopt_rules;
 mod capability;
 mod code;
 mod declared;
@@ -82,10 +83,11 @@ pub use formats::{Address, SequenceRule, StoreLocation};
 pub use init::{InitHandler, InitOptions, InitOrder, InitSource, InitStore, init};
 pub use load::{Checked, Loaded, check, load};
 pub use model::{
-    Advanced, Approval, Auth, BeforeChange, Checkpoint, CommandHandler, CommandMode, Config, Consumer,
-    DeadLetter, FullDocument, Handler, HistoryLost, HttpHandler, KafkaSource, LogFormat, LogLevel,
-    MongodbSource, OnInvalidate, OperationType, Order, OutboxAck, PostgresOutboxSource, Replay, Reprocess,
-    RequestLimits, Retry, RetryTopics, Secret, Source, StartPosition, Telemetry, Tls, Token, Webhook,
+    AdoptTopics, Advanced, Approval, Auth, BeforeChange, Checkpoint, CommandHandler, CommandMode, Config,
+    Console, Consumer, DeadLetter, FullDocument, Handler, HistoryLost, HttpHandler, KafkaSource, LogFormat,
+    LogLevel, MongodbSource, Oidc, OnInvalidate, OperationType, Order, OutboxAck, PostgresOutboxSource,
+    Proxy, Replay, Reprocess, RequestLimits, Retry, RetryTopics, Role, Secret, Source, StartPosition,
+    Telemetry, Tls, Token, TopicFormat, Webhook,
 };
 pub use reference::keys_markdown;
 pub use schema::schema;

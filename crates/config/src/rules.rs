@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use lazaret_core::policy::PolicyError;
 
+use crate::adopt_rules;
 use crate::code::Code;
 use crate::diagnostic::{FindingBuilder, Findings};
 use crate::document::{ConsumerFields, Document};
-use crate::formats::StoreLocation;
+use crate::formats::{Address, StoreLocation};
 use crate::model;
 use crate::secrets::is_secret_name;
 use crate::source::Span;
@@ -21,6 +22,7 @@ pub(crate) fn check(document: &Document, findings: &mut Findings) {
         if let Some(retry) = fields.section("retry") {
             retries(retry, consumer.name_span, findings);
             topics(fields, retry, findings);
+            overrides(retry, findings);
         }
         policies(fields, consumer.name_span, findings);
         poison(fields, findings);
@@ -33,6 +35,7 @@ pub(crate) fn check(document: &Document, findings: &mut Findings) {
         postgres_outbox(fields, findings);
         content_type(fields, findings);
         approval(&document.top, fields, findings);
+        adopt_rules::check(fields, findings);
         plain_secrets(fields, findings);
     }
     shared_groups(&document.consumers, findings);
@@ -43,8 +46,9 @@ fn top(document: &Document, findings: &mut Findings) {
     let tokens = top.section("auth");
     if let Some(auth) = tokens.filter(|auth| auth.is_complete()) {
         auth_has_tokens(top, auth, findings);
-        tokens_name_consumers(document, auth, findings);
+        consumers_are_known(document, auth.list("tokens"), "token", findings);
     }
+    console(document, findings);
     if let Some(Field { value: Value::Address(address), span, .. }) = top.get("listen")
         && !address.is_loopback()
         && top.get("auth").is_none()
@@ -80,6 +84,82 @@ fn top(document: &Document, findings: &mut Findings) {
     }
 }
 
+/// Checks the sign-in to the console.
+fn console(document: &Document, findings: &mut Findings) {
+    let top = &document.top;
+    let Some(console) = top.section("console") else { return };
+    let oidc = console.section("oidc");
+    let proxy = console.section("proxy");
+    let signs_in = oidc
+        .and(console.span("oidc"))
+        .map(|span| (span, "console.oidc"))
+        .or_else(|| Some((proxy?.span("user-header")?, "console.proxy.user-header")));
+    // An invalid `auth` is reported separately.
+    if let Some((span, name)) = signs_in
+        && top.get("auth").is_none()
+        && !top.invalid.contains(&"auth")
+    {
+        let message = format!("`{name}` signs people in, but without `auth` the API is open to everybody");
+        let finding = FindingBuilder::new(Code::Contradiction, span, message);
+        findings.add(finding.hint("configure `auth` with at least one token; `lazaret token` creates it"));
+    }
+    if let Some(oidc) = oidc {
+        issuer(oidc, findings);
+        client_secret(oidc, findings);
+        consumers_are_known(document, oidc.list("roles"), "role", findings);
+    }
+    if let Some(proxy) = proxy {
+        consumers_are_known(document, proxy.list("roles"), "role", findings);
+        let (header, roles) = (proxy.span("user-header"), proxy.span("roles"));
+        match (header, proxy.list("roles").is_empty()) {
+            (Some(span), true) => {
+                let message = "`user-header` without `roles`: nobody has access";
+                let finding = FindingBuilder::new(Code::MissingKey, span, message);
+                findings.add(finding.hint("add `roles: [{ group: NAME, scopes: […] }]`"));
+            }
+            (None, false) => {
+                let message = "`roles` without `user-header`: the proxy authenticates nobody";
+                let finding = FindingBuilder::new(Code::NoEffect, roles.unwrap_or_default(), message);
+                findings.add(finding.hint("add `user-header`, or remove `roles`"));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Checks that tokens of the provider do not cross the network in plain text.
+fn issuer(oidc: &Fields, findings: &mut Findings) {
+    let (Some(issuer), Some(span)) = (oidc.text("issuer"), oidc.span("issuer")) else { return };
+    let Some(rest) = issuer.strip_prefix("http://") else { return };
+    let authority = rest.split('/').next().unwrap_or_default();
+    if Address::parse(&with_port(authority)).is_ok_and(|address| address.is_loopback()) {
+        return;
+    }
+    let message = "`issuer` must have the scheme https, except on this machine";
+    findings.add(
+        FindingBuilder::new(Code::InvalidAddress, span, message).hint(format!("write `https://{rest}`")),
+    );
+}
+
+fn with_port(authority: &str) -> String {
+    let has_port =
+        authority.rsplit_once(':').is_some_and(|(_, port)| port.bytes().all(|b| b.is_ascii_digit()));
+    if has_port { authority.to_owned() } else { format!("{authority}:80") }
+}
+
+fn client_secret(oidc: &Fields, findings: &mut Findings) {
+    let (secret, file) = (oidc.get("client-secret"), oidc.span("client-secret-file"));
+    let span = secret.and_then(|secret| secret.span).unwrap_or_default();
+    if let (Some(_), Some(file)) = (secret, file) {
+        let message = "`client-secret` and `client-secret-file` are both set";
+        let finding = FindingBuilder::new(Code::Contradiction, span, message);
+        findings.add(finding.related(file, "the other one").hint("remove one of them"));
+    }
+    if secret.is_some_and(|secret| !secret.text.contains("${")) {
+        plain_secret(span, "client-secret", findings);
+    }
+}
+
 fn auth_has_tokens(top: &Fields, auth: &Fields, findings: &mut Findings) {
     let tokens = auth.list("tokens");
     if auth.get("tokens-file").is_none() && tokens.is_empty() {
@@ -105,17 +185,17 @@ fn auth_has_tokens(top: &Fields, auth: &Fields, findings: &mut Findings) {
     }
 }
 
-/// Reports the consumers of tokens that the file does not have.
-fn tokens_name_consumers(document: &Document, auth: &Fields, findings: &mut Findings) {
+/// Reports the consumers of tokens or roles that the file does not have.
+fn consumers_are_known(document: &Document, holders: &[Field], kind: &str, findings: &mut Findings) {
     let is_known = |name: &str| document.consumers.iter().any(|consumer| consumer.name == name);
-    for token in auth.list("tokens") {
-        let Value::Section(token) = &token.value else { continue };
-        for named in token.list("consumers") {
+    for holder in holders {
+        let Value::Section(holder) = &holder.value else { continue };
+        for named in holder.list("consumers") {
             let Some(name) = named.value.text().filter(|name| !is_known(name)) else { continue };
             let message = format!("there is no consumer `{name}`");
             let finding = FindingBuilder::new(Code::UnknownConsumer, named.span.unwrap_or_default(), message);
-            findings
-                .add(finding.hint("check the spelling, or remove the name from `consumers` of the token"));
+            let hint = format!("check the spelling, or remove the name from `consumers` of the {kind}");
+            findings.add(finding.hint(hint));
         }
     }
 }
@@ -313,6 +393,20 @@ fn topics(fields: &Fields, retry: &Fields, findings: &mut Findings) {
     }
 }
 
+/// Refuses a schedule without conditions, which would replace that of the consumer.
+fn overrides(retry: &Fields, findings: &mut Findings) {
+    for over in retry.list("overrides") {
+        let Value::Section(parts) = &over.value else { continue };
+        let Some(when) = parts.section("when") else { continue };
+        if when.invalid.is_empty() && when.list.is_empty() {
+            let span = parts.span("when").or(over.span).unwrap_or_default();
+            let finding =
+                FindingBuilder::new(Code::Contradiction, span, "this schedule matches every failure");
+            findings.add(finding.hint("add `type` or `reason`, or set the keys of `retry` itself"));
+        }
+    }
+}
+
 /// Warns about rules after a rule without conditions, which matches everything.
 fn rules(fields: &Fields, findings: &mut Findings) {
     let mut catches_all = None;
@@ -477,8 +571,9 @@ fn postgres_outbox(fields: &Fields, findings: &mut Findings) {
 
 /// Warns about plaintext secrets in the file.
 fn plain_secrets(fields: &Fields, findings: &mut Findings) {
-    for section in ["source", "handler"] {
-        let Some((_, chosen)) = fields.section(section).and_then(Fields::chosen) else { continue };
+    let chosen = ["source", "handler"].map(|section| fields.section(section).and_then(Fields::chosen));
+    let chosen = chosen.into_iter().flatten().map(|(_, chosen)| chosen);
+    for chosen in chosen.chain(adopt_rules::topics(fields).map(|(_, topics)| topics)) {
         for map in ["properties", "headers", "env"] {
             let named = chosen
                 .map(map)

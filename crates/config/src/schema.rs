@@ -193,8 +193,19 @@ fn text(format: Format) -> Json {
         Format::Sequence => {
             or_variable(json!({ "type": "string", "pattern": "^(key|partition|header:.+|json:/.*)$" }))
         }
+        Format::PayloadPath => or_variable(json!({ "type": "string", "pattern": "^/" })),
         Format::Comparison => {
             json!({ "anyOf": [{ "type": "integer", "minimum": 0 }, { "type": "string", "minLength": 1 }] })
+        }
+        Format::Network => {
+            or_variable(json!({ "type": "string", "pattern": "^[0-9A-Fa-f.:]+(/[0-9]{1,3})?$" }))
+        }
+        Format::Status => {
+            let pattern = "^([0-9]{1,5}|[1-5](xx|XX)|[0-9]{1,5} *- *[0-9]{1,5})$";
+            or_variable(json!({ "anyOf": [
+                { "type": "integer", "minimum": 0, "maximum": 65535 },
+                { "type": "string", "pattern": pattern },
+            ] }))
         }
         Format::Hash => or_variable(json!({ "type": "string", "pattern": "^sha256:[0-9A-Fa-f]{64}$" })),
         _ => json!({ "type": ["string", "number", "boolean"], "minLength": 1 }),

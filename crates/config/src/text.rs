@@ -6,7 +6,7 @@ use lazaret_core::policy::{Comparison, Glob};
 use crate::code::Code;
 use crate::formats::{
     Address, FormatError, SequenceRule, StoreLocation, bad, brokers, cron, hash, header_value, host, name,
-    reason, regex, reserved_header, reserved_property, token, url,
+    network, payload_path, reason, regex, reserved_header, reserved_property, token, url,
 };
 use crate::table::Format;
 use crate::value::Value;
@@ -28,6 +28,7 @@ pub(crate) fn parse(format: Format, text: &str) -> Result<Value, FormatError> {
         Format::Address => Address::parse(text).map(Value::Address),
         Format::Brokers => brokers(text).map(|()| plain()),
         Format::Host => host(text).map(|()| plain()),
+        Format::Network => network(text).map(|_| plain()),
         Format::Store => StoreLocation::parse(text).map(Value::Store),
         Format::Reason => reason(text).map(Value::Reason),
         Format::Glob => {
@@ -44,8 +45,13 @@ pub(crate) fn parse(format: Format, text: &str) -> Result<Value, FormatError> {
                 )
             })
         }
+        Format::Status => text.parse().map(Value::Status).map_err(|_| {
+            let hint = "write one code, a class or a range: `418`, `4xx` or `500-504`";
+            bad(Code::InvalidPattern, "is not a status", hint)
+        }),
         Format::Cron => cron(text).map(|()| plain()),
         Format::Sequence => SequenceRule::parse(text).map(Value::Sequence),
+        Format::PayloadPath => payload_path(text).map(|_| plain()),
         Format::Fingerprint => {
             let parsed = text.parse::<Fingerprint>().map(Value::Fingerprint);
             parsed.map_err(|_| {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use lazaret_core::policy::{Comparison, Glob, Rate};
+use lazaret_core::policy::{Comparison, Glob, Rate, StatusPattern};
 use lazaret_core::{Fingerprint, Reason};
 use regex::Regex;
 use serde_json::Value as Json;
@@ -55,6 +55,7 @@ pub(crate) enum Value {
     Glob(Glob),
     Regex(Regex),
     Comparison(Comparison),
+    Status(StatusPattern),
     Fingerprint(Fingerprint),
     Time(Timestamp),
     Sequence(SequenceRule),

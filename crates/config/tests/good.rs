@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lazaret_config::{
-    Advanced, Approval, CommandMode, Config, FullDocument, Handler, NoEnv, Order, Reload, Reprocess,
-    SequenceRule, Source, StoreLocation, check, diff,
+    AdoptTopics, Advanced, Approval, CommandMode, Config, FullDocument, Handler, KafkaSource, NoEnv, Order,
+    Reload, Reprocess, SequenceRule, Source, StoreLocation, TopicFormat, check, diff,
 };
 use lazaret_core::policy::{BreakerPolicy, FusePolicy, PoisonPolicy, RetryPolicy, Strategy};
 use lazaret_core::{Reason, Sequencing, Verdict};
@@ -64,6 +64,36 @@ fn every_good_file_is_taken_without_a_word() {
 }
 
 #[test]
+fn the_sign_in_to_the_console_is_read() {
+    let console = good("every-key.yaml").console;
+    assert_eq!((console.session_idle, console.session_lifetime), (secs(1800), secs(8 * 3600)));
+    let oidc = console.oidc.unwrap();
+    assert_eq!((oidc.client_id.as_str(), oidc.person_claim.as_str()), ("lazaret", "preferred_username"));
+    assert_eq!(oidc.client_secret.unwrap().reveal(), "do-not-show");
+    assert_eq!((oidc.roles[0].consumers.len(), oidc.roles[1].consumers.len()), (1, 0));
+    let proxy = console.proxy.unwrap();
+    let trusted: Vec<String> = proxy.trusted.iter().map(ToString::to_string).collect();
+    assert_eq!(trusted, ["10.1.0.0/16", "fd00::1/128"]);
+    assert_eq!(proxy.user_header.as_deref(), Some("X-Auth-Request-Email"));
+    let default = good("minimal.yaml").console;
+    assert_eq!((default.session_idle, default.session_lifetime), (secs(3600), secs(12 * 3600)));
+    assert!(default.oidc.is_none() && default.proxy.is_none());
+}
+
+#[test]
+fn redaction_rules_are_read() {
+    let redact = good("every-key.yaml").redact;
+    assert!(redact.covers_header("authorization") && redact.covers_header("Cookie"));
+    let covers = |query: &str| {
+        let query = lazaret_core::query::Query::parse(query).unwrap();
+        query.expr().any_term(&|term| redact.covers_term(term))
+    };
+    assert!(covers("payload./card/number:4*") && covers("payload./items/3/iban:x"));
+    assert!(!covers("payload./card/name:x"));
+    assert!(good("minimal.yaml").redact.is_empty());
+}
+
+#[test]
 fn the_example_of_the_contract_means_what_it_says() {
     let config = good("contract.yaml");
     assert_eq!(config.listen.to_string(), "127.0.0.1:7117");
@@ -95,7 +125,7 @@ fn the_example_of_the_contract_means_what_it_says() {
     assert_eq!((budget.per_key, budget.per_type), (Some(100), Some(1000)));
     assert_eq!(consumer.rules.len(), 2);
     let teapot = &consumer.rules[1];
-    assert_eq!((teapot.then, teapot.when.status), (Verdict::DeadLetter, Some(418)));
+    assert_eq!((teapot.then, teapot.when.status), (Verdict::DeadLetter, Some(418.into())));
     assert_eq!(teapot.reason.as_ref().unwrap().as_str(), "TEAPOT");
     assert_eq!(
         (&consumer.breaker, &consumer.fuse),
@@ -130,6 +160,40 @@ fn every_alternative_of_the_contract_is_read() {
         (command.program, command.mode),
         (vec!["python3".to_owned(), "handler.py".to_owned()], CommandMode::Once)
     );
+}
+
+#[test]
+fn an_adoption_reads_as_the_kafka_source_unless_it_says_otherwise() {
+    let kafka = good("every-key.yaml").consumer("kafka").unwrap().clone();
+    let [spring, connect] = kafka.adopt.as_slice() else { panic!("{:?}", kafka.adopt) };
+    assert_eq!((spring.format, connect.format), (TopicFormat::SpringDlt, TopicFormat::Connect));
+    assert_eq!(spring.kafka.topics, ["orders-dlt", "payments-dlt"]);
+    assert_eq!((spring.kafka.brokers.as_str(), spring.group.as_deref()), ("k1:9092,k2:9092", Some("shop")));
+    // The same ids as in the source, so that a redelivered message finds its letter (I8).
+    assert_eq!(spring.kafka.id_headers, ["ce_id"]);
+    assert_eq!(spring.kafka.type_headers, ["__TypeId__"]);
+    let names = |adopt: &AdoptTopics| -> Vec<String> {
+        adopt.kafka.properties.iter().map(|(name, _)| name.clone()).collect()
+    };
+    assert!(
+        names(spring).contains(&"sasl.password".to_owned())
+            && names(spring).contains(&"client.id".to_owned())
+    );
+    assert!(!spring.continuous && spring.adopts_unknown && spring.separate_sequences);
+    // Another cluster gets no credentials of the source.
+    assert_eq!(
+        (connect.kafka.brokers.as_str(), names(connect)),
+        ("k3:9092", vec!["sasl.password".to_owned()])
+    );
+    assert_eq!(connect.kafka.properties[0].1.reveal(), "do-not-show");
+    assert!(connect.continuous && !connect.adopts_unknown && !connect.separate_sequences);
+    let contract = good("contract.yaml").consumers[0].adopt.clone();
+    assert_eq!(contract[0].kafka.topics, ["orders.DLT"]);
+    let Source::Kafka(source) = good("contract-kafka.yaml").consumers[0].source.clone() else { panic!() };
+    let headers = |kafka: &KafkaSource| {
+        (kafka.id_headers.clone(), kafka.type_headers.clone(), kafka.correlation_headers.clone())
+    };
+    assert_eq!(headers(&contract[0].kafka), headers(&source), "the defaults of a Kafka source");
 }
 
 #[test]
@@ -421,4 +485,37 @@ fn a_secret_that_changes_is_a_change_that_is_not_shown() {
     assert_eq!(changed.changes.len(), 1);
     let shown = format!("{} {changed:?}", changed.changes[0]);
     assert!(!shown.contains("secret-") && !shown.contains("plain-"), "{shown}");
+}
+
+#[test]
+fn a_schedule_of_an_event_type_or_a_reason_takes_the_rest_from_the_consumer() {
+    let text = "
+consumers:
+  billing:
+    source: { inbox: {} }
+    handler: { http: { url: 'http://127.0.0.1:8080/' } }
+    retry:
+      max-attempts: 5
+      max-elapsed: 1h
+      initial-delay: 1s
+      overrides:
+        - { when: { type: 'Invoice*' }, max-attempts: 10, max-elapsed: unlimited }
+        - { when: { reason: RATE_LIMITED }, initial-delay: 1m, jitter: false }
+    classify:
+      - { when: { status: 4xx }, then: park }
+";
+    let config = check("f", text.as_bytes(), &NoEnv).config.unwrap();
+    let retry = &config.consumers[0].retry;
+    let [invoices, limited] = retry.overrides.as_slice() else { panic!("{:?}", retry.overrides) };
+    assert_eq!(invoices.event_type.as_ref().unwrap().as_str(), "Invoice*");
+    assert_eq!((invoices.policy.max_attempts, invoices.policy.max_elapsed), (10, None));
+    assert_eq!(invoices.policy.initial_delay, secs(1));
+    assert_eq!(limited.reason, Some(Reason::RATE_LIMITED));
+    assert_eq!((limited.policy.max_attempts, limited.policy.max_elapsed), (5, Some(secs(3600))));
+    assert_eq!((limited.policy.initial_delay, limited.policy.jitter), (secs(60), 0.0));
+    let status = config.consumers[0].rules[0].when.status.unwrap();
+    assert!(status.matches(404) && !status.matches(500));
+    let everything = text.replace("{ reason: RATE_LIMITED }", "{}");
+    let report = check("f", everything.as_bytes(), &NoEnv);
+    assert!(report.config.is_none());
 }

@@ -36,12 +36,26 @@ pub const CHAIN_LIMIT: usize = 16;
 pub struct Reason(Cow<'static, str>);
 
 macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+    ($(#[doc = $doc:literal] $name:ident),+ $(,)?) => {
         impl Reason {
-            $($(#[$doc])* pub const $name: Self = Self(Cow::Borrowed(stringify!($name)));)+
+            $(#[doc = $doc] pub const $name: Self = Self(Cow::Borrowed(stringify!($name)));)+
 
             /// The codes that Lazaret itself gives.
             pub const KNOWN: &'static [Self] = &[$(Self::$name),+];
+
+            /// The meaning of a code that Lazaret itself gives; `None` for a code of the user's own.
+            ///
+            /// ```
+            /// use lazaret_core::Reason;
+            /// assert_eq!(Reason::CONNECTION_LOST.meaning(), Some("A connection broke."));
+            /// assert_eq!(Reason::new("CARD_DECLINED").unwrap().meaning(), None);
+            /// ```
+            pub fn meaning(&self) -> Option<&'static str> {
+                match self.as_str() {
+                    $(stringify!($name) => Some($doc.trim_ascii()),)+
+                    _ => None,
+                }
+            }
         }
     };
 }

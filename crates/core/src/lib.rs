@@ -7,6 +7,7 @@
 //! - [`handler`]: handlers, extractors, layers, the router.
 //! - [`policy`]: classifier, retry schedule, budgets, circuit breaker, fuse, poison rule, enqueue policy.
 //! - [`query`]: the query language: parser, syntax tree, matcher.
+//! - [`redaction`]: which values of a letter are hidden from those who may not see them.
 //! - [`store`]: the contracts of stores; [`store::rules`] decides the life of a letter for all of them.
 //! - [`source`], [`relay`], [`recorder`], [`clock`]: the other contracts. `source::jsonl` parses one message per line, for the
 //!   file source and the inbox.
@@ -20,6 +21,7 @@ pub mod message;
 pub mod policy;
 pub mod query;
 pub mod recorder;
+pub mod redaction;
 pub mod relay;
 pub mod sequence;
 pub mod source;

@@ -60,20 +60,32 @@ pub enum SourceEvent {
 /// The error of a source.
 #[derive(Debug)]
 pub struct SourceError {
-    temporary: bool,
+    kind: SourceErrorKind,
     context: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SourceErrorKind {
+    Waiting,
+    Temporary,
+    Permanent,
+}
+
 impl SourceError {
+    /// Nothing is wrong: what is to be read does not exist yet, and the source was asked to wait for it. Temporary.
+    pub fn waiting(context: impl Into<String>) -> Self {
+        Self { kind: SourceErrorKind::Waiting, context: context.into(), source: None }
+    }
+
     /// Trouble that may pass: the engine waits and calls again.
     pub fn temporary(context: impl Into<String>) -> Self {
-        Self { temporary: true, context: context.into(), source: None }
+        Self { kind: SourceErrorKind::Temporary, context: context.into(), source: None }
     }
 
     /// A permanent error: the consumer stops with it.
     pub fn permanent(context: impl Into<String>) -> Self {
-        Self { temporary: false, context: context.into(), source: None }
+        Self { kind: SourceErrorKind::Permanent, context: context.into(), source: None }
     }
 
     /// The same error with the driver's error underneath.
@@ -85,21 +97,33 @@ impl SourceError {
 
     /// Returns whether a retry may help.
     pub const fn is_temporary(&self) -> bool {
-        self.temporary
+        matches!(self.kind, SourceErrorKind::Waiting | SourceErrorKind::Temporary)
+    }
+
+    /// Returns whether the source only waits for what it is to read.
+    pub const fn is_waiting(&self) -> bool {
+        matches!(self.kind, SourceErrorKind::Waiting)
     }
 }
 
 impl fmt::Display for SourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "source failed: {}", self.context)
+        match self.kind {
+            SourceErrorKind::Waiting => f.write_str(&self.context),
+            SourceErrorKind::Temporary | SourceErrorKind::Permanent => {
+                write!(f, "source failed: {}", self.context)
+            }
+        }
     }
 }
 
 /// A source that keeps something in a store fails with it. What may pass for the store may pass for the source.
 impl From<StoreError> for SourceError {
     fn from(error: StoreError) -> Self {
-        let (temporary, context) = (error.kind().is_temporary(), error.to_string());
-        Self { temporary, context, source: Some(error.into()) }
+        let context = error.to_string();
+        let same =
+            if error.kind().is_temporary() { Self::temporary(context) } else { Self::permanent(context) };
+        same.with_source(error)
     }
 }
 

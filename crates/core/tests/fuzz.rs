@@ -48,6 +48,7 @@ fn query_target() -> Fuzz {
         "a \"b c\" (d (e or f) -(g h)) or not (i -j)",
         "enqueued:>2026-01-01 due:<2026-01-01T00:00:00Z age:<=1d12h attempts:3..7",
         "payload./a~1b/~0/0:\"x y\" header.\"a b\":c* key:\"\" poison:true",
+        "payload./customer/id:>=41.5,<1e2 -payload./total:=0",
         "queue:payments state:dead",
         "state:open,closed or queue:other",
     ];

@@ -14,7 +14,12 @@ pub fn capabilities() -> Capabilities {
     let has_inboxes = cfg!(any(feature = "sqlite", feature = "postgres"));
     let memory = [Capability::InboxInMemory].into_iter().filter(|_| MemoryStore::CAPABILITIES.inbox);
     let mongodb = [Capability::SourceMongodb, Capability::StoreMongodb];
-    let kafka = [Capability::SourceKafka, Capability::RetryTopics, Capability::DeadLetterTopic];
+    let kafka = [
+        Capability::SourceKafka,
+        Capability::RetryTopics,
+        Capability::DeadLetterTopic,
+        Capability::AdoptTopics,
+    ];
     let parts = [Capability::SourceFile, Capability::TokensFile, Capability::Webhooks]
         .into_iter()
         .chain(memory)

@@ -128,9 +128,12 @@ impl Service {
                 has_failed,
                 drain: stop.clone(),
                 recorder: None,
+                is_waiting: false,
             });
         }
-        let running = Arc::new(Mutex::new(Running { started: config, consumers }));
+        let running = Running { started: config, consumers };
+        server.set_config(running.effective());
+        let running = Arc::new(Mutex::new(running));
         let handle = Handle { running, server: server.clone(), address };
         Ok(Self { shared, server, listener, runners, telemetry_tasks, stop, handle })
     }
@@ -217,7 +220,9 @@ impl Handle {
     /// The tokens are read again, also from an unchanged `tokens-file`. If they are invalid, the previous tokens stay active.
     pub fn reload(&self, config: Config) -> Reloaded {
         let tokens = self.reload_tokens(&config);
-        let mut done = apply(&mut self.running.lock().unwrap_or_else(PoisonError::into_inner), config);
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut done = apply(&mut running, config);
+        self.server.set_config(running.effective());
         match tokens {
             Ok(tokens) => done.tokens = tokens,
             Err(error) => done.tokens_error = Some(error.to_string()),
@@ -264,12 +269,22 @@ fn server(
     telemetry: &Telemetry,
     fleet: &Fleet,
 ) -> Result<Server, Error> {
-    let options = ServerOptions { hosts: config.hosts.clone(), limits: assemble::limits(&config.limits) };
+    let options = ServerOptions {
+        hosts: config.hosts.clone(),
+        limits: assemble::limits(&config.limits),
+        sessions: assemble::sessions(&config.console),
+        proxy: assemble::proxy(&config.console)?,
+        redaction: config.redact.clone(),
+    };
+    let pages = lazaret_console::pages(assemble::console(&config.console)?);
+    let pages = pages.map_err(|error| Error::SignIn { key: "console.oidc", why: error.to_string() })?;
     let mut builder = Server::builder(stores.letters.clone())
         .registry(registry.clone())
         .tokens(assemble::tokens(config)?)
         .instances(fleet.store())
         .metrics(telemetry.rendering())
+        .pages(pages)
+        .problem_page(lazaret_console::problem_page)
         .options(options);
     for consumer in config.consumers.iter().filter(|consumer| consumer.source == Source::Inbox) {
         builder = stores.serve_inbox(builder, consumer);

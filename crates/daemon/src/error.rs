@@ -67,6 +67,14 @@ pub enum Error {
         /// The cause.
         why: String,
     },
+    /// The sign-in to the console cannot be set up.
+    #[error("invalid `{key}`: {why}")]
+    SignIn {
+        /// The key of the configuration.
+        key: &'static str,
+        /// The cause.
+        why: String,
+    },
     /// The setup of webhooks or traces failed.
     #[error(transparent)]
     Telemetry(#[from] lazaret_telemetry::Error),
@@ -94,6 +102,10 @@ pub(crate) enum ConsumerError {
     Run(#[from] lazaret_engine::Error),
     #[error("this build does not support {0}")]
     NotInThisBuild(&'static str),
+    /// Only with `until_idle`: otherwise adoptions are retried beside the consumer.
+    #[cfg(feature = "kafka")]
+    #[error("{topic}: {error}")]
+    Adoption { topic: String, error: lazaret_adopt::kafka::AdoptError },
     /// Only with `until_idle`.
     #[cfg_attr(
         not(any(feature = "mongodb", feature = "postgres")),
@@ -112,6 +124,14 @@ impl ConsumerError {
         }
     }
 
+    /// Returns whether the consumer only waits for what its source is to read.
+    pub(crate) fn is_waiting(&self) -> bool {
+        match self {
+            Self::Source(error) | Self::Run(lazaret_engine::Error::Source(error)) => error.is_waiting(),
+            _ => false,
+        }
+    }
+
     /// Returns whether a later restart may succeed without a change of the configuration or the message.
     pub(crate) fn is_temporary(&self) -> bool {
         use lazaret_engine::Error as Ended;
@@ -121,6 +141,12 @@ impl ConsumerError {
                 // A fenced consumer continues with a new grant.
                 error.kind().is_temporary() || error.kind() == ErrorKind::Fenced
             }
+            #[cfg(feature = "kafka")]
+            Self::Adoption { error, .. } => match &error.kind {
+                lazaret_adopt::AdoptErrorKind::Source(error) => error.is_temporary(),
+                lazaret_adopt::AdoptErrorKind::Store(error) => error.kind().is_temporary(),
+                _ => false,
+            },
             Self::Run(Ended::Panicked(_)) | Self::Folder { .. } => true,
             Self::Recorder(error) => matches!(error, OpenError::InUse { .. } | OpenError::Io { .. }),
             Self::Run(_)

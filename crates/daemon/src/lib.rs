@@ -12,7 +12,7 @@
 //! - `fleet`: reports of this process to the others that share the store.
 //! - `assemble/`: builds a consumer from its configuration, one file per part.
 //! - `doctor/`: preflight checks, one file per subject.
-//! - `adopt` (features `mongodb` and `postgres`): dead letters and positions of other tools.
+//! - `adopt` (features `kafka`, `mongodb` and `postgres`): dead letters and positions of other tools.
 //! - `store_file`: backups of the embedded store.
 //! - `build`, `telemetry`: the capabilities of this build; metrics, logs, traces and alerts from the configuration.
 //!
@@ -35,7 +35,7 @@
 //! # });
 //! ```
 
-#[cfg(any(feature = "mongodb", feature = "postgres"))]
+#[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
 pub mod adopt;
 mod assemble;
 mod build;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lazaret_api::EffectiveConfig;
 use lazaret_config::{Change, Config, Consumer as ConsumerConfig, Reload, diff};
 use tokio::sync::watch;
 
@@ -15,6 +16,22 @@ pub(crate) struct Running {
     /// The configuration at the start of the process, whose top level applies until its end.
     pub(crate) started: Arc<Config>,
     pub(crate) consumers: BTreeMap<String, RunningConsumer>,
+}
+
+impl Running {
+    /// Renders the configuration that applies: of the process from its start, of each consumer from its last one. Consumers that run
+    /// elsewhere have that of the process.
+    pub(crate) fn effective(&self) -> EffectiveConfig {
+        let consumer = |consumer: &ConsumerConfig| {
+            let config = self.consumers.get(&consumer.name).map_or(&self.started, |running| &running.config);
+            let name = consumer.name.clone();
+            config.effective(&name).map(|text| lazaret_api::ConsumerConfig { name, text })
+        };
+        EffectiveConfig {
+            general: Some(self.started.effective_top()),
+            consumers: self.started.consumers.iter().filter_map(consumer).collect(),
+        }
+    }
 }
 
 /// A consumer that runs or has failed.

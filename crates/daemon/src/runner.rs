@@ -59,6 +59,8 @@ pub(crate) struct Runner {
     pub(crate) drain: CancellationToken,
     /// Opened at the first start and kept open: opening evaluates the records of a crashed process.
     pub(crate) recorder: Option<Arc<dyn FlightRecorder>>,
+    /// The last run ended because the source waits: that is logged once.
+    pub(crate) is_waiting: bool,
 }
 
 /// How one run of a consumer ended.
@@ -80,7 +82,9 @@ impl Runner {
             }
             let config = self.config.borrow_and_update().clone();
             let started = Instant::now();
-            register(&self.shared.registry, &config);
+            if !self.is_waiting {
+                register(&self.shared.registry, &config);
+            }
             match self.run_once(&config).await {
                 Ok(RunEnd::Reconfigured) => {
                     tracing::info!(consumer = self.name, "consumer restarted with new policies");
@@ -94,7 +98,11 @@ impl Runner {
                     if started.elapsed() > self.restart.max_delay {
                         delays = self.restart.delays();
                     }
-                    let delay = delays.next().unwrap_or(self.restart.max_delay);
+                    let delay = match error.is_waiting() {
+                        // What is waited for is to be read soon after it appears.
+                        true => self.restart.min_delay,
+                        false => delays.next().unwrap_or(self.restart.max_delay),
+                    };
                     if let Some(end) = self.recover(&error, delay).await {
                         return end;
                     }
@@ -109,10 +117,14 @@ impl Runner {
             self.recorder = Some(assemble::open_recorder(folder, &self.name, config.concurrency)?);
         }
         let shared = self.shared.clone();
+        if shared.until_idle {
+            assemble::adopt_to_end(&shared, config, &self.drain).await?;
+        }
         let consumer = assemble::consumer(&shared, config, self.recorder.clone()).await?;
         shared.registry.running(consumer.handle());
         shared.telemetry.metrics.running(consumer.handle());
         self.has_failed.store(false, Ordering::Release);
+        self.is_waiting = false;
         tracing::info!(consumer = self.name, source = config.source.kind(), "consumer started");
         let (drain, stop) = (self.drain.child_token(), CancellationToken::new());
         let background = Box::pin(assemble::background(&shared, config, stop.clone()));
@@ -164,17 +176,27 @@ impl Runner {
 
     /// Waits after an error until the consumer may restart. Returns an end if it must not.
     async fn recover(&mut self, error: &ConsumerError, delay: Duration) -> Option<End> {
-        let is_temporary = error.is_temporary();
-        self.shared.registry.failed(&self.name, error.to_string());
-        self.shared.telemetry.metrics.failed(&self.name, true);
+        let (is_temporary, is_waiting) = (error.is_temporary(), error.is_waiting());
+        if is_waiting {
+            self.shared.registry.waits_for_source(&self.name, error.to_string());
+        } else {
+            self.shared.registry.failed(&self.name, error.to_string());
+        }
+        self.shared.telemetry.metrics.failed(&self.name, !is_waiting);
         let why = error.for_log(self.shared.telemetry.with_error_messages);
         self.has_failed.store(true, Ordering::Release);
+        let was_waiting = std::mem::replace(&mut self.is_waiting, is_waiting);
         if !is_temporary && self.shared.until_idle {
             tracing::error!(consumer = self.name, error = why, "consumer failed permanently");
             return Some(End::Failed(why));
         }
         let may_restart = async {
-            if is_temporary {
+            if is_waiting {
+                if !was_waiting {
+                    tracing::info!(consumer = self.name, why, "consumer waiting for its source");
+                }
+                tokio::time::sleep(delay).await;
+            } else if is_temporary {
                 tracing::error!(
                     consumer = self.name,
                     error = why,
@@ -193,7 +215,10 @@ impl Runner {
         };
         tokio::select! {
             () = self.drain.cancelled() => Some(End::Failed(why.clone())),
-            Ok(()) = self.config.changed() => None,
+            Ok(()) = self.config.changed() => {
+                self.is_waiting = false;
+                None
+            }
             () = may_restart => None,
         }
     }
@@ -202,6 +227,9 @@ impl Runner {
 /// Registers a consumer that is starting, with its settings of replays.
 pub(crate) fn register(registry: &Registry, config: &ConsumerConfig) {
     registry.starting(&config.name, approval(config));
+    if let Some(address) = assemble::handler_address(config) {
+        registry.handler(&config.name, address);
+    }
     registry.replay_rate(&config.name, config.replay.rate.map(|rate| rate.per_second()));
 }
 

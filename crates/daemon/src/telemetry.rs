@@ -15,7 +15,7 @@ use lazaret_telemetry::{AttemptLayer, LogObserver, Metrics};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::assemble::Stores;
+use crate::assemble::{Stores, handler_address};
 use crate::error::Error;
 
 /// The interval of counting letters in the store.
@@ -44,8 +44,10 @@ pub(crate) struct TelemetryTasks {
 
 impl Telemetry {
     pub(crate) fn new(config: &Config) -> Self {
+        let metrics = Metrics::prometheus();
+        metrics.process();
         Self {
-            metrics: Metrics::prometheus(),
+            metrics,
             alerts: None,
             with_error_messages: config.telemetry.log_error_messages,
             #[cfg(feature = "otlp")]
@@ -91,7 +93,8 @@ impl Telemetry {
         }
         let webhooks: Vec<Webhook> = config.webhooks.iter().map(webhook).collect();
         let (store, clock) = (stores.letters.clone(), Arc::new(SystemClock));
-        let mut service = Service::new(&webhooks, Options::default(), self.metrics.clone(), store, clock)?;
+        let options = Options { docs_url: config.docs_url.clone(), ..Options::default() };
+        let mut service = Service::new(&webhooks, options, self.metrics.clone(), store, clock)?;
         service.load_groups(|name| config.consumer(name).is_some_and(alerts_on_first)).await;
         Ok(Some(service))
     }
@@ -111,7 +114,11 @@ impl Telemetry {
     pub(crate) fn observe(&self, consumer: &ConsumerConfig, builder: Builder) -> Builder {
         self.metrics.owner(&consumer.name, owner(consumer));
         let builder = builder
-            .observer(LogObserver::new(&consumer.name).with_error_messages(self.with_error_messages))
+            .observer(
+                LogObserver::new(&consumer.name)
+                    .with_handler(handler_address(consumer))
+                    .with_error_messages(self.with_error_messages),
+            )
             .observer(self.metrics.observer(&consumer.name));
         match &self.alerts {
             Some(alerts) => {

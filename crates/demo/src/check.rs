@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::evidence::{Evidence, StoredLetter};
 use crate::journal::{Entry, Fact};
 use crate::orders::{self, Poison};
-use crate::worker::{MAX_ATTEMPTS, MAX_CRASHES};
+use crate::worker::{CONSUMER, MAX_ATTEMPTS, MAX_CRASHES};
 
 /// The most attempts of an order that a crash loses from memory: the first, whose retry waits in memory, and the second, while it
 /// runs or its failure is being stored.
@@ -19,7 +19,7 @@ const MAX_BREACHES_SHOWN: usize = 5;
 /// A guarantee, and whether it held.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The id of the invariant, or `story` for the demo's own guarantee.
+    /// The id of the invariant, or `story` and `console` for the demo's own guarantees.
     pub id: &'static str,
     /// The guarantee.
     pub promise: &'static str,
@@ -40,6 +40,7 @@ pub(crate) fn check(evidence: &Evidence) -> Vec<Finding> {
         no_silent_removal(evidence),
         never_early(evidence),
         only_poison_remains(evidence),
+        console_shows_the_causes(evidence),
     ]
 }
 
@@ -321,6 +322,27 @@ fn only_poison_remains(evidence: &Evidence) -> Finding {
     }
     let seen = format!("{dead} dead letters, {waiting} letters waiting behind them, no other open letters");
     finding("story", "only poison remains", seen, breaches)
+}
+
+/// Checks that the console answered during the outage, with the consumer and with every group of the story.
+fn console_shows_the_causes(evidence: &Evidence) -> Finding {
+    let console = &evidence.console;
+    let mut breaches = Vec::new();
+    for (name, page) in [("overview", &console.overview), ("groups", &console.groups)] {
+        if page.status != 200 {
+            breaches.push(format!("the page {name} answered {}: {:.200}", page.status, page.text));
+        }
+    }
+    if !console.overview.text.contains(CONSUMER) {
+        breaches.push(format!("the overview does not name the consumer {CONSUMER}"));
+    }
+    let missing = console.fingerprints.iter().filter(|group| !console.groups.text.contains(group.as_str()));
+    breaches.extend(missing.map(|group| format!("the page groups does not link to {group}")));
+    if console.fingerprints.is_empty() {
+        breaches.push("there were no groups to show".to_owned());
+    }
+    let seen = format!("the overview, and {} groups with a page each", console.fingerprints.len());
+    finding("console", "the console shows the causes", seen, breaches)
 }
 
 fn is_dead_of(letter: &StoredLetter, poison: Poison) -> bool {

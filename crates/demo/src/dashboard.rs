@@ -69,7 +69,7 @@ pub(crate) struct Dashboard {
     pub(crate) deaths: u32,
     /// Whether the worker runs.
     pub(crate) running: bool,
-    /// The port of the API.
+    /// The port of the API and the console.
     pub(crate) port: Option<u16>,
     /// The last state report of the worker, and the number of reports.
     pub(crate) state: State,

@@ -1,4 +1,4 @@
-//! Collects the evidence after a demo: the orders as sent, the journal and the stored letters.
+//! Collects the evidence after a demo: the orders as sent, the journal, the stored letters and the pages of the console.
 
 use std::collections::HashMap;
 
@@ -9,6 +9,7 @@ use lazaret::store::{Operations, Triage};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::console_pages::ConsolePages;
 use crate::error::Error;
 use crate::folder::Folder;
 use crate::journal::{Entry, Reader, fnv1a};
@@ -31,6 +32,8 @@ pub(crate) struct Evidence {
     pub(crate) audit_broken: Option<u64>,
     /// The number of intact audit entries.
     pub(crate) audit_entries: u64,
+    /// The pages of the console during the outage.
+    pub(crate) console: ConsolePages,
 }
 
 /// An order as it was sent.
@@ -62,8 +65,8 @@ struct Line<'a> {
 }
 
 impl Evidence {
-    /// Reads the evidence from the folder of an exited worker.
-    pub(crate) async fn gather(folder: &Folder) -> Result<Self, Error> {
+    /// Reads the evidence from the folder of an exited worker, beside what the console showed while it ran.
+    pub(crate) async fn gather(folder: &Folder, console: ConsolePages) -> Result<Self, Error> {
         let unreadable = |error: lazaret::store::StoreError| Error::Letters(error.to_string());
         let store = SqliteStore::open(folder.store(), Default::default())
             .map_err(|error| Error::Letters(error.to_string()))?;
@@ -79,6 +82,7 @@ impl Evidence {
                 .collect(),
             audit_broken: check.broken,
             audit_entries: check.intact,
+            console,
         })
     }
 

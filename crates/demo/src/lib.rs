@@ -2,7 +2,7 @@
 //!
 //! A shop sends the orders of 200 customers. The payment service is flaky, and one of its banks goes down; a few orders are
 //! poison, and one of them crashes the process. A **worker** (this program, started a second time) handles the orders with a
-//! [`lazaret::Consumer`] on an SQLite store, a file source and a flight recorder, and serves the API. The **session** sends
+//! [`lazaret::Consumer`] on an SQLite store, a file source and a flight recorder, and serves the API and the console. The **session** sends
 //! orders, restarts the worker when it crashes, and shows the progress.
 //!
 //! - [`run_live`] runs it on a terminal, with keys to repair the bank and to replay.
@@ -12,12 +12,13 @@
 //! # Modules
 //!
 //! - `orders`, `handler`: the stream of orders, and the handler with its bugs and the payment service.
-//! - `worker`, `worker_state`, `protocol`: the process with the consumer and the API, and its reports to the session.
+//! - `worker`, `worker_state`, `protocol`: the process with the consumer, the API and the console, and its reports to the session.
 //! - `session`, `supervisor`, `sender`, `folder`: restarts the worker, sends orders, files.
-//! - `journal`, `evidence`, `check`, `outcome`: the verification of the guarantees, independent of the engine.
-//! - `story`: the headless run. `live`, `dashboard`, `view`, `styled_line`, `terminal`: the run on a terminal.
+//! - `journal`, `console_pages`, `evidence`, `check`, `outcome`: the verification of the guarantees, independent of the engine.
+//! - `story`: the headless run. `live`, `dashboard`, `view`: the run on a terminal, drawn by [`lazaret_tui`].
 
 mod check;
+mod console_pages;
 mod dashboard;
 mod error;
 mod evidence;
@@ -31,9 +32,7 @@ mod protocol;
 mod sender;
 mod session;
 mod story;
-mod styled_line;
 mod supervisor;
-mod terminal;
 mod view;
 mod worker;
 mod worker_state;
@@ -44,7 +43,6 @@ pub use check::Finding;
 pub use error::Error;
 pub use live::{LiveOptions, LiveSummary};
 pub use outcome::{OpenLetter, Outcome};
-pub use terminal::is_terminal;
 pub use worker::run as run_worker;
 
 use session::Session;

@@ -3,23 +3,22 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use lazaret_tui::{Key, Terminal};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use crate::console_pages;
 use crate::dashboard::Kind;
 use crate::error::Error;
 use crate::orders::{self, LAST_HEALTHY};
 use crate::session::Session;
-use crate::terminal::Terminal;
 use crate::view::{Hints, view};
 
-/// The preferred port of the API: the default of the command line.
+/// The preferred port of the API and the console: the default of the command line.
 pub(crate) const DEFAULT_PORT: u16 = 7117;
 /// Orders per second.
 const RATE: f64 = 70.0;
 /// The interval of screen updates.
 const DRAW_INTERVAL: Duration = Duration::from_millis(100);
-/// Ctrl-C, Ctrl-D.
-const QUIT_KEYS: [u8; 2] = [3, 4];
 
 /// The options of the demo on a terminal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +55,7 @@ pub(crate) async fn play(program: Vec<OsString>, options: &LiveOptions) -> Resul
 }
 
 async fn play_on(session: &mut Session, options: &LiveOptions) -> Result<LiveSummary, Error> {
-    let (terminal, mut keys) = Terminal::open()?;
+    let (mut terminal, mut keys) = Terminal::open(options.color)?;
     let interrupted = crate::interrupted();
     tokio::pin!(interrupted);
     let mut ticks = interval(DRAW_INTERVAL);
@@ -67,25 +66,25 @@ async fn play_on(session: &mut Session, options: &LiveOptions) -> Result<LiveSum
             _ = ticks.tick() => {
                 session.poll()?;
                 send(session, &mut first_order)?;
-                terminal.draw(&view(&session.dashboard, &hints(session, options), terminal.size(), options.color))?;
+                terminal.draw(&view(&session.dashboard, &hints(session, options)))?;
                 let is_over = options.seconds.is_some_and(|n| session.dashboard.elapsed().as_secs() >= u64::from(n));
                 if is_over {
                     break;
                 }
             }
-            Some(key) = keys.recv() => {
-                if key == b'q' || QUIT_KEYS.contains(&key) {
-                    break;
+            key = keys.recv() => {
+                match key {
+                    None | Some(Key::Char('q') | Key::Interrupt) => break,
+                    Some(key) => press(session, key, options).await?,
                 }
-                press(session, key, options).await?;
                 // Drawn at once: by the next update, newer entries may push this one off the screen.
-                terminal.draw(&view(&session.dashboard, &hints(session, options), terminal.size(), options.color))?;
+                terminal.draw(&view(&session.dashboard, &hints(session, options)))?;
             }
             () = &mut interrupted => break,
         }
     }
     session.dashboard.note(Kind::Action, "stopping: the process settles messages in flight");
-    terminal.draw(&view(&session.dashboard, &hints(session, options), terminal.size(), options.color))?;
+    terminal.draw(&view(&session.dashboard, &hints(session, options)))?;
     // The worker may be crashing right now, which does not matter at the end of a demo.
     let _ = session.stop_worker().await;
     drop(terminal);
@@ -99,11 +98,11 @@ async fn play_on(session: &mut Session, options: &LiveOptions) -> Result<LiveSum
 }
 
 /// Handles a key.
-async fn press(session: &mut Session, key: u8, options: &LiveOptions) -> Result<(), Error> {
+async fn press(session: &mut Session, key: Key, options: &LiveOptions) -> Result<(), Error> {
     match key {
-        b'r' if session.dashboard.is_outage => session.set_outage(false)?,
-        b'b' if !session.dashboard.is_outage => session.set_outage(true)?,
-        b'p' => {
+        Key::Char('r') if session.dashboard.is_outage => session.set_outage(false)?,
+        Key::Char('b') if !session.dashboard.is_outage => session.set_outage(true)?,
+        Key::Char('p') => {
             let command = hints(session, options).command;
             let query = crate::worker_state::REPLAY_QUERY;
             let shown = format!("$ {command} retry '{query}' --reason 'the bank is up again'");
@@ -137,13 +136,13 @@ fn send(session: &mut Session, first_order: &mut Option<Instant>) -> Result<(), 
 }
 
 fn hints(session: &Session, options: &LiveOptions) -> Hints {
-    let url = match session.dashboard.port {
-        Some(port) => format!("http://127.0.0.1:{port}"),
-        None => "starting".to_owned(),
+    let Some(port) = session.dashboard.port else {
+        return Hints { command: options.command.clone(), console: "starting".to_owned() };
     };
-    let is_default =
-        options.is_default_address && session.dashboard.port.is_none_or(|port| port == DEFAULT_PORT);
-    let command =
-        if is_default { options.command.clone() } else { format!("{} --url {url}", options.command) };
-    Hints { command, url }
+    let is_default = options.is_default_address && port == DEFAULT_PORT;
+    let command = match is_default {
+        true => options.command.clone(),
+        false => format!("{} --url http://127.0.0.1:{port}", options.command),
+    };
+    Hints { command, console: console_pages::url(port) }
 }

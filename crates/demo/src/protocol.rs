@@ -25,7 +25,7 @@ pub(crate) enum WorkerCommand {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Report {
-    /// The worker runs and serves the API.
+    /// The worker runs and serves the API and the console.
     Ready {
         /// The port.
         port: u16,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::console_pages::{self, ConsolePages};
 use crate::dashboard::{Dashboard, Subject};
 use crate::error::Error;
 use crate::evidence::Evidence;
@@ -60,6 +61,7 @@ pub(crate) async fn play(
     if let Some(port) = session.dashboard.port {
         let url = format!("http://127.0.0.1:{port}");
         log.line(&session.dashboard, &format!("serving the API at {url}: try {command} --url {url} groups"));
+        log.line(&session.dashboard, &format!("open the console in a browser: {}", console_pages::url(port)));
     }
     send(session, LAST_HEALTHY, rate, &mut log).await?;
     settled(session, &mut log).await?;
@@ -70,6 +72,8 @@ pub(crate) async fn play(
     let at_rest = quiet(session.dashboard.reports);
     session.until("retries did not end", at_rest, |dashboard| log.follow(dashboard)).await?;
     print_groups(session, &mut log);
+    let port = session.dashboard.port.unwrap_or_default();
+    let console = ConsolePages::read(port, &session.dashboard.state.groups).await;
 
     session.set_outage(false)?;
     session.worker.replay().await;
@@ -83,7 +87,7 @@ pub(crate) async fn play(
     print_replay(session, &mut log);
 
     session.stop_worker().await?;
-    let evidence = Evidence::gather(&session.folder).await?;
+    let evidence = Evidence::gather(&session.folder, console).await?;
     Ok(Outcome::of(&session.dashboard, &evidence))
 }
 

@@ -1,4 +1,4 @@
-//! The worker: the process with the consumer and the API, as in a user's service. It may crash.
+//! The worker: the process with the consumer, the API and the console, as in a user's service. It may crash.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lazaret::console;
 use lazaret::file::{self, FileSource};
 use lazaret::flight::MappedRecorder;
 use lazaret::prelude::*;
@@ -61,7 +62,11 @@ pub async fn run(folder: &Path) -> Result<(), Box<dyn Error + Send + Sync>> {
 
     let listener = listen(port).await?;
     let port = listener.local_addr()?.port();
-    let server = Server::builder(store.clone()).registry(registry).build();
+    let server = Server::builder(store.clone())
+        .registry(registry)
+        .pages(console::router)
+        .problem_page(console::problem_page)
+        .build();
     let stop = CancellationToken::new();
     let serving = tokio::spawn({
         let stop = stop.clone();

@@ -109,7 +109,8 @@ pub(crate) fn check(component: &Component, candidate: &Candidate<'_>) -> Admissi
     let now = component.now();
     let automatic = candidate.of != AttemptOf::Replay;
     if let Some(record) = candidate.record.filter(|_| automatic)
-        && let Some(limit) = component.limits(candidate.message).reached(&record.usage(), now)
+        && let Some(limit) =
+            component.limits(candidate.message, Some(&record.failure.reason)).reached(&record.usage(), now)
     {
         return Admission::Exhausted(Exhausted::Limit(limit));
     }

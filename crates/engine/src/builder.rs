@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::policy::{
-    BreakerPolicy, BudgetPolicy, Classifier, EnqueuePolicy, FusePolicy, PoisonPolicy, RetryPolicy,
+    BreakerPolicy, BudgetPolicy, Classifier, EnqueuePolicy, FusePolicy, PoisonPolicy, RetryOverride,
+    RetryPolicy,
 };
 use lazaret_core::recorder::FlightRecorder;
 use lazaret_core::relay::Relay;
@@ -19,6 +20,13 @@ impl Builder {
     #[must_use]
     pub fn retry(mut self, retry: RetryPolicy) -> Self {
         self.options.retry = retry;
+        self
+    }
+
+    /// Adds a retry policy for some events or failures, in place of [`retry`](Self::retry) and of routes. The first that applies counts.
+    #[must_use]
+    pub fn retry_override(mut self, over: RetryOverride) -> Self {
+        self.options.retry_overrides.push(over);
         self
     }
 

@@ -96,7 +96,8 @@ pub(crate) fn decide(
         hint: record.failure.retry_after,
         seed: component.identity.jitter_seed(delivery.message()),
     };
-    let step = next_step(component.limits(delivery.message()), &failed, stored);
+    let limits = component.limits(delivery.message(), Some(&record.failure.reason));
+    let step = next_step(limits, &failed, stored);
     let telemetry = &component.telemetry;
     let (queue, message, reason) = (&component.queue, delivery.message(), &record.failure.reason);
     let letter = delivery.letter().map(|letter| letter.id);

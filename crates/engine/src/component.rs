@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use lazaret_core::handler::BoxHandler;
 use lazaret_core::policy::{RetryPolicy, Strategy};
 use lazaret_core::store::Store;
-use lazaret_core::{Clock, Message, QueueName, SequenceId, Timestamp};
+use lazaret_core::{Clock, Message, QueueName, Reason, SequenceId, Timestamp};
 use tokio::sync::Notify;
 
 use crate::dedupe::DuplicateFilter;
@@ -84,15 +84,20 @@ impl Component {
         self.identity.hasher.hash(sequence.as_str())
     }
 
-    /// The retry policy of a message: that of its route, or else the consumer's. A handler that panics here has none (I10).
-    pub(crate) fn retry_policy(&self, message: &Message) -> &RetryPolicy {
+    /// The retry policy of a message that failed for this reason: the first override that applies, that of its route, or else the
+    /// consumer's. A handler that panics here has none (I10).
+    pub(crate) fn retry_policy(&self, message: &Message, reason: Option<&Reason>) -> &RetryPolicy {
+        let overrides = &self.options.retry_overrides;
+        if let Some(over) = overrides.iter().find(|over| over.applies(message, reason)) {
+            return &over.policy;
+        }
         let of_route = guarded(|| self.handler.retry_policy(message)).ok().flatten();
         of_route.unwrap_or(&self.options.retry)
     }
 
-    /// The limits on the attempts of a message.
-    pub(crate) fn limits(&self, message: &Message) -> RetryLimits<'_> {
-        RetryLimits { retry: self.retry_policy(message), poison: &self.options.poison }
+    /// The limits on the attempts of a message that failed for this reason.
+    pub(crate) fn limits(&self, message: &Message, reason: Option<&Reason>) -> RetryLimits<'_> {
+        RetryLimits { retry: self.retry_policy(message, reason), poison: &self.options.poison }
     }
 
     /// The id of the sequence that a letter of this message belongs to.

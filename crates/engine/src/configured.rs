@@ -40,6 +40,7 @@ impl Options {
             },
             max_payload: config.max_payload,
             retry: config.retry.policy.clone(),
+            retry_overrides: config.retry.overrides.clone(),
             classifier: config.classifier(),
             budget: config.retry.budget.clone(),
             breaker: config.breaker.clone(),
@@ -67,6 +68,7 @@ fn dead_letter(config: &DeadLetter) -> Result<DeadLetterOptions, InvalidSchedule
     Ok(DeadLetterOptions {
         discard: false,
         limits: config.limits,
+        capacity: config.capacity,
         ttl: config.ttl,
         keep_closed: config.keep_closed,
         reprocess: match &config.reprocess {

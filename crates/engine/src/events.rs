@@ -173,6 +173,8 @@ pub enum Event<'a> {
     BreakerOpened {
         /// Until when.
         until: Timestamp,
+        /// The failure that opened it.
+        failure: &'a Failure,
     },
     /// The circuit breaker closed.
     BreakerClosed,

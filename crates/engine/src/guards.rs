@@ -2,13 +2,16 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use lazaret_core::policy::{Blown, BreakerState, Budget, Charge, Fuse, FusePolicy};
+use lazaret_core::policy::{BreakerState, Budget, Charge, Fuse, FusePolicy, Shortage};
 use lazaret_core::store::{Actor, Pause, PauseScope};
-use lazaret_core::{Clock, Message, Timestamp};
+use lazaret_core::traceback::excerpt;
+use lazaret_core::{Clock, Failure, Message, Reason, Timestamp};
 use tokio::sync::Semaphore;
 
 use crate::events::Event;
+use crate::fuse_causes::FuseCauses;
 use crate::gate::{Gate, Health, Pass};
 use crate::handled::HandledCount;
 use crate::hash::SequenceHash;
@@ -26,10 +29,14 @@ pub(crate) struct Guards {
     pub(crate) starved_shards: AtomicUsize,
     /// The retry backlog has reached its limit: no more messages are read.
     backlog_full: AtomicBool,
+    /// The bound of the store's capacity that is reached: no more messages are read.
+    shortage: Mutex<Option<Shortage>>,
     /// The messages that failing sequences hold back in memory.
     pub(crate) held: Held,
     budget: Mutex<Budget>,
     fuse: Option<Mutex<CountingFuse>>,
+    /// The failure that opened the breaker; `None` while it is closed.
+    breaker_cause: Mutex<Option<BreakerCause>>,
     /// The messages that each shard handled itself.
     handled_by_shard: Box<[Arc<HandledCount>]>,
     /// The messages that were handled beyond their first poll, or as letters.
@@ -58,7 +65,9 @@ impl Guards {
             permits: Arc::new(Semaphore::new(options.concurrency.min(Semaphore::MAX_PERMITS))),
             starved_shards: AtomicUsize::new(0),
             backlog_full: AtomicBool::new(false),
+            shortage: Mutex::new(None),
             budget: Mutex::new(Budget::new(options.budget.clone())),
+            breaker_cause: Mutex::new(None),
             fuse: options.fuse.clone().map(|policy| Mutex::new(CountingFuse::new(policy))),
             handled_by_shard: (0..options.shard_count()).map(|_| Arc::default()).collect(),
             handled_elsewhere: HandledCount::default(),
@@ -101,6 +110,20 @@ impl Guards {
         })
     }
 
+    /// The time until the breaker admits probes; `None` unless it is open.
+    pub(crate) fn breaker_probe_in(&self) -> Option<Duration> {
+        let now = self.steady.now();
+        match self.gate.breaker(now)? {
+            BreakerState::Open { until: probe } => Some(until(now, probe)),
+            BreakerState::Closed | BreakerState::HalfOpen => None,
+        }
+    }
+
+    /// The failure that opened the breaker; `None` while it is closed.
+    pub(crate) fn breaker_cause(&self) -> Option<BreakerCause> {
+        lock(&self.breaker_cause).clone()
+    }
+
     /// Records a success for the breaker.
     pub(crate) fn record_success(&self) {
         self.gate.record_success(self.steady.now());
@@ -125,17 +148,37 @@ impl Guards {
         self.backlog_full.load(Ordering::Acquire)
     }
 
+    /// Notes which bound of the capacity is reached, and returns whether that lets the source go on or holds it back.
+    pub(crate) fn update_shortage(&self, shortage: Option<Shortage>) -> bool {
+        let before = std::mem::replace(&mut *lock(&self.shortage), shortage);
+        before.is_some() != shortage.is_some()
+    }
+
+    /// The bound of the capacity that is reached.
+    pub(crate) fn shortage(&self) -> Option<Shortage> {
+        *lock(&self.shortage)
+    }
+
+    /// Reports to the breaker what a failed attempt showed about the handler's dependencies.
+    pub(crate) fn report_failure(&self, health: Health, pass: Pass, failure: &Failure) {
+        if health != Health::Down {
+            return self.report_health(health, pass);
+        }
+        if let Some(until) = self.gate.failed(pass, self.steady.now()) {
+            let until = self.by_clock(until);
+            *lock(&self.breaker_cause) = Some(BreakerCause::of(failure, self.clock.now()));
+            self.telemetry.emit(&Event::BreakerOpened { until, failure });
+        }
+    }
+
     /// Reports to the breaker what an attempt showed about the handler's dependencies.
     pub(crate) fn report_health(&self, health: Health, pass: Pass) {
         match health {
-            Health::Down => {
-                if let Some(until) = self.gate.failed(pass, self.steady.now()) {
-                    let until = self.by_clock(until);
-                    self.telemetry.emit(&Event::BreakerOpened { until });
-                }
-            }
+            // A failure is reported with its cause.
+            Health::Down => drop(self.gate.failed(pass, self.steady.now())),
             Health::Up => {
                 if self.gate.succeeded(pass, self.steady.now()) {
+                    *lock(&self.breaker_cause) = None;
                     self.telemetry.emit(&Event::BreakerClosed);
                 }
             }
@@ -160,11 +203,11 @@ impl Guards {
 
     /// Counts a message that failed for good for the fuse, after all that were handled before it. Call it before anything
     /// else starts, and before its letter is written: meanwhile others would fail. A fuse that blows pauses the consumer:
-    /// at once in memory, and in the store as soon as that accepts it.
-    pub(crate) fn record_terminal(&self) {
+    /// at once in memory, and in the store as soon as that accepts it. The reason names the most frequent cause.
+    pub(crate) fn record_terminal(&self, failure: Option<&Failure>) {
         let Some(fuse) = &self.fuse else { return };
-        let Some(blown) = lock(fuse).on_terminal(|| self.handled()) else { return };
-        let why = PauseCause::Fuse.reason(&blown.to_string());
+        let Some(blown) = lock(fuse).on_terminal(failure, || self.handled()) else { return };
+        let why = PauseCause::Fuse.reason(&blown);
         let pause =
             Pause { scope: PauseScope::Consumer, by: Actor::engine(why.clone()), since: self.clock.now() };
         if self.gate.pause_now(pause) {
@@ -190,24 +233,61 @@ struct CountingFuse {
     fuse: Fuse,
     /// The number of handled messages that it knows of.
     known: u64,
+    causes: FuseCauses,
 }
 
 impl CountingFuse {
     fn new(policy: FusePolicy) -> Self {
-        Self { fuse: Fuse::new(policy), known: 0 }
+        Self { fuse: Fuse::new(policy), known: 0, causes: FuseCauses::default() }
     }
 
-    /// Records a message that failed for good. `handled` is read under the lock, so that the number never goes back.
-    fn on_terminal(&mut self, handled: impl FnOnce() -> u64) -> Option<Blown> {
+    /// Records a message that failed for good. `handled` is read under the lock, so that the number never goes back. Returns why
+    /// the fuse blew, if it did.
+    fn on_terminal(&mut self, failure: Option<&Failure>, handled: impl FnOnce() -> u64) -> Option<String> {
         let handled = handled();
         self.fuse.on_ok(handled.wrapping_sub(self.known));
         self.known = handled;
-        self.fuse.on_terminal()
+        if let Some(failure) = failure {
+            self.causes.add(failure);
+        }
+        let blown = self.fuse.on_terminal()?;
+        let why = self.causes.explain(&blown);
+        self.causes.reset();
+        Some(why)
     }
 
     fn reset(&mut self, handled: impl FnOnce() -> u64) {
         self.known = handled();
+        self.causes.reset();
         self.fuse.reset();
+    }
+}
+
+/// The longest message of the failure that opened a breaker, in bytes (I7).
+const BREAKER_MESSAGE_BYTES: usize = 1024;
+
+/// The failure that opened a breaker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BreakerCause {
+    /// The reason code.
+    pub reason: Reason,
+    /// The type of the error.
+    pub error_type: String,
+    /// The message of the error; of a long one an excerpt.
+    pub message: String,
+    /// When it opened the breaker.
+    pub at: Timestamp,
+}
+
+impl BreakerCause {
+    fn of(failure: &Failure, at: Timestamp) -> Self {
+        Self {
+            reason: failure.reason.clone(),
+            error_type: failure.error_type.clone(),
+            message: excerpt(&failure.message, BREAKER_MESSAGE_BYTES).into_owned(),
+            at,
+        }
     }
 }
 
@@ -271,18 +351,18 @@ mod tests {
         let guards = Guards::new(&options, 1, Arc::new(SystemClock), Arc::new(Telemetry::default()));
         let (other, is_open) = (guards.handled_by_shard(1), || guards.gate.is_open());
         for _ in 0..10 {
-            guards.record_terminal();
-            guards.record_terminal();
+            guards.record_terminal(None);
+            guards.record_terminal(None);
             other.add_one();
         }
         assert!(is_open(), "never three in a row");
-        guards.record_terminal();
-        guards.record_terminal();
+        guards.record_terminal(None);
+        guards.record_terminal(None);
         guards.record_handled();
-        guards.record_terminal();
-        guards.record_terminal();
+        guards.record_terminal(None);
+        guards.record_terminal(None);
         assert!(is_open(), "a message that was handled elsewhere counts, too");
-        guards.record_terminal();
+        guards.record_terminal(None);
         assert!(!is_open(), "exactly at the third");
     }
 

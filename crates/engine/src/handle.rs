@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lazaret_core::policy::BreakerState;
 use lazaret_core::store::{Act, Actor, Pause, PauseScope, Result, StoreError};
@@ -11,7 +12,7 @@ use tokio::time::Instant;
 use crate::admission::{self, AttemptOf};
 use crate::component::Component;
 use crate::flow::Shards;
-use crate::guards::PauseCause;
+use crate::guards::{BreakerCause, PauseCause};
 use crate::panics::guarded;
 use crate::sequence_sync;
 use crate::store_refresh;
@@ -81,6 +82,16 @@ impl Handle {
         self.first.guards.breaker()
     }
 
+    /// The time until the handler is called again to probe it; `None` unless the breaker is open.
+    pub fn breaker_probe_in(&self) -> Option<Duration> {
+        self.first.guards.breaker_probe_in()
+    }
+
+    /// The failure that opened the breaker; `None` while it is closed.
+    pub fn breaker_cause(&self) -> Option<BreakerCause> {
+        self.first.guards.breaker_cause()
+    }
+
     /// The state of the fuse; `None` when the consumer has none. A blown fuse stays blown across restarts.
     pub fn fuse(&self) -> Option<FuseState> {
         if !self.first.guards.has_fuse() {
@@ -111,7 +122,18 @@ impl Handle {
 
     /// Returns `true` while messages wait because the store fails or is full.
     pub fn is_store_failing(&self) -> bool {
-        self.first.guards.gate.has_store_outage()
+        self.first.guards.gate.has_store_outage() || self.first.guards.shortage().is_some()
+    }
+
+    /// Why no more messages are read, and what to do about it: the retry backlog or the capacity of the store is full. `None` while
+    /// there is room.
+    pub fn held_back(&self) -> Option<String> {
+        let guards = &self.first.guards;
+        if let Some(shortage) = guards.shortage() {
+            return Some(format!("not reading: {shortage}; {}", shortage.remedy()));
+        }
+        let why = "not reading: the retry backlog is full; it goes on when retries succeed, or raise budget.backlog";
+        guards.is_backlog_full().then(|| why.to_owned())
     }
 
     /// Polls the store now for changes by others: letters that may run, operations that were started. Otherwise that happens

@@ -13,12 +13,15 @@
 //! - A message that succeeds at once never leaves its shard. The others are processed by `live/`, letters by `stored/`.
 //! - `admission.rs` decides whether an attempt may start, `limits.rs` whether a message gets another one, `letters/` writes
 //!   letters. Decisions are pure functions: `next_step.rs` here, the policies in `lazaret-core`.
-//! - The parts that a consumer shares: `guards.rs` (gate, fuse, budget, concurrency), `lifecycle.rs` (drain, abort, errors),
+//! - The parts that a consumer shares: `guards.rs` (gate, fuse with `fuse_causes.rs`, budget, concurrency), `lifecycle.rs` (drain, abort, errors),
 //!   `telemetry.rs` (events, counters, gauges), `identity.rs`. A `component.rs` holds those that its queue works with.
 //! - With the strategy `topics`, `publish.rs` sends failed messages to a broker instead of the store; they return by the
 //!   source, and wait in `intake/delay_queue.rs` until they are due.
+//! - `store_refresh.rs` reads what other processes changed in the store, at intervals, and at once where the store tells of changes
+//!   (`store_changes.rs`).
 //! - Time comes from a [`Clock`](lazaret_core::Clock) and tokio's timers, randomness from a seed, so that a simulation
-//!   can run all of it on a paused clock.
+//!   can run all of it on a paused clock. Stored times are those of the store, if it has a clock that all processes share
+//!   (`store_clock.rs`).
 
 mod admission;
 mod attempt;
@@ -35,6 +38,7 @@ mod error;
 mod events;
 mod flight;
 mod flow;
+mod fuse_causes;
 mod gate;
 mod guards;
 mod hand_offs;
@@ -83,6 +87,7 @@ pub use blocked::BlockedSet;
 pub use consumer::{Builder, Consumer};
 pub use error::{BuildError, Error, StopReason};
 pub use events::{Event, Observer};
+pub use guards::BreakerCause;
 pub use handle::{FuseState, Handle, ReplayReport, Replayer};
 // Only for the benchmark of the blocked set.
 #[doc(hidden)]

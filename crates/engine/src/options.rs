@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::policy::{
-    AlwaysEnqueue, BreakerPolicy, BudgetPolicy, Classifier, EnqueuePolicy, FusePolicy, PoisonPolicy,
-    RetryPolicy, Strategy,
+    AlwaysEnqueue, BreakerPolicy, BudgetPolicy, CapacityPolicy, Classifier, EnqueuePolicy, FusePolicy,
+    PoisonPolicy, RetryOverride, RetryPolicy, Strategy,
 };
 use lazaret_core::recorder::FlightRecorder;
 use lazaret_core::relay::Relay;
@@ -51,6 +51,9 @@ pub struct Options {
     pub filter: Option<Arc<Filter>>,
     /// When and how often a failed message is retried.
     pub retry: RetryPolicy,
+    /// Policies for some events or failures; the first that applies replaces `retry`, and the policy of a route. Their strategy is that of
+    /// `retry`.
+    pub retry_overrides: Vec<RetryOverride>,
     /// The rules that map a failure to a verdict.
     pub classifier: Classifier,
     /// The limits on retries.
@@ -107,8 +110,10 @@ pub struct DeadLetterOptions {
     /// Discards a message that fails for good instead of making it a dead letter: it is skipped, or its letter evicted, with an
     /// audit entry. Letters that are retried, parked or quarantined are kept all the same.
     pub discard: bool,
-    /// The limits of each queue.
+    /// The strict limits of each queue. By default there are none.
     pub limits: Limits,
+    /// Bounds on letters, bytes and free disk, at which no more messages are read.
+    pub capacity: CapacityPolicy,
     /// How long a letter may stay open before it is closed as `expired`, with an audit entry; `None` for ever.
     pub ttl: Option<Duration>,
     /// How long a closed letter is kept; `None` for ever. Afterwards only its id is kept.
@@ -140,7 +145,8 @@ impl Default for DeadLetterOptions {
     fn default() -> Self {
         Self {
             discard: false,
-            limits: Limits::default(),
+            limits: Limits::NONE,
+            capacity: CapacityPolicy::default(),
             ttl: Some(Duration::from_secs(30 * 24 * 3600)),
             keep_closed: Some(Duration::from_secs(30 * 24 * 3600)),
             reprocess: Reprocess::Manual,
@@ -188,6 +194,7 @@ impl Default for Options {
             max_payload: None,
             filter: None,
             retry: RetryPolicy::default(),
+            retry_overrides: Vec::new(),
             classifier: Classifier::default(),
             budget: BudgetPolicy::default(),
             breaker: Some(BreakerPolicy::default()),
@@ -240,6 +247,12 @@ impl Options {
         if let Some(limit) = self.dead_letter.as_ref().and_then(|d| d.limits.max_sequence_size) {
             at_least("max-sequence-size", u128::from(limit), 1)?;
         }
+        if let Some(limit) = self.dead_letter.as_ref().and_then(|d| d.capacity.max_letters) {
+            at_least("max-letters", u128::from(limit), 1)?;
+        }
+        if let Some(limit) = self.dead_letter.as_ref().and_then(|d| d.capacity.max_bytes) {
+            at_least("max-bytes", u128::from(limit), 1)?;
+        }
         if let Some(limit) = self.replay.max_replays {
             at_least("max-replays", u128::from(limit), 1)?;
         }
@@ -250,6 +263,13 @@ impl Options {
             return Err(BuildError::Rate(rate));
         }
         self.retry.validate()?;
+        for over in &self.retry_overrides {
+            over.policy.validate()?;
+            if over.policy.strategy != self.retry.strategy {
+                let (route, consumer) = (over.policy.strategy, self.retry.strategy);
+                return Err(BuildError::RouteStrategy { route, consumer });
+            }
+        }
         self.budget.validate()?;
         self.poison.validate()?;
         self.breaker.as_ref().map_or(Ok(()), BreakerPolicy::validate)?;

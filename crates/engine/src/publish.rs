@@ -125,10 +125,12 @@ impl Publish<'_> {
 
     fn handover<'b>(&'b self, letter: &'b Letter) -> Handover<'b> {
         let hint = letter.cause.as_ref().and_then(|cause| cause.retry_after);
+        let reason = letter.cause.as_ref().map(|cause| &cause.reason);
+        let retry = self.component.retry_policy(self.message, reason);
         Handover {
             letter,
             same_failure: self.same_failure,
-            usual_delay: self.component.retry_policy(self.message).usual_delay(letter.attempts, hint),
+            usual_delay: retry.usual_delay(letter.attempts, hint),
             from: self.from,
             offset: self.message.place().1.offset,
         }

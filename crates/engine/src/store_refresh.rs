@@ -1,9 +1,13 @@
-//! Reads from the store what others changed: pauses, opened sequences, the retry backlog.
+//! Reads from the store what others changed: pauses, opened sequences, the retry backlog, the room that is left.
 
 use std::sync::Arc;
 
+use std::time::Duration;
+
 use lazaret_core::LetterState;
+use lazaret_core::policy::CapacityPolicy;
 use lazaret_core::store::{PauseScope, Result};
+use tokio::time::Instant;
 
 use crate::component::Component;
 use crate::events::Event;
@@ -12,6 +16,9 @@ use crate::gate::change_or;
 use crate::guards::BacklogState;
 use crate::sequence_sync;
 
+/// How often the consumer looks at the room that its letters take. The bounds are generous, so that it need not look often.
+const CAPACITY_INTERVAL: Duration = Duration::from_secs(10);
+
 /// Refreshes at a regular interval, and whenever a pause has to be written, for as long as it is polled.
 pub(crate) async fn run(components: Vec<Arc<Component>>, shards: Shards) {
     let Some(Component { options, guards, lifecycle, flight, .. }) = components.first().map(|first| &**first)
@@ -19,12 +26,20 @@ pub(crate) async fn run(components: Vec<Arc<Component>>, shards: Shards) {
         return;
     };
     let mut changed = guards.gate.watch();
+    let mut look_at_capacity = Instant::now();
     loop {
         change_or(&mut changed, Some(options.refresh)).await;
         flight.expire_suspects();
         // The lag of the source may grow while nothing of it is read: the intake publishes it.
         lifecycle.activity.notify_one();
-        if let Err(error) = refresh(&components, &shards).await {
+        let refreshed = refresh(&components, &shards).await;
+        if refreshed.is_ok() && Instant::now() >= look_at_capacity {
+            look_at_capacity = Instant::now() + CAPACITY_INTERVAL;
+            if let Err(error) = update_capacity(&components).await {
+                tracing::warn!(%error, "room of the store unknown, its bounds are not checked");
+            }
+        }
+        if let Err(error) = refreshed {
             tracing::debug!(%error, "store not refreshed");
             tokio::time::sleep(options.refresh).await;
         }
@@ -54,6 +69,35 @@ async fn refresh(components: &[Arc<Component>], shards: &Shards) -> Result<()> {
             BacklogState::Accepting => {
                 tracing::info!(consumer, backlog, "retry backlog below its limit, reading resumed");
             }
+        }
+        guards.gate.notify_watchers();
+    }
+    Ok(())
+}
+
+/// Compares the letters and the room that the store takes with their bounds, and holds the source back at one (I9).
+async fn update_capacity(components: &[Arc<Component>]) -> Result<()> {
+    let Some(Component { identity, store, guards, options, .. }) = components.first().map(|first| &**first)
+    else {
+        return Ok(());
+    };
+    let capacity = options.dead_letter.as_ref().map_or(CapacityPolicy::NONE, |letters| letters.capacity);
+    if capacity == CapacityPolicy::NONE {
+        return Ok(());
+    }
+    let room = store.occupancy().await?;
+    let mut letters = 0;
+    for component in components {
+        letters = letters.max(store.counts(&component.queue).await?.open());
+    }
+    let shortage = capacity.shortage(letters, &room);
+    if guards.update_shortage(shortage) {
+        let consumer = identity.consumer.as_str();
+        match shortage {
+            Some(shortage) => {
+                tracing::warn!(consumer, remedy = shortage.remedy(), "{shortage}: reading paused");
+            }
+            None => tracing::info!(consumer, "the store has room again, reading resumed"),
         }
         guards.gate.notify_watchers();
     }

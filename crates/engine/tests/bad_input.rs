@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use lazaret_core::handler::{Json, handler};
-use lazaret_core::policy::{Classifier, Decision, RetryPolicy, Stage, Strategy};
+use lazaret_core::policy::{CapacityPolicy, Classifier, Decision, RetryPolicy, Stage, Strategy};
 use lazaret_core::store::Limits;
 use lazaret_core::{Failure, HandlerError, Letter, LetterState, Message, Phase, Reason, Sequencing};
 use lazaret_engine::{BuildError, Builder, Consumer, DeadLetterOptions, Event, Options};
@@ -308,6 +308,11 @@ async fn settings_that_cannot_work_are_named() {
         ..options()
     };
     let none = Limits::NONE;
+    let capacity = |capacity| Options {
+        dead_letter: Some(DeadLetterOptions { capacity, ..DeadLetterOptions::default() }),
+        ..options()
+    };
+    let unbounded = CapacityPolicy::NONE;
     let table = [
         (policy(|retry| retry.max_attempts = 0), "max-attempts must be at least 1: the first attempt counts"),
         (policy(|retry| retry.multiplier = 0.5), "multiplier must be at least 1"),
@@ -322,6 +327,8 @@ async fn settings_that_cannot_work_are_named() {
         (Options { attempt_timeout: Some(secs(0)), ..options() }, "attempt-timeout (ms) must be at least 1"),
         (limits(Limits { max_sequences: Some(0), ..none }), "max-sequences must be at least 1"),
         (limits(Limits { max_sequence_size: Some(0), ..none }), "max-sequence-size must be at least 1"),
+        (capacity(CapacityPolicy { max_letters: Some(0), ..unbounded }), "max-letters must be at least 1"),
+        (capacity(CapacityPolicy { max_bytes: Some(0), ..unbounded }), "max-bytes must be at least 1"),
     ];
     for (options, expected) in table {
         assert_eq!(refused(complete(options)), expected);

@@ -5,8 +5,8 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lazaret_core::LetterState;
 use lazaret_core::policy::{BreakerPolicy, BreakerState, RetryPolicy, Strategy};
+use lazaret_core::{LetterState, Reason};
 use lazaret_engine::Options;
 use support::{Bench, Reply, Try, eventually, fatal, let_pass, millis, options, retry, secs, transient};
 
@@ -43,6 +43,8 @@ async fn an_open_breaker_burns_no_attempts_and_probes_close_it() {
     let opened = bench.clock.elapsed();
     assert_eq!(bench.calls.len(), 4);
     assert!(matches!(running.handle.breaker(), Some(BreakerState::Open { .. })));
+    let cause = running.handle.breaker_cause().expect("it is open");
+    assert_eq!((cause.reason, &*cause.message), (Reason::TIMEOUT, "no answer"));
     bench.push(&["e1", "f1"]);
     let_pass(secs(29)).await;
     assert_eq!(bench.calls.len(), 4, "no attempts while it is open, of old or new messages");
@@ -52,6 +54,7 @@ async fn an_open_breaker_burns_no_attempts_and_probes_close_it() {
     assert!(bench.clock.elapsed() >= opened + secs(30));
     eventually("all is committed", || bench.committed() == Some(5)).await;
     assert_eq!(running.handle.breaker(), Some(BreakerState::Closed));
+    assert_eq!(running.handle.breaker_cause(), None);
     for name in ["a1", "b1", "c1", "d1"] {
         assert_eq!(bench.calls.attempts_of(name), [1, 2], "{name}");
     }

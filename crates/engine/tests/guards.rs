@@ -2,7 +2,7 @@
 
 mod support;
 
-use lazaret_core::policy::{BudgetPolicy, FusePolicy, RetryPolicy, Strategy};
+use lazaret_core::policy::{BudgetPolicy, CapacityPolicy, FusePolicy, RetryPolicy, Strategy};
 use lazaret_core::store::{Act, Actor, ErrorKind, Limits, PauseScope};
 use lazaret_core::{LetterState, Partition, Reason, Verdict};
 use lazaret_engine::{DeadLetterOptions, Error, FuseState, Options};
@@ -25,7 +25,9 @@ async fn a_fuse_that_blows_pauses_the_consumer_durably_and_says_why() {
     assert!((5..=6).contains(&dead), "{dead}: five, and at most the one that was running");
     let pauses = bench.pauses();
     assert_eq!((pauses.len(), &pauses[0].scope), (1, &PauseScope::Consumer));
-    assert_eq!(pauses[0].by.why, "fuse: 5 messages in a row failed for good");
+    let why = pauses[0].by.why.clone();
+    let named = "fuse: 5 messages in a row failed for good, all of them DOMAIN_INVALID in group g1_";
+    assert!(why.starts_with(named), "{why}");
     assert_eq!(running.handle.pauses(), pauses);
     let held = bench.calls.len();
     running.stop().await;
@@ -34,7 +36,6 @@ async fn a_fuse_that_blows_pauses_the_consumer_durably_and_says_why() {
     let second = bench.start(options, |_| Reply::Done);
     let_pass(secs(60)).await;
     assert_eq!(bench.calls.len(), held, "the pause survives a restart");
-    let why = "fuse: 5 messages in a row failed for good".to_owned();
     assert_eq!(second.handle.fuse(), Some(FuseState::Blown { why }), "and so does what the fuse did");
     assert!(second.handle.resume(&PauseScope::Consumer, &operator("repaired")).await.unwrap());
     assert_eq!(second.handle.fuse(), Some(FuseState::Intact));
@@ -452,6 +453,53 @@ async fn a_full_queue_holds_the_source_and_goes_on_when_there_is_room() {
     assert!(running.replayer().process_any().await.unwrap());
     eventually("all is settled", || bench.committed() == Some(3)).await;
     assert_eq!((payload_of(&bench.letter("b")), bench.calls.of("b1").len()), ("b1".to_owned(), 1));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_a_bound_of_the_capacity_reading_pauses_until_there_is_room() {
+    // I9
+    let bench = Bench::new();
+    bench.push(&["a1", "b1"]);
+    let capacity = CapacityPolicy { max_letters: Some(2), ..CapacityPolicy::NONE };
+    let dead_letter = Some(DeadLetterOptions { capacity, ..DeadLetterOptions::default() });
+    let running = bench.start(Options { dead_letter, ..one_attempt() }, |this| {
+        match (this.name.as_str(), &this.letter) {
+            ("c1", _) | (_, Some(_)) => Reply::Done,
+            _ => Reply::Fail(fatal()),
+        }
+    });
+    eventually("both are letters", || bench.counts().of(LetterState::Dead) == 2).await;
+    eventually("the bound is noticed", || running.handle.is_store_failing()).await;
+    let why = running.handle.held_back().expect("it says why");
+    assert!(why.contains("2 open letters, and max-letters is 2; replay"), "{why}");
+    bench.push(&["c1"]);
+    let_pass(secs(60)).await;
+    assert_eq!((bench.calls.of("c1").len(), bench.committed()), (0, Some(1)), "c1 is not read");
+    assert!(running.replayer().process_any().await.unwrap());
+    eventually("it reads again", || bench.calls.of("c1").len() == 1).await;
+    assert_eq!((running.handle.held_back(), running.handle.is_store_failing()), (None, false));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn by_default_neither_a_hot_key_nor_a_thousand_bad_keys_stop_the_others() {
+    // I3
+    let bench = Bench::new();
+    let bad = 1100;
+    (0..bad).for_each(|_| bench.push(&["a1"]));
+    (0..bad).for_each(|n| bench.push(&[&format!("k{n}x")]));
+    bench.push(&["z1"]);
+    let dead_letter = Some(DeadLetterOptions::default());
+    let running = bench.start(Options { dead_letter, ..one_attempt() }, |this| match this.name.as_str() {
+        "z1" => Reply::Done,
+        _ => Reply::Fail(fatal()),
+    });
+    eventually("all is settled", || bench.committed() == Some(2 * bad)).await;
+    assert_eq!(bench.calls.done(), ["z1"]);
+    let counts = bench.counts();
+    assert_eq!((counts.sequences, counts.open()), (1 + bad, 2 * bad));
+    assert_eq!((running.handle.held_back(), bench.events.count("HandOffFailed")), (None, 0));
     running.stop().await;
 }
 

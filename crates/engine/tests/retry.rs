@@ -5,7 +5,7 @@ mod support;
 use std::fmt;
 use std::time::Duration;
 
-use lazaret_core::policy::{BudgetPolicy, Classifier, PoisonPolicy, RetryPolicy, Strategy};
+use lazaret_core::policy::{BudgetPolicy, Classifier, PoisonPolicy, RetryOverride, RetryPolicy, Strategy};
 use lazaret_core::store::Act;
 use lazaret_core::{HandlerError, LetterState, Reason};
 use lazaret_engine::Options;
@@ -565,4 +565,25 @@ async fn a_settlement_that_the_store_does_not_take_at_first_is_written_later_and
     eventually("it is resolved", || bench.counts().of(LetterState::Resolved) == 1).await;
     assert_eq!(bench.calls.len(), 2);
     running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reason_has_a_schedule_of_its_own() {
+    // I4
+    for strategy in [Strategy::InPlace, Strategy::Ordered, Strategy::Unordered] {
+        let bench = Bench::new();
+        bench.push(&["a1", "b1"]);
+        let patient =
+            RetryPolicy { max_attempts: 5, initial_delay: secs(10), multiplier: 1.0, ..retry(strategy) };
+        let over = RetryOverride { event_type: None, reason: Some(Reason::RATE_LIMITED), policy: patient };
+        let options = Options { retry_overrides: vec![over], ..with_retry(retry(strategy)) };
+        let limited = || HandlerError::msg("slow down").reason(Reason::RATE_LIMITED);
+        bench
+            .run(options, move |this| Reply::Fail(if this.name == "a1" { limited() } else { transient() }))
+            .await;
+        assert_eq!(bench.calls.attempts_of("a1"), [1, 2, 3, 4, 5], "{strategy}");
+        assert_eq!(bench.calls.times_of("a1"), [0.0, 10.0, 20.0, 30.0, 40.0], "{strategy}: I12");
+        assert_eq!(bench.calls.attempts_of("b1"), [1, 2, 3], "{strategy}");
+        assert_eq!(bench.counts().of(LetterState::Dead), 2, "{strategy}");
+    }
 }

@@ -158,7 +158,7 @@ async fn rules_go_before_what_a_status_means_but_not_before_what_the_handler_dem
         _ => status(418),
     })
     .await;
-    let when = When { status: Some(418), ..When::default() };
+    let when = When { status: Some(418.into()), ..When::default() };
     let teapot = Reason::new("TEAPOT").unwrap();
     let rule = Rule { when, then: Verdict::DeadLetter, reason: Some(teapot.clone()) };
     let options = Options { classifier: Classifier::default().rule(rule), ..options() };

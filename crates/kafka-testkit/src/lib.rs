@@ -18,7 +18,7 @@ use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{Offset, TopicPartitionList};
 
 /// How long to wait for an event that must occur.
-pub const LONG: Duration = Duration::from_secs(30);
+pub const LONG: Duration = Duration::from_secs(240);
 
 /// Returns the broker. Without one the test prints that it did not run, and fails when `CI=true`.
 pub fn broker() -> Option<String> {

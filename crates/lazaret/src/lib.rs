@@ -72,6 +72,7 @@
 //! - `postgres`: the `postgres` module, a store and an inbox in PostgreSQL, a source for an outbox, effects exactly once, and
 //!   Axon's dead letters: adopted.
 //! - `server`: the `server` module, the HTTP API over a store and the consumers of this process.
+//! - `console`: the `console` module, the web console over that API.
 //! - `full`: all of these.
 
 pub use lazaret_core::{
@@ -223,6 +224,24 @@ pub mod server {
         Approval, Builder, Error, InvalidTokenHash, Limits, Options, Posted, Registry, Server, Token,
         TokenHash, Tokens, generate_token, openapi,
     };
+}
+
+/// The web console: pages over the HTTP API of the same process.
+///
+/// ```
+/// use std::sync::Arc;
+/// # #[cfg(feature = "memory")] {
+/// let store = Arc::new(lazaret::memory::MemoryStore::default());
+/// let server = lazaret::server::Server::builder(store)
+///     .pages(lazaret::console::router)
+///     .problem_page(lazaret::console::problem_page)
+///     .build();
+/// # let _ = server;
+/// # }
+/// ```
+#[cfg(feature = "console")]
+pub mod console {
+    pub use lazaret_console::{InvalidOidc, OidcOptions, Options, pages, problem_page, router};
 }
 
 /// Metrics, log lines, alerts and, with the feature `otlp`, traces.

@@ -85,6 +85,8 @@ impl IntoResponse for ApiError {
         let status = StatusCode::from_u16(self.problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let body = serde_json::to_vec(&self.problem).unwrap_or_default();
         let mut response = (status, body).into_response();
+        // For browsers, which get a page.
+        response.extensions_mut().insert(self.problem);
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(Problem::MEDIA_TYPE));
         if let Some(seconds) = self.retry_after {

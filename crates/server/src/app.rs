@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
+use axum::response::Response;
 use bytes::Bytes;
+use lazaret_api::{EffectiveConfig, Problem};
 use lazaret_core::source::Ingest;
 use lazaret_core::store::KeyValue;
 use lazaret_core::{Clock, LetterId, QueueName, Store};
@@ -12,8 +14,9 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::activity::ActivityLog;
 use crate::api_error::{ApiError, Result};
-use crate::auth::{Caller, Hosts, Tokens};
+use crate::auth::{Attempts, Caller, CsrfKey, Hosts, Sessions, Tokens};
 use crate::event_feed::Feed;
 use crate::idempotency::IdempotencyStore;
 use crate::options::Options;
@@ -22,6 +25,9 @@ use crate::registry::Registry;
 
 /// Renders the metrics.
 pub(crate) type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// Renders a problem as a page.
+pub(crate) type ProblemPage = fn(&Problem) -> Response;
 
 /// The state shared by all requests. Cheap to clone.
 #[derive(Clone)]
@@ -33,11 +39,21 @@ pub(crate) struct Shared {
     pub(crate) inboxes: HashMap<String, Arc<dyn Ingest>>,
     pub(crate) instances: Option<Arc<dyn KeyValue>>,
     pub(crate) tokens: RwLock<ActiveTokens>,
+    pub(crate) config: RwLock<EffectiveConfig>,
     pub(crate) hosts: Hosts,
+    /// The sessions of the console.
+    pub(crate) sessions: Sessions,
+    pub(crate) attempts: Attempts,
+    pub(crate) csrf: CsrfKey,
     pub(crate) options: Options,
     pub(crate) feed: Feed,
+    pub(crate) activity: ActivityLog,
+    /// Held by an edit, from the reading of the letter to the change.
+    pub(crate) edits: tokio::sync::Mutex<()>,
     pub(crate) idempotency: IdempotencyStore,
     pub(crate) metrics: Option<Metrics>,
+    /// For browsers; without it they get the problem as JSON, like other clients.
+    pub(crate) problem_page: Option<ProblemPage>,
     pub(crate) clock: Arc<dyn Clock>,
     /// One permit per concurrent request.
     pub(crate) requests: Arc<Semaphore>,

@@ -7,4 +7,5 @@ pub(crate) mod operations;
 pub(crate) mod pauses;
 mod publish;
 mod reason;
+pub(crate) mod reveal;
 mod selection;

@@ -23,14 +23,17 @@
 //! # Modules
 //!
 //! - `routes`, `openapi`: the table of all routes with their access rules, and the OpenAPI document generated from it.
+//! - `server` also adds pages, such as the console, which call the API in process.
 //! - `middleware`, `auth`: admission, authentication, authorization, timeouts; tokens, hosts and origins.
 //! - `read`, `change`, `inbox`: the handlers of requests.
+//! - `activity`: the throughput of consumers over the last hour.
 //! - `event_feed`, `operation_watch`: server-sent events: history, subscribers, engine events, progress of operations.
 //! - `idempotency`: responses by `Idempotency-Key`.
 //! - `extract`, `cursor`, `ndjson`, `api_error`: parameters, pages, streamed lists, problems.
 //! - `registry`, `app`, `server`, `options`: the consumers of this process, shared state, building and serving, limits.
 //! - `listener`, `connections`, `per_token`: where it listens, caps and deadlines of connections, caps of one token.
 
+mod activity;
 mod api_error;
 mod app;
 mod auth;
@@ -54,10 +57,13 @@ mod registry;
 mod routes;
 mod server;
 
-pub use auth::{InvalidTokenHash, Token, TokenHash, Tokens, generate_token};
+pub use auth::{
+    InvalidTokenHash, Person, ProxyPersons, Role, RoleError, SessionLimits, SignIn, SignInError, SignedIn,
+    Token, TokenHash, Tokens, TrustedProxy, generate_token, person_in_groups,
+};
 pub use error::Error;
 pub use lazaret_core::source::Posted;
-pub use listener::Listener;
+pub use listener::{Listener, Peer, Transport};
 pub use options::{Limits, Options};
 pub use registry::{Approval, Registry};
 pub use server::{Builder, Server, openapi};

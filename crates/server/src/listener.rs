@@ -10,6 +10,32 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::net::{UnixListener, UnixStream};
 use tokio_rustls::TlsAcceptor;
 
+/// Where a request comes from. The server adds it to the extensions of each request; a server that embeds the
+/// [router](crate::Server::router) may do so. Without it, a request comes from nobody who is trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The address of the other end; `None` for a Unix socket.
+    pub address: Option<IpAddr>,
+    /// The connection.
+    pub transport: Transport,
+}
+
+impl Peer {
+    /// A peer of whom nothing is known.
+    pub(crate) const UNKNOWN: Self = Self { address: None, transport: Transport::Tcp };
+}
+
+/// The kind of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Plain TCP.
+    Tcp,
+    /// TLS over TCP.
+    Tls,
+    /// A Unix socket.
+    Unix,
+}
+
 /// A bound address, or several.
 pub struct Listener {
     first: Kind,
@@ -31,6 +57,17 @@ pub(crate) enum Stream {
     Tls(TcpStream, TlsAcceptor),
     #[cfg(unix)]
     Unix(UnixStream),
+}
+
+impl Stream {
+    pub(crate) fn transport(&self) -> Transport {
+        match self {
+            Self::Tcp(_) => Transport::Tcp,
+            Self::Tls(..) => Transport::Tls,
+            #[cfg(unix)]
+            Self::Unix(_) => Transport::Unix,
+        }
+    }
 }
 
 impl From<TcpListener> for Listener {

@@ -10,11 +10,11 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
-use lazaret_api::{Code, Problem};
+use lazaret_api::{Code, Problem, Via};
 
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
-use crate::auth::{Access, Authentication, Caller};
+use crate::auth::{Access, Authentication, Caller, SignIn};
 use crate::extract::{announced, read, refuse_encoded};
 use crate::idempotency::{self, Claim, StoredResponse, fingerprint};
 use crate::per_token::Resource;
@@ -35,7 +35,14 @@ impl Held {
 
 /// Authenticates the caller and keeps the result with the request, for the access rule of its route.
 pub(crate) async fn authenticate(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    let authentication = Authentication::of(&app.tokens(), request.headers(), app.clock.now());
+    let now = app.clock.now();
+    let authentication = if is_page(request.uri().path()) {
+        let (sign_in, authentication) = SignIn::of(&app, &request, now);
+        request.extensions_mut().extend(sign_in.extensions());
+        authentication
+    } else {
+        Authentication::of(&app.tokens(), request.headers(), now)
+    };
     let share = match &authentication {
         Authentication::Accepted(caller) if !is_health_check(request.uri().path()) => {
             app.by_token.take(caller, Resource::Requests, 1).map(Some)
@@ -113,6 +120,59 @@ pub(crate) async fn receive_body(
     Ok(next.run(Request::from_parts(parts, Body::from(body))).await)
 }
 
+/// Returns `true` for pages. Sessions and proxies authenticate them, and nothing else.
+fn is_page(path: &str) -> bool {
+    path == "/" || path == "/console" || path.starts_with("/console/")
+}
+
+/// Receives the form of a page, with the limits of size and time of other bodies. The caller need not be known: one may sign in by a
+/// form.
+pub(crate) async fn receive_form(
+    State(app): State<App>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response> {
+    if request.method().is_safe() {
+        return Ok(next.run(request).await);
+    }
+    refuse_encoded(request.headers())?;
+    // A form writes a byte as up to three.
+    let limit = app.options.limits.json_bytes.saturating_mul(3);
+    let permits = announced(request.headers()).map_or(limit, |bytes| bytes.min(limit));
+    let permits = u32::try_from(permits.min(app.options.limits.body_bytes)).unwrap_or(u32::MAX);
+    let permit = app
+        .body_bytes
+        .clone()
+        .try_acquire_many_owned(permits)
+        .map_err(|_| ApiError::new(Code::Busy, "too many bytes of requests in memory").retry_after(1))?;
+    let _held = Held::add(&mut request, permit);
+    let (parts, body) = request.into_parts();
+    let body = read(&app, &parts.headers, body, limit).await?;
+    let is_own = |sign_in: &SignIn| sign_in.sent_by_own_page(&parts.headers, &body);
+    if !parts.extensions.get::<SignIn>().is_some_and(is_own) {
+        let detail =
+            "no current page of this server sent the form: open the page again, and repeat what you did";
+        return Err(ApiError::new(Code::CrossSite, detail));
+    }
+    Ok(next.run(Request::from_parts(parts, Body::from(body))).await)
+}
+
+/// Turns a request of a page into one of the API: with the caller of the page, through the console. Nothing else of the page's request
+/// is kept, such as the parameters of its path.
+pub(crate) fn adopt_page_request(request: &mut Request) {
+    let extensions = std::mem::take(request.extensions_mut());
+    if let Some(held) = extensions.get::<Held>() {
+        request.extensions_mut().insert(held.clone());
+    }
+    if let Some(authentication) = extensions.get::<Authentication>() {
+        let mut authentication = authentication.clone();
+        if let Authentication::Accepted(caller) = &mut authentication {
+            caller.via = Via::Console;
+        }
+        request.extensions_mut().insert(authentication);
+    }
+}
+
 /// Executes a change once per idempotency key. Without a key it is executed each time.
 pub(crate) async fn idempotent(
     State((app, body_limit)): State<(App, usize)>,
@@ -170,8 +230,9 @@ pub(crate) async fn admit(State(app): State<App>, mut request: Request, next: Ne
     }
 }
 
-/// Adds the security headers, and turns panics and errors of the router into problems.
-pub(crate) async fn finish(request: Request, next: Next) -> Response {
+/// Adds the security headers, and turns panics and errors of the router into problems, or into pages for browsers.
+pub(crate) async fn finish(State(app): State<App>, request: Request, next: Next) -> Response {
+    let problem_page = app.problem_page.filter(|_| shows_page(&request));
     // I10: a bug in one request fails that request only.
     let ran = AssertUnwindSafe(next.run(request)).catch_unwind().await;
     let mut response = ran.unwrap_or_else(|_| {
@@ -180,6 +241,9 @@ pub(crate) async fn finish(request: Request, next: Next) -> Response {
     });
     if !is_own(&response) {
         response = to_problem(response);
+    }
+    if let (Some(render), Some(problem)) = (problem_page, response.extensions().get::<Box<Problem>>()) {
+        response = with_page(&response, render(problem));
     }
     let headers = response.headers_mut();
     for (name, value) in [
@@ -196,12 +260,26 @@ pub(crate) async fn finish(request: Request, next: Next) -> Response {
     response
 }
 
-/// Returns `true` for successful responses, and for errors that are problems or reports of this API.
+/// Returns `true` if a browser shows the response as a page: it asks a page, and not for a script.
+fn shows_page(request: &Request) -> bool {
+    let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    is_page(request.uri().path()) && accept.is_some_and(|accept| accept.contains("text/html"))
+}
+
+/// Returns the page in place of a problem, with the headers of the problem, such as `Retry-After`.
+fn with_page(problem: &Response, mut page: Response) -> Response {
+    for (name, value) in problem.headers().iter().filter(|(name, _)| **name != header::CONTENT_TYPE) {
+        page.headers_mut().entry(name).or_insert(value.clone());
+    }
+    page
+}
+
+/// Returns `true` for successful responses, and for errors that are problems or reports of this API, or pages.
 fn is_own(response: &Response) -> bool {
     let status = response.status();
     let kind = response.headers().get(header::CONTENT_TYPE).map(|kind| kind.as_bytes());
-    !(status.is_client_error() || status.is_server_error())
-        || kind.is_some_and(|kind| kind == Problem::MEDIA_TYPE.as_bytes() || kind == b"application/json")
+    let own = [Problem::MEDIA_TYPE.as_bytes(), b"application/json", b"text/html; charset=utf-8"];
+    !(status.is_client_error() || status.is_server_error()) || kind.is_some_and(|kind| own.contains(&kind))
 }
 
 fn to_problem(response: Response) -> Response {

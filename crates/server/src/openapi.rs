@@ -55,6 +55,8 @@ pub(crate) enum RequestKind {
     Batch,
     /// Imports letters, with a longer timeout.
     Import,
+    /// Reads what is redacted, for a reason. A repetition is recorded again.
+    Reveal,
 }
 
 fn text() -> RefOr<Schema> {
@@ -116,10 +118,18 @@ impl Route {
         access: Access,
         summary: &'static str,
     ) -> Self {
-        let mut route = Self::new(method, path, access, RequestKind::Change, summary);
-        let schema = route.refer::<T>();
-        route.body = Some(vec![("application/json", schema)]);
-        route
+        Self::new(method, path, access, RequestKind::Change, summary).json_body::<T>()
+    }
+
+    /// A request for what is redacted, with a JSON body.
+    pub(crate) fn reveal<T: ToSchema>(path: &'static str, access: Access, summary: &'static str) -> Self {
+        Self::new(Method::POST, path, access, RequestKind::Reveal, summary).json_body::<T>()
+    }
+
+    fn json_body<T: ToSchema>(mut self) -> Self {
+        let schema = self.refer::<T>();
+        self.body = Some(vec![("application/json", schema)]);
+        self
     }
 
     /// Adds a request body of these media types, with any content: lines that make no sense are accepted or reported one by one.
@@ -136,6 +146,11 @@ impl Route {
     /// Adds an optional query parameter that is one of these words.
     pub(crate) fn query_of(self, name: &'static str, about: &'static str, words: &[&'static str]) -> Self {
         self.parameter(name, about, false, one_of(words))
+    }
+
+    /// Adds an optional query parameter that is a number; too large ones are cut.
+    pub(crate) fn number(self, name: &'static str, about: &'static str) -> Self {
+        self.parameter(name, about, false, count())
     }
 
     /// Adds a required query parameter.
@@ -241,7 +256,7 @@ impl Document {
                 ParameterBuilder::new().name(name).parameter_in(ParameterIn::Query).required(required);
             operation = operation.parameter(parameter.description(Some(about)).schema(Some(schema)));
         }
-        if route.kind != RequestKind::Read {
+        if !matches!(route.kind, RequestKind::Read | RequestKind::Reveal) {
             let description = match route.kind {
                 RequestKind::Message => {
                     "The message id, unless another header sets it; duplicates are not accepted twice"

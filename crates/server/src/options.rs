@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use lazaret_core::redaction::Redaction;
+
+use crate::auth::{SessionLimits, TrustedProxy};
+
 /// Limits on sizes, numbers and durations (I7).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -142,4 +146,10 @@ pub struct Options {
     pub hosts: Vec<String>,
     /// Limits on sizes, numbers and durations.
     pub limits: Limits,
+    /// The sessions of pages.
+    pub sessions: SessionLimits,
+    /// The reverse proxy in front of the server; `None` if there is none whose headers are trusted.
+    pub proxy: Option<TrustedProxy>,
+    /// The values of letters that are shown only with the scope `reveal` and a reason.
+    pub redaction: Redaction,
 }

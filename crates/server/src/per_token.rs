@@ -95,7 +95,7 @@ mod tests {
             expires_at: None,
             consumers: Vec::new(),
         };
-        Caller { identity, via: Via::Api, session: Session::default() }
+        Caller { identity, via: Via::Api, claim: None, session: Session::default() }
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Handlers of read requests.
 
+pub(crate) mod admin;
 pub(crate) mod audit;
 pub(crate) mod events;
+pub(crate) mod facets;
 pub(crate) mod groups;
 pub(crate) mod health;
 pub(crate) mod letters;

@@ -38,6 +38,8 @@ pub struct Registry {
     sources: Arc<RwLock<BTreeMap<String, SourceNotice>>>,
     /// Whether the source of a consumer has answered, read at each readiness check.
     readiness: Arc<RwLock<BTreeMap<String, SourceReadiness>>>,
+    /// The addresses of handlers in other processes.
+    handlers: Arc<RwLock<BTreeMap<String, String>>>,
     feed: Feed,
 }
 
@@ -97,6 +99,17 @@ impl Registry {
         readiness.insert(consumer.to_owned(), Arc::new(is_ready));
     }
 
+    /// Registers the address of a consumer's handler, as the status shows it: without credentials. A later one replaces it.
+    pub fn handler(&self, consumer: &str, address: impl Into<String>) {
+        let mut handlers = self.handlers.write().unwrap_or_else(PoisonError::into_inner);
+        handlers.insert(consumer.to_owned(), address.into());
+    }
+
+    /// The address of a consumer's handler.
+    pub(crate) fn handler_address(&self, consumer: &str) -> Option<String> {
+        self.handlers.read().unwrap_or_else(PoisonError::into_inner).get(consumer).cloned()
+    }
+
     /// Whether the source of a consumer has answered. One that registered nothing has.
     pub(crate) fn is_source_ready(&self, consumer: &str) -> bool {
         let is_ready = self.readiness.read().unwrap_or_else(PoisonError::into_inner).get(consumer).cloned();
@@ -136,6 +149,18 @@ impl Registry {
     /// Reports that a consumer stopped without an error.
     pub fn stopped(&self, consumer: &str) {
         self.change(consumer, ConsumerState::Stopped, None, None);
+    }
+
+    /// Reports that a consumer waits for what its source is to read, such as a file that does not exist yet.
+    pub fn waits_for_source(&self, consumer: &str, reason: impl Into<String>) {
+        let reason = reason.into();
+        // It is reported at each try, and is an event once.
+        let is_known = self.entry(consumer).is_some_and(|entry| {
+            entry.state == ConsumerState::Waiting && entry.error.as_deref() == Some(&reason)
+        });
+        if !is_known {
+            self.change(consumer, ConsumerState::Waiting, Some(reason), None);
+        }
     }
 
     /// Reports that a consumer failed.

@@ -12,15 +12,17 @@ use serde_json::Value;
 use crate::api_error::Result;
 use crate::app::App;
 use crate::auth::{Access, Caller};
-use crate::change::{bulk, import, letters as change, operations as operate, pauses};
+use crate::change::{bulk, import, letters as change, operations as operate, pauses, reveal};
 use crate::inbox;
 use crate::middleware;
 use crate::ndjson::NDJSON;
 use crate::openapi::{Document, RequestKind, Route};
-use crate::read::{audit, events, groups, health, letters, operations, status};
+use crate::read::{admin, audit, events, facets, groups, health, letters, operations, status};
 
 const READ: Access = Access::Scope(Scope::Read);
 const PAYLOAD: Access = Access::Scope(Scope::Payload);
+const REVEAL: Access = Access::Scope(Scope::Reveal);
+const ADMIN: Access = Access::Scope(Scope::Admin);
 const TRIAGE: Access = Access::Scope(Scope::Triage);
 const EVICT: Access = Access::Scope(Scope::Evict);
 const EDIT: Access = Access::Scope(Scope::Edit);
@@ -28,6 +30,8 @@ const IMPORT: Access = Access::Scope(Scope::Import);
 const PAUSE: Access = Access::Scope(Scope::Pause);
 const APPROVE: Access = Access::Scope(Scope::Approve);
 const INGEST: Access = Access::Scope(Scope::Ingest);
+/// A token with `evict` may purge; one with `purge` may not evict.
+const PURGE: Access = Access::AnyScope(&[Scope::Evict, Scope::Purge]);
 const TRIAGE_OR_EVICT: Access = Access::AnyScope(&[Scope::Triage, Scope::Evict]);
 
 /// The media types of an import.
@@ -67,7 +71,7 @@ impl Add for ServedRoutes {
         let body_limit = match kind {
             RequestKind::Read => None,
             RequestKind::Message => Some(limits.message_bytes),
-            RequestKind::Change => Some(limits.json_bytes),
+            RequestKind::Change | RequestKind::Reveal => Some(limits.json_bytes),
             RequestKind::Batch => Some(limits.batch_bytes),
             RequestKind::Import => Some(limits.import_bytes),
         };
@@ -76,8 +80,8 @@ impl Add for ServedRoutes {
         methods = methods.route_layer(from_fn(move |request, next| middleware::timeout(time, request, next)));
         if let Some(limit) = body_limit {
             let state = (self.app.clone(), limit);
-            // The id of a message is its idempotency key.
-            if kind != RequestKind::Message {
+            // The id of a message is its idempotency key. What was revealed is not kept for a repetition.
+            if !matches!(kind, RequestKind::Message | RequestKind::Reveal) {
                 methods = methods.route_layer(from_fn_with_state(state.clone(), middleware::idempotent));
             }
             methods = methods.route_layer(from_fn_with_state(state, middleware::receive_body));
@@ -96,9 +100,11 @@ impl Add for ServedRoutes {
 fn tells_consumers_apart(method: &Method, path: &str) -> bool {
     let is_read = *method == Method::GET;
     match path {
-        "/healthz" | "/readyz" | "/v1/openapi.json" | "/v1/whoami" | "/v1/status" | "/v1/events" => true,
-        "/v1/instances" => true,
-        "/v1/groups" | "/v1/groups/{id}" | "/v1/sequences" | "/v1/letters" | "/v1/letters/count" => true,
+        "/healthz" | "/readyz" | "/openapi.json" | "/v1/openapi.json" | "/v1/whoami" | "/v1/status"
+        | "/v1/events" => true,
+        "/v1/instances" | "/v1/activity" | "/v1/groups/{id}/facets" => true,
+        "/v1/groups" | "/v1/groups/{id}" | "/v1/sequences" | "/v1/letters" | "/v1/letters/count"
+        | "/v1/letters/export" => true,
         "/v1/operations" => !is_read,
         _ => {
             let under = |start: &str| path.strip_prefix(start).is_some();
@@ -111,18 +117,27 @@ fn tells_consumers_apart(method: &Method, path: &str) -> bool {
     }
 }
 
-/// Builds the router with all middleware.
-pub(crate) fn router(app: App) -> Router {
-    let mut served = ServedRoutes { app: app.clone(), router: Router::new() };
-    add_all(&mut served);
-    served
-        .router
+/// Builds the router with all middleware. Pages have the same as the API, except that their calls of the API are authorized, not
+/// they themselves.
+pub(crate) fn router(app: App, pages: Option<Router>) -> Router {
+    let mut router = api(&app);
+    if let Some(pages) = pages {
+        let forms = from_fn_with_state(app.clone(), middleware::receive_form);
+        router = router.merge(pages.layer(forms));
+    }
+    router
         .fallback(middleware::no_route)
         .layer(from_fn_with_state(app.clone(), middleware::authenticate))
         .layer(from_fn_with_state(app.clone(), middleware::check_origin))
         .layer(from_fn_with_state(app.clone(), middleware::admit))
-        .layer(from_fn(middleware::finish))
-        .with_state(app)
+        .layer(from_fn_with_state(app, middleware::finish))
+}
+
+/// The routes of the API. Requests must carry the result of their authentication.
+pub(crate) fn api(app: &App) -> Router {
+    let mut served = ServedRoutes { app: app.clone(), router: Router::new() };
+    add_all(&mut served);
+    served.router.with_state(app.clone())
 }
 
 /// Builds the OpenAPI document.
@@ -153,6 +168,8 @@ fn add_overview(routes: &mut impl Add) {
     routes.add(route, health::metrics);
     let route = Route::get("/v1/openapi.json", Access::Authenticated, "This document");
     routes.add(route.answers_any_json(200), health::document);
+    let route = Route::get("/openapi.json", Access::Authenticated, "Same as /v1/openapi.json");
+    routes.add(route.answers_any_json(200), health::document);
     let route = Route::get("/v1/whoami", Access::Authenticated, "The caller's identity and scopes");
     routes.add(route.answers::<api::Identity>(200), health::who_am_i);
     let route = Route::get("/v1/status", READ, "The status of all consumers and operations")
@@ -161,7 +178,21 @@ fn add_overview(routes: &mut impl Add) {
     let summary = "The processes that share the store, with their partitions and last report";
     let route = Route::get("/v1/instances", READ, summary).answers::<api::InstanceList>(200);
     routes.add(route, status::instances);
-    let route = Route::get("/v1/audit", READ, "The audit, oldest entry first").paged();
+    let summary = "What the consumers of this process handled and failed in the last hour";
+    let route = Route::get("/v1/activity", READ, summary).answers::<api::Activity>(200);
+    routes.add(route, status::activity);
+    let summary = "The effective configuration, with the origin of each value; secrets are masked";
+    let route = Route::get("/v1/config", ADMIN, summary).answers::<api::EffectiveConfig>(200);
+    routes.add(route, admin::config);
+    let summary = "The configured tokens, without secrets and hashes";
+    let route = Route::get("/v1/tokens", ADMIN, summary).answers::<api::TokenList>(200);
+    routes.add(route, admin::tokens);
+    let route = Route::get("/v1/audit", READ, "The audit, oldest entry first").query_of(
+        "order",
+        "latest: the latest entry first, not as NDJSON",
+        &["oldest", "latest"],
+    );
+    let route = route.paged();
     routes.add(route.answers::<api::AuditPage>(200).or_ndjson(), audit::list);
     let route = Route::get("/v1/audit/verify", READ, "Verify the hash chain of the audit")
         .query(
@@ -195,6 +226,9 @@ fn add_letters(routes: &mut impl Add) {
     let route =
         Route::get("/v1/groups/{id}", READ, "One group; a fingerprint alone suffices if it is unique");
     routes.add(route.answers::<api::Group>(200), groups::show);
+    let summary = "What the letters of a group have in common; headers need the scope payload";
+    let route = Route::get("/v1/groups/{id}/facets", READ, summary);
+    routes.add(route.answers::<api::GroupFacets>(200), facets::facets);
     let summary = "Letters, most recently enqueued first; as NDJSON, every match";
     let route = Route::get("/v1/letters", READ, summary)
         .query("q", "A query; without a state it matches open letters")
@@ -203,10 +237,23 @@ fn add_letters(routes: &mut impl Add) {
     let route = Route::get("/v1/letters/count", READ, "The number of matching letters").query("q", "A query");
     routes.add(route.answers::<api::LetterMatches>(200), letters::count);
     let summary = "One letter; payload and headers need the scope payload";
-    let route = Route::get("/v1/letters/{id}", READ, summary).answers::<api::LetterDetail>(200);
-    routes.add(route, letters::show);
-    let route = Route::get("/v1/letters/{id}/payload", PAYLOAD, "The payload bytes");
-    routes.add(route.answers_with(200, "application/octet-stream"), letters::payload);
+    let route = Route::get("/v1/letters/{id}", READ, summary).number(
+        "payload-bytes",
+        "Cut off the payload, and the previous payloads of edits, after so many bytes; `payload-bytes` in the response is the whole size",
+    );
+    routes.add(route.answers::<api::LetterDetail>(200), letters::show);
+    let summary =
+        "One letter with its redacted values; needs the scope payload, too, and leaves an entry in the audit";
+    let route = Route::reveal::<api::ActRequest>("/v1/letters/{id}/reveal", REVEAL, summary)
+        .number("payload-bytes", "As for GET /v1/letters/{id}");
+    routes.add(route.answers::<api::LetterDetail>(200), reveal::reveal);
+    let summary = "Export full letters with their redacted values; needs the scope payload, too, and leaves an entry in the audit";
+    let route = Route::reveal::<api::ExportRequest>("/v1/letters/export", REVEAL, summary);
+    routes.add(route.answers_with(200, NDJSON).item_schema::<api::LetterDetail>(), letters::export);
+    let summary = "The payload bytes, without redacted values; a part of them with the header Range";
+    let route = Route::get("/v1/letters/{id}/payload", PAYLOAD, summary);
+    let route = route.answers_with(200, "application/octet-stream");
+    routes.add(route.answers_with(206, "application/octet-stream"), letters::payload);
     let route = Route::get("/v1/sequences", READ, "The open letters of a sequence, head first")
         .required("queue", "The queue: consumer/component")
         .required("sequence", "The sequence");
@@ -228,9 +275,9 @@ fn add_changes(routes: &mut impl Add) {
     routes.add(act("/v1/letters/{id}/release", TRIAGE, summary), change::release);
     routes.add(act("/v1/letters/{id}/restore", TRIAGE, "Reopen an evicted letter"), change::restore);
     let summary = "Delete a closed letter; its id stays known as a duplicate";
-    let purge = Route::change::<api::ActRequest>(Method::POST, "/v1/letters/{id}/purge", EVICT, summary);
+    let purge = Route::change::<api::ActRequest>(Method::POST, "/v1/letters/{id}/purge", PURGE, summary);
     routes.add(purge.answers_nothing(204), change::purge);
-    let summary = "Replace the payload of a letter; the previous one is kept";
+    let summary = "Replace the payload of a letter, or revert its edits; the previous one is kept";
     let edit = Route::change::<api::EditRequest>(Method::PUT, "/v1/letters/{id}/payload", EDIT, summary);
     routes.add(edit.answers::<api::Letter>(200), change::edit);
     let comment = Route::change::<api::CommentRequest>(
@@ -253,8 +300,18 @@ fn add_changes(routes: &mut impl Add) {
     let summary = "Reopen evicted letters, each by itself";
     let restore = Route::change::<api::BulkRequest>(Method::POST, "/v1/letters/restore", TRIAGE, summary);
     routes.add(restore.answers::<api::BulkAnswer>(200), bulk::restore);
+    let summary = "Mark letters as handled by other means, each by itself";
+    let resolve = Route::change::<api::BulkRequest>(Method::POST, "/v1/letters/resolve", TRIAGE, summary);
+    routes.add(resolve.answers::<api::BulkAnswer>(200), bulk::resolve);
+    let summary = "Isolate letters, each by itself";
+    let quarantine =
+        Route::change::<api::BulkRequest>(Method::POST, "/v1/letters/quarantine", EVICT, summary);
+    routes.add(quarantine.answers::<api::BulkAnswer>(200), bulk::quarantine);
+    let summary = "Assign letters to a person, each by itself";
+    let assign = Route::change::<api::BulkAssignRequest>(Method::POST, "/v1/letters/assign", TRIAGE, summary);
+    routes.add(assign.answers::<api::BulkAnswer>(200), bulk::assign);
     let summary = "Delete closed letters, each by itself";
-    let purge = Route::change::<api::BulkRequest>(Method::POST, "/v1/letters/purge", EVICT, summary);
+    let purge = Route::change::<api::BulkRequest>(Method::POST, "/v1/letters/purge", PURGE, summary);
     routes.add(purge.answers::<api::BulkAnswer>(200), bulk::purge);
     let summary = "Import exported letters; existing ones stay unchanged";
     let import = Route::post("/v1/letters/import", IMPORT, RequestKind::Import, summary).body(&LINES);
@@ -280,6 +337,8 @@ fn add_operations(routes: &mut impl Add) {
     routes.add(route, operations::show);
     let route =
         Route::get("/v1/operations/{id}/items", READ, "The letters of an operation and their outcomes");
+    let outcomes: Vec<&str> = api::Outcome::ALL.iter().map(|outcome| outcome.as_str()).collect();
+    let route = route.query_of("outcome", "Only letters with this outcome", &outcomes);
     routes.add(route.paged().answers::<api::ItemPage>(200), operations::items);
     fn command(path: &'static str, access: Access, summary: &'static str) -> Route {
         Route::change::<api::CommandRequest>(Method::POST, path, access, summary)

@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use lazaret_api::Code;
+use lazaret_api::{Code, EffectiveConfig, Problem};
 use lazaret_core::source::Ingest;
 use lazaret_core::store::KeyValue;
 use lazaret_core::{Clock, Store, SystemClock};
@@ -22,14 +22,15 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use crate::activity::{self, ActivityLog};
 use crate::api_error::ApiError;
-use crate::app::{ActiveTokens, App, Metrics, Shared};
-use crate::auth::{Hosts, Tokens};
+use crate::app::{ActiveTokens, App, Metrics, ProblemPage, Shared};
+use crate::auth::{Attempts, CsrfKey, Hosts, Sessions, Tokens};
 use crate::connections::{Connections, Protocol, Slot, TrackedBody, TrackedIo, closed};
 use crate::error::Error;
 use crate::idempotency::IdempotencyStore;
-use crate::listener::{Listener, Stream};
-use crate::middleware::is_health_check;
+use crate::listener::{Listener, Peer, Stream};
+use crate::middleware::{adopt_page_request, is_health_check, no_route};
 use crate::operation_watch::watch_operations;
 use crate::options::{Limits, Options};
 use crate::per_token::PerToken;
@@ -42,10 +43,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The bytes that are buffered for each HTTP/2 stream.
 const HTTP2_SEND_BYTES: usize = 64 * 1024;
 
+/// Makes pages from the API that they call.
+type MakePages = Box<dyn FnOnce(Router) -> Router + Send>;
+
 /// The HTTP API of one process.
 #[derive(Clone)]
 pub struct Server {
     app: App,
+    pages: Option<Router>,
 }
 
 /// Builds a [`Server`].
@@ -58,6 +63,8 @@ pub struct Builder {
     options: Options,
     metrics: Option<Metrics>,
     clock: Arc<dyn Clock>,
+    pages: Option<MakePages>,
+    problem_page: Option<ProblemPage>,
 }
 
 impl Server {
@@ -72,13 +79,15 @@ impl Server {
             options: Options::default(),
             metrics: None,
             clock: Arc::new(SystemClock),
+            pages: None,
+            problem_page: None,
         }
     }
 
     /// The router, for embedding in another server. That server is responsible for the address: without tokens the API is
     /// unauthenticated. [`watch`](Self::watch) must be polled beside it.
     pub fn router(&self) -> Router {
-        routes::router(self.app.clone())
+        routes::router(self.app.clone(), self.pages.clone())
     }
 
     /// Stops: streams end, and new requests are rejected. [`serve`](Self::serve) does so at shutdown; a server that embeds the
@@ -101,13 +110,19 @@ impl Server {
             return Ok(false);
         }
         current.replaced.cancel();
+        self.app.sessions.retain(&tokens);
         *current = ActiveTokens { tokens, replaced: CancellationToken::new() };
         Ok(true)
     }
 
-    /// Publishes the progress of operations until the server stops.
+    /// Sets the effective configuration that administrators see. Secrets in it must be masked.
+    pub fn set_config(&self, config: EffectiveConfig) {
+        *self.app.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+    }
+
+    /// Publishes the progress of operations, and records the throughput of consumers, until the server stops.
     pub async fn watch(&self) {
-        watch_operations(self.app.clone()).await;
+        tokio::join!(watch_operations(self.app.clone()), activity::record(self.app.clone()));
     }
 
     /// Serves until `shutdown` is cancelled or the server is [stopped](Self::stop), then drains running requests.
@@ -130,7 +145,7 @@ impl Server {
         let router = self.router();
         let connections = Connections::new(&self.app.options.limits);
         let graceful = GracefulShutdown::new();
-        let watch = watch_operations(self.app.clone());
+        let watch = self.watch();
         tokio::pin!(watch);
         loop {
             tokio::select! {
@@ -139,7 +154,8 @@ impl Server {
                 accepted = listener.accept() => match accepted {
                     // Without a slot the connection is closed at once.
                     Ok((stream, peer)) => if let Some(slot) = connections.accept(peer) {
-                        self.spawn_connection(stream, slot, router.clone(), graceful.watcher());
+                        let peer = Peer { address: peer, transport: stream.transport() };
+                        self.spawn_connection(stream, peer, slot, router.clone(), graceful.watcher());
                     },
                     Err(error) => {
                         tracing::warn!(%error, "connection accept failed");
@@ -159,7 +175,7 @@ impl Server {
     }
 
     /// Serves one connection in its own task.
-    fn spawn_connection(&self, stream: Stream, slot: Slot, router: Router, watcher: Watcher) {
+    fn spawn_connection(&self, stream: Stream, peer: Peer, slot: Slot, router: Router, watcher: Watcher) {
         let app = self.app.clone();
         tokio::spawn(async move {
             let limits = &app.options.limits;
@@ -168,7 +184,7 @@ impl Server {
                     Stream::Tcp(stream) => {
                         // Small responses must not be delayed.
                         let _ = stream.set_nodelay(true);
-                        serve_connection(stream, limits, &slot, router, watcher).await;
+                        serve_connection(stream, peer, limits, &slot, router, watcher).await;
                     }
                     Stream::Tls(stream, acceptor) => {
                         let _ = stream.set_nodelay(true);
@@ -178,12 +194,16 @@ impl Server {
                             () = app.stopping.cancelled() => return,
                         };
                         match accepted {
-                            Ok(stream) => serve_connection(stream, limits, &slot, router, watcher).await,
+                            Ok(stream) => {
+                                serve_connection(stream, peer, limits, &slot, router, watcher).await;
+                            }
                             Err(error) => tracing::debug!(%error, "TLS handshake failed"),
                         }
                     }
                     #[cfg(unix)]
-                    Stream::Unix(stream) => serve_connection(stream, limits, &slot, router, watcher).await,
+                    Stream::Unix(stream) => {
+                        serve_connection(stream, peer, limits, &slot, router, watcher).await;
+                    }
                 }
             };
             tokio::select! {
@@ -197,6 +217,7 @@ impl Server {
 /// Serves HTTP/1 and HTTP/2 on a stream until the client or the server ends the connection.
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: Peer,
     limits: &Limits,
     slot: &Slot,
     router: Router,
@@ -215,7 +236,8 @@ async fn serve_connection(
         .keep_alive_interval(limits.http2_keep_alive)
         .keep_alive_timeout(limits.http2_keep_alive);
     let (activity, is_reserve) = (slot.activity.clone(), slot.is_reserve());
-    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+    let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer);
         let protocol = if request.version() == Version::HTTP_2 { Protocol::Http2 } else { Protocol::Http1 };
         let guard = activity.begin(protocol);
         let router = router.clone();
@@ -293,12 +315,49 @@ impl Builder {
         self
     }
 
+    /// Adds pages, such as a console. They are made from the API, as a router that calls it in process, and are merged into the
+    /// router of this server: their paths must differ from those of the API, and they must have no fallback.
+    ///
+    /// A request to the API must carry the extensions of the page's request, in which the server keeps its authenticated caller. It is
+    /// then authorized, limited and audited like any other, via the console. Without them it is not authenticated.
+    ///
+    /// ```
+    /// use axum::{Router, extract::Request, routing::get};
+    /// use tower::ServiceExt;
+    /// # let store = std::sync::Arc::new(lazaret_memory::MemoryStore::default());
+    /// let server = lazaret_server::Server::builder(store).pages(|api| {
+    ///     let me = |page: Request| async move {
+    ///         let mut request = Request::get("/v1/whoami").body(axum::body::Body::empty()).unwrap();
+    ///         *request.extensions_mut() = page.extensions().clone();
+    ///         api.oneshot(request).await
+    ///     };
+    ///     Router::new().route("/me", get(me))
+    /// });
+    /// # let _ = server.build();
+    /// ```
+    #[must_use]
+    pub fn pages(mut self, make: impl FnOnce(Router) -> Router + Send + 'static) -> Self {
+        self.pages = Some(Box::new(make));
+        self
+    }
+
+    /// Sets how a problem is shown to a browser that asks for a page, such as the form of a session that has ended. Other clients get
+    /// the problem as JSON.
+    #[must_use]
+    pub fn problem_page(mut self, render: fn(&Problem) -> Response) -> Self {
+        self.problem_page = Some(render);
+        self
+    }
+
     /// Builds the server.
     pub fn build(self) -> Server {
         let limits = &self.options.limits;
         let feed = self.registry.feed().clone();
         feed.set_capacity(limits.events);
         let app = App::new(Shared {
+            sessions: Sessions::new(self.options.sessions.clone()),
+            attempts: Attempts::default(),
+            csrf: CsrfKey::new(),
             hosts: Hosts::new(&self.options.hosts, !self.tokens.is_empty()),
             idempotency: IdempotencyStore::new(
                 limits.idempotency_keys,
@@ -313,18 +372,33 @@ impl Builder {
             body_bytes: Arc::new(Semaphore::new(limits.body_bytes.min(Semaphore::MAX_PERMITS))),
             stopping: CancellationToken::new(),
             document: document(),
+            activity: ActivityLog::default(),
+            edits: tokio::sync::Mutex::default(),
             feed,
             store: self.store,
             registry: self.registry,
             inboxes: self.inboxes,
             instances: self.instances,
             tokens: RwLock::new(ActiveTokens { tokens: self.tokens, replaced: CancellationToken::new() }),
+            config: RwLock::default(),
             options: self.options,
             metrics: self.metrics,
+            problem_page: self.problem_page,
             clock: self.clock,
         });
-        Server { app }
+        let pages = self.pages.map(|make| make(api_for_pages(&app)));
+        Server { app, pages }
     }
+}
+
+/// The API for pages of this server.
+fn api_for_pages(app: &App) -> Router {
+    let api = routes::api(app).fallback(no_route);
+    // Around the router: within, the parameters of the page's path would be added to those of the API.
+    Router::new().fallback_service(tower::service_fn(move |mut request: Request<Body>| {
+        adopt_page_request(&mut request);
+        api.clone().oneshot(request)
+    }))
 }
 
 /// The serialized document, shared by all servers of the process.
@@ -362,7 +436,7 @@ mod tests {
             let slot = Connections::new(&limits).accept(None).unwrap();
             let graceful = GracefulShutdown::new();
             tokio::select! {
-                () = serve_connection(stream, &limits, &slot, router, graceful.watcher()) => {}
+                () = serve_connection(stream, Peer::UNKNOWN, &limits, &slot, router, graceful.watcher()) => {}
                 _ = closed(&slot.activity, &slot.close, &limits) => {}
             }
         });

@@ -35,10 +35,9 @@ impl From<FileError> for SourceError {
                 let wrapped = if is_permanent { Self::permanent(what) } else { Self::temporary(what) };
                 wrapped.with_source(error)
             }
-            FileError::NotCreatedYet(path) => Self::temporary(format!(
-                "{} does not exist yet; retrying, because `follow` is set",
-                path.display()
-            )),
+            FileError::NotCreatedYet(path) => {
+                Self::waiting(format!("{} does not exist yet, and `follow` is set", path.display()))
+            }
             FileError::NotAFile(path) => Self::permanent(format!(
                 "{} is not a regular file, so it has no stable positions",
                 path.display()

@@ -45,13 +45,16 @@
 //!
 //! # Modules
 //!
-//! `reader` reads lines on a blocking thread, `source` delivers them and commits, `position` is the encoding of a position in a checkpoint.
+//! `reader` reads lines on a blocking thread, `source` delivers them and commits, `position` is the encoding of a position in a checkpoint,
+//! `progress` tells how many bytes are not read yet.
 
 mod error;
 mod options;
 mod position;
+mod progress;
 mod reader;
 mod source;
 
 pub use options::Options;
+pub use progress::FileProgress;
 pub use source::FileSource;

@@ -99,6 +99,11 @@ impl Reader {
         Ok(self.file.metadata()?.len())
     }
 
+    /// Returns the offset up to which content was returned.
+    pub(crate) fn position(&self) -> u64 {
+        self.offset
+    }
+
     /// Continues at another offset, which is the end of a line.
     pub(crate) fn seek(&mut self, offset: u64) {
         self.buffer.clear();

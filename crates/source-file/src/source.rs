@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use crate::error::FileError;
 use crate::options::Options;
 use crate::position::{FilePosition, HEAD_BYTES};
+use crate::progress::{FileProgress, Progress};
 use crate::reader::{ReadLine, ReadResult, Reader, read_tail};
 
 /// A file with one JSON message per line. See the [crate documentation](crate) for guarantees and an example.
@@ -36,6 +37,9 @@ pub struct FileSource {
     state: ReaderState,
     /// Messages that were read, but not returned yet.
     ready: Vec<Message>,
+    /// The offset up to which content was read.
+    read_to: u64,
+    progress: Arc<Progress>,
     assigned: bool,
     paused: bool,
     /// Whether the reader must seek to the committed position first.
@@ -119,6 +123,7 @@ impl FileSource {
                 .as_ref()
                 .into()
         });
+        let (file, read_to) = (Arc::new(file), committed.offset);
         Ok(Self {
             path,
             stream,
@@ -127,9 +132,11 @@ impl FileSource {
             name,
             committed,
             head: reader.head().to_vec(),
-            file: Arc::new(file),
+            progress: Progress::new(file.clone(), read_to),
+            file,
             state: ReaderState::Idle(Box::new(reader)),
             ready: Vec::new(),
+            read_to,
             assigned: false,
             paused: false,
             rewound: false,
@@ -149,6 +156,11 @@ impl FileSource {
     /// Its only partition.
     pub fn partition(&self) -> Partition {
         Partition { stream: self.stream.clone(), index: 0 }
+    }
+
+    /// Tells how far it has read, while it runs.
+    pub fn progress(&self) -> FileProgress {
+        FileProgress::of(&self.progress)
     }
 
     fn contains_own(&self, partitions: &[Partition]) -> bool {
@@ -182,9 +194,14 @@ impl FileSource {
         if self.head.len() < HEAD_BYTES {
             self.head = reader.head().to_vec();
         }
+        let position = reader.position();
         self.state = ReaderState::Idle(reader);
         // A result from before a rewind is discarded.
-        if self.rewound { Ok(ReadResult::More) } else { Ok(found?) }
+        if self.rewound {
+            return Ok(ReadResult::More);
+        }
+        self.read_to = position;
+        Ok(found?)
     }
 
     /// Reads the last bytes that are settled at a position: they identify the file.
@@ -230,6 +247,7 @@ impl Source for FileSource {
             if !self.ready.is_empty() {
                 let last = self.ready.iter().map(|message| message.position.offset).max();
                 self.delivered = last.map_or(self.delivered, |last| last.max(self.delivered));
+                self.progress.deliver_up_to(self.read_to);
                 return Ok(SourceEvent::Messages(std::mem::take(&mut self.ready)));
             }
             if let Some(reached) = self.at_end {
@@ -244,6 +262,10 @@ impl Source for FileSource {
                 ReadResult::Lines(lines) => self.ready = self.messages(lines),
                 ReadResult::More => {}
                 ReadResult::End => self.at_end = Some(Instant::now()),
+            }
+            // Empty lines are no messages.
+            if self.ready.is_empty() {
+                self.progress.deliver_up_to(self.read_to);
             }
         }
     }
@@ -278,6 +300,8 @@ impl Source for FileSource {
     fn rewind(&mut self, partitions: &[Partition]) {
         if self.assigned && self.contains_own(partitions) {
             self.ready.clear();
+            self.read_to = self.committed.offset;
+            self.progress.deliver_up_to(self.read_to);
             (self.assigned, self.paused, self.at_end, self.ended) = (false, false, None, false);
             self.rewound = true;
         }

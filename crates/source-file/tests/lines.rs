@@ -69,7 +69,7 @@ impl Bed {
 }
 
 async fn next(source: &mut FileSource) -> Result<SourceEvent, SourceError> {
-    tokio::time::timeout(Duration::from_secs(30), source.next()).await.expect("something comes")
+    tokio::time::timeout(Duration::from_secs(240), source.next()).await.expect("something comes")
 }
 
 async fn messages(source: &mut FileSource) -> Vec<Message> {
@@ -105,6 +105,31 @@ async fn settle_last(bed: &Bed) {
 /// Lines that differ in one letter.
 fn lines(letters: &str) -> String {
     letters.chars().map(|letter| format!("{{\"payload\":\"{letter}\"}}\n")).collect()
+}
+
+#[tokio::test]
+async fn the_bytes_that_are_not_read_yet_are_known() {
+    let bed = Bed::new("{\"id\": \"e-1\"}\n\n{\"id\": \"e-2\"}\r\n");
+    let mut source = bed
+        .open(Options { batch: 1, follow: true, poll: Duration::from_millis(2), ..Options::default() })
+        .await;
+    let progress = source.progress();
+    assert_eq!(progress.bytes_behind(), Some(30));
+    let first = messages(&mut source).await;
+    // The empty line is still to be passed.
+    assert_eq!(progress.bytes_behind(), Some(16));
+    messages(&mut source).await;
+    assert_eq!(progress.bytes_behind(), Some(0));
+    // A line that is still being written is behind.
+    bed.append("{\"id\": ");
+    assert_eq!(progress.bytes_behind(), Some(7));
+    commit(&mut source, &first[0]).await;
+    source.rewind(&[source.partition()]);
+    assert_eq!(progress.bytes_behind(), Some(37 - 13), "from the end of the first line");
+    drop(source);
+    assert_eq!(progress.bytes_behind(), None);
+    // After a restart it continues from what is committed.
+    assert_eq!(bed.follow().await.progress().bytes_behind(), Some(37 - 13));
 }
 
 #[tokio::test]
@@ -440,7 +465,8 @@ async fn a_file_that_is_to_be_followed_may_come_later() {
     bed.path = bed.folder.path().join("later.jsonl");
     let following = Options { follow: true, ..Options::default() };
     let error = bed.try_open(following.clone()).await.err().unwrap();
-    assert!(error.is_temporary() && error.to_string().contains("does not exist yet"), "{error}");
+    assert!(error.is_temporary() && error.is_waiting(), "{error}");
+    assert!(error.to_string().ends_with("does not exist yet, and `follow` is set"), "{error}");
     let error = bed.refused().await;
     assert!(!error.is_temporary(), "one that is read to its end has to be there: {error}");
     fs::write(&bed.path, "{\"payload\":1}\n").unwrap();

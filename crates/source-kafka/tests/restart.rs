@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// A broker takes its time on a busy machine.
-const LONG: Duration = Duration::from_secs(90);
+const LONG: Duration = Duration::from_secs(240);
 
 /// A broker that belongs to this test alone.
 struct OwnBroker {

@@ -3,9 +3,6 @@
 //! An entry takes the number behind the last one, unless it is there already. The last number is read before the look for the
 //! entry: if another call writes it in between, the number is taken, and the look is repeated. So numbers have no gaps, and no
 //! entry stands twice.
-//!
-//! An entry's hash is the SHA-256 of the hash before it and of the entry's canonical text: a JSON array of number, time in
-//! nanoseconds, who, via, why, action, subject, before and after.
 
 use async_trait::async_trait;
 use bson::{Bson, Document, doc};
@@ -14,12 +11,11 @@ use lazaret_core::store::{
     Actor, Audit, AuditCheck, AuditEntry, AuditHead, AuditNote, Result, audit_hash_text,
 };
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::database::{Guarded, first, get, list};
 use crate::documents::left::{Left, LineDoc};
-use crate::error::{corrupt, invalid};
+use crate::error::corrupt;
 use crate::store::MongoStore;
 use crate::values::{int, time, uint};
 
@@ -43,7 +39,7 @@ struct EntryDoc {
 }
 
 impl EntryDoc {
-    fn new(number: i64, token: &str, line: LineDoc, previous: &Hash) -> Result<Self> {
+    fn new(number: i64, token: &str, line: LineDoc, previous: &Hash) -> Self {
         let mut doc = Self {
             number,
             token: token.to_owned(),
@@ -51,22 +47,12 @@ impl EntryDoc {
             previous: audit_hash_text(previous),
             hash: String::new(),
         };
-        doc.hash = audit_hash_text(&doc.computed(previous)?);
-        Ok(doc)
+        doc.hash = audit_hash_text(&doc.entry().chain_hash(previous));
+        doc
     }
 
-    fn computed(&self, previous: &Hash) -> Result<Hash> {
-        let LineDoc { at, by, action, subject, before, after } = &self.line;
-        let text = (self.number, at, &by.who, &by.via, &by.why, action, subject, before, after);
-        let text = serde_json::to_vec(&text).map_err(|error| invalid(error.to_string()))?;
-        let mut hasher = Sha256::new();
-        hasher.update(previous);
-        hasher.update(text);
-        Ok(hasher.finalize().into())
-    }
-
-    fn entry(self) -> AuditEntry {
-        let LineDoc { at, by, action, subject, before, after } = self.line;
+    fn entry(&self) -> AuditEntry {
+        let LineDoc { at, by, action, subject, before, after } = self.line.clone();
         AuditEntry { number: uint(self.number), at: time(at), by, action, subject, before, after }
     }
 
@@ -95,7 +81,7 @@ impl MongoStore {
             }
             let number = last.as_ref().map_or(1, |last| last.number + 1);
             let previous = last.map_or(Ok(BEGINNING), |last| unhex(&last.hash))?;
-            let entry = EntryDoc::new(number, token, line.clone(), &previous)?;
+            let entry = EntryDoc::new(number, token, line.clone(), &previous);
             let write = Guarded::new(number, 0, &entry)?;
             if self.db().put(&self.db().audit, write).await? {
                 return Ok(());
@@ -132,7 +118,7 @@ impl Audit for MongoStore {
             return Ok(Vec::new());
         }
         self.catch_up().await?;
-        Ok(self.entries(after, limit).await?.into_iter().map(EntryDoc::entry).collect())
+        Ok(self.entries(after, limit).await?.iter().map(EntryDoc::entry).collect())
     }
 
     async fn verify_audit(&self) -> Result<Option<AuditCheck>> {
@@ -142,7 +128,7 @@ impl Audit for MongoStore {
             let page = self.entries(check.intact, PAGE).await?;
             let is_last = page.len() < PAGE;
             for entry in page {
-                let computed = entry.computed(&check.hash)?;
+                let computed = entry.entry().chain_hash(&check.hash);
                 let follows =
                     uint(entry.number) == check.intact + 1 && entry.previous == audit_hash_text(&check.hash);
                 if !follows || entry.hash != audit_hash_text(&computed) {
@@ -188,8 +174,8 @@ mod tests {
             before: None,
             after: None,
         };
-        let one = EntryDoc::new(1, "t", line.clone(), &BEGINNING).unwrap();
-        let other = EntryDoc::new(1, "t", line, &[1; 32]).unwrap();
+        let one = EntryDoc::new(1, "t", line.clone(), &BEGINNING);
+        let other = EntryDoc::new(1, "t", line, &[1; 32]);
         assert_ne!(one.hash, other.hash);
         assert_ne!(one.previous, other.previous);
     }

@@ -1,15 +1,18 @@
 //! Leases and settlements.
 
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use lazaret_core::SequenceId;
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{self, AfterSettle, Head, LeaseKind, SequenceChange, SettleView};
-use lazaret_core::store::{Claim, Lease, LeaseUse, Outcome, Settled, Settlement};
+use lazaret_core::store::{Claim, Lease, LeaseUse, Outcome, Result, Settled, Settlement};
 use tokio_postgres::Row;
+use uuid::Uuid;
 
 use crate::error::{Fault, Work};
 use crate::letter_row::{HeldLetter, select_letter};
+use crate::operations::ItemOutcome;
 use crate::sequence_row::{OpenSequence, select_sequence, sequence_key};
 use crate::store::{Queue, first};
 use crate::transaction::{CLOCK, Transaction};
@@ -30,12 +33,11 @@ const HEAD: &str = select_letter!(
     "FROM sequences s JOIN letters l ON l.sid = s.sid AND l.idx = s.head_idx JOIN payloads p ON p.lid = l.lid
      WHERE s.qid = $1 AND s.hash = $2"
 );
-/// The payload of the head is not needed: it is in the hands of the one who settles it.
-const HEAD_AND_NEXT: &str = select_letter!(
-    "FROM sequences s CROSS JOIN LATERAL (
+/// The payload of a head is not needed: it is in the hands of the one who settles it.
+const HEADS_AND_NEXT: &str = select_letter!(
+    "FROM unnest($2::uuid[]) AS k (hash) JOIN sequences s ON s.qid = $1 AND s.hash = k.hash CROSS JOIN LATERAL (
          SELECT * FROM letters x WHERE x.sid = s.sid AND x.idx >= s.head_idx ORDER BY x.idx LIMIT 2) l
-     LEFT JOIN payloads p ON p.lid = l.lid AND l.idx > s.head_idx
-     WHERE s.qid = $1 AND s.hash = $2 ORDER BY l.idx"
+     LEFT JOIN payloads p ON p.lid = l.lid AND l.idx > s.head_idx ORDER BY l.sid, l.idx"
 );
 
 /// Who claims, for how long.
@@ -43,6 +45,22 @@ const HEAD_AND_NEXT: &str = select_letter!(
 pub(crate) struct Claimant<'a> {
     pub(crate) owner: &'a str,
     pub(crate) lease: Duration,
+}
+
+/// A settlement of the head of a sequence.
+#[derive(Clone, Debug)]
+pub(crate) struct SettleItem {
+    pub(crate) lease: Lease,
+    pub(crate) letter: LetterId,
+    pub(crate) settlement: Settlement,
+}
+
+/// What the rules have decided about a settlement, with what they saw.
+struct Ruled {
+    settle: rules::Settle,
+    open: Option<OpenSequence>,
+    head: Option<HeldLetter>,
+    next: Option<HeldLetter>,
 }
 
 fn missing(sequence: &SequenceId) -> Fault {
@@ -152,7 +170,7 @@ impl Transaction<'_> {
         self.lease(queue, open, head, claimant, kind, fence).await
     }
 
-    async fn lease(
+    pub(crate) async fn lease(
         &mut self,
         queue: &Queue,
         open: &OpenSequence,
@@ -207,45 +225,78 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    pub(crate) async fn settle(
+    /// Settles the heads of sequences, each of them another one. An item that the rules refuse changes nothing.
+    pub(crate) async fn settle_all(
         &mut self,
         queue: &Queue,
-        lease: &Lease,
-        id: LetterId,
-        settlement: Settlement,
-    ) -> Work<Settled> {
-        let key = sequence_key(&lease.sequence);
+        items: &[SettleItem],
+    ) -> Work<Vec<Result<Settled>>> {
+        let keys: Vec<Uuid> = items.iter().map(|item| sequence_key(&item.lease.sequence)).collect();
         let [open, letters, clock] = self
             .query_all([
-                (LOCK_SEQUENCES, &[&queue.qid, &vec![key]]),
-                (HEAD_AND_NEXT, &[&queue.qid, &key]),
+                (LOCK_SEQUENCES, &[&queue.qid, &keys]),
+                (HEADS_AND_NEXT, &[&queue.qid, &keys]),
                 (CLOCK, &[]),
             ])
             .await?;
         self.set_now(&clock)?;
-        self.hold_sequences(queue, [&lease.sequence], &open)?;
-        let read = |row: &Row| HeldLetter::read(row, &queue.name);
-        let mut letters = letters.iter().map(read).collect::<Work<Vec<_>>>()?.into_iter();
-        let (head, next) = (letters.next(), letters.next());
-        let open = self.unit.sequence(queue, &lease.sequence).cloned();
-        let view = SettleView {
-            row: open.as_ref().map(|open| &open.row),
-            head: head.as_ref().map(HeldLetter::view),
-            next: next.as_ref().map(HeldLetter::view),
-            now: self.now(),
-        };
-        let mut settle = rules::settle(&view, lease, id, settlement)?;
-        if let Some((operation, outcome)) = settle.outcome {
-            let continues = self.settle_item(operation, id, outcome).await?;
-            settle.effects.reserve(continues.then_some(operation));
-            if outcome == Outcome::Ok
-                && let (Some(open), Some(from)) = (&open, settle.effects.released_from())
-                && let Some(pace) = self.pace_released(operation, open.sid, from).await?
-            {
-                settle.effects.pace(pace, self.now());
-            }
+        self.hold_sequences(queue, items.iter().map(|item| &item.lease.sequence), &open)?;
+        let mut by_sequence: HashMap<i64, VecDeque<HeldLetter>> = HashMap::new();
+        for row in &letters {
+            let held = HeldLetter::read(row, &queue.name)?;
+            by_sequence.entry(held.sid.unwrap_or_default()).or_default().push_back(held);
         }
-        let head = head.ok_or_else(|| missing(&lease.sequence))?;
+        let mut answers = Vec::with_capacity(items.len());
+        for item in items {
+            let open = self.unit.sequence(queue, &item.lease.sequence).cloned();
+            let mut letters =
+                open.as_ref().and_then(|open| by_sequence.remove(&open.sid)).unwrap_or_default();
+            let (head, next) = (letters.pop_front(), letters.pop_front());
+            let view = SettleView {
+                row: open.as_ref().map(|open| &open.row),
+                head: head.as_ref().map(HeldLetter::view),
+                next: next.as_ref().map(HeldLetter::view),
+                now: self.now(),
+            };
+            let ruled = rules::settle(&view, &item.lease, item.letter, item.settlement.clone());
+            answers.push(ruled.map(|settle| Ruled { settle, open, head, next }));
+        }
+        let outcomes: Vec<ItemOutcome> = answers
+            .iter()
+            .zip(items)
+            .filter_map(|(answer, item)| {
+                let (operation, outcome) = answer.as_ref().ok()?.settle.outcome?;
+                Some(ItemOutcome { operation, letter: item.letter, outcome })
+            })
+            .collect();
+        let mut continued = self.settle_items(queue, &outcomes).await?.into_iter();
+        let mut settled = Vec::with_capacity(items.len());
+        for (answer, item) in answers.into_iter().zip(items) {
+            settled.push(match answer {
+                Ok(mut ruled) => {
+                    if let Some((operation, _)) = ruled.settle.outcome {
+                        let continues = continued.next().unwrap_or_default();
+                        ruled.settle.effects.reserve(continues.then_some(operation));
+                    }
+                    Ok(self.apply_settled(queue, item, ruled).await?)
+                }
+                Err(error) => Err(error),
+            });
+        }
+        Ok(settled)
+    }
+
+    /// Applies what the rules have decided about one item.
+    async fn apply_settled(&mut self, queue: &Queue, item: &SettleItem, ruled: Ruled) -> Work<Settled> {
+        let Ruled { mut settle, open, head, next } = ruled;
+        if let Some((operation, Outcome::Ok)) = settle.outcome
+            && self.unit.paced.contains(&operation)
+            && let (Some(open), Some(from)) = (&open, settle.effects.released_from())
+            && let Some(pace) = self.pace_released(operation, open.sid, from).await?
+        {
+            settle.effects.pace(pace, self.now());
+        }
+        let head = head.ok_or_else(|| missing(&item.lease.sequence))?;
         let next_head = settle.effects.sequence.row().map(|row| row.head);
         let now = self.now();
         self.unit.apply(queue, head, settle.effects, None, now)?;

@@ -33,6 +33,7 @@
 //! - `inbox_source`: the inbox as a source.
 //! - `transaction`, `unit`, `commit`, `statements`: the steps above.
 //! - `letter_row`, `sequence_row`, `values`: what the rows hold.
+//! - `settlements`: settlements of many callers, collected for one call.
 //! - `views`, `intake`, `leases`, `acts`, `retention`, `operations/`, `pauses`, `notes`: views for the rules.
 //! - `listing`, `groups`, `query`: reads.
 //! - [`tx`]: effects exactly once, for handlers that write to PostgreSQL. It needs no store.
@@ -61,6 +62,7 @@ mod probe;
 mod query;
 mod retention;
 mod sequence_row;
+mod settlements;
 mod statements;
 mod store;
 mod tls;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use lazaret_core::letter::{Edit, Letter, LetterId, LetterState};
-use lazaret_core::store::{Counts, ErrorKind, HeadsPage, OpenedPage, Result, StoreError};
+use lazaret_core::store::{Counts, ErrorKind, HeadsPage, Occupancy, OpenedPage, Result, StoreError};
 use lazaret_core::{SequenceId, Timestamp};
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -19,7 +19,7 @@ use crate::views::{EDITS, read_edit};
 const OPENED: &str = "SELECT q.revision, s.name, s.revision FROM queues q LEFT JOIN LATERAL (
         SELECT name, revision FROM sequences WHERE qid = q.qid AND revision > $2 ORDER BY revision LIMIT $3) s ON true
     WHERE q.qid = $1 ORDER BY s.revision";
-const LOOKUP: &str = "SELECT id, state FROM letters WHERE id = ANY($1) AND qid = $2";
+const LOOKUP: &str = "SELECT id, state FROM letters WHERE id = ANY($1) AND qid + 0 = $2";
 const NEXT_DUE: &str =
     "SELECT free_at FROM sequences WHERE qid = $1 AND free_at IS NOT NULL ORDER BY free_at LIMIT 1";
 const GET: &str =
@@ -38,6 +38,9 @@ const COUNTS: &str = "SELECT coalesce(sum(sequences), 0)::bigint, coalesce(sum(r
     coalesce(sum(dead), 0)::bigint, coalesce(sum(parked), 0)::bigint, coalesce(sum(quarantined), 0)::bigint,
     coalesce(sum(waiting), 0)::bigint, coalesce(sum(resolved), 0)::bigint, coalesce(sum(evicted), 0)::bigint,
     coalesce(sum(skipped), 0)::bigint, coalesce(sum(expired), 0)::bigint FROM counts WHERE qid = $1";
+/// The tables of the schema with their indexes.
+const ROOM: &str = "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_namespace n
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relkind = 'r' WHERE n.nspname = $1";
 /// The places of the columns behind those of a letter.
 const TOUCHED: usize = 29;
 const SID: usize = 30;
@@ -177,6 +180,14 @@ impl PostgresStore {
         let last = last.map_err(|fault| fault.into_error("heads"))?;
         let heads = self.whole_letters("heads", queue, &rows).await?;
         Ok(HeadsPage { heads, next: last.map(Cursor::text) })
+    }
+
+    /// The room that the tables take. What is free beside them, the server does not tell.
+    pub(crate) async fn measure(&self) -> Result<Occupancy> {
+        let rows = self.ask("occupancy", ROOM, &[&self.schema()]).await?;
+        let used = first(&rows, |row| unsigned(row.try_get(0)?));
+        let used = used.map_err(|fault| fault.into_error("occupancy"))?;
+        Ok(Occupancy { used, ..Occupancy::default() })
     }
 
     pub(crate) async fn count_queue(&self, queue: &Queue) -> Result<Counts> {

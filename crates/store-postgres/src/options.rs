@@ -86,11 +86,16 @@ impl PostgresStoreOptions {
         Ok(())
     }
 
-    /// The settings of a session, for the `options` of a connection. Those of the DSN go before the timeouts.
+    /// The settings of a session, for the `options` of a connection. Those of the DSN go before the timeouts and the planner's.
+    ///
+    /// Each statement of the store has an index that it is meant to use. A server that plans by its statistics reads whole tables
+    /// instead while they are new and seem small, and keeps to such a plan when they grow; and it plans short statements
+    /// again and again, which takes longer than to run them.
     pub(crate) fn session(&self, given: &str) -> String {
         let millis = self.statement_timeout.as_millis().min(i32::MAX.cast_unsigned().into());
         format!(
-            "-c statement_timeout={millis} -c idle_in_transaction_session_timeout={millis} {given} \
+            "-c statement_timeout={millis} -c idle_in_transaction_session_timeout={millis} \
+             -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off {given} \
              -c search_path={} -c default_transaction_isolation=read\\ committed",
             self.schema
         )

@@ -18,6 +18,7 @@ use crate::error::{Fault, Work, of_commit, of_pool, spoils_connection};
 use crate::migrations;
 use crate::notifications::Notifications;
 use crate::options::PostgresStoreOptions;
+use crate::settlements::Settlements;
 use crate::transaction::CLOCK;
 use crate::values::{text, time};
 
@@ -48,6 +49,7 @@ struct Shared {
     /// The numbers of queues that are known. They never change.
     queues: Mutex<HashMap<QueueName, i64>>,
     watches: Mutex<BTreeMap<QueueName, ClockWatch>>,
+    settlements: Settlements,
 }
 
 impl PostgresStore {
@@ -84,6 +86,7 @@ impl PostgresStore {
             clock: options.clock,
             queues: Mutex::default(),
             watches: Mutex::default(),
+            settlements: Settlements::default(),
         };
         let store = Self { shared: Arc::new(shared) };
         let client = store.client("open").await?;
@@ -114,6 +117,11 @@ impl PostgresStore {
     /// The clock of the options; `None` for that of the server.
     pub(crate) fn given_clock(&self) -> Option<&dyn Clock> {
         self.shared.clock.as_deref()
+    }
+
+    /// The settlements that wait for a transaction.
+    pub(crate) fn settlements(&self) -> &Settlements {
+        &self.shared.settlements
     }
 
     /// The name of the schema.

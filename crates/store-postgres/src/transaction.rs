@@ -22,6 +22,8 @@ const TRIES: u32 = 10;
 /// The server's time.
 pub(crate) const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000";
 
+const PLAN_FOR_PARAMETERS: &str = "SET LOCAL plan_cache_mode = force_custom_plan";
+
 const BEGIN: &str = "BEGIN";
 const BEGIN_SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ";
 
@@ -112,9 +114,11 @@ impl<'s> Transaction<'s> {
         Ok(client.query(&statement, parameters).await?)
     }
 
-    /// Runs one statement that is not kept prepared: its text depends on the call.
+    /// Runs one statement that is not kept prepared: its text depends on the call. It is planned for these parameters.
     pub(crate) async fn query_once(&self, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Work<Vec<Row>> {
-        Ok(self.client()?.query(sql, parameters).await?)
+        let client = self.client()?;
+        client.batch_execute(PLAN_FOR_PARAMETERS).await?;
+        Ok(client.query(sql, parameters).await?)
     }
 
     /// Runs statements one after the other, in one round trip.

@@ -1,10 +1,11 @@
 //! What a call changes: the effects of the rules, collected in memory until they are [written](crate::commit).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use jiff::Timestamp;
 use lazaret_core::letter::Edit;
+use lazaret_core::store::OperationId;
 use lazaret_core::store::rules::{
     AuditLine, Blocked, CountChange, Effects, Failed, GrantRow, GroupRow, LetterChange, SequenceChange,
 };
@@ -93,6 +94,8 @@ pub(crate) struct Unit {
     pub(crate) counts: BTreeMap<i64, Counted>,
     pub(crate) groups: BTreeMap<(i64, Fingerprint), Vec<GroupChange>>,
     pub(crate) audit: Vec<AuditLine>,
+    /// The operations of settlements that have a rate.
+    pub(crate) paced: BTreeSet<OperationId>,
 }
 
 impl Unit {

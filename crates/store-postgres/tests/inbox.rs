@@ -57,7 +57,7 @@ async fn post(inbox: &InboxLog, ids: &[&str]) -> Vec<Posted> {
 }
 
 async fn next(source: &mut InboxSource) -> SourceEvent {
-    tokio::time::timeout(Duration::from_secs(60), source.next()).await.expect("an event comes").unwrap()
+    tokio::time::timeout(Duration::from_secs(240), source.next()).await.expect("an event comes").unwrap()
 }
 
 async fn assigned(inbox: &InboxLog) -> InboxSource {

@@ -11,7 +11,7 @@ use lazaret_store_postgres::PostgresStore;
 use support::{TestSchema, server};
 
 async fn told(changes: &mut Changes) {
-    tokio::time::timeout(Duration::from_secs(60), changes.changed()).await.expect("a notification comes");
+    tokio::time::timeout(Duration::from_secs(240), changes.changed()).await.expect("a notification comes");
 }
 
 async fn pause(store: &PostgresStore, consumer: &str) {

@@ -33,6 +33,22 @@ fn as_role(dsn: &str, role: &str) -> String {
     format!("postgres://{role}@{host}")
 }
 
+#[tokio::test]
+async fn the_tables_of_the_schema_are_measured_with_their_indexes() {
+    let Some(dsn) = server() else { return };
+    let store = TestSchema::new(dsn).open(None).await;
+    let empty = store.occupancy().await.unwrap();
+    assert!(empty.used.unwrap() > 0 && empty.free.is_none(), "{empty:?}");
+    // Larger than what the tables have allocated already.
+    let mut large = dead("m");
+    let payload: Vec<u8> = (0..1_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let message = (*large.letter.message).clone().with_payload(payload);
+    large.letter.message = message.into();
+    store.hand_off(&queue(), &Limits::NONE, vec![large]).await.unwrap().remove(0).unwrap();
+    let filled = store.occupancy().await.unwrap();
+    assert!(filled.used >= empty.used.map(|used| used + 100_000), "{empty:?} {filled:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_empty_database_is_migrated_once_by_many_processes_at_once() {
     let Some(dsn) = server() else { return };

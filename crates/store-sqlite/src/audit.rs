@@ -1,17 +1,14 @@
 //! The audit, a hash chain.
 //!
-//! An entry's hash is the SHA-256 of the hash before it and of the entry's canonical text: a JSON array of number, time
-//! in nanoseconds, who, via, why, action, subject, before and after. A change or removal of an entry in the file
-//! breaks the chain from there on. A truncated chain is still intact; the
-//! daemon therefore logs the last entry at intervals ([`AuditHead`]), so that truncation is detected elsewhere.
+//! A change or removal of an entry in the file breaks the chain ([`AuditEntry::chain_hash`]) from there on. A truncated chain is
+//! still intact; the daemon therefore logs the last entry at intervals ([`AuditHead`]), so that truncation is detected elsewhere.
 
 use lazaret_core::store::rules::AuditLine;
 use lazaret_core::store::{Actor, AuditCheck, AuditEntry, AuditHead};
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use sha2::{Digest, Sha256};
 
-use crate::error::{Fault, Work};
-use crate::rows::{bound, limit as rows_of, nanos, time, unsigned};
+use crate::error::Work;
+use crate::rows::{bound, limit as rows_of, time, unsigned};
 
 type Hash = [u8; 32];
 
@@ -51,20 +48,9 @@ pub(crate) fn write(connection: &Connection, now: i64, line: &AuditLine) -> Work
         before,
         after,
         previous,
-        hash_of(&previous, &entry)?,
+        entry.chain_hash(&previous),
     ])?;
     Ok(())
-}
-
-fn hash_of(previous: &Hash, entry: &AuditEntry) -> Work<Hash> {
-    let AuditEntry { number, at, by, action, subject, before, after } = entry;
-    let text = (number, nanos(*at), &by.who, &by.via, &by.why, action, subject, before, after);
-    let text = serde_json::to_vec(&text)
-        .map_err(|error| Fault::Corrupt(format!("failed to encode audit entry {number}: {error}")))?;
-    let mut hasher = Sha256::new();
-    hasher.update(previous);
-    hasher.update(text);
-    Ok(hasher.finalize().into())
 }
 
 fn read(row: &Row<'_>) -> Work<AuditEntry> {
@@ -112,7 +98,7 @@ pub(crate) fn verify_page(connection: &Connection, check: &mut AuditCheck) -> Wo
     let page = entries(connection, check.intact, PAGE)?;
     let is_last = page.len() < PAGE;
     for (entry, previous, hash) in page {
-        let computed = hash_of(&previous, &entry)?;
+        let computed = entry.chain_hash(&previous);
         if entry.number != check.intact + 1 || previous != check.hash || hash != computed {
             check.broken = Some(entry.number);
             return Ok(true);

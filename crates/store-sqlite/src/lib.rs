@@ -61,6 +61,7 @@ mod error;
 mod hand_offs;
 mod inbox_source;
 mod letters;
+mod occupancy;
 mod operations;
 mod options;
 mod pauses;

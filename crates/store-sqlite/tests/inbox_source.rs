@@ -66,7 +66,7 @@ async fn post(inbox: &InboxLog, ids: &[&str]) -> Vec<Posted> {
 }
 
 async fn next(source: &mut InboxSource) -> SourceEvent {
-    tokio::time::timeout(Duration::from_secs(30), source.next()).await.expect("something comes").unwrap()
+    tokio::time::timeout(Duration::from_secs(240), source.next()).await.expect("something comes").unwrap()
 }
 
 async fn assigned(inbox: &InboxLog) -> InboxSource {

@@ -9,10 +9,12 @@ use crate::metrics::scope_name;
 
 /// Logs the events of one consumer.
 ///
-/// Repeated lines are limited to one per second and kind, with the number of `suppressed` ones. Failed attempts are logged
-/// at level `debug`, so that a failure storm does not fill a disk.
+/// Repeated lines are limited per second and kind, to ten about letters and one about anything else, with the number of `suppressed`
+/// ones, so that a failure storm does not fill a disk. Suppressed lines about letters are logged at level `debug`, and so are all
+/// failed attempts.
 pub struct LogObserver {
     consumer: String,
+    handler: Option<String>,
     with_errors: bool,
     throttle: LogThrottle,
 }
@@ -20,7 +22,15 @@ pub struct LogObserver {
 impl LogObserver {
     /// Creates the observer of a consumer.
     pub fn new(consumer: &str) -> Self {
-        Self { consumer: consumer.to_owned(), with_errors: false, throttle: LogThrottle::default() }
+        let throttle = LogThrottle::default();
+        Self { consumer: consumer.to_owned(), handler: None, with_errors: false, throttle }
+    }
+
+    /// Names the address of the handler where it cannot be reached. It must not contain credentials.
+    #[must_use]
+    pub fn with_handler(mut self, address: Option<String>) -> Self {
+        self.handler = address;
+        self
     }
 
     /// Includes error texts. They may contain message contents.
@@ -65,8 +75,13 @@ impl LogObserver {
                 let (scope, place) = (scope_name(scope), place(scope));
                 tracing::info!(consumer, scope, place, "consumer resumed");
             }
-            Event::BreakerOpened { until } => {
-                tracing::warn!(consumer, %until, "circuit breaker opened, handler calls suspended");
+            Event::BreakerOpened { until, failure } => {
+                let error = self.loggable(&failure.message);
+                tracing::warn!(
+                    consumer, next_probe = %until, handler = self.handler, reason = %failure.reason,
+                    error_type = failure.error_type, status = failure.status, error,
+                    "circuit breaker opened, handler calls suspended"
+                );
             }
             Event::BreakerClosed => {
                 tracing::info!(consumer, "circuit breaker closed, handler calls resumed");
@@ -97,7 +112,14 @@ impl Observer for LogObserver {
             ),
             Event::RetryExhausted { queue, message, limit, reason, .. } => {
                 let limit = limit.map(|limit| limit.as_str());
-                tracing::info!(consumer, %queue, message_id = %message.id, limit, %reason, "retries exhausted");
+                match self.throttle.admit(LineKind::Exhausted) {
+                    Some(suppressed) => tracing::info!(
+                        consumer, %queue, message_id = %message.id, limit, %reason, suppressed, "retries exhausted"
+                    ),
+                    None => tracing::debug!(
+                        consumer, %queue, message_id = %message.id, limit, %reason, "retries exhausted"
+                    ),
+                }
             }
             Event::LetterStored { queue, message, letter, state, cause, replay, .. } => {
                 let (reason, operation) = (cause.map(|cause| cause.reason.as_str()), *replay);
@@ -107,17 +129,28 @@ impl Observer for LogObserver {
                     tracing::debug!(
                         consumer, %queue, message_id = %message.id, %letter, %state, "letter queued behind its head"
                     );
-                } else {
+                } else if let Some(suppressed) = self.throttle.admit(LineKind::Letter(*state)) {
                     tracing::info!(
+                        consumer, %queue, message_id = %message.id, %letter, %state, reason, error, operation, suppressed,
+                        "letter {}", past_tense(*state)
+                    );
+                } else {
+                    tracing::debug!(
                         consumer, %queue, message_id = %message.id, %letter, %state, reason, error, operation,
                         "letter {}", past_tense(*state)
                     );
                 }
             }
             Event::LetterClosed { queue, message, letter, state, replay } => {
-                tracing::info!(
-                    consumer, %queue, message_id = %message.id, %letter, %state, operation = *replay, "letter closed"
-                );
+                match self.throttle.admit(LineKind::Letter(*state)) {
+                    Some(suppressed) => tracing::info!(
+                        consumer, %queue, message_id = %message.id, %letter, %state, operation = *replay, suppressed,
+                        "letter closed"
+                    ),
+                    None => tracing::debug!(
+                        consumer, %queue, message_id = %message.id, %letter, %state, operation = *replay, "letter closed"
+                    ),
+                }
             }
             Event::Relayed { queue, message, state, .. } => {
                 tracing::debug!(consumer, %queue, message_id = %message.id, %state, "message published");

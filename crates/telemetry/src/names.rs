@@ -81,6 +81,8 @@ families! {
         "Age of the oldest open letter by state.";
     SOURCE_LAG = Gauge "lazaret_source_lag" ["consumer"]
         "Unread messages in the source; NaN while unknown.";
+    SOURCE_LAG_BYTES = Gauge "lazaret_source_lag_bytes" ["consumer"]
+        "Bytes of the file that are not read yet, for consumers of files; NaN while unknown.";
     MONGODB_OPLOG_LAG = Gauge "lazaret_mongodb_oplog_lag_seconds" ["consumer"]
         "Time between the last change that was read or passed over and the newest entry of the oplog; NaN while unknown.";
     MONGODB_TOKEN_AGE = Gauge "lazaret_mongodb_token_age_seconds" ["consumer"]
@@ -91,6 +93,10 @@ families! {
         "Active pauses by scope.";
     BREAKER_STATE = Gauge "lazaret_breaker_state" ["consumer"]
         "0 closed, 1 half-open, 2 open.";
+    BREAKER_OPENED = Counter "lazaret_breaker_opened_total" ["consumer", "reason"]
+        "Openings of the circuit breaker, by the reason of the failure that opened it; failed probes included.";
+    BREAKER_PROBE = Gauge "lazaret_breaker_probe_seconds" ["consumer"]
+        "Time until the handler is called again to probe it; 0 unless the circuit breaker is open.";
     FUSE_BLOWN = Gauge "lazaret_fuse_blown" ["consumer"]
         "1 while a blown fuse pauses the consumer.";
     CONSUMER_FAILED = Gauge "lazaret_consumer_failed" ["consumer"]
@@ -109,10 +115,28 @@ families! {
         "Failed position commits. They are retried.";
     LEASES_LOST = Counter "lazaret_leases_lost_total" ["consumer", "queue"]
         "Leases lost while a letter was being handled: the process stalled, or the store did not answer. The attempt counts, and the letter runs again.";
+    ADOPT_RECORDS = Counter "lazaret_adopt_records_total" ["consumer", "topic", "outcome"]
+        "Records of dead-letter topics of other frameworks, by outcome: adopted, already-there, unknown, foreign or gone.";
+    ADOPT_REMAINING = Gauge "lazaret_adopt_remaining" ["consumer", "topic"]
+        "Records of a dead-letter topic that are not adopted yet.";
+    ADOPT_FAILED = Gauge "lazaret_adopt_failed" ["consumer", "topic"]
+        "1 while the adoption of a dead-letter topic fails and is retried.";
     CONSUMER_INFO = Gauge "lazaret_consumer_info" ["consumer", "owner"]
         "Always 1; the label names the team that owns the consumer's dead letters.";
+    BUILD_INFO = Gauge "lazaret_build_info" ["version"]
+        "Always 1; the label is the version of Lazaret.";
     ALERTS_DROPPED = Counter "lazaret_alerts_dropped_total" ["webhook"]
         "Notices not delivered to a webhook, by its position in the configuration.";
+    PROCESS_CPU = Counter "process_cpu_seconds_total" []
+        "CPU time of the process, user and system, in whole seconds.";
+    PROCESS_START = Gauge "process_start_time_seconds" []
+        "Start of the process, in seconds since 1970.";
+    PROCESS_RESIDENT = Gauge "process_resident_memory_bytes" []
+        "Resident memory of the process.";
+    PROCESS_OPEN_FDS = Gauge "process_open_fds" []
+        "Open file descriptors of the process.";
+    PROCESS_MAX_FDS = Gauge "process_max_fds" []
+        "Limit of open file descriptors of the process.";
 }
 
 /// Finds a metric by its name or by the name of one of its series (`_bucket`, `_sum`, `_count`).
@@ -133,7 +157,8 @@ mod tests {
         for (at, family) in FAMILIES.iter().enumerate() {
             assert!(!FAMILIES[..at].iter().any(|other| other.name == family.name), "{}", family.name);
             assert_eq!(family.kind == Kind::Counter, family.name.ends_with("_total"), "{}", family.name);
-            assert!(family.name.starts_with("lazaret_"));
+            // The names that every exporter has for the process itself.
+            assert!(["lazaret_", "process_"].iter().any(|start| family.name.starts_with(start)));
         }
     }
 

@@ -35,7 +35,8 @@ fn webhook(receiver: &Receiver, events: &[&str]) -> Webhook {
 }
 
 fn service(bench: &Bench, metrics: &Metrics, webhooks: &[Webhook]) -> Service {
-    let options = Options { every: Duration::from_millis(20), ..Options::default() };
+    let docs_url = Some("https://docs.example.com/lazaret/".to_owned());
+    let options = Options { every: Duration::from_millis(20), docs_url, ..Options::default() };
     Service::new(webhooks, options, metrics.clone(), bench.store.clone(), bench.clock.clone()).unwrap()
 }
 
@@ -118,6 +119,7 @@ async fn the_first_letter_of_a_group_fires_once_and_is_resolved_with_the_group()
     assert_eq!((&first["consumer"], &first["owner"]), (&NAME.into(), &"checkout-team".into()));
     assert_eq!((&first["reason"], &first["state"]), (&"CARD_DECLINED".into(), &"dead".into()));
     assert_eq!(first["queue"], queue().as_str());
+    assert_eq!(first["runbook"], "https://docs.example.com/lazaret/observability.html#first-letter");
     assert!(first["letter"].is_string() && first["group"].is_string() && first["since"].is_string());
     // Another failure is another group; an undecodable message has its own rule.
     bench.log.push_with(0, |message| {
@@ -226,7 +228,7 @@ async fn an_unresponsive_webhook_delays_neither_the_consumer_nor_shutdown() {
     eventually("all are settled", || watched.running.handle.stats().handled == 2).await;
     watched.running.stop().await;
     watched.stop.cancel();
-    tokio::time::timeout(Duration::from_secs(30), watched.serving).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(240), watched.serving).await.unwrap().unwrap();
 }
 
 /// The notices, as `event status`.
@@ -323,6 +325,12 @@ async fn an_open_breaker_is_resolved_after_a_restart() {
     let watched = start_with(&bench, service, &metrics, true, options.clone()).await;
     bench.push(&["a-hopeless"]);
     assert_eq!(summaries(&receiver.wait_for(1).await), ["breaker-opened firing"]);
+    let scraped = metrics.render();
+    let opened = format!("lazaret_breaker_opened_total{{consumer=\"{NAME}\",reason=\"TIMEOUT\"}} 1");
+    assert!(scraped.contains(&opened), "{scraped}");
+    let probe = scraped.lines().find(|line| line.starts_with("lazaret_breaker_probe_seconds{")).unwrap();
+    let seconds: f64 = probe.rsplit_once(' ').unwrap().1.parse().unwrap();
+    assert!(seconds > 0.0 && seconds <= 3600.0, "{probe}");
     watched.running.stop().await;
     let handler = scripted(Arc::new(AtomicBool::new(false)));
     let next = Bench::new().builder(handler).options(options).observer(alerts.observer(NAME, None, true));

@@ -211,7 +211,8 @@ fn every_alert_uses_existing_metrics_and_has_an_owner_and_a_runbook() {
         }
         assert!(rule["for"].as_str().is_some_and(|time| time.ends_with('m')), "{name}");
         let runbook = rule["annotations"]["runbook_url"].as_str().unwrap();
-        let anchor = runbook.strip_prefix("docs/observability.md#").expect(runbook);
+        let page = "{{ $externalLabels.lazaret_docs }}/observability.html#";
+        let anchor = runbook.strip_prefix(page).expect(runbook);
         assert!(docs.lines().any(|line| line == format!("### {anchor}")), "{name}: no runbook {anchor}");
     }
 }
@@ -294,6 +295,25 @@ fn the_dashboard_parses_and_covers_every_metric() {
                 !panel["targets"].as_array().unwrap().is_empty() && panel["description"].is_string(),
                 "{title}"
             );
+        }
+    }
+}
+
+#[test]
+fn the_alert_rules_pass_their_unit_tests() {
+    let tests = file("deploy/prometheus/alerts.test.yml");
+    let tested: Value = serde_saphyr::from_str(&tests).unwrap();
+    let mut names = Vec::new();
+    under(&tested, "alertname", &mut names);
+    assert!(names.len() >= 5);
+    for name in names {
+        assert!(alert(name.as_str().unwrap()).is_some(), "{name} is no alert");
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/prometheus");
+    for arguments in [["check", "rules", "alerts.yml"], ["test", "rules", "alerts.test.yml"]] {
+        match std::process::Command::new("promtool").args(arguments).current_dir(&folder).output() {
+            Ok(ran) => assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr)),
+            Err(_) => println!("not run: promtool is not installed"),
         }
     }
 }

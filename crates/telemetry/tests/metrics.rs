@@ -88,6 +88,10 @@ async fn a_scrape_contains_every_metric_with_exact_values_and_no_message_content
     let metrics = Metrics::prometheus();
     metrics.owner(NAME, Some("checkout-team"));
     metrics.change_stream(NAME, ChangeStreamAges::default);
+    metrics.file(NAME, || Some(7));
+    metrics.process();
+    metrics.adopted(NAME, "orders-dlt", &[("adopted", 2)], 5);
+    metrics.adoption_failed(NAME, "orders-dlt", false);
     bench.push(&["a-fine", "b-flaky", "c-bad", "d-hopeless", "e-fine"]);
     bench.log.push_with(0, |message| {
         let mut message = message.with_key("key-of-f").with_payload("payload-of-f");
@@ -118,8 +122,12 @@ async fn a_scrape_contains_every_metric_with_exact_values_and_no_message_content
     let scrape = Scrape::read(&text);
 
     for family in FAMILIES {
-        // No webhooks are configured.
-        if family == &names::ALERTS_DROPPED {
+        // No webhooks are configured, and the breaker stays closed.
+        if [&names::ALERTS_DROPPED, &names::BREAKER_OPENED].contains(&family) {
+            continue;
+        }
+        // Other systems have no /proc.
+        if cfg!(not(target_os = "linux")) && family.name.starts_with("process_") {
             continue;
         }
         assert_eq!(
@@ -144,6 +152,15 @@ async fn a_scrape_contains_every_metric_with_exact_values_and_no_message_content
     let consumer = ("consumer", NAME);
     let queue = queue();
     let queued = ("queue", queue.as_str());
+    assert_eq!(scrape.value("lazaret_source_lag_bytes", &[consumer]), 7.0);
+    if cfg!(target_os = "linux") {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+        let started = scrape.value("process_start_time_seconds", &[]);
+        assert!(started > now - 86_400.0 && started <= now + 1.0, "{started} of {now}");
+        assert!(scrape.value("process_resident_memory_bytes", &[]) > 1e6);
+        let (open, most) = (scrape.value("process_open_fds", &[]), scrape.value("process_max_fds", &[]));
+        assert!(open >= 3.0 && open <= most, "{open} of {most}");
+    }
     // a, b, e, and the second replay of c.
     assert_eq!(scrape.value("lazaret_handled_total", &[consumer]), 4.0);
     assert_eq!(scrape.value("lazaret_read_total", &[consumer]), 6.0);
@@ -180,6 +197,7 @@ async fn a_scrape_contains_every_metric_with_exact_values_and_no_message_content
     for (name, value) in [
         ("lazaret_paused", 1.0),
         ("lazaret_breaker_state", 0.0),
+        ("lazaret_breaker_probe_seconds", 0.0),
         ("lazaret_fuse_blown", 0.0),
         ("lazaret_inflight", 0.0),
         ("lazaret_store_trouble", 0.0),

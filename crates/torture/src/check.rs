@@ -1,7 +1,8 @@
 //! Checks the invariants after the last kill, against the log of attempts and the store.
 //!
 //! A kill may abort an attempt, and it may come between the handler's success and the commit: both are repeated by the
-//! next process. So repetitions across processes are allowed, within one process they are not. The note or letter of a failed
+//! next process. So repetitions across processes are allowed. Within one process they are not, except for the attempt that was
+//! dropped because its lease was lost: a process that stalls for longer than the lease may repeat it once for each loss. The note or letter of a failed
 //! attempt is durable before the next one starts, so a later process never counts below an attempt that was started.
 
 use std::collections::HashMap;
@@ -32,6 +33,8 @@ pub struct Findings {
     pub repeated: u64,
     /// Attempts that ended without success.
     pub failed: u64,
+    /// Leases that were lost because a process stalled.
+    pub lost: u64,
     /// Messages that were handled.
     pub handled: u64,
     /// Crashes that dead and evicted letters are charged with.
@@ -60,6 +63,7 @@ impl fmt::Display for Findings {
             ("attempts", self.attempts),
             ("repeated", self.repeated),
             ("failed", self.failed),
+            ("lost leases", self.lost),
             ("charged crashes", self.crashes),
             ("audit entries", self.audit),
             ("open sequences", self.letters.sequences),
@@ -114,6 +118,8 @@ pub fn check(plan: Plan, files: &Files) -> Result<Findings, String> {
 fn check_log(plan: Plan, entries: &[Entry], findings: &mut Findings) -> Vec<Observed> {
     let mut observed = vec![Observed::default(); plan.messages as usize];
     let mut keys = Keys::new(plan);
+    let mut losses = Losses::new(entries);
+    findings.lost = losses.count();
     let mut process = 0;
     for entry in entries {
         match *entry {
@@ -125,8 +131,9 @@ fn check_log(plan: Plan, entries: &[Entry], findings: &mut Findings) -> Vec<Obse
                         format!("I4: message {message} begins attempt {attempt} in process {process}")
                     });
                 }
-                keys.check_begin(message, process, &observed, findings);
-                begin(&mut observed[message as usize], message, attempt, process, findings);
+                let lost = losses.of(process, plan.key(message));
+                keys.check_begin(message, process, lost.any, &observed, findings);
+                begin(&mut observed[message as usize], message, attempt, process, lost, findings);
             }
             Entry::End { message, attempt, handled } => {
                 let seen = &mut observed[message as usize];
@@ -142,16 +149,67 @@ fn check_log(plan: Plan, entries: &[Entry], findings: &mut Findings) -> Vec<Obse
                 }
             }
             Entry::Close { message } => observed[message as usize].closed = true,
+            // Counted before.
+            Entry::Lost { .. } => {}
         }
     }
     findings.handled = observed.iter().filter(|observed| observed.handled.is_some()).count() as u64;
     observed
 }
 
+/// The leases that each process lost, by key. Counted before the check: the loss is logged beside the next attempt, not before
+/// it.
+struct Losses(HashMap<(u32, u32), Lost>);
+
+/// The losses of one key in one process.
+#[derive(Clone, Copy, Default)]
+struct Lost {
+    /// There was one.
+    any: bool,
+    /// Those that no repetition was explained with.
+    unused: u64,
+}
+
+impl Losses {
+    fn new(entries: &[Entry]) -> Self {
+        let (mut losses, mut process) = (HashMap::<_, Lost>::new(), 0);
+        for entry in entries {
+            match *entry {
+                Entry::Start(number) => process = number,
+                Entry::Lost { key } => {
+                    let lost = losses.entry((process, key)).or_default();
+                    *lost = Lost { any: true, unused: lost.unused + 1 };
+                }
+                _ => {}
+            }
+        }
+        Self(losses)
+    }
+
+    fn count(&self) -> u64 {
+        self.0.values().map(|lost| lost.unused).sum()
+    }
+
+    fn of(&mut self, process: u32, key: u32) -> &mut Lost {
+        self.0.entry((process, key)).or_default()
+    }
+}
+
 /// Checks a new attempt against the earlier ones of its message.
-fn begin(observed: &mut Observed, message: u64, attempt: u32, process: u32, findings: &mut Findings) {
+fn begin(
+    observed: &mut Observed,
+    message: u64,
+    attempt: u32,
+    process: u32,
+    lost: &mut Lost,
+    findings: &mut Findings,
+) {
+    let repeats = observed.begun.is_some_and(|(before, by)| by == process && attempt <= before)
+        || observed.handled == Some(process);
+    let explained = repeats && lost.unused > 0;
+    lost.unused -= u64::from(explained);
     if let Some((before, before_process)) = observed.begun {
-        if before_process == process && attempt <= before {
+        if before_process == process && attempt <= before && !explained {
             findings.violated(|| {
                 format!("I6: message {message} begins attempt {attempt} twice in process {process}")
             });
@@ -165,7 +223,7 @@ fn begin(observed: &mut Observed, message: u64, attempt: u32, process: u32, find
         }
         findings.repeated += u64::from(attempt <= before);
     }
-    if observed.handled == Some(process) {
+    if observed.handled == Some(process) && !explained {
         findings.violated(|| {
             format!("I8: message {message} begins again in process {process}, which has handled it")
         });
@@ -195,7 +253,14 @@ impl Keys {
     }
 
     /// I2: no earlier message of the key is neither handled nor closed. I6: none is under way.
-    fn check_begin(&mut self, message: u64, process: u32, observed: &[Observed], findings: &mut Findings) {
+    fn check_begin(
+        &mut self,
+        message: u64,
+        process: u32,
+        lease_lost: bool,
+        observed: &[Observed],
+        findings: &mut Findings,
+    ) {
         let key = self.plan.key(message) as usize;
         let (messages, settled) = (&self.messages[key], &mut self.settled[key]);
         let is_settled = |message: u64| {
@@ -210,7 +275,8 @@ impl Keys {
                 format!("I2: message {message} of key {key} begins in process {process} before message {earlier} has ended")
             });
         }
-        let other = self.last[key].replace(message).filter(|other| *other != message);
+        // An attempt that was dropped with its lease has no end in the log.
+        let other = self.last[key].replace(message).filter(|other| *other != message && !lease_lost);
         if let Some(other) = other.filter(|other| observed[*other as usize].running == Some(process)) {
             findings.violated(|| {
                 format!("I2: message {message} of key {key} begins in process {process} while message {other} is under way")
@@ -392,6 +458,24 @@ mod tests {
             end(1, 1, true),
         ];
         assert_eq!(violations(&log), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_lost_lease_explains_one_repetition_of_its_key() {
+        let handled = [Entry::Start(1), begin(0, 1), end(0, 1, true)];
+        let again = [begin(0, 1), end(0, 1, true)];
+        let lost = [Entry::Lost { key: 0 }];
+        assert_eq!(violations(&[&handled[..], &lost, &again].concat()), Vec::<String>::new());
+        // Logged beside the attempt, not before it.
+        assert_eq!(violations(&[&handled[..], &again, &lost].concat()), Vec::<String>::new());
+        let twice = violations(&[&handled[..], &lost, &again, &again].concat());
+        assert_eq!(twice.len(), 2, "{twice:?}");
+        let other_process = [&lost[..], &[Entry::Start(2)], &handled[1..], &again].concat();
+        assert_eq!(violations(&other_process).len(), 2);
+        // Dropped in the middle, and closed before it is tried again.
+        let dropped =
+            [Entry::Start(1), begin(0, 1), Entry::Lost { key: 0 }, Entry::Close { message: 0 }, begin(1, 1)];
+        assert_eq!(violations(&dropped), Vec::<String>::new());
     }
 
     #[test]

@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::check::{self, Findings};
 use crate::plan::{Plan, mix};
-use crate::worker::Files;
+use crate::worker::{Files, LEASE};
 
 /// The exit code of a worker that has to be started again.
 pub const RESTART: u8 = 3;
@@ -20,8 +22,12 @@ const EARLY: u64 = 4;
 const EARLY_WITHIN: Duration = Duration::from_millis(60);
 /// The least number of log bytes of a message: one attempt, without repetitions.
 const BYTES_EACH: u64 = 40;
-/// The longest run of one process.
-const PROCESS_TIMEOUT: Duration = Duration::from_secs(300);
+/// The longest run of one process. One that stands still is found; one on a busy machine is not mistaken for it.
+const PROCESS_TIMEOUT: Duration = Duration::from_secs(1200);
+/// How long a worker is stopped: its leases expire meanwhile.
+const STALL: Duration = LEASE.saturating_add(Duration::from_millis(500));
+/// The time between two stops.
+const STALL_INTERVAL: Duration = Duration::from_millis(150);
 /// The most processes that may exit by themselves.
 const MAX_EXITS: u32 = 100;
 
@@ -34,6 +40,8 @@ pub struct Torture {
     pub plan: Plan,
     /// The number of kills.
     pub kills: u32,
+    /// How often the last worker, which is not killed, is stopped for longer than its leases last.
+    pub stalls: u32,
 }
 
 /// The result of a run.
@@ -59,11 +67,17 @@ impl Torture {
     pub fn run(&self, folder: &Path) -> Result<Report, String> {
         let (files, started) = (Files::in_folder(folder), Instant::now());
         let (mut kills, mut processes, mut exits) = (0, 0, 0);
+        let mut stalls = self.stalls;
         loop {
             processes += 1;
             let mut worker = self.start(processes, folder).map_err(|error| format!("no worker: {error}"))?;
             let kill_time = (kills < self.kills).then(|| self.kill_time(kills, &files));
-            let ended = wait(&mut worker, kill_time, &files).map_err(|error| format!("worker: {error}"))?;
+            let ended = match kill_time {
+                None if stalls > 0 => stall(&mut worker, std::mem::take(&mut stalls)),
+                _ => Ok(()),
+            };
+            let ended = ended.and_then(|()| wait(&mut worker, kill_time, &files));
+            let ended = ended.map_err(|error| format!("worker: {error}"))?;
             match ended {
                 None => {
                     kills += 1;
@@ -117,6 +131,22 @@ enum KillTime {
 
 fn size(files: &Files) -> u64 {
     std::fs::metadata(files.journal()).map_or(0, |log| log.len())
+}
+
+/// Stops the worker for longer than its leases last, and lets it go on, this many times.
+fn stall(worker: &mut Child, times: u32) -> io::Result<()> {
+    let process = Pid::from_child(worker);
+    for _ in 0..times {
+        std::thread::sleep(STALL_INTERVAL);
+        // The process exists until it is waited for.
+        if worker.try_wait()?.is_some() {
+            return Ok(());
+        }
+        kill_process(process, Signal::STOP)?;
+        std::thread::sleep(STALL);
+        kill_process(process, Signal::CONT)?;
+    }
+    Ok(())
 }
 
 /// Waits for the worker, and kills it at its time. Returns `None` when it was killed.

@@ -31,6 +31,11 @@ pub enum Entry {
         /// Its message.
         message: u64,
     },
+    /// The lease of a stored sequence was lost: the process stalled, or its store did.
+    Lost {
+        /// The key of the sequence.
+        key: u32,
+    },
 }
 
 impl fmt::Display for Entry {
@@ -42,6 +47,7 @@ impl fmt::Display for Entry {
                 write!(f, "end {message} {attempt} {}", if *handled { "handled" } else { "failed" })
             }
             Self::Close { message } => write!(f, "close {message}"),
+            Self::Lost { key } => write!(f, "lost {key}"),
         }
     }
 }
@@ -61,6 +67,7 @@ impl Entry {
                 handled: outcome == "handled",
             }),
             ["close", message] => Some(Self::Close { message: message.parse().ok()? }),
+            ["lost", key] => Some(Self::Lost { key: key.parse().ok()? }),
             _ => None,
         }
     }
@@ -102,6 +109,7 @@ mod tests {
             Entry::End { message: 17, attempt: 2, handled: true },
             Entry::End { message: 17, attempt: 2, handled: false },
             Entry::Close { message: 4 },
+            Entry::Lost { key: 12 },
         ];
         for entry in entries {
             assert_eq!(Entry::parse(&entry.to_string()), Some(entry));

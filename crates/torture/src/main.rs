@@ -8,13 +8,14 @@ use lazaret_torture::plan::Plan;
 use lazaret_torture::worker::{self, Ended, Files};
 
 const USAGE: &str = "\
-usage: torture drive [--kills N] [--messages N] [--keys N] [--seed S] [--folder FOLDER]
+usage: torture drive [--kills N] [--stalls N] [--messages N] [--keys N] [--seed S] [--folder FOLDER]
        torture work --folder FOLDER --process N [--messages N] [--keys N] [--seed S]";
 
 /// The parsed command line.
 struct Arguments {
     plan: Plan,
     kills: u32,
+    stalls: u32,
     process: u32,
     folder: Option<PathBuf>,
 }
@@ -22,7 +23,7 @@ struct Arguments {
 impl Arguments {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let plan = Plan { seed: fresh_seed(), messages: 100_000, keys: 1000 };
-        let mut arguments = Self { plan, kills: 200, process: 1, folder: None };
+        let mut arguments = Self { plan, kills: 200, stalls: 5, process: 1, folder: None };
         while let Some(name) = words.next() {
             let value = words.next().ok_or_else(|| format!("{name} needs a value"))?;
             let number = || value.parse::<u64>().map_err(|_| format!("{name} needs a number, not {value:?}"));
@@ -32,6 +33,7 @@ impl Arguments {
                 "--messages" => arguments.plan.messages = number()?,
                 "--keys" => arguments.plan.keys = small()?.max(1),
                 "--kills" => arguments.kills = small()?,
+                "--stalls" => arguments.stalls = small()?,
                 "--process" => arguments.process = small()?,
                 "--folder" => arguments.folder = Some(value.into()),
                 _ => return Err(format!("unknown argument {name:?}")),
@@ -65,7 +67,8 @@ fn drive(arguments: &Arguments) -> ExitCode {
     let driven = || {
         let program =
             std::env::current_exe().map_err(|error| format!("this program has no path: {error}"))?;
-        let torture = Torture { program, plan: arguments.plan, kills: arguments.kills };
+        let torture =
+            Torture { program, plan: arguments.plan, kills: arguments.kills, stalls: arguments.stalls };
         eprintln!("seed {}", arguments.plan.seed);
         match &arguments.folder {
             Some(folder) => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lazaret_core::{Message, MessageId, Position, QueueName};
+use lazaret_core::{Message, MessageId, Position, QueueName, SequenceId};
 
 /// The consumer, its only component and its stream.
 pub const CONSUMER: &str = "torture";
@@ -12,6 +12,9 @@ pub const PARTITIONS: u32 = 8;
 pub const MAX_ATTEMPTS: u32 = 4;
 /// One of this many keys keeps its dead letters; an operator closes those of the others.
 const LEFT_ALONE: u32 = 20;
+
+/// What the text of a key begins with.
+const KEY: &str = "key-";
 
 /// The behaviour of the handler for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +73,7 @@ impl Plan {
     /// The message with this number, which is its offset too.
     pub fn message(&self, number: u64) -> Message {
         Message::new(message_id(number), CONSUMER, Position::new(self.partition(number), number))
-            .with_key(format!("key-{}", self.key(number)))
+            .with_key(format!("{KEY}{}", self.key(number)))
             .with_payload(format!("payload of {number}"))
     }
 }
@@ -78,6 +81,11 @@ impl Plan {
 /// The queue of the consumer.
 pub fn queue() -> QueueName {
     QueueName::of(CONSUMER, CONSUMER)
+}
+
+/// The key of a sequence.
+pub fn key_of(sequence: &SequenceId) -> Option<u32> {
+    sequence.as_str().strip_prefix(KEY)?.parse().ok()
 }
 
 /// The id of a message.
@@ -115,5 +123,6 @@ mod tests {
         let keys: std::collections::HashSet<u32> = (0..plan.messages).map(|n| plan.key(n)).collect();
         assert_eq!(keys.len(), 1000);
         assert!((0..100).all(|n| plan.message(n).position.partition == plan.key(n) % PARTITIONS));
+        assert!((0..100).all(|n| key_of(&SequenceId::by_key(&plan.message(n))) == Some(plan.key(n))));
     }
 }

@@ -9,18 +9,20 @@ use lazaret_core::handler::Attempt;
 use lazaret_core::policy::{PoisonPolicy, RetryPolicy};
 use lazaret_core::store::{Act, Actor, LetterStore, Limits};
 use lazaret_core::{HandlerError, LetterState, Message, Reason};
-use lazaret_engine::{Consumer, DeadLetterOptions, Options, Replayer};
+use lazaret_engine::{Consumer, DeadLetterOptions, Event, Options, Replayer};
 use lazaret_flight_recorder::{MappedRecorder, Options as RecorderOptions};
 use lazaret_store_sqlite::{Options as StoreOptions, SqliteStore};
 use tokio_util::sync::CancellationToken;
 
 use crate::journal::{Entry, Journal};
-use crate::plan::{CONSUMER, MAX_ATTEMPTS, Plan, Script, mix, queue};
+use crate::plan::{CONSUMER, MAX_ATTEMPTS, Plan, Script, key_of, mix, queue};
 use crate::source::PlannedSource;
 
 /// How often the operator closes dead letters.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const PAGE: usize = 200;
+/// How long a lease lasts. A process that stalls for longer loses its leases.
+pub const LEASE: Duration = Duration::from_secs(2);
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,13 +67,14 @@ pub async fn work(plan: Plan, process: u32, files: &Files) -> Result<Ended, Box<
     let store = Arc::new(SqliteStore::open(files.store(), StoreOptions::default())?);
     let recorder = Arc::new(MappedRecorder::open(files.recorder(), RecorderOptions::default())?);
     journal.write(Entry::Start(process))?;
-    let noted = journal.clone();
+    let (noted, lost) = (journal.clone(), journal.clone());
     let consumer = Consumer::builder(CONSUMER)
         .source(PlannedSource::new(plan, store.clone()))
         .store(store.clone())
         .handler(move |message: Message, Attempt(attempt)| {
             follow(plan, noted.clone(), message.position.offset, attempt)
         })
+        .observer(move |event: &Event<'_>| note_lost_lease(&lost, event))
         .options(Options { flight_recorder: Some(recorder), ..options(process) })
         .build()?;
     let replayer = consumer.handle().replayer(CONSUMER).ok_or("the consumer has a component of its name")?;
@@ -110,10 +113,18 @@ fn options(process: u32) -> Options {
         },
         dead_letter: Some(DeadLetterOptions { limits: Limits::NONE, ..DeadLetterOptions::default() }),
         commit_interval: Duration::from_millis(20),
-        lease: Duration::from_secs(2),
+        lease: LEASE,
         refresh: Duration::from_millis(100),
         instance: format!("process-{process}"),
         ..Options::default()
+    }
+}
+
+/// Logs the loss of a lease: what its run did last may be repeated.
+fn note_lost_lease(journal: &Journal, event: &Event<'_>) {
+    if let Event::LeaseLost { sequence, .. } = event {
+        let key = key_of(sequence).expect("every message has a key of the plan");
+        journal.write(Entry::Lost { key }).expect("the log is writable");
     }
 }
 

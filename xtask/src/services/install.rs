@@ -1,5 +1,6 @@
 //! Installs programs that a service needs.
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// A program and its Debian package.
@@ -45,8 +46,13 @@ pub(super) fn ensure(tools: &[Tool]) -> Result<(), String> {
 
 /// Returns whether a directory of `PATH` has this program.
 fn is_installed(program: &str) -> bool {
+    find(program).is_some()
+}
+
+/// Returns the path of a program, from the directories of `PATH`.
+pub(super) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
 fn is_root() -> bool {

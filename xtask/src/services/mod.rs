@@ -6,6 +6,7 @@
 //! - `users`: locked shared by every test run. The last run that ends stops the service.
 //! - `kept`: exists when the service was started by hand. Test runs use it and leave it running.
 
+mod chromium;
 mod daemon;
 mod install;
 mod kafka;
@@ -17,6 +18,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+
+pub(crate) use chromium::browser;
 
 use crate::process::Cargo;
 
@@ -35,7 +38,7 @@ struct Service {
     stop: fn(&Path) -> Result<(), String>,
 }
 
-static SERVICES: [Service; 3] = [
+static SERVICES: [Service; 4] = [
     Service {
         name: "Kafka",
         variable: "LAZARET_TEST_KAFKA",
@@ -59,6 +62,13 @@ static SERVICES: [Service; 3] = [
         optional: &[],
         start: postgres::start,
         stop: postgres::stop,
+    },
+    Service {
+        name: "Chromium",
+        variable: "LAZARET_TEST_CHROMEDRIVER",
+        optional: &[("LAZARET_TEST_AXE", "axe-core")],
+        start: chromium::start,
+        stop: chromium::stop,
     },
 ];
 

@@ -96,7 +96,8 @@ impl<'a> Adoption<'a> {
         let preview = async {
             let mut source = self.source().await?;
             let groups = source.groups().await?;
-            let (counts, unknown_at) = preview::preview(store, &self.target, &mut source).await?;
+            let (counts, unknown_at) =
+                preview::preview(store, &self.target, &mut source, Default::default(), |_| ()).await?;
             Ok(Preview { counts, groups, unknown_at })
         };
         preview.await.map_err(|kind: AdoptErrorKind| AdoptError::new(kind, &Report::default()))

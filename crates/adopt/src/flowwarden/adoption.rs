@@ -194,7 +194,8 @@ impl Adoption {
         let preview = async {
             let mut source = self.source()?;
             let streams = by_stream(&self.collection).await?;
-            let (counts, unknown_at) = preview::preview(store, &self.target, &mut source).await?;
+            let (counts, unknown_at) =
+                preview::preview(store, &self.target, &mut source, Default::default(), |_| ()).await?;
             Ok(Preview { counts, streams, unknown_at })
         };
         preview.await.map_err(|kind: error::AdoptErrorKind| AdoptError::new(kind, &Report::default()))

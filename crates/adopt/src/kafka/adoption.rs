@@ -10,10 +10,13 @@ use lazaret_core::{QueueName, Sequencing};
 use lazaret_source_kafka::{KafkaOptions, MessageDecoder};
 
 use super::decode::{Decoder, UnknownRecords};
+use super::preview::{Preview, Summary};
 use super::topic::{DeadLetterTopic, Offsets};
-use crate::error;
+use crate::error::{self, AdoptErrorKind};
+use crate::preview;
 use crate::progress;
 use crate::run::Run;
+use crate::source::Content;
 use crate::target::{Expiry, Target};
 
 /// The progress of the adoption of a topic.
@@ -54,6 +57,13 @@ impl Adoption {
     #[must_use]
     pub fn into_queue(mut self, queue: QueueName) -> Self {
         self.target.queue = queue;
+        self
+    }
+
+    /// Sets the queue of the letters and how they are stored there, at once.
+    #[must_use]
+    pub fn into_target(mut self, target: Target) -> Self {
+        self.target = target;
         self
     }
 
@@ -146,6 +156,18 @@ impl Adoption {
         self.adopt(store, true, std::future::pending()).await
     }
 
+    /// Adopts everything up to the end of the topic as it is now, or until `shutdown` completes.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub async fn run_until<S: LetterStore + Checkpoints + ?Sized>(
+        &self,
+        store: &S,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<Report, AdoptError> {
+        self.adopt(store, true, shutdown).await
+    }
+
     /// Adopts existing and new dead letters, until `shutdown` completes.
     ///
     /// # Errors
@@ -169,19 +191,46 @@ impl Adoption {
         if self.from_beginning {
             run.restart();
         }
-        let mut topic = DeadLetterTopic {
-            options: self.options.clone(),
-            topic: self.topic.clone(),
-            bounded,
-            decoder: Decoder { messages: MessageDecoder::new(&self.options), unknown: self.unknown },
-            reader: None,
-        };
+        let mut topic = self.source(bounded);
         let progress = |report: &Report| {
             if let Some(callback) = &self.progress {
                 callback(report);
             }
         };
         run.read_all(&mut topic, shutdown, progress).await
+    }
+
+    /// Tells what [`run`](Self::run) would do. Nothing is written.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub async fn preview<S: LetterStore + Checkpoints + ?Sized>(
+        &self,
+        store: &S,
+    ) -> Result<Preview, AdoptError> {
+        let preview = async {
+            let loaded = store.load(&self.checkpoint()).await.map_err(AdoptErrorKind::Store)?;
+            let start = match self.from_beginning {
+                true => Offsets::default(),
+                false => Report::from_checkpoint(loaded.as_ref()).next,
+            };
+            let (mut topic, mut summary) = (self.source(true), Summary::default());
+            let observe = |content: &Content| summary.add(content);
+            let (counts, unknown_at) =
+                preview::preview(store, &self.target, &mut topic, start, observe).await?;
+            Ok(summary.into_preview(counts, unknown_at))
+        };
+        preview.await.map_err(|kind: AdoptErrorKind| AdoptError::new(kind, &Report::default()))
+    }
+
+    fn source(&self, bounded: bool) -> DeadLetterTopic {
+        DeadLetterTopic {
+            options: self.options.clone(),
+            topic: self.topic.clone(),
+            bounded,
+            decoder: Decoder { messages: MessageDecoder::new(&self.options), unknown: self.unknown },
+            reader: None,
+        }
     }
 }
 

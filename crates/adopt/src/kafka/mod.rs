@@ -32,6 +32,7 @@
 //! - `failure_info`, `spring`, `connect`, `streams`, `original`: the headers of each framework.
 //! - `framework`: the headers of all frameworks on one record.
 //! - `decode`: from a record to a [`ForeignLetter`](crate::ForeignLetter).
+//! - `preview`: what a run would do.
 //! - `topic`: the topic as a [`DeadLetterSource`](crate::DeadLetterSource).
 
 mod adoption;
@@ -40,6 +41,7 @@ mod decode;
 mod failure_info;
 mod framework;
 mod original;
+mod preview;
 mod spring;
 mod streams;
 mod topic;
@@ -48,7 +50,9 @@ mod values;
 pub use adoption::{AdoptError, Adoption, Report};
 pub use decode::UnknownRecords;
 pub use framework::Framework;
+pub use preview::{CauseCount, OriginCount, Preview};
 pub use topic::Offsets;
 
 pub use crate::error::AdoptErrorKind;
 pub use crate::progress::Tally;
+pub use crate::target::{Expiry, Target};

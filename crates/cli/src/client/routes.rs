@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lazaret_api::{
-    AuditCheck, AuditPage, BeginRequest, BulkAnswer, BulkRequest, Command, CommandRequest, EditRequest,
-    Group, GroupPage, Health, ImportAnswer, ItemPage, Letter, LetterDetail, LetterMatches, LetterPage,
-    Operation, OperationPage, Pause, PauseRequest, Plan, PlanRequest, Readiness, ResumeAnswer, Sequence,
-    Status,
+    ActRequest, AssignRequest, AuditCheck, AuditPage, BeginRequest, BulkAnswer, BulkRequest, Command,
+    CommandRequest, CommentRequest, EditRequest, ExportRequest, Group, GroupPage, Health, ImportAnswer,
+    InboxAnswer, ItemPage, Letter, LetterDetail, LetterMatches, LetterPage, Operation, OperationPage, Pause,
+    PauseRequest, Plan, PlanRequest, Readiness, ResumeAnswer, Sequence, Status,
 };
 use reqwest::Method;
-use reqwest::header::ACCEPT;
+use reqwest::header::{ACCEPT, HeaderMap};
 
 use super::lines::Lines;
 use super::sse::EventStream;
-use super::transport::{Client, segment};
+use super::transport::{Client, RESPONSE_TIMEOUT, media_type, segment};
 use crate::error::Result;
 
 /// The timeout of an import. The server's own timeout is shorter.
@@ -103,7 +103,21 @@ impl Client {
         self.get(&format!("/v1/letters/{}", segment(id)), &[]).await
     }
 
-    /// Fetches the raw payload of a letter.
+    /// Fetches one letter with its redacted values, for this reason.
+    pub async fn reveal(&self, id: &str, reason: &str) -> Result<LetterDetail> {
+        let request = ActRequest { reason: Some(reason.to_owned()) };
+        self.change(Method::POST, &format!("/v1/letters/{}/reveal", segment(id)), &request).await
+    }
+
+    /// Streams every matching letter with its content and its redacted values, for this reason.
+    pub async fn revealed_lines(&self, query: &str, reason: &str) -> Result<Lines> {
+        let query = Some(query.to_owned()).filter(|query| !query.trim().is_empty());
+        let request = ExportRequest { query: query.clone(), reason: Some(reason.to_owned()) };
+        let lines = self.post_lines("/v1/letters/export", &request).await;
+        lines.map_err(|error| error.with_query(query.as_deref().unwrap_or_default()))
+    }
+
+    /// Fetches the payload of a letter, without its redacted values.
     pub async fn payload(&self, id: &str) -> Result<Bytes> {
         self.get_bytes(&format!("/v1/letters/{}/payload", segment(id))).await
     }
@@ -113,7 +127,34 @@ impl Client {
         self.change(Method::PUT, &format!("/v1/letters/{}/payload", segment(id)), request).await
     }
 
-    /// Changes many letters independently: `restore` or `purge`.
+    /// Comments on a letter.
+    pub async fn comment(&self, id: &str, request: &CommentRequest) -> Result<Letter> {
+        self.change(Method::POST, &format!("/v1/letters/{}/comments", segment(id)), request).await
+    }
+
+    /// Assigns a letter to a person.
+    pub async fn assign(&self, id: &str, request: &AssignRequest) -> Result<Letter> {
+        self.change(Method::PUT, &format!("/v1/letters/{}/assignee", segment(id)), request).await
+    }
+
+    /// Sets the team that owns a letter.
+    pub async fn own(&self, id: &str, request: &AssignRequest) -> Result<Letter> {
+        self.change(Method::PUT, &format!("/v1/letters/{}/owner", segment(id)), request).await
+    }
+
+    /// Sends a message to the inbox of a consumer. Without an id in the headers, the idempotency key of the request is its id.
+    pub async fn post_message(
+        &self,
+        consumer: &str,
+        headers: HeaderMap,
+        payload: Bytes,
+    ) -> Result<InboxAnswer> {
+        let path = format!("/v1/inbox/{}", segment(consumer));
+        let response = self.send_change(Method::POST, &path, &[], headers, payload, RESPONSE_TIMEOUT).await?;
+        self.read(&path, response).await
+    }
+
+    /// Changes many letters independently: `restore`, `resolve`, `quarantine` or `purge`.
     pub async fn bulk(&self, verb: &str, request: &BulkRequest) -> Result<BulkAnswer> {
         let query = request.selection.query.as_deref().unwrap_or_default();
         self.change(Method::POST, &format!("/v1/letters/{verb}"), request)
@@ -126,9 +167,9 @@ impl Client {
         let mut parameters = vec![("reason", reason.to_owned())];
         parameters.extend(queue.map(|queue| ("queue", queue.to_owned())));
         let path = "/v1/letters/import";
-        let media_type = "application/x-ndjson";
+        let headers = media_type("application/x-ndjson");
         let response =
-            self.send_change(Method::POST, path, &parameters, media_type, lines, IMPORT_TIMEOUT).await?;
+            self.send_change(Method::POST, path, &parameters, headers, lines, IMPORT_TIMEOUT).await?;
         self.read(path, response).await
     }
 

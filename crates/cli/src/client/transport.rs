@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 /// The connect timeout.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The response timeout. The server's own timeout is shorter.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The idle timeout of a stream. The server sends a heartbeat every 15 seconds.
 const STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The most times that a change is sent when no response is received. Its idempotency key prevents duplicates.
@@ -62,7 +62,7 @@ impl Client {
         };
         let mut headers = HeaderMap::new();
         headers.insert(HeaderName::from_static(Via::HEADER), HeaderValue::from_static(Via::Cli.as_str()));
-        if let Some(name) = user().and_then(|name| HeaderValue::from_bytes(name.as_bytes()).ok()) {
+        if let Some(name) = user_at_host().and_then(|name| HeaderValue::from_bytes(name.as_bytes()).ok()) {
             headers.insert(HeaderName::from_static(Identity::ACTOR_HEADER), name);
         }
         if let Some(token) = token {
@@ -137,6 +137,15 @@ impl Client {
         Ok(Lines::new(response, self.address.clone()))
     }
 
+    /// Asks for lines with a body. It is asked once: every request is recorded.
+    pub(super) async fn post_lines<B: Serialize + Sync>(&self, path: &str, body: &B) -> Result<Lines> {
+        let body = serde_json::to_vec(body).map_err(|error| Error::Other(error.to_string()))?;
+        let request =
+            self.request(Method::POST, path, &[]).headers(media_type("application/json")).body(body);
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        Ok(Lines::new(self.accept(response).await?, self.address.clone()))
+    }
+
     /// Sends a change. Every try carries the same idempotency key, so that it is applied once.
     pub(super) async fn change<B, T>(&self, method: Method, path: &str, body: &B) -> Result<T>
     where
@@ -144,8 +153,8 @@ impl Client {
         T: DeserializeOwned,
     {
         let body = serde_json::to_vec(body).map_err(|error| Error::Other(error.to_string()))?;
-        let response =
-            self.send_change(method, path, &[], "application/json", body.into(), RESPONSE_TIMEOUT).await?;
+        let headers = media_type("application/json");
+        let response = self.send_change(method, path, &[], headers, body.into(), RESPONSE_TIMEOUT).await?;
         self.read(path, response).await
     }
 
@@ -154,7 +163,7 @@ impl Client {
         method: Method,
         path: &str,
         query: &[(&str, String)],
-        media_type: &'static str,
+        headers: HeaderMap,
         body: bytes::Bytes,
         timeout: Duration,
     ) -> Result<Response> {
@@ -164,7 +173,7 @@ impl Client {
             let request = self
                 .request(method.clone(), path, query)
                 .header("idempotency-key", &key)
-                .header(CONTENT_TYPE, media_type)
+                .headers(headers.clone())
                 .timeout(timeout)
                 .body(body.clone());
             match request.send().await {
@@ -209,6 +218,11 @@ impl Client {
         }
         Error::Unreachable { url, why: reason(error) }
     }
+}
+
+/// The headers of a body of this media type.
+pub(super) fn media_type(media_type: &'static str) -> HeaderMap {
+    HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(media_type))])
 }
 
 fn parse_address(text: &str) -> Result<Address> {
@@ -257,7 +271,14 @@ fn is_loopback(url: &Url) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Returns the user's name, for the audit log of a daemon without tokens.
+/// Returns who runs this command and where, for the audit log: a claim, which the daemon cannot check.
+fn user_at_host() -> Option<String> {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let user = user()?;
+    Some(if host.is_empty() { user } else { format!("{user}@{host}") })
+}
+
+/// Returns the user's name.
 pub(crate) fn user() -> Option<String> {
     let named = |name: &str| std::env::var(name).ok().filter(|user| !user.trim().is_empty());
     named("USER").or_else(|| named("LOGNAME")).or_else(|| named("USERNAME"))

@@ -2,8 +2,10 @@
 
 mod axon;
 mod flowwarden;
+mod topics;
 
 use clap::Subcommand;
+use lazaret_config::TopicFormat;
 
 use super::Run;
 use crate::context::Context;
@@ -13,6 +15,14 @@ use crate::exit::Exit;
 /// Adopt the dead letters of another tool.
 #[derive(Debug, Subcommand)]
 pub enum Adopt {
+    /// Adopt a dead-letter topic of Spring Kafka
+    SpringDlt(topics::Topics),
+    /// Adopt a dead-letter queue of Kafka Connect
+    Connect(topics::Topics),
+    /// Adopt a dead-letter queue of Kafka Streams
+    Streams(topics::Topics),
+    /// Adopt a dead-letter topic with headers x-original-*, as Spring Cloud Stream writes them
+    XOriginal(topics::Topics),
     /// Adopt the dead letters of Axon's table in PostgreSQL; stop the event processors first
     Axon(axon::Axon),
     /// Adopt FlowWarden's dead letters, and go on where its stream stopped; stop FlowWarden first
@@ -23,6 +33,10 @@ pub enum Adopt {
 impl Run for Adopt {
     async fn run(self, context: &mut Context) -> Result<Exit> {
         match self {
+            Self::SpringDlt(topics) => topics.run(TopicFormat::SpringDlt, context).await,
+            Self::Connect(topics) => topics.run(TopicFormat::Connect, context).await,
+            Self::Streams(topics) => topics.run(TopicFormat::Streams, context).await,
+            Self::XOriginal(topics) => topics.run(TopicFormat::XOriginal, context).await,
             Self::Axon(axon) => axon.run(context).await,
             Self::FlowWarden(flowwarden) => flowwarden.run(context).await,
         }
@@ -30,7 +44,7 @@ impl Run for Adopt {
 }
 
 /// What the commands have in common.
-#[cfg(any(feature = "mongodb", feature = "postgres"))]
+#[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
 mod common {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -79,7 +93,10 @@ mod common {
     }
 
     /// Shows the progress on standard error.
-    pub(super) fn progress<C>(screen: &Screen, words: Words) -> impl Fn(&Report<C>) + Send + Sync + 'static {
+    pub(super) fn progress<C>(
+        screen: &Screen,
+        words: Words,
+    ) -> impl Fn(&Report<C>) + Clone + Send + Sync + 'static {
         let bar = screen.stderr_is_terminal().then(|| {
             let target = indicatif::ProgressDrawTarget::stderr_with_hz(10);
             indicatif::ProgressBar::with_draw_target(None, target)

@@ -1,4 +1,4 @@
-//! `restore` and `purge`: change many closed letters, each independently.
+//! `restore`, `purge`, `resolve` and `quarantine`: change many letters, each independently.
 
 use clap::Args;
 use lazaret_api::{BulkAnswer, BulkRequest, Code, Selection};
@@ -15,21 +15,21 @@ use crate::hints::query_argument;
 use crate::output::{Format, Line, Tone, count, csv_header, csv_row, plural};
 use crate::prompt;
 use crate::selection::Letters;
+use crate::unknown_names::explain_empty;
 
 /// The most ids in one request.
 const MAX_IDS: usize = 1000;
 /// The most failures that are printed one by one.
 const MAX_FAILURES_SHOWN: usize = 10;
 
-/// The arguments of `purge`, and those of `restore` for letters.
+/// The arguments of all but `restore`, and those of `restore` for letters.
 #[derive(Debug, Args)]
-#[command(mut_arg("all", |all| all.help("Select every evicted letter")))]
 pub(super) struct Bulk {
     #[command(flatten)]
     letters: Letters,
 
     /// State the reason for the audit log
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, short = 'r', value_name = "TEXT")]
     reason: String,
 
     /// Skip the confirmation
@@ -46,7 +46,7 @@ pub struct Restore {
     letters: Letters,
 
     /// State the reason for the audit log; required for letters
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, short = 'r', value_name = "TEXT")]
     reason: Option<String>,
 
     /// Skip the confirmation
@@ -63,9 +63,40 @@ pub struct Restore {
 
 /// Delete closed letters permanently. A query without a state selects evicted letters.
 #[derive(Debug, Args)]
+#[command(mut_arg("all", |all| all.help("Select every evicted letter")))]
 pub struct Purge {
     #[command(flatten)]
     bulk: Bulk,
+}
+
+/// Mark letters as handled by other means: they are closed, and later letters of their sequences go on. A query without a state
+/// selects letters that failed, not those that wait behind them.
+#[derive(Debug, Args)]
+#[command(mut_arg("all", |all| all.help("Select every letter that failed")))]
+pub struct Resolve {
+    #[command(flatten)]
+    bulk: Bulk,
+}
+
+/// Isolate letters: no retry takes them, and no replay unless it names them. Later letters of their sequences wait. A query without
+/// a state selects letters that failed, not those that wait behind them.
+#[derive(Debug, Args)]
+#[command(mut_arg("all", |all| all.help("Select every letter that failed")))]
+pub struct Quarantine {
+    #[command(flatten)]
+    bulk: Bulk,
+}
+
+impl Run for Resolve {
+    async fn run(self, context: &mut Context) -> Result<Exit> {
+        self.bulk.run(context, Verb::Resolve).await
+    }
+}
+
+impl Run for Quarantine {
+    async fn run(self, context: &mut Context) -> Result<Exit> {
+        self.bulk.run(context, Verb::Quarantine).await
+    }
 }
 
 impl Run for Restore {
@@ -91,6 +122,8 @@ impl Run for Purge {
 enum Verb {
     Restore,
     Purge,
+    Resolve,
+    Quarantine,
 }
 
 impl Verb {
@@ -98,6 +131,8 @@ impl Verb {
         match self {
             Self::Restore => "restore",
             Self::Purge => "purge",
+            Self::Resolve => "resolve",
+            Self::Quarantine => "quarantine",
         }
     }
 
@@ -105,6 +140,27 @@ impl Verb {
         match self {
             Self::Restore => "restored",
             Self::Purge => "purged",
+            Self::Resolve => "resolved",
+            Self::Quarantine => "quarantined",
+        }
+    }
+
+    /// Returns the states that a query without one selects: those from which the change makes sense. A letter that waits behind
+    /// another was never tried, so it is not resolved with it.
+    fn default_states(self) -> &'static str {
+        match self {
+            Self::Restore | Self::Purge => "state:evicted",
+            Self::Resolve => "state:retrying,dead,parked,quarantined",
+            Self::Quarantine => "state:retrying,dead,parked",
+        }
+    }
+
+    fn question(self, letters: &str) -> String {
+        match self {
+            Self::Restore => format!("Restore {letters}?"),
+            Self::Purge => format!("Purge {letters}? This cannot be undone."),
+            Self::Resolve => format!("Resolve {letters}? Their messages are not handled again."),
+            Self::Quarantine => format!("Quarantine {letters}?"),
         }
     }
 }
@@ -117,23 +173,28 @@ impl Bulk {
         }
         prompt::needs_yes(self.yes)?;
         let client = context.client()?;
-        let selection = evicted_by_default(self.letters.selection(&client).await?)?;
+        let selection = with_states(verb, self.letters.selection(&client).await?)?;
+        let query = selection.query.clone().unwrap_or_default();
         let sum = if self.yes || confirm(&client, verb, &selection).await? {
             carry_out(&client, verb, selection, &self.reason).await?
         } else {
             BulkAnswer::default()
         };
+        if sum.done == 0 && sum.failed.is_empty() {
+            explain_empty(context, &client, &query).await?;
+        }
         conclude(context, verb, &sum)
     }
 }
 
-/// Restricts a query without a state to evicted letters: open ones can be neither restored nor purged.
-fn evicted_by_default(selection: Selection) -> Result<Selection> {
+/// Restricts a query without a state to the states of the verb.
+fn with_states(verb: Verb, selection: Selection) -> Result<Selection> {
     let Some(text) = selection.query.as_deref() else { return Ok(selection) };
     let query = Query::parse(text).map_err(|error| Error::usage(format!("invalid query: {error}")))?;
+    let states = verb.default_states();
     let query = match (text.trim().is_empty(), query.names_state()) {
-        (true, _) => "state:evicted".to_owned(),
-        (false, false) => format!("({text}) state:evicted"),
+        (true, _) => states.to_owned(),
+        (false, false) => format!("({text}) {states}"),
         (false, true) => text.to_owned(),
     };
     Ok(Selection { query: Some(query), ids: None, all: false })
@@ -142,7 +203,7 @@ fn evicted_by_default(selection: Selection) -> Result<Selection> {
 /// Asks for confirmation. Returns false without asking when nothing matches.
 async fn confirm(client: &Client, verb: Verb, selection: &Selection) -> Result<bool> {
     let (letters, qualifier, list) = match (&selection.ids, &selection.query) {
-        (Some(ids), _) => (ids.len() as u64, "", query_argument("state:evicted")),
+        (Some(ids), _) => (ids.len() as u64, "", query_argument(verb.default_states())),
         (None, query) => {
             let query = query.as_deref().unwrap_or_default();
             let all = client.count(query).await?;
@@ -152,12 +213,10 @@ async fn confirm(client: &Client, verb: Verb, selection: &Selection) -> Result<b
             (all.letters, if all.exact { "" } else { "at least " }, query_argument(query))
         }
     };
-    let letters = plural(letters, "letter");
+    let question = verb.question(&format!("{qualifier}{}", plural(letters, "letter")));
     let yes = match verb {
-        Verb::Restore => prompt::confirm(&format!("Restore {qualifier}{letters}?"))?,
-        Verb::Purge => {
-            prompt::confirm_word(&format!("Purge {qualifier}{letters}? This cannot be undone."), "purge")?
-        }
+        Verb::Purge => prompt::confirm_word(&question, verb.as_str())?,
+        Verb::Restore | Verb::Resolve | Verb::Quarantine => prompt::confirm(&question)?,
     };
     if yes { Ok(true) } else { Err(Error::Declined { next: format!("lazaret ls{list}") }) }
 }
@@ -232,8 +291,11 @@ fn conclude(context: &Context, verb: Verb, sum: &BulkAnswer) -> Result<Exit> {
                 screen
                     .info("a conflict is temporary while a worker holds the sequence: run the command again");
             }
-            let has_restored = verb == Verb::Restore && sum.done > 0;
-            screen.next_command(if has_restored { "lazaret ls" } else { "lazaret status" });
+            screen.next_command(match verb {
+                Verb::Restore if sum.done > 0 => "lazaret ls",
+                Verb::Quarantine if sum.done > 0 => "lazaret ls state:quarantined",
+                _ => "lazaret status",
+            });
         }
     }
     let all_missing =
@@ -257,16 +319,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_without_a_state_selects_evicted_letters() {
+    fn a_query_without_a_state_selects_the_letters_of_the_verb() {
         let of = |query: &str| {
             let selection = Selection { query: Some(query.into()), ids: None, all: query.is_empty() };
-            evicted_by_default(selection).map(|selection| selection.query.unwrap())
+            with_states(Verb::Restore, selection).map(|selection| selection.query.unwrap())
         };
         assert_eq!(of("").unwrap(), "state:evicted");
         assert_eq!(of("a or b").unwrap(), "(a or b) state:evicted");
         assert_eq!(of("state:resolved a").unwrap(), "state:resolved a");
         assert_eq!(of("state:").unwrap_err().exit(), Exit::Usage);
         let ids = Selection { ids: Some(vec!["x".into()]), ..Selection::default() };
-        assert_eq!(evicted_by_default(ids.clone()).unwrap(), ids);
+        assert_eq!(with_states(Verb::Restore, ids.clone()).unwrap(), ids);
+        let query = Selection { query: Some("a or b".into()), ..Selection::default() };
+        let resolved = with_states(Verb::Resolve, query).unwrap().query.unwrap();
+        assert_eq!(resolved, "(a or b) state:retrying,dead,parked,quarantined");
     }
 }

@@ -52,7 +52,7 @@ impl Run for Demo {
             work(folder).await;
         }
         match context.chosen_format() {
-            None if lazaret_demo::is_terminal() && !self.headless => self.show(context).await,
+            None if lazaret_tui::is_terminal() && !self.headless => self.show(context).await,
             format => self.run_headless(context, self.headless || format.is_some()).await,
         }
     }

@@ -1,4 +1,4 @@
-//! `edit`: replaces the payload of a letter, from a file or from an editor.
+//! `edit`: replaces the payload of a letter, from a file or from an editor, and reverts that.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -27,16 +27,24 @@ pub struct Edit {
     id: String,
 
     /// State the reason for the audit log
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, short = 'r', value_name = "TEXT")]
     reason: String,
 
     /// Read the payload from a file, or - for standard input; default: open $VISUAL or $EDITOR
-    #[arg(long, value_name = "FILE", conflicts_with = "tombstone")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tombstone", "revert"])]
     payload: Option<String>,
 
     /// Remove the payload, leaving a tombstone
-    #[arg(long)]
+    #[arg(long, conflicts_with = "revert")]
     tombstone: bool,
+
+    /// Restore the payload as it arrived, before all edits
+    #[arg(long)]
+    revert: bool,
+
+    /// Accept a payload that is not JSON for a letter whose payload is JSON
+    #[arg(long, conflicts_with_all = ["tombstone", "revert"])]
+    force: bool,
 
     /// Skip the confirmation
     #[arg(long, short = 'y')]
@@ -48,7 +56,7 @@ impl Run for Edit {
         if self.reason.trim().is_empty() {
             return Err(Error::usage("the reason is empty"));
         }
-        if self.payload.is_none() && !self.tombstone && !prompt::can_ask() {
+        if self.payload.is_none() && !self.tombstone && !self.revert && !prompt::can_ask() {
             return Err(Error::usage_hint(
                 "cannot open an editor: standard input is not a terminal",
                 "pass the payload with --payload FILE",
@@ -62,7 +70,7 @@ impl Run for Edit {
             context.screen.next_command(&show_command(&id));
             return Ok(Exit::Ok);
         };
-        let letter = client.edit(&id, &request).await?;
+        let letter = client.edit(&id, &request).await.map_err(with_force_hint)?;
         if context.format() != Format::Table {
             print_page(
                 &context.screen,
@@ -73,11 +81,11 @@ impl Run for Edit {
             )?;
             return Ok(Exit::Ok);
         }
-        context.screen.line(
-            &Line::new()
-                .add(&letter.id, Tone::Strong)
-                .plain(" edited: payload replaced, the original is kept"),
-        )?;
+        context.screen.line(&Line::new().add(&letter.id, Tone::Strong).plain(if self.revert {
+            " edited: payload as it arrived"
+        } else {
+            " edited: payload replaced, the original is kept"
+        }))?;
         context.screen.next_command(&format!("lazaret retry --ids {} --reason TEXT", short_id(&letter.id)));
         Ok(Exit::Ok)
     }
@@ -91,6 +99,11 @@ impl Edit {
             self.ask(id, &format!("Remove the payload of {}?", short_id(id)))?;
             return Ok(Some(EditRequest { tombstone: true, reason, ..EditRequest::default() }));
         }
+        if self.revert {
+            self.ask(id, &format!("Restore the payload of {} as it arrived?", short_id(id)))?;
+            return Ok(Some(EditRequest { revert: true, reason, ..EditRequest::default() }));
+        }
+        let force = self.force;
         let payload = match &self.payload {
             Some(file) => {
                 let payload = read(file)?;
@@ -101,9 +114,10 @@ impl Edit {
             None => self.edited(context, client, id).await?,
         };
         Ok(payload.map(|payload| match String::from_utf8(payload) {
-            Ok(text) => EditRequest { payload: Some(text), reason, ..EditRequest::default() },
+            Ok(text) => EditRequest { payload: Some(text), force, reason, ..EditRequest::default() },
             Err(bytes) => EditRequest {
                 payload_base64: Some(STANDARD.encode(bytes.as_bytes())),
+                force,
                 reason,
                 ..EditRequest::default()
             },
@@ -126,7 +140,14 @@ impl Edit {
         }
         let was_json = serde_json::from_slice::<serde::de::IgnoredAny>(&before).is_ok();
         if was_json && let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(&after) {
-            context.screen.warn(&format!("the payload is no longer valid JSON: {error}"));
+            let what = format!("the payload is no longer valid JSON: {error}");
+            if !self.force {
+                let kept = keep(&after, suffix(&letter))?;
+                let hint =
+                    format!("your text is in {kept}: correct it and pass --payload {kept}, or add --force");
+                return Err(Error::usage_hint(what, hint));
+            }
+            context.screen.warn(&what);
         }
         let sizes = format!("{} bytes, {} before", count(after.len() as u64), count(before.len() as u64));
         self.ask(id, &format!("Save this payload ({sizes})?"))?;
@@ -180,6 +201,29 @@ fn in_editor(payload: &[u8], suffix: &str) -> Result<Vec<u8>> {
     }
     // Read by path: many editors replace the file.
     std::fs::read(file.path()).map_err(|error| Error::io("cannot read the edited file", error))
+}
+
+/// Writes a text that was not stored to a file that only this user can read, so that the work is not lost.
+fn keep(payload: &[u8], suffix: &str) -> Result<String> {
+    let wrong = |error| Error::io("cannot keep the edited payload", error);
+    let mut file =
+        tempfile::Builder::new().prefix("lazaret-edit-").suffix(suffix).tempfile().map_err(wrong)?;
+    file.write_all(payload).and_then(|()| file.flush()).map_err(wrong)?;
+    let (_, path) = file.keep().map_err(|error| wrong(error.error))?;
+    Ok(path.display().to_string())
+}
+
+/// Replaces the hint of the API by the option of this command.
+fn with_force_hint(error: Error) -> Error {
+    match error {
+        Error::Refused { mut problem, query }
+            if problem.hint.as_deref().is_some_and(|hint| hint.contains("force")) =>
+        {
+            problem.hint = Some("pass --force to store it as it is".to_owned());
+            Error::Refused { problem, query }
+        }
+        other => other,
+    }
 }
 
 fn editor() -> String {

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use jiff::Timestamp;
-use lazaret_api::{Group, StateCounts};
+use lazaret_api::Group;
 
 use super::Run;
 use crate::client::{Client, LetterQuery};
@@ -16,6 +16,7 @@ use crate::output::{
 };
 use crate::paging::{Paging, print_list};
 use crate::selection::Query;
+use crate::unknown_names::explain_empty;
 
 /// List letters grouped by cause.
 #[derive(Debug, Args)]
@@ -39,6 +40,9 @@ impl Run for Groups {
             client.groups(&LetterQuery { query: query.clone(), after, limit: Some(limit) }, self.closed).await
         };
         let listed = print_list(context, &self.paging, fetch, |_| true).await?;
+        if listed.nothing {
+            explain_empty(context, &client, &query).await?;
+        }
         if context.format() != Format::Table {
             return Ok(Exit::Ok);
         }
@@ -57,12 +61,19 @@ impl Run for Groups {
                 match next {
                     Some(next) => screen
                         .next_command(&format!("lazaret groups{} --after {next}", query_argument(&query))),
-                    None => screen.next_command(&format!("lazaret group {}", short_group(&first.id))),
+                    None => screen.next_command(&show_command(first, &listed.records)),
                 }
             }
         }
         Ok(Exit::Ok)
     }
+}
+
+/// Returns the command that shows a group. Groups of several queues can have the same fingerprint.
+fn show_command(group: &Group, all: &[Group]) -> String {
+    let short = short_group(&group.id);
+    let is_unique = all.iter().filter(|other| other.id.starts_with(short)).count() == 1;
+    format!("lazaret group {}", if is_unique { short.to_owned() } else { quoted(&group.id) })
 }
 
 /// Formats the totals. Letters behind a failed one are open as well, and have no cause of their own.
@@ -140,13 +151,20 @@ async fn find(client: &Client, id: &str) -> Result<Group> {
     }
 }
 
-fn describe(group: &Group, now: Timestamp) -> Fields {
+/// Formats the number of open letters, and all of them by state.
+fn letters(group: &Group) -> String {
+    let states = group.states.summary();
+    let states = if states.is_empty() { "none" } else { &states };
+    format!("{} open ({states})", count(group.letters))
+}
+
+pub(super) fn describe(group: &Group, now: Timestamp) -> Fields {
     let mut fields = Fields::new();
     fields.toned("group", &group.id, Tone::Strong);
     fields.add("queue", &group.queue);
     fields.toned("reason", &group.reason, Tone::Bad);
     fields.add("error", error_summary(&group.error.error_type, &group.error.message));
-    fields.add("letters", format!("{} open ({})", count(group.letters), states(&group.states)));
+    fields.add("letters", letters(group));
     let blocked =
         format!("{} open, {} behind them", count(group.sequences), plural(group.blocked_behind, "letter"));
     fields.add("sequences", blocked);
@@ -156,27 +174,6 @@ fn describe(group: &Group, now: Timestamp) -> Fields {
     let bucket = crate::output::span(group.trend_bucket_seconds as f64);
     fields.add("trend", format!("{} (one bar per {bucket}, up to now)", sparkline(&group.trend)));
     fields
-}
-
-/// Formats the states that have letters.
-fn states(counts: &StateCounts) -> String {
-    let all = [
-        (counts.retrying, "retrying"),
-        (counts.dead, "dead"),
-        (counts.parked, "parked"),
-        (counts.quarantined, "quarantined"),
-        (counts.waiting, "waiting"),
-        (counts.resolved, "resolved"),
-        (counts.evicted, "evicted"),
-        (counts.skipped, "skipped"),
-        (counts.expired, "expired"),
-    ];
-    let some: Vec<String> = all
-        .iter()
-        .filter(|(number, _)| *number > 0)
-        .map(|(number, state)| format!("{} {state}", count(*number)))
-        .collect();
-    if some.is_empty() { "none".to_owned() } else { some.join(", ") }
 }
 
 impl Record for Group {

@@ -13,6 +13,7 @@ use crate::hints::{query_argument, short_id};
 use crate::output::{Cell, Column, Format, Record, Tone, age, count, error_summary, plural};
 use crate::paging::{Listed, Paging, print_list};
 use crate::selection::Query;
+use crate::unknown_names::explain_empty;
 
 /// List letters that match a query.
 #[derive(Debug, Args)]
@@ -32,6 +33,9 @@ impl Run for Ls {
             client.letters(&LetterQuery { query: query.clone(), after, limit: Some(limit) }).await
         };
         let listed = print_list(context, &self.paging, fetch, |_| true).await?;
+        if listed.nothing {
+            explain_empty(context, &client, &query).await?;
+        }
         if context.format() == Format::Table {
             conclude(context, &client, &query, &listed).await?;
         }

@@ -165,7 +165,7 @@ impl Run for Show {
 }
 
 /// Formats a blocker of an operation.
-fn blocker_line(operation: &Operation, blocker: &Blocker) -> Line {
+pub(super) fn blocker_line(operation: &Operation, blocker: &Blocker) -> Line {
     let line = Line::new().add(&operation.id, Tone::Strong);
     line.add(" is blocked", Tone::Warning).plain(format!(": {}", blocker.why))
 }
@@ -183,7 +183,7 @@ fn print_operation(context: &Context, operation: &Operation, blockers: &[Blocker
     Ok(Exit::Ok)
 }
 
-fn describe(operation: &Operation, blockers: &[Blocker], now: Timestamp) -> Fields {
+pub(super) fn describe(operation: &Operation, blockers: &[Blocker], now: Timestamp) -> Fields {
     let mut fields = Fields::new();
     fields.toned("operation", &operation.id, Tone::Strong);
     fields.toned("state", operation.state.as_str(), tone(operation));
@@ -240,7 +240,7 @@ pub struct CommandArgs {
     id: String,
 
     /// State the reason for the audit log; default: the name of the command
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, short = 'r', value_name = "TEXT")]
     reason: Option<String>,
 }
 
@@ -291,7 +291,7 @@ pub(super) fn outcome_line(operation: &Operation) -> Line {
 }
 
 /// Returns the next commands for an operation with these blockers.
-fn next(operation: &Operation, blockers: &[Blocker]) -> Vec<String> {
+pub(super) fn next(operation: &Operation, blockers: &[Blocker]) -> Vec<String> {
     let unblock = blockers.iter().filter_map(|blocker| blocker.resolve_with.clone());
     unblock.chain(next_of_state(operation)).collect()
 }
@@ -315,7 +315,7 @@ fn next_of_state(operation: &Operation) -> Vec<String> {
     }
 }
 
-fn tone(operation: &Operation) -> Tone {
+pub(super) fn tone(operation: &Operation) -> Tone {
     match operation.state {
         OperationState::Done if operation.failed_again > 0 => Tone::Bad,
         OperationState::Done => Tone::Good,

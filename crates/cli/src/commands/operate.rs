@@ -1,7 +1,7 @@
 //! `retry`, `evict`, `park` and `release`: run a plan, or freeze one and run it.
 
 use clap::Args;
-use lazaret_api::{Action, BeginRequest, Excluded, Operation, OperationState, Plan};
+use lazaret_api::{Action, BeginRequest, Excluded, Exclusion, Operation, OperationState, Plan};
 use serde::Serialize;
 
 use super::Run;
@@ -18,6 +18,7 @@ use crate::output::{Line, Record, Tone, plural, print_value};
 use crate::prompt;
 use crate::rollout::RolloutPolicy;
 use crate::selection::Letters;
+use crate::unknown_names::explain_empty;
 use crate::watch::{Interrupt, WaitOutcome, wait};
 
 /// The arguments of an operation.
@@ -31,14 +32,14 @@ pub(super) struct Operate {
     plan: Option<String>,
 
     /// State the reason for the audit log
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, short = 'r', value_name = "TEXT")]
     reason: String,
 
     #[command(flatten)]
     rollout: RolloutPolicy,
 
     /// Wait until the operation is done; Ctrl-C stops waiting, not the operation
-    #[arg(long)]
+    #[arg(long, short = 'w')]
     wait: bool,
 
     /// Skip the confirmation
@@ -85,6 +86,9 @@ impl Operate {
         prompt::needs_yes(self.yes)?;
         let client = context.client()?;
         let (plan, ids) = self.plan(&client, action).await?;
+        if plan.letters == 0 && plan.excluded.is_empty() {
+            explain_empty(context, &client, plan.query.as_deref().unwrap_or_default()).await?;
+        }
         let exclusions = PlanExclusions { holders: holders(&client, &plan, ids.as_deref()).await, plan };
         if !self.yes && exclusions.plan.letters > 0 {
             ask(context, &exclusions, self.rollout.rate)?;
@@ -103,6 +107,9 @@ impl Operate {
         let Some(interrupt) = &mut interrupt else {
             let blockers = blockers(&client, &started).await;
             exclusions.conclude(context, &started, &blockers)?;
+            if exclusions.all_held() {
+                return Ok(Exit::Partly);
+            }
             // An operation that was only started has not failed.
             let is_final = started.state.is_over() || started.state == OperationState::AwaitingApproval;
             return Ok(if is_final { exit_of(&started) } else { Exit::Ok });
@@ -110,7 +117,7 @@ impl Operate {
         match wait(context, &client, started, interrupt, false).await? {
             WaitOutcome::Stopped(operation) => {
                 exclusions.conclude(context, &operation, &[])?;
-                Ok(exit_of(&operation))
+                Ok(if exclusions.all_held() { Exit::Partly } else { exit_of(&operation) })
             }
             WaitOutcome::Detached => Ok(Exit::Interrupted),
         }
@@ -191,6 +198,12 @@ impl PlanExclusions {
         if !self.plan.excluded.is_empty() {
             context.screen.info(&format!("excluded: {}", excluded(&self.plan, &self.holders)));
         }
+    }
+
+    /// Returns whether nothing was taken because other operations hold the letters: what was asked for is not done.
+    fn all_held(&self) -> bool {
+        let is_held = |excluded: &Excluded| excluded.reason == Exclusion::InOperation;
+        self.plan.letters == 0 && self.plan.excluded.iter().any(is_held)
     }
 
     /// Prints the state of the operation and the next commands.

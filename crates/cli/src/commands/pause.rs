@@ -37,7 +37,7 @@ pub(super) struct Target {
     replay: bool,
 
     /// State the reason for the audit log
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, short = 'r', value_name = "TEXT")]
     reason: String,
 }
 

@@ -1,8 +1,9 @@
 //! `plan`: freezes a set of letters and previews the action.
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use jiff::{SignedDuration, Timestamp};
+use lazaret_api::values::duration;
 use lazaret_api::{Action, Exclusion, Plan, PlanRequest, Selection};
 
 use super::Run;
@@ -15,7 +16,7 @@ use crate::output::{
     Cell, Column, Fields, Format, Record, Tone, count, plural, print_page, span, time_with_age,
 };
 use crate::selection::Letters;
-use crate::values::duration;
+use crate::unknown_names::explain_empty;
 
 /// Freeze a plan and preview what it would change.
 #[derive(Debug, Args)]
@@ -33,8 +34,13 @@ pub struct PlanCommand {
 }
 
 fn action() -> impl TypedValueParser<Value = Action> {
-    let words: Vec<&'static str> = Action::ALL.iter().map(|action| action.as_str()).collect();
-    PossibleValuesParser::new(words).try_map(|word| word.parse::<Action>())
+    let value = |action: &Action| {
+        let value = PossibleValue::new(action.as_str());
+        // The command of this action has the same second name.
+        if *action == Action::Retry { value.alias("replay") } else { value }
+    };
+    PossibleValuesParser::new(Action::ALL.iter().map(value))
+        .try_map(|word| if word == "replay" { Ok(Action::Retry) } else { word.parse::<Action>() })
 }
 
 impl Run for PlanCommand {
@@ -43,8 +49,11 @@ impl Run for PlanCommand {
         self.letters.check()?;
         let selection = self.letters.selection(&client).await?;
         let valid_for = self.valid_for.map(|valid_for| valid_for.as_secs().unsigned_abs());
-        let ids = selection.ids.clone();
+        let (ids, query) = (selection.ids.clone(), selection.query.clone().unwrap_or_default());
         let plan = freeze(&client, self.action, selection, valid_for).await?;
+        if plan.letters == 0 && plan.excluded.is_empty() {
+            explain_empty(context, &client, &query).await?;
+        }
         let (screen, now) = (&context.screen, context.now());
         if context.format() != Format::Table {
             print_page(screen, context.format(), &plan, std::slice::from_ref(&plan), now)?;
@@ -85,7 +94,7 @@ pub(super) async fn freeze(
 }
 
 /// Describes a plan.
-fn describe(plan: &Plan, holders: &[String], now: Timestamp) -> Fields {
+pub(super) fn describe(plan: &Plan, holders: &[String], now: Timestamp) -> Fields {
     let mut fields = Fields::new();
     fields.toned("plan", &plan.id, Tone::Strong);
     fields.add("action", plan.action.as_str());

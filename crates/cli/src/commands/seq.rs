@@ -15,6 +15,7 @@ use crate::output::{
     Cell, Column, Format, Line, Table, Tone, age, count, error_summary, plural, print_page, truncate,
 };
 use crate::sanitize::sanitize;
+use crate::unknown_names::check_queue;
 
 /// The default number of letters.
 const DEFAULT_LIMIT: u64 = 50;
@@ -31,7 +32,7 @@ pub struct Seq {
     sequence: String,
 
     /// Limit the number of letters
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_LIMIT, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, short = 'n', value_name = "N", default_value_t = DEFAULT_LIMIT, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
 
     /// Continue after the cursor of the previous page
@@ -48,6 +49,7 @@ impl Run for Seq {
         let limit = usize::try_from(self.limit).unwrap_or(usize::MAX).min(1000);
         let sequence = client.sequence(&queue, &self.sequence, self.after.as_deref(), Some(limit)).await?;
         if sequence.size == 0 {
+            check_queue(&client, &queue).await?;
             let what = format!("sequence {} has no open letters in {queue}", self.sequence);
             let all = quoted(&history(&self.sequence));
             return Err(Error::not_found_hint(
@@ -89,7 +91,7 @@ fn print(context: &Context, sequence: &Sequence, from_head: bool, now: Timestamp
 }
 
 /// Formats the heading: on one line, or wrapped to this width.
-fn heading(sequence: &Sequence, from_head: bool, now: Timestamp, width: usize) -> Vec<Line> {
+pub(super) fn heading(sequence: &Sequence, from_head: bool, now: Timestamp, width: usize) -> Vec<Line> {
     let waiting = sequence.size.saturating_sub(1);
     let waits = if waiting == 1 { "waits" } else { "wait" };
     let oldest = sequence.letters.first().filter(|_| from_head);

@@ -1,19 +1,23 @@
 //! `show`: shows one letter with its cause, history and payload.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use clap::Args;
 use jiff::Timestamp;
-use lazaret_api::{Attempt, Failure, Header, Letter, LetterDetail, MessageDetail, PayloadState, State};
+use lazaret_api::{Attempt, Edit, Failure, Header, Letter, LetterDetail, MessageDetail, PayloadState, State};
 
 use super::Run;
 use super::ls::state_tone;
 use crate::context::Context;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::hints::{quoted, short_id};
 use crate::output::{
     Cell, Column, Fields, Format, Line, Record, Screen, Table, Tone, count, csv_header, csv_row,
     error_summary, plural, span, time_with_age,
 };
+use crate::reveal::Reveal;
 use crate::sanitize::{sanitize, sanitize_bytes};
 use crate::selection::resolve_one;
 
@@ -32,9 +36,16 @@ pub struct Show {
     #[arg(long)]
     payload: bool,
 
-    /// Show the complete payload and backtrace
+    /// Print the payload as it arrived, before all edits; as --payload prints it
     #[arg(long, conflicts_with = "payload")]
+    original: bool,
+
+    /// Show the complete payload and backtrace
+    #[arg(long, conflicts_with_all = ["payload", "original"])]
     full: bool,
+
+    #[command(flatten)]
+    reveal: Reveal,
 }
 
 impl Run for Show {
@@ -42,12 +53,32 @@ impl Run for Show {
         let client = context.client()?;
         let id = resolve_one(&client, &self.id).await?;
         let screen = &context.screen;
+        let detail = match self.reveal.reason() {
+            Some(reason) => Some(client.reveal(&id, reason).await?),
+            None => None,
+        };
         if self.payload {
-            let payload = client.payload(&id).await?;
+            let payload = match &detail {
+                Some(revealed) => payload(revealed)?,
+                None => client.payload(&id).await?,
+            };
             print_payload(screen, &payload)?;
             return Ok(Exit::Ok);
         }
-        let detail = client.letter(&id).await?;
+        let is_revealed = detail.is_some();
+        let detail = match detail {
+            Some(revealed) => revealed,
+            None => client.letter(&id).await?,
+        };
+        if self.original {
+            let payload = match detail.edits.first() {
+                Some(first) => original(&detail, first)?,
+                None if is_revealed => payload(&detail)?,
+                None => client.payload(&id).await?,
+            };
+            print_payload(screen, &payload)?;
+            return Ok(Exit::Ok);
+        }
         match context.format() {
             Format::Table => {
                 let view = View { now: context.now(), full: self.full };
@@ -57,13 +88,44 @@ impl Run for Show {
             Format::Json => screen.json(&detail)?,
             Format::Jsonl => screen.json_line(&detail)?,
             Format::Csv => {
-                let value = serde_json::to_value(&detail.letter)
-                    .map_err(|error| crate::error::Error::Other(error.to_string()))?;
+                let value =
+                    serde_json::to_value(&detail.letter).map_err(|error| Error::Other(error.to_string()))?;
                 let row = csv_row(Letter::CSV, &value);
                 screen.raw(format!("{}\n{row}\n", csv_header(Letter::CSV)).as_bytes())?;
             }
         }
         Ok(Exit::Ok)
+    }
+}
+
+/// Returns the payload of a letter that was shown whole.
+fn payload(detail: &LetterDetail) -> Result<Bytes> {
+    let (id, content) = (&detail.letter.id, &detail.content);
+    decode(content.payload.as_deref(), content.payload_base64.as_deref(), id)
+        .unwrap_or_else(|| Err(Error::not_found(format!("letter {id} has no payload"))))
+}
+
+/// Reads bytes that are text or base64; `None` without either.
+fn decode(text: Option<&str>, base64: Option<&str>, id: &str) -> Option<Result<Bytes>> {
+    match (text, base64) {
+        (Some(text), _) => Some(Ok(Bytes::from(text.to_owned()))),
+        (None, Some(base64)) => {
+            let bytes = STANDARD.decode(base64.as_bytes()).map(Bytes::from);
+            Some(bytes.map_err(|error| Error::Other(format!("invalid payload of {id}: {error}"))))
+        }
+        (None, None) => None,
+    }
+}
+
+/// Returns the payload before the first edit.
+fn original(detail: &LetterDetail, first: &Edit) -> Result<Bytes> {
+    let id = &detail.letter.id;
+    match decode(first.original.as_deref(), first.original_base64.as_deref(), id) {
+        Some(payload) => payload,
+        None if detail.content.payload_state == PayloadState::Hidden => {
+            Err(Error::Other(format!("the payload of {id} is hidden: the token lacks the scope payload")))
+        }
+        None => Err(Error::not_found(format!("letter {id} arrived without a payload"))),
     }
 }
 
@@ -107,10 +169,9 @@ struct View {
 
 impl View {
     fn print(&self, screen: &Screen, detail: &LetterDetail) -> Result<()> {
-        for line in self.lines(detail) {
-            screen.line(&line)?;
+        for line in self.lines(detail).iter().chain(&headers(&detail.content.headers)) {
+            screen.line(line)?;
         }
-        self.print_headers(screen, &detail.content.headers)?;
         if !detail.history.is_empty() {
             screen.line(&heading("history"))?;
             screen.table(&self.history(&detail.history))?;
@@ -133,6 +194,10 @@ impl View {
         for edit in &detail.edits {
             let who = format!("{} {}", edit.by, time_with_age(edit.at, self.now));
             lines.push(Line::new().add("edited  ", Tone::Dim).plain(format!("{}: {}", who, edit.why)));
+        }
+        if !detail.edits.is_empty() {
+            let id = short_id(&detail.letter.id);
+            lines.push(dim(&format!("the payload as it arrived: lazaret show {id} --original")));
         }
         lines
     }
@@ -201,18 +266,6 @@ impl View {
         lines
     }
 
-    fn print_headers(&self, screen: &Screen, headers: &[Header]) -> Result<()> {
-        if headers.is_empty() {
-            return Ok(());
-        }
-        screen.line(&heading("headers"))?;
-        for header in headers {
-            let value = header.value.as_deref().or(header.value_base64.as_deref()).unwrap_or("(null)");
-            screen.line(&Line::new().add(&header.name, Tone::Dim).plain(": ").plain(value))?;
-        }
-        Ok(())
-    }
-
     fn history(&self, history: &[Attempt]) -> Table {
         const COLUMNS: [Column; 5] = [
             Column::new("ATTEMPT").right(),
@@ -253,6 +306,10 @@ impl View {
             PayloadState::None => lines.push(dim("none: a tombstone")),
             PayloadState::LeftOut => lines.push(dim("not stored: removed when the letter was closed")),
         }
+        if !content.redacted.is_empty() {
+            let what = content.redacted.join(", ");
+            lines.push(dim(&format!("redacted: {}; show it with --reveal --reason TEXT", sanitize(&what))));
+        }
         if let Some(why) = &content.undecodable {
             lines.push(Line::new().add("the source could not decode the message: ", Tone::Bad).plain(why));
         }
@@ -275,6 +332,28 @@ impl View {
         }
         lines
     }
+}
+
+/// Returns the lines of a letter, for a screen of this width.
+pub(super) fn screen_lines(detail: &LetterDetail, now: Timestamp, width: usize) -> Vec<Line> {
+    let view = View { now, full: false };
+    let mut lines = view.lines(detail);
+    lines.extend(headers(&detail.content.headers));
+    if !detail.history.is_empty() {
+        lines.push(heading("history"));
+        lines.extend(view.history(&detail.history).render(width, false).lines().map(Line::of));
+    }
+    lines.extend(view.payload(&detail.content));
+    lines
+}
+
+fn headers(headers: &[Header]) -> Vec<Line> {
+    let line = |header: &Header| {
+        let value = header.value.as_deref().or(header.value_base64.as_deref()).unwrap_or("(null)");
+        Line::new().add(&header.name, Tone::Dim).plain(": ").plain(value)
+    };
+    let title = (!headers.is_empty()).then(|| heading("headers"));
+    title.into_iter().chain(headers.iter().map(line)).collect()
 }
 
 fn dim(text: &str) -> Line {

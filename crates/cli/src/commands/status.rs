@@ -1,23 +1,51 @@
 //! `status`: shows consumers, open letters and operations.
 
 use clap::Args;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
+use lazaret_api::values::duration;
 use lazaret_api::{Breaker, Consumer, ConsumerState, Fuse, Instance, OperationState, Pause, PauseScope};
 
 use super::Run;
+use crate::client::Client;
 use crate::context::Context;
 use crate::error::Result;
 use crate::exit::Exit;
-use crate::hints::resume_command;
-use crate::output::{Cell, Column, Format, Line, Record, Screen, Tone, age, count, print_page, span};
+use crate::hints::{query_value, quoted, resume_command};
+use crate::output::{
+    Cell, Column, Format, Line, Record, Screen, Tone, age, count, error_summary, print_page, span,
+};
+use crate::watch::{Interrupt, is_transient};
+
+/// The interval of `--watch` unless another is given.
+const DEFAULT_INTERVAL: SignedDuration = SignedDuration::from_secs(2);
 
 /// Show consumers, open letters and operations.
 #[derive(Debug, Args)]
-pub struct Status {}
+pub struct Status {
+    /// Print the status again whenever it changes, until Ctrl-C; as JSON, one document per line
+    #[arg(long, short = 'w')]
+    watch: bool,
+
+    /// Look for changes at this interval; default: 2s
+    #[arg(long, value_name = "DURATION", value_parser = poll_interval, requires = "watch")]
+    interval: Option<SignedDuration>,
+
+    /// Stop after the status was printed N times
+    #[arg(long, short = 'n', value_name = "N", requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+}
 
 impl Run for Status {
     async fn run(self, context: &mut Context) -> Result<Exit> {
-        let status = context.client()?.status().await?;
+        let client = context.client()?;
+        let status = client.status().await?;
+        if self.watch {
+            let mut interrupt = Interrupt::listen();
+            return tokio::select! {
+                watched = self.watch(context, &client, status) => watched.map(|()| Exit::Ok),
+                () = interrupt.received() => Ok(Exit::Interrupted),
+            };
+        }
         let (screen, now) = (&context.screen, context.now());
         if context.format() != Format::Table {
             print_page(screen, context.format(), &status, &status.consumers, now)?;
@@ -28,53 +56,140 @@ impl Run for Status {
             screen.next_command("lazaret run -c lazaret.yaml");
             return Ok(Exit::Ok);
         }
-        screen.table(&Consumer::table(&status.consumers, now))?;
-        if !status.store.durable {
-            let line = Line::new().add("store", Tone::Strong).add(" not durable", Tone::Warning);
-            screen.line(&line.plain(": letters and positions are lost when the process exits"))?;
-        }
-        for consumer in &status.consumers {
-            print_notes(screen, consumer, now)?;
-        }
-        if !status.operations.is_empty() {
-            screen.line(&Line::new())?;
-            screen.table(&Record::table(&status.operations, now))?;
-        }
-        // A process alone is not a fleet.
-        if status.instances.len() > 1 {
-            screen.line(&Line::new())?;
-            screen.table(&Record::table(&status.instances, now))?;
-        }
-        screen.next_command(&next(&status));
+        print_tables(screen, &status, now)?;
+        screen.next_commands(&next(&status));
         Ok(Exit::Ok)
     }
 }
 
-/// Prints why a consumer is failed, blocked or paused.
-fn print_notes(screen: &Screen, consumer: &Consumer, now: Timestamp) -> Result<()> {
-    if let Some(error) = &consumer.error {
-        let name = Line::new().add(&consumer.name, Tone::Strong);
-        let name = match consumer.state {
-            ConsumerState::Failed => name.add(" failed: ", Tone::Bad),
-            _ => name.add(" waits: ", Tone::Warning),
-        };
-        screen.line(&name.plain(error))?;
+impl Status {
+    /// Prints the status whenever it changes. A daemon that cannot be reached is waited for.
+    async fn watch(&self, context: &Context, client: &Client, first: lazaret_api::Status) -> Result<()> {
+        let interval = self.interval.unwrap_or(DEFAULT_INTERVAL).unsigned_abs();
+        let (mut printed, mut before, mut is_lost) = (0, None, false);
+        let mut current = Ok(first);
+        loop {
+            match current {
+                Ok(status) => {
+                    is_lost = false;
+                    let timeless = without_times(&status);
+                    if before.as_ref() != Some(&timeless) {
+                        print_change(context, &status, printed == 0)?;
+                        before = Some(timeless);
+                        printed += 1;
+                    }
+                    if self.limit.is_some_and(|limit| printed >= limit) {
+                        return Ok(());
+                    }
+                }
+                Err(error) if is_transient(&error) => {
+                    // Told once per outage.
+                    if !std::mem::replace(&mut is_lost, true) {
+                        context.screen.warn(&format!("{error}; retrying until the daemon is back"));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+            tokio::time::sleep(interval).await;
+            current = client.status().await;
+        }
     }
-    if consumer.store_trouble {
-        let name = Line::new().add(&consumer.name, Tone::Strong);
-        screen.line(&name.add(" is blocked: the store does not accept letters", Tone::Bad))?;
+}
+
+/// Parses the interval of `--watch` and `top`. A shorter one would only cost.
+pub(super) fn poll_interval(text: &str) -> std::result::Result<SignedDuration, String> {
+    let interval = duration(text).map_err(|error| error.to_string())?;
+    if interval < SignedDuration::from_millis(100) || interval > SignedDuration::from_hours(1) {
+        return Err("expected a duration from 100ms to 1h".to_owned());
     }
-    if matches!(consumer.breaker, Breaker::Open | Breaker::HalfOpen) {
-        let name = Line::new().add(&consumer.name, Tone::Strong);
-        screen.line(&name.add(
-            format!(" circuit breaker {}: handler calls are limited", consumer.breaker.as_str()),
-            Tone::Bad,
-        ))?;
+    Ok(interval)
+}
+
+/// Returns the status without what changes as time passes.
+fn without_times(status: &lazaret_api::Status) -> lazaret_api::Status {
+    let mut status = status.clone();
+    for consumer in &mut status.consumers {
+        consumer.oldest_age_seconds = None;
     }
-    for pause in &consumer.pauses {
-        screen.line(&pause_line(&consumer.name, pause, now))?;
+    for instance in &mut status.instances {
+        instance.last_seen = instance.started_at;
+    }
+    status
+}
+
+/// Prints a status of `--watch`: below its time as a table, on one line as JSON, or a row per consumer as CSV.
+fn print_change(context: &Context, status: &lazaret_api::Status, is_first: bool) -> Result<()> {
+    let (screen, now) = (&context.screen, context.now());
+    match context.format() {
+        Format::Table => {
+            if !is_first {
+                screen.line(&Line::new())?;
+            }
+            let time = Timestamp::from_second(now.as_second()).unwrap_or(now);
+            screen.line(&Line::new().add(time.to_string(), Tone::Dim))?;
+            print_tables(screen, status, now)
+        }
+        Format::Json | Format::Jsonl => screen.json_line(status),
+        Format::Csv => status.consumers.iter().enumerate().try_for_each(|(index, consumer)| {
+            consumer.print_line(screen, Format::Csv, is_first && index == 0)
+        }),
+    }
+}
+
+fn print_tables(screen: &Screen, status: &lazaret_api::Status, now: Timestamp) -> Result<()> {
+    screen.table(&Consumer::table(&status.consumers, now))?;
+    if !status.store.durable {
+        let line = Line::new().add("store", Tone::Strong).add(" not durable", Tone::Warning);
+        screen.line(&line.plain(": letters and positions are lost when the process exits"))?;
+    }
+    for line in status.consumers.iter().flat_map(|consumer| notes(consumer, now)) {
+        screen.line(&line)?;
+    }
+    if !status.operations.is_empty() {
+        screen.line(&Line::new())?;
+        screen.table(&Record::table(&status.operations, now))?;
+    }
+    // A process alone is not a fleet.
+    if status.instances.len() > 1 {
+        screen.line(&Line::new())?;
+        screen.table(&Record::table(&status.instances, now))?;
     }
     Ok(())
+}
+
+/// Tells why a consumer is failed, blocked or paused.
+pub(super) fn notes(consumer: &Consumer, now: Timestamp) -> Vec<Line> {
+    let name = || Line::new().add(&consumer.name, Tone::Strong);
+    let mut lines = Vec::new();
+    if let Some(error) = &consumer.error {
+        let name = match consumer.state {
+            ConsumerState::Failed => name().add(" failed: ", Tone::Bad),
+            _ => name().add(" waits: ", Tone::Warning),
+        };
+        lines.push(name.plain(error));
+    }
+    if consumer.store_trouble {
+        lines.push(name().add(" is blocked: the store does not accept letters", Tone::Bad));
+    }
+    if matches!(consumer.breaker, Breaker::Open | Breaker::HalfOpen) {
+        let name = name().add(format!(" circuit breaker {}: ", consumer.breaker.as_str()), Tone::Bad);
+        lines.push(name.plain(breaker_note(consumer, now)));
+    }
+    lines.extend(consumer.pauses.iter().map(|pause| pause_line(&consumer.name, pause, now)));
+    lines
+}
+
+/// Formats why the circuit breaker is not closed, which handler is concerned, and what happens next.
+fn breaker_note(consumer: &Consumer, now: Timestamp) -> String {
+    let Some(cause) = &consumer.breaker_cause else { return "handler calls are limited".to_owned() };
+    let error = error_summary(&cause.error.error_type, &cause.error.message);
+    let handler = consumer.handler.as_deref().map_or_else(String::new, |at| format!(", handler {at}"));
+    let next = match cause.next_probe_at {
+        Some(at) if at > now => format!("next probe in {}", span(at.duration_since(now).as_secs_f64())),
+        _ => "probing now".to_owned(),
+    };
+    let since = age(cause.opened_at, now);
+    format!("{} {error}{handler}; opened {since} ago, {next}", cause.reason)
 }
 
 /// Formats a pause: who paused what, when and why.
@@ -93,7 +208,18 @@ pub(super) fn pause_line(consumer: &str, pause: &Pause, now: Timestamp) -> Line 
     line.plain(format!(" by {}, {} ago: {}", pause.who, age(pause.since, now), pause.why))
 }
 
-fn next(status: &lazaret_api::Status) -> String {
+/// Returns the next commands. Before a consumer whose fuse has blown is resumed, its failures are looked at.
+fn next(status: &lazaret_api::Status) -> Vec<String> {
+    let resume = next_command(status);
+    let blown = status.consumers.iter().find(|consumer| consumer.fuse == Fuse::Blown);
+    let groups = blown.map(|consumer| {
+        let query = format!("queue:{}", query_value(&consumer.name));
+        format!("lazaret groups {}", quoted(&query))
+    });
+    groups.into_iter().chain([resume]).collect()
+}
+
+fn next_command(status: &lazaret_api::Status) -> String {
     let pauses = status.consumers.iter().flat_map(|consumer| {
         consumer.pauses.iter().filter_map(move |pause| Some((pause, resume_command(&consumer.name, pause)?)))
     });
@@ -128,6 +254,16 @@ fn scope_rank(scope: PauseScope) -> u8 {
         PauseScope::Partition => 2,
         PauseScope::Replay => 3,
         PauseScope::Sequence => 4,
+    }
+}
+
+/// Returns the tone of a consumer in this state.
+pub(super) fn state_tone(state: ConsumerState) -> Tone {
+    match state {
+        ConsumerState::Running => Tone::Good,
+        ConsumerState::Failed => Tone::Bad,
+        ConsumerState::Paused | ConsumerState::Waiting => Tone::Warning,
+        ConsumerState::Starting | ConsumerState::Stopped | ConsumerState::Elsewhere => Tone::Dim,
     }
 }
 
@@ -200,18 +336,12 @@ impl Record for Consumer {
     ];
 
     fn cells(&self, _now: Timestamp) -> Vec<Cell> {
-        let state = match self.state {
-            ConsumerState::Running => Tone::Good,
-            ConsumerState::Failed => Tone::Bad,
-            ConsumerState::Paused => Tone::Warning,
-            ConsumerState::Starting | ConsumerState::Stopped | ConsumerState::Elsewhere => Tone::Dim,
-        };
         let fuse = if self.fuse == Fuse::Blown { Tone::Bad } else { Tone::Dim };
         let breaker =
             if matches!(self.breaker, Breaker::Open | Breaker::HalfOpen) { Tone::Bad } else { Tone::Dim };
         vec![
             Cell::new(&self.name).tone(Tone::Strong),
-            Cell::new(self.state.as_str()).tone(state),
+            Cell::new(self.state.as_str()).tone(state_tone(self.state)),
             number(self.lag),
             number(self.in_flight),
             number(self.handled),
@@ -225,5 +355,94 @@ impl Record for Consumer {
             Cell::new(self.fuse.as_str()).tone(fuse),
             Cell::new(self.breaker.as_str()).tone(breaker),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lazaret_api::{BreakerCause, LetterError};
+
+    use super::*;
+    use crate::fixtures::{at, consumer};
+
+    #[test]
+    fn time_that_passes_is_no_change() {
+        let status = |age, dead| lazaret_api::Status {
+            consumers: vec![Consumer {
+                oldest_age_seconds: Some(age),
+                ..consumer("shop", ConsumerState::Running, dead)
+            }],
+            operations: vec![],
+            store: lazaret_api::StoreCapabilities::default(),
+            instances: vec![Instance {
+                instance: "host-1".into(),
+                version: "0.1.0".into(),
+                consumers: vec![],
+                partitions: vec![],
+                started_at: at(0),
+                last_seen: at(age as i64),
+            }],
+        };
+        assert_eq!(without_times(&status(1.0, 7)), without_times(&status(2.0, 7)));
+        assert_ne!(without_times(&status(1.0, 7)), without_times(&status(1.0, 8)));
+    }
+
+    #[test]
+    fn an_interval_is_neither_too_short_nor_too_long() {
+        assert_eq!(poll_interval("500ms"), Ok(SignedDuration::from_millis(500)));
+        for wrong in ["0s", "50ms", "2h", "-1s", "soon"] {
+            assert!(poll_interval(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_open_breaker_tells_the_error_the_handler_and_the_next_probe() {
+        let error = LetterError { error_type: "HttpError".into(), message: "connection refused".into() };
+        let cause = |next_probe_at| BreakerCause {
+            reason: "HANDLER_UNREACHABLE".into(),
+            error: error.clone(),
+            opened_at: at(100),
+            next_probe_at,
+        };
+        let open = |next_probe_at| Consumer {
+            breaker: Breaker::Open,
+            breaker_cause: Some(cause(next_probe_at)),
+            handler: Some("http://127.0.0.1:8080/events".into()),
+            ..consumer("shop", ConsumerState::Running, 0)
+        };
+        let note = breaker_note(&open(Some(at(130))), at(110));
+        assert!(note.starts_with("HANDLER_UNREACHABLE ") && note.contains("connection refused"), "{note}");
+        assert!(
+            note.ends_with(", handler http://127.0.0.1:8080/events; opened 10s ago, next probe in 20s"),
+            "{note}"
+        );
+        assert!(breaker_note(&open(None), at(110)).ends_with("probing now"));
+    }
+
+    #[test]
+    fn the_failures_of_a_blown_fuse_are_looked_at_before_it_is_resumed() {
+        let pause = Pause {
+            scope: PauseScope::Consumer,
+            stream: None,
+            partition: None,
+            sequence: None,
+            who: "lazaret".into(),
+            via: "engine".into(),
+            why: "fuse: 50 messages in a row failed for good".into(),
+            since: at(0),
+        };
+        let blown = Consumer {
+            fuse: Fuse::Blown,
+            paused: Some(pause.clone()),
+            pauses: vec![pause],
+            ..consumer("shop", ConsumerState::Paused, 50)
+        };
+        let status = lazaret_api::Status {
+            consumers: vec![blown],
+            operations: vec![],
+            store: lazaret_api::StoreCapabilities::default(),
+            instances: vec![],
+        };
+        assert_eq!(next(&status), ["lazaret groups queue:shop", "lazaret resume shop --reason TEXT"]);
     }
 }

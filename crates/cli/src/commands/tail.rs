@@ -15,6 +15,7 @@ use crate::exit::Exit;
 use crate::hints::{short_group, short_id};
 use crate::operation_summary::progress_counts;
 use crate::output::{Cell, Column, Format, Line, Record, Tone, age};
+use crate::unknown_names::check_consumer;
 use crate::watch::Interrupt;
 
 /// The first and the longest delay before a reconnect.
@@ -33,7 +34,7 @@ pub struct Tail {
     kind: Vec<EventKind>,
 
     /// Stop after N events
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
 }
 
@@ -45,6 +46,9 @@ fn kind() -> impl TypedValueParser<Value = EventKind> {
 impl Run for Tail {
     async fn run(self, context: &mut Context) -> Result<Exit> {
         let client = context.client()?;
+        if let Some(consumer) = &self.consumer {
+            check_consumer(&client, consumer).await?;
+        }
         let mut interrupt = Interrupt::listen();
         let exit = tokio::select! {
             followed = self.follow(context, &client) => followed.map(|()| Exit::Ok)?,

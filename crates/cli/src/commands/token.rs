@@ -7,6 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
 use lazaret_api::Scope;
+use lazaret_api::values::lifetime;
 use lazaret_server::{TokenHash, generate_token};
 use serde::Serialize;
 
@@ -16,7 +17,6 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::{Format, Line, Tone, csv_header, csv_row};
-use crate::values::lifetime;
 
 /// The least entropy of a token. Random tokens of 128 bits have more in any encoding.
 const MIN_TOKEN_BITS: f64 = 90.0;

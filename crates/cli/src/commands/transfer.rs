@@ -13,8 +13,10 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::{Format, Line, Tone, count, csv_header, csv_row, plural, print_value};
+use crate::reveal::Reveal;
 use crate::sanitize::escape_json;
 use crate::selection::Query;
+use crate::unknown_names::explain_empty;
 
 /// The CSV columns of an export: those of a list, and the content.
 const COLUMNS: &[&str] = &[
@@ -50,8 +52,11 @@ pub struct Export {
     query: Query,
 
     /// Limit the number of letters
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
+
+    #[command(flatten)]
+    reveal: Reveal,
 }
 
 impl Run for Export {
@@ -64,8 +69,15 @@ impl Run for Export {
             ));
         }
         let client = context.client()?;
-        let lines = client.letter_lines(&self.query.text(), true).await?;
+        let query = self.query.text();
+        let lines = match self.reveal.reason() {
+            Some(reason) => client.revealed_lines(&query, reason).await?,
+            None => client.letter_lines(&query, true).await?,
+        };
         let written = write(context, format, lines, self.limit.unwrap_or(u64::MAX)).await?;
+        if written.letters == 0 {
+            explain_empty(context, &client, &query).await?;
+        }
         written.conclude(context, format);
         Ok(Exit::Ok)
     }
@@ -77,6 +89,8 @@ struct Exported {
     letters: u64,
     /// The letters whose content the token may not read.
     hidden: u64,
+    /// The letters with redacted values.
+    redacted: u64,
 }
 
 impl Exported {
@@ -89,6 +103,10 @@ impl Exported {
                 "{without}: the token lacks the scope payload; these letters cannot be imported"
             ));
             screen.next_command("lazaret token new --scope read,payload");
+        } else if self.redacted > 0 {
+            let redacted = format!("{} with redacted values", count(self.redacted));
+            screen.warn(&format!("{redacted}: these letters cannot be imported"));
+            screen.next_command("lazaret export --reveal --reason TEXT");
         } else if format == Format::Jsonl && self.letters > 0 {
             screen.next_command("lazaret import FILE --url URL");
         } else {
@@ -115,7 +133,9 @@ async fn write(context: &Context, format: Format, mut lines: Lines, limit: u64) 
         let end = if format == Format::Json { "" } else { "\n" };
         screen.raw(format!("{separator}{}{end}", one(format, &line)?).as_bytes())?;
         written.letters += 1;
-        written.hidden += u64::from(is_hidden(&line));
+        let content = content(&line);
+        written.hidden += u64::from(content.payload_state == Some(PayloadState::Hidden));
+        written.redacted += u64::from(!content.redacted.is_empty());
     }
     if format == Format::Json {
         screen.raw(b"]\n")?;
@@ -135,19 +155,20 @@ fn one(format: Format, line: &Bytes) -> Result<String> {
     Ok(escape_json(text))
 }
 
-/// Returns whether the content of a letter is hidden from the token.
-fn is_hidden(line: &Bytes) -> bool {
+/// What a token may not see of a letter.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+struct Content {
+    payload_state: Option<PayloadState>,
+    redacted: Vec<serde::de::IgnoredAny>,
+}
+
+fn content(line: &Bytes) -> Content {
     #[derive(Deserialize)]
     struct Whole {
         content: Content,
     }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "kebab-case")]
-    struct Content {
-        payload_state: PayloadState,
-    }
-    serde_json::from_slice::<Whole>(line)
-        .is_ok_and(|letter| letter.content.payload_state == PayloadState::Hidden)
+    serde_json::from_slice::<Whole>(line).map(|letter| letter.content).unwrap_or_default()
 }
 
 /// Import exported letters.
@@ -161,7 +182,7 @@ pub struct Import {
     queue: Option<String>,
 
     /// State the reason for the audit log
-    #[arg(long, value_name = "TEXT", default_value = "import")]
+    #[arg(long, short = 'r', value_name = "TEXT", default_value = "import")]
     reason: String,
 }
 

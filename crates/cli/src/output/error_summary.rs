@@ -1,22 +1,11 @@
 //! Summarizes a failure on one line.
 
-use lazaret_core::Traceback;
-use lazaret_core::traceback::last_line;
+use lazaret_api::text::headline;
 
 /// Formats the type and message of an error: the exception of a Python traceback anywhere in the message, the last line of a
 /// command's standard error, or otherwise the whole message.
 pub(crate) fn error_summary(error_type: &str, message: &str) -> String {
-    let summary = match Traceback::last(message) {
-        Some(trace) => trace.headline(),
-        None if is_of_command(error_type) => last_line(message),
-        None => message,
-    };
-    format!("{error_type}: {summary}")
-}
-
-/// Returns whether the message is the standard error of a command handler.
-fn is_of_command(error_type: &str) -> bool {
-    ["exit code ", "killed by signal "].iter().any(|prefix| error_type.starts_with(prefix))
+    format!("{error_type}: {}", headline(error_type, message))
 }
 
 #[cfg(test)]

@@ -76,6 +76,11 @@ impl Line {
         self
     }
 
+    /// Returns the pieces of the line, sanitized.
+    pub(crate) fn spans(&self) -> impl Iterator<Item = (&str, Tone)> {
+        self.spans.iter().map(|(text, tone)| (text.as_str(), *tone))
+    }
+
     /// Renders the line.
     pub fn render(&self, color: bool) -> String {
         self.spans.iter().map(|(text, tone)| tone.paint(text, color)).collect()

@@ -54,7 +54,6 @@ impl Screen {
     }
 
     /// Returns whether standard output uses colors.
-    #[cfg(feature = "demo")]
     pub fn stdout_in_color(&self) -> bool {
         self.out_color
     }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{Bench, message};
+use crate::support::{Bench, ada, message};
 
 fn ids(bench: &Bench, query: &str) -> Vec<String> {
     let letters = bench.run(&["ls", query, "-o", "jsonl"]).ends(0).lines();
@@ -179,10 +179,26 @@ fn a_payload_is_replaced_and_the_original_is_kept() {
     let detail = |id: &str| bench.run(&["show", id, "-o", "json"]).ends(0).json();
     assert_eq!(detail(id)["content"]["payload"], "\"good\"");
     assert_eq!(detail(id)["edits"][0]["original"], "\"bad\"");
-    bench.run_with(&["edit", id, "--payload", "-", "--reason", "bytes", "--yes"], "x\ty\n").ends(0);
+    // What is JSON stays JSON, unless it is forced.
+    let bytes = ["edit", id, "--payload", "-", "--reason", "bytes", "--yes"];
+    let broken = bench.run_with(&bytes, "x\ty\n").ends(1);
+    assert!(
+        broken.err.contains("is JSON, and the new one is not") && broken.err.contains("--force"),
+        "{}",
+        broken.err
+    );
+    assert_eq!(detail(id)["content"]["payload"], "\"good\"");
+    bench.run_with(&[&bytes[..], &["--force"]].concat(), "x\ty\n").ends(0);
     assert_eq!(detail(id)["content"]["payload"], "x\ty\n");
     bench.run(&["edit", id, "--tombstone", "--reason", "none", "--yes"]).ends(0);
     assert_eq!(detail(id)["content"]["payload-state"], "none");
+    // The original is shown, and put back.
+    assert_eq!(bench.run(&["show", id, "--original"]).ends(0).out, "\"bad\"");
+    let shown = bench.run(&["show", id]).ends(0).out;
+    assert!(shown.contains(&format!("lazaret show {} --original", &id[..8])), "{shown}");
+    bench.run(&["edit", id, "--revert", "--reason", "enough", "--yes"]).ends(0);
+    assert_eq!(detail(id)["content"]["payload"], "\"bad\"");
+    assert_eq!(detail(id)["edits"].as_array().unwrap().len(), 4);
     // Without a terminal, no editor is opened.
     let ran = bench.run(&["edit", id, "--reason", "x"]).ends(2);
     assert!(ran.err.contains("--payload FILE"), "{}", ran.err);
@@ -190,11 +206,94 @@ fn a_payload_is_replaced_and_the_original_is_kept() {
 }
 
 #[test]
+fn letters_are_resolved_and_quarantined() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad"), message("m-2", "a", "good"), message("m-3", "b", "bad")], 3);
+    let ran = bench.run(&["quarantine", "seq:b", "-r", "leaks a card number", "--yes"]).ends(0);
+    assert_eq!(ran.out, "1 letter quarantined, 0 failed\n");
+    assert_eq!(ran.err, "next: lazaret ls state:quarantined\n");
+    assert_eq!(ids(&bench, "state:quarantined seq:b").len(), 1);
+    // The letter behind is not resolved with the failed one: it goes on.
+    let ran = bench.run(&["resolve", "seq:a", "-r", "booked by hand", "--yes"]).ends(0);
+    assert_eq!(ran.out, "1 letter resolved, 0 failed\n");
+    bench.eventually_open("seq:a", 0);
+    assert_eq!(bench.run(&["status", "-o", "json"]).ends(0).json()["consumers"][0]["quarantined"], 1);
+    // I11
+    let audit = bench.run(&["audit", "-o", "jsonl"]).ends(0).lines();
+    let why: Vec<_> = audit.iter().map(|entry| (entry["action"].clone(), entry["why"].clone())).collect();
+    let expected = [("quarantine", "leaks a card number"), ("resolve", "booked by hand")];
+    assert_eq!(why, expected.map(|(action, why)| (json!(action), json!(why))));
+    bench.run(&["resolve", "--reason", "x", "--yes"]).ends(2);
+    let none =
+        bench.run(&["resolve", "--ids", "00000000-0000-8000-8000-000000000000", "-r", "x", "-y"]).ends(4);
+    assert!(none.err.contains("LZ0203"), "{}", none.err);
+}
+
+#[test]
+fn letters_are_commented_and_assigned() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad")], 1);
+    let ran = bench.run(&["comment", "message:m-1", "the card has expired"]).ends(0);
+    let id = ids(&bench, "").remove(0);
+    assert_eq!(ran.out, format!("{id} commented\n"));
+    assert_eq!(bench.run(&["assign", &id[..8], "grace"]).ends(0).out, format!("{id} assigned to grace\n"));
+    bench.run(&["assign", &id, "billing", "--team", "-r", "theirs"]).ends(0);
+    let shown = bench.run(&["show", &id, "-o", "json"]).ends(0).json();
+    assert_eq!((&shown["assignee"], &shown["owner"]), (&json!("grace"), &json!("billing")));
+    assert_eq!(shown["comments"][0]["text"], "the card has expired");
+    assert_eq!(ids(&bench, "assignee:grace owner:billing"), std::slice::from_ref(&id));
+    bench.run(&["assign", &id, "--none"]).ends(0);
+    assert_eq!(ids(&bench, "-assignee:*"), std::slice::from_ref(&id));
+    // I11
+    let audit = bench.run(&["audit", "-o", "jsonl"]).ends(0).lines();
+    let actions: Vec<_> = audit.iter().map(|entry| entry["action"].as_str().unwrap()).collect();
+    assert_eq!(actions, ["comment", "assign", "owner", "assign"]);
+    bench.run(&["comment", &id, " "]).ends(2);
+    bench.run(&["assign", &id]).ends(2);
+    bench.run(&["comment", "message:none", "x"]).ends(4);
+}
+
+#[test]
+fn a_message_is_sent_to_an_inbox() {
+    let bench = Bench::new();
+    let arguments =
+        ["send", "orders", "-k", "order-7", "-t", "OrderPlaced", "--id", "e-1", "-H", "tenant=acme"];
+    let ran = bench.run(&[&arguments[..], &[r#"{"bad": 1}"#]].concat()).ends(0);
+    assert!(ran.out.starts_with("e-1 accepted at "), "{}", ran.out);
+    bench.eventually_open("message:e-1 seq:order-7 type:OrderPlaced header.tenant:acme payload./bad:>0", 1);
+    // The same again is known, another payload under the same id is refused.
+    let again = bench.run_with(&[&arguments[..], &["-"]].concat(), r#"{"bad": 1}"#).ends(0);
+    assert!(again.out.starts_with("e-1 known already, not taken again at "), "{}", again.out);
+    let other = bench.run_with(&arguments, "{}").ends(1);
+    assert!(other.err.contains("LZ0218"), "{}", other.err);
+    // Without an id each message is a new one.
+    let id = |answer: serde_json::Value| answer["id"].as_str().unwrap().to_owned();
+    let one = bench.run_with(&["send", "orders", "--json"], "good").ends(0).json();
+    let two = bench.run_with(&["send", "orders", "--json"], "good").ends(0).json();
+    assert_eq!((&one["duplicate"], &two["duplicate"]), (&json!(false), &json!(false)));
+    assert_ne!(id(one), id(two));
+    let nobody = bench.run(&["send", "order", "x"]).ends(4);
+    assert!(nobody.err.contains("there is no consumer order"), "{}", nobody.err);
+    bench.run(&["send", "orders", "-k", "a\nb", "x"]).ends(2);
+}
+
+#[test]
+fn replay_is_another_name_of_retry() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad")], 1);
+    bench.repair();
+    let plan = bench.run(&["plan", "replay", "state:dead", "-o", "json"]).ends(0).json();
+    assert_eq!(plan["action"], "retry");
+    bench.run(&["replay", "--plan", plan["id"].as_str().unwrap(), "-r", "mended", "-y", "-w"]).ends(0);
+    bench.eventually_open("", 0);
+}
+
+#[test]
 fn consumers_and_parts_of_them_are_paused_and_resumed() {
     let bench = Bench::new();
     let ran = bench.run(&["pause", "orders", "--reason", "deploy"]).ends(0);
     assert!(
-        ran.out.starts_with("orders paused by ada, ") && ran.out.ends_with(" ago: deploy\n"),
+        ran.out.starts_with(&format!("orders paused by {}, ", ada())) && ran.out.ends_with(" ago: deploy\n"),
         "{}",
         ran.out
     );

@@ -1,4 +1,72 @@
-//! `lazaret adopt` with the real binary. Needs a MongoDB server and a PostgreSQL server, and a build with both.
+//! `lazaret adopt` with the real binary. Needs a broker, a MongoDB server and a PostgreSQL server, and a build with all of them.
+
+#[cfg(not(feature = "kafka"))]
+#[test]
+fn a_build_without_kafka_says_so() {
+    use crate::support::{finish, lazaret};
+
+    for format in ["spring-dlt", "connect", "streams", "x-original"] {
+        let ran =
+            finish(lazaret(&["adopt", format, "--consumer", "shop", "--topic", "orders-dlt"]), "").ends(2);
+        assert!(ran.err.contains("does not support Kafka"), "{}", ran.err);
+    }
+}
+
+#[cfg(feature = "kafka")]
+mod topics {
+    use std::fs;
+
+    use tempfile::TempDir;
+
+    use crate::support::{Ran, finish, lazaret};
+
+    const CONFIG: &str = "listen: 127.0.0.1:0
+store: sqlite:lazaret.db
+consumers:
+  shop:
+    source: { inbox: {} }
+    handler: { command: { program: [sh, -c, 'exit 0'] } }
+";
+
+    fn adopt(folder: &TempDir, arguments: &[&str]) -> Ran {
+        let mut command = lazaret(&["adopt"]);
+        command.args(arguments).current_dir(folder.path());
+        finish(command, "")
+    }
+
+    #[test]
+    fn what_is_missing_is_told_without_a_broker() {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join("lazaret.yaml"), CONFIG).unwrap();
+        for format in ["spring-dlt", "connect", "streams", "x-original"] {
+            let no_topic = adopt(&folder, &[format, "--consumer", "shop"]).ends(2);
+            let hint = format!("pass --topic, or configure `adopt.{format}`");
+            assert!(no_topic.err.contains(&hint), "{}", no_topic.err);
+            let no_brokers = adopt(&folder, &[format, "--consumer", "shop", "--topic", "orders-dlt"]).ends(2);
+            assert!(no_brokers.err.contains("pass --brokers"), "{}", no_brokers.err);
+            adopt(&folder, &[format, "--consumer", "nobody", "--topic", "orders-dlt"]).ends(4);
+        }
+    }
+
+    #[test]
+    fn a_topic_that_does_not_exist_is_named() {
+        let Ok(brokers) = std::env::var("LAZARET_TEST_KAFKA") else {
+            let must = std::env::var("CI").is_ok_and(|value| value == "true");
+            assert!(!must, "LAZARET_TEST_KAFKA is not set; `cargo xtask test` starts a broker and sets it");
+            println!(
+                "not run: LAZARET_TEST_KAFKA is not set; `cargo xtask services` starts a broker and prints it"
+            );
+            return;
+        };
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join("lazaret.yaml"), CONFIG).unwrap();
+        let arguments = ["spring-dlt", "--consumer", "shop", "--topic", "no-such-dlt", "--brokers", &brokers];
+        for more in [&["--dry-run"][..], &[]] {
+            let missing = adopt(&folder, &[&arguments[..], more].concat()).ends(1);
+            assert!(missing.err.contains("no-such-dlt") && missing.out.is_empty(), "{}", missing.err);
+        }
+    }
+}
 
 #[cfg(not(feature = "mongodb"))]
 #[test]

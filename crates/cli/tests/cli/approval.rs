@@ -13,7 +13,7 @@ fn bench(approval: Approval) -> Bench {
         token("rita", &[Scope::Read]),
         token("feed", &[Scope::Ingest]),
     ];
-    let bench = Bench::with(Setup { tokens, approval });
+    let bench = Bench::with(Setup { tokens, approval, ..Setup::default() });
     bench.feed_as(&[message("m-1", "a", "bad")], Some(&secret("feed")));
     bench.eventually("the letter is there", || {
         bench.run_as("rita", &["ls", "-o", "jsonl"]).ends(0).out.lines().count() == 1

@@ -384,7 +384,7 @@ fn the_letters_of_a_daemon_are_repaired_and_replayed_with_the_same_binary() {
     };
     assert_eq!((&dead["message"]["id"], &dead["reason"]), (&"e-2".into(), &"INVALID_SCHEMA".into()));
     let id = dead["id"].as_str().unwrap();
-    ask(&["edit", id, "--payload", "/dev/null", "--reason", "mend", "--yes"]).ends(0);
+    ask(&["edit", id, "--payload", "/dev/null", "--reason", "mend", "--yes", "--force"]).ends(0);
     ask(&["retry", "--ids", id, "--reason", "mended", "--yes", "--wait"]).ends(0);
     let stopped = Command::new("kill").args(["-TERM", &daemon.child().id().to_string()]).status().unwrap();
     assert!(stopped.success());
@@ -501,4 +501,42 @@ fn what_serve_and_backup_cannot_do_is_said_without_a_password() {
     assert!(!away.err.contains("hunter2"), "{}", away.err);
     let refused = run(folder.path(), &["backup", "x.db", "--store", secret]).ends(2);
     assert!(refused.err.contains("pg_dump") && !refused.err.contains("hunter2"), "{}", refused.err);
+}
+
+#[test]
+#[cfg(unix)]
+fn a_file_that_is_waited_for_is_no_failure() {
+    let folder = TempDir::new().unwrap();
+    configure(folder.path());
+    let port = free_port();
+    let config = fs::read_to_string(folder.path().join("lazaret.yaml")).unwrap();
+    let config = config
+        .replace("127.0.0.1:0", &format!("127.0.0.1:{port}"))
+        .replace("{ path: events.jsonl }", "{ path: later.jsonl, follow: true }");
+    fs::write(folder.path().join("lazaret.yaml"), config).unwrap();
+    let url = format!("http://127.0.0.1:{port}");
+    let mut daemon = lazaret(&["run"]);
+    daemon.current_dir(folder.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut daemon = Daemon(Some(daemon.spawn().unwrap()));
+    wait_for(&url, daemon.child());
+    let ask = |arguments: &[&str]| finish(lazaret(&[arguments, &["--url", &url]].concat()), "");
+    let reaches = |state: &str| {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let consumer = ask(&["status", "-o", "json"]).ends(0).json()["consumers"][0].clone();
+            assert_ne!(consumer["state"], "failed", "{consumer}");
+            if consumer["state"] == state {
+                return consumer;
+            }
+            assert!(Instant::now() < deadline, "{consumer}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let waiting = reaches("waiting");
+    assert!(waiting["error"].as_str().unwrap().contains("later.jsonl does not exist yet"), "{waiting}");
+    assert_eq!(waiting["handler"], "command sh");
+    let shown = ask(&["status"]).ends(0).out;
+    assert!(shown.contains("orders waits: "), "{shown}");
+    fs::rename(folder.path().join("events.jsonl"), folder.path().join("later.jsonl")).unwrap();
+    reaches("running");
 }

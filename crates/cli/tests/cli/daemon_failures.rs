@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use serde_json::{Value, json};
 
-use crate::support::{finish, lazaret};
+use crate::support::{ada, finish, lazaret};
 
 /// What a simulated daemon does with one connection.
 enum Does {
@@ -81,7 +81,10 @@ fn a_change_without_a_response_is_sent_again_with_the_same_key() {
     let requests = played.join().unwrap();
     assert_eq!(header(&requests[0], "idempotency-key"), header(&requests[1], "idempotency-key"));
     assert!(requests[0].starts_with("post /v1/consumers/orders/resume"), "{}", requests[0]);
-    assert_eq!((header(&requests[0], "lazaret-via"), header(&requests[0], "lazaret-actor")), ("cli", "ada"));
+    assert_eq!(
+        (header(&requests[0], "lazaret-via"), header(&requests[0], "lazaret-actor")),
+        ("cli", &*ada())
+    );
 }
 
 #[test]

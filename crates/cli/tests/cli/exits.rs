@@ -14,7 +14,7 @@ fn each_exit_code_has_one_meaning() {
     let tokens = vec![token("ada", &scopes), token("rita", &[Scope::Read]), token("feed", &[Scope::Ingest])];
     let open = Bench::new();
     open.letters(&[message("m-1", "a", "hopeless")], 1);
-    let closed = Bench::with(Setup { tokens, approval: Approval::SecondPerson });
+    let closed = Bench::with(Setup { tokens, approval: Approval::SecondPerson, ..Setup::default() });
     closed.feed_as(&[message("m-1", "a", "bad")], Some(&secret("feed")));
     closed.eventually("the letter is there", || {
         closed.run_as("ada", &["ls", "-o", "jsonl"]).ends(0).out.lines().count() == 1
@@ -105,6 +105,20 @@ fn error_codes_are_explained() {
     assert!(explained.out.starts_with("LZ0120: Unknown key.\n"), "{}", explained.out);
     assert!(finish(lazaret(&["explain", "LZ0203"]), "").ends(0).out.starts_with("LZ0203: Not found.\n"));
     finish(lazaret(&["explain", "LZ9999"]), "").ends(4);
+    let reason = finish(lazaret(&["explain", "timeout"]), "").ends(0);
+    assert!(
+        reason
+            .out
+            .starts_with("TIMEOUT: The handler, or a service that it called, did not respond in time.\n")
+    );
+    assert!(reason.out.contains("Default verdict: retry"), "{}", reason.out);
+    let own = finish(lazaret(&["explain", "CARD_DECLINED"]), "").ends(0);
+    assert!(
+        own.out.contains("none of Lazaret's") && own.out.contains("TIMEOUT, RATE_LIMITED"),
+        "{}",
+        own.out
+    );
+    finish(lazaret(&["explain", "no such code"]), "").ends(4);
 }
 
 #[test]

@@ -11,7 +11,7 @@ fn bench() -> Bench {
 }
 
 /// Commands with their standard input. None affects the data of another.
-const COMMANDS: [(&[&str], &str); 28] = [
+const COMMANDS: [(&[&str], &str); 34] = [
     (&["status"], ""),
     (&["health"], ""),
     (&["health", "--ready"], ""),
@@ -32,6 +32,11 @@ const COMMANDS: [(&[&str], &str); 28] = [
     (&["restore", "seq:z", "--reason", "x", "--yes"], ""),
     (&["purge", "seq:z", "--reason", "x", "--yes"], ""),
     (&["edit", "message:m-1", "--payload", "-", "--reason", "x", "--yes"], "\"bad\""),
+    (&["resolve", "state:parked", "--reason", "x", "--yes"], ""),
+    (&["quarantine", "state:parked", "--reason", "x", "--yes"], ""),
+    (&["comment", "message:m-1", "x"], ""),
+    (&["assign", "message:m-1", "ada"], ""),
+    (&["send", "orders", "--id", "s-1"], "good"),
     (&["pause", "orders", "--replay", "--reason", "x"], ""),
     (&["resume", "orders", "--replay", "--reason", "x"], ""),
     (&["import", "-"], ""),
@@ -40,6 +45,7 @@ const COMMANDS: [(&[&str], &str); 28] = [
     (&["token", "new"], ""),
     (&["token", "hash"], "lz_0123456789abcdefghijklmnopqrstuvwxyz"),
     (&["explain", "LZ0120"], ""),
+    (&["explain", "TIMEOUT"], ""),
 ];
 
 fn run(bench: &Bench, arguments: &[&str], input: &str, format: &str) -> Ran {

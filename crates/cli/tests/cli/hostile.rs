@@ -45,6 +45,8 @@ fn text_from_messages_is_sanitized() {
         &["export"],
         &["export", "-o", "csv"],
         &["status"],
+        &["status", "--watch", "-n", "1"],
+        &["top", "--once"],
         &["audit"],
         &["plan", "park", "state:dead"],
         &["pause", "orders", "--sequence", KEY, "--reason", "\u{1b}[2Jwhy"],

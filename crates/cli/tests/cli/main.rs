@@ -16,7 +16,10 @@ mod hostile;
 mod operations;
 mod pages;
 mod reading;
+mod status_watch;
 mod support;
 #[cfg(unix)]
 mod terminal;
+#[cfg(unix)]
+mod top;
 mod transfer;

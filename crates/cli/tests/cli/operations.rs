@@ -1,6 +1,6 @@
 //! Controlling operations.
 
-use crate::support::{Bench, ended, message};
+use crate::support::{Bench, ada, ended, message};
 
 #[test]
 fn operations_are_listed_paused_resumed_and_cancelled() {
@@ -65,7 +65,7 @@ fn waiting_for_a_paused_consumer_reports_the_blocker() {
     bench.repair();
     bench.run(&["pause", "orders", "--replay", "--reason", "deploy"]).ends(0);
     let arguments = ["retry", "--all", "--reason", "x", "--yes", "--wait", "-o", "json"];
-    let why = "op_1 is blocked: replays of orders are paused by ada: deploy";
+    let why = format!("op_1 is blocked: replays of orders are paused by {}: deploy", ada());
     let resume = "lazaret resume orders --replay --reason TEXT";
     let waiting = bench.start_until(&arguments, &format!("warning: {why}\nnext: {resume}\n"));
     // The lists show the blocker as well.
@@ -73,7 +73,8 @@ fn waiting_for_a_paused_consumer_reports_the_blocker() {
     assert!(list.out.ends_with(&format!("\n{why}\n")), "{}", list.out);
     assert_eq!(list.err, format!("next: {resume}\n  or: lazaret op show op_1\n"));
     let shown = bench.run(&["op", "show", "op_1"]).ends(0);
-    assert!(shown.out.contains("blocked     replays of orders are paused by ada: deploy\n"), "{}", shown.out);
+    let blocked = format!("blocked     replays of orders are paused by {}: deploy\n", ada());
+    assert!(shown.out.contains(&blocked), "{}", shown.out);
     assert!(shown.err.starts_with(&format!("next: {resume}\n")), "{}", shown.err);
     bench.run(&["resume", "orders", "--replay", "--reason", "deployed"]).ends(0);
     assert_eq!(ended(waiting).ends(0).last()["ok"], 1);
@@ -86,7 +87,7 @@ fn starting_a_blocked_operation_reports_the_blocker_at_once() {
     bench.run(&["pause", "orders", "--reason", "deploy"]).ends(0);
     let begun = bench.run(&["retry", "seq:a", "--reason", "x", "--yes"]).ends(0);
     assert!(
-        begun.err.starts_with("op_1 is blocked: orders is paused by ada: deploy\nnext: "),
+        begun.err.starts_with(&format!("op_1 is blocked: orders is paused by {}: deploy\nnext: ", ada())),
         "{}",
         begun.err
     );
@@ -100,9 +101,10 @@ fn starting_a_blocked_operation_reports_the_blocker_at_once() {
 fn letters_held_by_another_operation_are_excluded_with_its_id() {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad"), message("m-2", "b", "bad"), message("m-3", "c", "bad")], 3);
-    let later = |query| bench.run(&["retry", query, "--reason", "x", "--yes", "--at", "+1h"]).ends(0);
-    later("seq:a");
-    let again = later("seq:a");
+    let later = |query| bench.run(&["retry", query, "--reason", "x", "--yes", "--at", "+1h"]);
+    later("seq:a").ends(0);
+    // Nothing was taken, so it is no success.
+    let again = later("seq:a").ends(3);
     assert!(
         again
             .err
@@ -111,17 +113,17 @@ fn letters_held_by_another_operation_are_excluded_with_its_id() {
         again.err
     );
     // With several running operations, the holder is the one with that letter.
-    later("seq:b");
+    later("seq:b").ends(0);
     let arguments = ["retry", "seq:a", "--reason", "x", "--yes", "-o", "json"];
-    let again = bench.run(&arguments).ends(0).json();
+    let again = bench.run(&arguments).ends(3).json();
     assert_eq!((&again["letters"], &again["held-by"]), (&0.into(), &serde_json::json!(["op_1"])), "{again}");
     assert_eq!(again["excluded"], serde_json::json!([{"reason": "in-operation", "letters": 1}]));
     let plan = bench.run(&["plan", "park", "seq:b"]).ends(0);
     assert!(plan.out.contains("1: 1 held by operation op_"), "{}", plan.out);
     // The rest of the selection is processed, and exclusions are reported.
-    let part = later("state:dead");
+    let part = later("state:dead").ends(0);
     assert!(part.err.starts_with("excluded: 2 held by operations op_"), "{}", part.err);
-    let csv = bench.run(&["park", "seq:a", "--reason", "x", "--yes", "-o", "csv"]).ends(0).out;
+    let csv = bench.run(&["park", "seq:a", "--reason", "x", "--yes", "-o", "csv"]).ends(3).out;
     assert!(csv.lines().next().unwrap().ends_with(",excluded,held-by"), "{csv}");
 }
 

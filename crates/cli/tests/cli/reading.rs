@@ -5,7 +5,7 @@ use std::net::TcpListener;
 
 use serde_json::Value;
 
-use crate::support::{Bench, ended, finish, lazaret, message};
+use crate::support::{Bench, ada, ended, finish, lazaret, message};
 
 fn keys(value: &Value) -> Vec<&str> {
     value.as_object().unwrap().keys().map(String::as_str).collect()
@@ -79,6 +79,58 @@ fn an_invalid_query_is_shown_with_the_position() {
     let told = "error: LZ0201: invalid query: there is no field staet: did you mean state?\n";
     assert_eq!(ran.err, format!("{told}  state:dead staet:x\n             ^^^^^\n"));
     assert_eq!(ran.out, "");
+}
+
+#[test]
+fn a_query_that_means_something_else_is_an_error() {
+    let bench = Bench::new();
+    for (query, told) in [
+        ("attempts>3", "did you mean attempts:>3?"),
+        ("age>1h", "did you mean age:>1h?"),
+        ("state=dead", "did you mean state:dead?"),
+        ("payload./total>50", "did you mean payload./total:>50?"),
+        ("type:>Order", "type is text, and > does not apply to it"),
+    ] {
+        let ran = bench.run(&["ls", query]).ends(2);
+        assert!(ran.err.contains(told) && ran.err.contains('^') && ran.out.is_empty(), "{}", ran.err);
+    }
+}
+
+#[test]
+fn a_negated_term_is_part_of_the_query_and_options_after_dashes_are_not() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad"), message("m-2", "b", "bad")], 2);
+    let lines = |arguments: &[&str]| bench.run(arguments).ends(0).out.lines().count();
+    assert_eq!(lines(&["ls", "-seq:a", "-o", "jsonl"]), 1);
+    assert_eq!(lines(&["ls", "-type:OrderPlaced", "-o", "jsonl"]), 0);
+    assert_eq!(lines(&["ls", "-o", "jsonl", "--", "-seq:a"]), 1);
+    let ran = bench.run(&["ls", "--", "-seq:a", "--limit", "1"]).ends(2);
+    assert!(ran.err.contains("put options before --"), "{}", ran.err);
+    let ran = bench.run(&["ls", "-tpye:X"]).ends(2);
+    assert!(ran.err.contains("there is no field tpye: did you mean type?"), "{}", ran.err);
+}
+
+#[test]
+fn a_consumer_or_queue_that_does_not_exist_is_named() {
+    let bench = Bench::new();
+    for arguments in [
+        &["ls", "queue:order"][..],
+        &["ls", "consumer:order", "-o", "jsonl"],
+        &["groups", "queue:order"],
+        &["plan", "retry", "queue:order"],
+        &["retry", "queue:order", "--reason", "r", "--yes"],
+        &["purge", "queue:order", "--reason", "r", "--yes"],
+        &["export", "queue:order"],
+        &["tail", "--consumer", "order"],
+        &["seq", "order", "a"],
+    ] {
+        let ran = bench.run(arguments).ends(4);
+        assert!(ran.err.contains("there is no ") && ran.err.contains("there are orders"), "{}", ran.err);
+    }
+    // A known one without letters is no error.
+    bench.run(&["ls", "queue:orders,order"]).ends(0);
+    let ran = bench.run(&["ls", "dead"]).ends(0);
+    assert!(ran.err.contains("did you mean state:dead?"), "{}", ran.err);
 }
 
 #[test]
@@ -194,7 +246,7 @@ fn the_audit_log_is_listed_and_verified() {
     assert_eq!(entries.len(), 2);
     assert_eq!(
         (&entries[0]["who"], &entries[0]["via"], &entries[0]["why"]),
-        (&"ada".into(), &"cli".into(), &"a test".into())
+        (&ada().into(), &"cli".into(), &"a test".into())
     );
     let table = bench.run(&["audit"]).ends(0);
     assert!(table.out.contains("a test") && table.err == "next: lazaret audit verify\n", "{table:?}");

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use lazaret_api::Scope;
 use lazaret_core::handler::Payload;
 use lazaret_core::policy::RetryPolicy;
+use lazaret_core::redaction::Redaction;
 use lazaret_core::{HandlerError, Reason, Store};
 use lazaret_engine::{Consumer, Options as EngineOptions};
 use lazaret_server::{Approval, Registry, Server, Token, TokenHash, Tokens};
@@ -21,13 +22,14 @@ use tokio_util::sync::CancellationToken;
 /// The consumer; its only queue is `orders/orders`.
 pub(crate) const ORDERS: &str = "orders";
 /// The timeout of every wait.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(240);
 
 /// The settings of a bench.
 #[derive(Default)]
 pub(crate) struct Setup {
     pub(crate) tokens: Vec<Token>,
     pub(crate) approval: Approval,
+    pub(crate) redaction: Redaction,
 }
 
 /// A running server with a consumer whose handler refuses messages that contain `bad` until it is repaired, and always those
@@ -223,6 +225,11 @@ impl Drop for Bench {
     }
 }
 
+/// Returns who the command line claims to be.
+pub(crate) fn ada() -> String {
+    format!("ada@{}", rustix::system::uname().nodename().to_string_lossy())
+}
+
 /// Returns the binary with an environment that does not affect it.
 pub(crate) fn lazaret(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lazaret"));
@@ -294,6 +301,7 @@ async fn serve(
         .registry(registry)
         .inbox(ORDERS, inbox)
         .tokens(if setup.tokens.is_empty() { Tokens::default() } else { Tokens::new(setup.tokens).unwrap() })
+        .options(lazaret_server::Options { redaction: setup.redaction, ..Default::default() })
         .build();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -8,19 +8,26 @@ use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system}
 
 use crate::support::{Bench, DEADLINE, message};
 
+/// The end of a frame: the cursor is hidden.
+const END_OF_FRAME: &[u8] = b"\x1b[?25l";
+
 /// A command on a pseudoterminal.
 pub(crate) struct Terminal {
     child: Box<dyn Child + Send + Sync>,
     keyboard: Box<dyn Write + Send>,
     output: Receiver<Vec<u8>>,
     shown: String,
+    /// The screen of a program that draws on all of it.
+    screen: vt100::Parser,
+    /// Output that is not on the screen yet.
+    undrawn: Vec<u8>,
     master: Box<dyn MasterPty + Send>,
     /// The terminal modes before.
     before: String,
 }
 
 impl Terminal {
-    fn start(bench: &Bench, width: u16, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+    pub(crate) fn start(bench: &Bench, width: u16, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let variables = [&[("LAZARET_URL", bench.url.as_str())], variables].concat();
         Self::open((width, 24), arguments, &variables)
     }
@@ -62,7 +69,16 @@ impl Terminal {
             {}
         });
         let keyboard = pair.master.take_writer().unwrap();
-        Self { child, keyboard, output, shown: String::new(), master: pair.master, before }
+        Self {
+            child,
+            keyboard,
+            output,
+            shown: String::new(),
+            screen: vt100::Parser::new(rows, cols, 0),
+            undrawn: Vec::new(),
+            master: pair.master,
+            before,
+        }
     }
 
     /// Returns whether the terminal modes are restored.
@@ -81,6 +97,36 @@ impl Terminal {
         self
     }
 
+    /// Waits until a frame of a program that draws on the whole screen shows this text. Frames are looked at one by one, so that
+    /// what is shown for a moment is not missed.
+    #[track_caller]
+    pub(crate) fn shows(&mut self, text: &str) -> &mut Self {
+        let deadline = Instant::now() + DEADLINE;
+        while !self.screen.screen().contents().contains(text) {
+            assert!(Instant::now() < deadline, "{text:?} is not in\n{}", self.screen.screen().contents());
+            let end = self.undrawn.windows(END_OF_FRAME.len()).position(|bytes| bytes == END_OF_FRAME);
+            let frame = end.map_or(self.undrawn.len(), |end| end + END_OF_FRAME.len());
+            let drawn: Vec<u8> = self.undrawn.drain(..frame).collect();
+            self.screen.process(&drawn);
+            if drawn.is_empty() {
+                self.read();
+            }
+        }
+        self
+    }
+
+    /// Changes the size of the terminal.
+    pub(crate) fn resize(&mut self, (cols, rows): (u16, u16)) {
+        self.screen.screen_mut().set_size(rows, cols);
+        self.master.resize(PtySize { rows, cols, pixel_width: 0, pixel_height: 0 }).unwrap();
+    }
+
+    /// Sends a signal to the command.
+    pub(crate) fn signal(&self, signal: &str) {
+        let process = self.child.process_id().unwrap().to_string();
+        assert!(std::process::Command::new("kill").args([signal, &process]).status().unwrap().success());
+    }
+
     /// Returns the end of the output: a redrawn screen is long.
     fn end(&self) -> String {
         let mut end: Vec<char> = self.shown.chars().rev().take(6000).collect();
@@ -92,6 +138,7 @@ impl Terminal {
         match self.output.recv_timeout(Duration::from_millis(100)) {
             Ok(bytes) => {
                 self.shown.push_str(&String::from_utf8_lossy(&bytes));
+                self.undrawn.extend(bytes);
                 true
             }
             Err(error) => error == std::sync::mpsc::RecvTimeoutError::Timeout,
@@ -291,9 +338,18 @@ fn a_payload_is_changed_in_an_editor() {
     yes.ends(0);
     assert_eq!(payload(), "\"mended\"");
     script("echo '{' > \"$1\"");
-    let mut broken = Terminal::start(&bench, 100, &arguments, &variables);
-    broken.sees("the payload is no longer valid JSON").types("n\n");
-    broken.ends(1);
+    // Broken JSON is refused, and the text is kept.
+    let folder = bench.folder().to_str().unwrap();
+    let broken = Terminal::start(&bench, 100, &arguments, &[variables[0], ("TMPDIR", folder)]).ends(2);
+    assert!(broken.contains("the payload is no longer valid JSON"), "{broken}");
+    let kept = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let kept = kept.filter(|path| path.to_str().unwrap().contains("lazaret-edit-")).collect::<Vec<_>>();
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    assert_eq!(std::fs::read_to_string(&kept[0]).unwrap(), "{");
+    assert_eq!(payload(), "\"mended\"");
+    let mut forced = Terminal::start(&bench, 100, &[&arguments[..], &["--force"]].concat(), &variables);
+    forced.sees("the payload is no longer valid JSON").sees("[y/N] ").types("n\n");
+    forced.ends(1);
 }
 
 #[test]
@@ -301,7 +357,9 @@ fn a_payload_is_sanitized_on_a_terminal() {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad \u{202e}")], 1);
     let id = bench.run(&["ls", "-o", "jsonl"]).ends(0).last()["id"].as_str().unwrap().to_owned();
-    bench.run_with(&["edit", &id, "--payload", "-", "--reason", "x", "--yes"], "\u{1b}[31mred\nline").ends(0);
+    bench
+        .run_with(&["edit", &id, "--payload", "-", "--reason", "x", "-y", "--force"], "\u{1b}[31mred\nline")
+        .ends(0);
     let shown = Terminal::start(&bench, 100, &["show", &id, "--payload"], &[]).ends(0);
     assert_eq!(shown, "\\u{1b}[31mred\r\nline\r\n");
 }

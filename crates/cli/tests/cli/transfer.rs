@@ -1,6 +1,7 @@
 //! Export and import between daemons.
 
 use lazaret_api::Scope;
+use lazaret_core::redaction::Redaction;
 
 use crate::support::{Bench, Setup, message, secret, token};
 
@@ -41,7 +42,7 @@ fn an_export_is_imported_unchanged() {
     // A queue that no consumer has is not created.
     let unknown = to.run_with(&["import", "-", "--queue", "other/mail"], &export.out).ends(3);
     assert!(unknown.out.starts_with("0 letters imported, 0 already known, 3 failed"), "{}", unknown.out);
-    assert!(to.run(&["ls", "queue:other", "-o", "jsonl"]).ends(0).lines().is_empty());
+    assert!(to.run(&["ls", "queue:other", "-o", "jsonl"]).ends(4).lines().is_empty());
 }
 
 #[test]
@@ -82,4 +83,40 @@ fn an_export_supports_other_formats() {
     let csv = bench.run(&["export", "-o", "csv", "seq:a"]).ends(0).out;
     assert!(csv.starts_with("id,queue,") && csv.trim_end().ends_with("\"\"\"bad\"\"\","), "{csv}");
     assert_eq!(bench.run(&["export", "--limit", "1"]).ends(0).out.lines().count(), 1);
+}
+
+#[test]
+fn redacted_values_are_shown_and_exported_for_a_reason() {
+    let redaction = Redaction::new(["tenant"], ["/card/number".parse().unwrap()]);
+    let bench = Bench::with(Setup { redaction, ..Setup::default() });
+    let payload = serde_json::json!({"bad": 1, "card": {"number": "4111"}});
+    let mut letter = message("m-1", "a", "");
+    letter["payload"] = payload.clone();
+    bench.letters(&[letter], 1);
+    let shown = bench.run(&["show", "message:m-1"]).ends(0).out;
+    assert!(
+        shown.contains("redacted: header.tenant, payload./card/number; show it with --reveal"),
+        "{shown}"
+    );
+    assert!(!shown.contains("acme"), "{shown}");
+    let content = bench.run(&["show", "message:m-1", "--json"]).ends(0).json()["content"].to_string();
+    assert!(content.contains("[redacted]") && !content.contains("4111"), "{content}");
+    assert!(!bench.run(&["show", "message:m-1", "--payload"]).ends(0).out.contains("4111"));
+    let export = bench.run(&["export"]).ends(0);
+    assert!(
+        export.err.contains("1 with redacted values: these letters cannot be imported"),
+        "{}",
+        export.err
+    );
+    bench.run(&["show", "message:m-1", "--reveal"]).ends(2);
+    let reveal = ["--reveal", "--reason", "refund"];
+    let shown = bench.run(&[&["show", "message:m-1"][..], &reveal].concat()).ends(0).out;
+    assert!(shown.contains("acme") && !shown.contains("redacted"), "{shown}");
+    let bytes = bench.run(&[&["show", "message:m-1", "--payload"][..], &reveal].concat()).ends(0);
+    assert_eq!(bytes.json(), payload);
+    let exact = bench.run(&[&["export"][..], &reveal].concat()).ends(0);
+    assert_eq!(exact.lines()[0]["content"]["redacted"], serde_json::Value::Null, "{}", exact.out);
+    let audit = bench.run(&["audit", "-o", "jsonl"]).ends(0).lines();
+    let reasons: Vec<_> = audit.iter().map(|entry| (&entry["action"], &entry["why"])).collect();
+    assert_eq!(reasons, [(&"reveal".into(), &"refund".into()); 3], "each of them");
 }

@@ -1,7 +1,7 @@
 //! Every command in the documentation can be parsed.
 
+use clap::CommandFactory;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
 use lazaret_cli::Cli;
 
 use crate::pages::{Block, all_pages};
@@ -49,7 +49,7 @@ fn understood(command: &str, is_text: bool) -> Result<(), String> {
     if is_text && is_name(&words) {
         return Ok(());
     }
-    match Cli::try_parse_from(words) {
+    match Cli::parse_args(words.into_iter().map(Into::into)) {
         Ok(_) => Ok(()),
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(()),

@@ -83,6 +83,7 @@ fn configured(file: &str) -> Loaded {
         Capability::SourceInbox,
         Capability::SourceFile,
         Capability::SourceKafka,
+        Capability::StorePostgres,
         Capability::StoreSqlite,
     ]);
     load(file, deploy(file).as_bytes(), &NoEnv, &image).unwrap_or_else(|found| panic!("{}", found.plain()))
@@ -96,15 +97,24 @@ fn understood(command: &str) {
 
 #[test]
 fn the_configurations_that_are_shipped_are_fine() {
-    for file in ["lazaret.yaml", "compose/lazaret.yaml"] {
+    for file in ["lazaret.yaml", "compose/lazaret.yaml", "compose/fleet.yaml"] {
         let loaded = configured(file);
         assert_eq!(loaded.warnings.warnings(), 0, "{}", loaded.warnings.plain());
     }
 }
 
 #[test]
-fn the_compose_file_names_what_is_there() {
-    let compose = Yaml::read(&deploy("compose.yaml"));
+fn the_compose_files_name_what_is_there() {
+    names_what_is_there("compose.yaml", "lazaret");
+    names_what_is_there("compose-fleet.yaml", "lazaret-1");
+    for name in ["postgres", "mongodb"] {
+        let compose = Yaml::read(&deploy("compose.yaml"));
+        assert_eq!(compose.at("services").at(name).at("profiles").list(), ["tests"]);
+    }
+}
+
+fn names_what_is_there(file: &str, daemon: &str) {
+    let compose = Yaml::read(&deploy(file));
     let services = compose.at("services");
     let Yaml::Map(all) = services else { panic!() };
     for (name, service) in all {
@@ -122,10 +132,7 @@ fn the_compose_file_names_what_is_there() {
             );
         }
     }
-    for name in ["postgres", "mongodb"] {
-        assert_eq!(services.at(name).at("profiles").list(), ["tests"]);
-    }
-    let build = services.at("lazaret").at("build");
+    let build = services.at(daemon).at("build");
     let context = root().join("deploy").join(build.at("context").text());
     assert!(context.join(build.at("dockerfile").text()).is_file());
 }
@@ -145,6 +152,36 @@ fn the_compose_file_and_its_configuration_fit() {
     assert!(config.contains(&format!("http://127.0.0.1:{port}/")));
     let grace = services.at("lazaret").at("stop_grace_period").text().trim_end_matches('s').parse().unwrap();
     assert!(Duration::from_secs(grace) > drain_deadline());
+}
+
+#[test]
+fn the_daemons_of_the_fleet_differ_only_in_their_folder() {
+    let compose = Yaml::read(&deploy("compose-fleet.yaml"));
+    let services = compose.at("services");
+    let config = deploy("compose/fleet.yaml");
+    assert!(
+        config.contains("@postgres/lazaret")
+            && services.at("postgres").at("environment").at("POSTGRES_DB").text() == "lazaret"
+    );
+    let of = |name: &str| {
+        services.at(name).at("volumes").list().iter().map(|text| (*text).to_owned()).collect::<Vec<_>>()
+    };
+    let (first, second) = (of("lazaret-1"), of("lazaret-2"));
+    assert_eq!(first[0], second[0], "the same configuration");
+    assert_ne!(first[1], second[1], "a flight recorder each");
+    for number in [1, 2] {
+        let handler = services.at(&format!("handler-{number}"));
+        assert_eq!(handler.at("network_mode").text(), format!("service:lazaret-{number}"));
+        let port = handler.at("environment").at("PORT").text();
+        assert!(config.contains(&format!("http://127.0.0.1:{port}/")));
+        let daemon = services.at(&format!("lazaret-{number}"));
+        assert_eq!(
+            daemon.at("environment").at("LAZARET_DB_PASSWORD").text(),
+            services.at("postgres").at("environment").at("POSTGRES_PASSWORD").text()
+        );
+        let grace = daemon.at("stop_grace_period").text().trim_end_matches('s').parse().unwrap();
+        assert!(Duration::from_secs(grace) > drain_deadline());
+    }
 }
 
 fn drain_deadline() -> Duration {
@@ -243,7 +280,16 @@ fn verify(unit: &Path) -> String {
 #[test]
 fn every_file_is_named_in_the_overview() {
     let overview = deploy("README.md");
-    for file in ["Dockerfile", "compose.yaml", "compose/lazaret.yaml", "lazaret.service", "lazaret.yaml"] {
+    let files = [
+        "Dockerfile",
+        "compose.yaml",
+        "compose-fleet.yaml",
+        "compose/fleet.yaml",
+        "compose/lazaret.yaml",
+        "lazaret.service",
+        "lazaret.yaml",
+    ];
+    for file in files {
         assert!(root().join("deploy").join(file).is_file() && overview.contains(&format!("| `{file}` |")));
     }
 }

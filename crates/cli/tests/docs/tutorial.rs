@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::pages::Page;
 
 /// The timeout of every wait.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(240);
 /// The port in the tutorial.
 const PORT: &str = "7117";
 

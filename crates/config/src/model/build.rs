@@ -8,12 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::policy::{
-    BreakerPolicy, BudgetPolicy, FusePolicy, PoisonPolicy, RetryPolicy, Rule, Strategy, When,
+    BreakerPolicy, BudgetPolicy, CapacityPolicy, FusePolicy, PoisonPolicy, RetryOverride, RetryPolicy, Rule,
+    Strategy, When,
 };
+use lazaret_core::redaction::Redaction;
 use lazaret_core::store::Limits;
 use lazaret_core::{Phase, Reason, Verdict};
 
+use super::adopt::{AdoptTopics, CORRELATION_HEADERS, TYPE_HEADERS, TopicFormat};
 use super::config::{Auth, Config, RequestLimits, Telemetry, Tls, Token, Webhook};
+use super::console::{Console, Oidc, Proxy, Role};
 use super::consumer::{
     Advanced, Approval, Consumer, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics,
 };
@@ -26,8 +30,9 @@ use super::io::{
     PostgresOutboxSource, Source,
 };
 use super::secret::Secret;
+use crate::adopt_rules::topics;
 use crate::document::{ConsumerFields, Document};
-use crate::formats::{Address, SequenceRule, StoreLocation};
+use crate::formats::{Address, SequenceRule, StoreLocation, network, payload_path};
 use crate::value::{Field, Fields, Value};
 
 impl Config {
@@ -56,8 +61,11 @@ fn config(document: Arc<Document>) -> Config {
         hosts: top.texts("hosts"),
         tls: top.section("tls").map(tls),
         socket: top.text("socket").map(PathBuf::from),
+        console: console(top.section("console").unwrap_or(&Fields::default())),
+        redact: redact(top.section("redact").unwrap_or(&Fields::default())),
         limits: limits(top.section("limits").unwrap_or(&Fields::default())),
         webhooks: sections(webhooks).map(webhook).collect(),
+        docs_url: top.section("alerts").and_then(|alerts| alerts.text("docs-url")).map(str::to_owned),
         telemetry: telemetry(top.section("telemetry").unwrap_or(&Fields::default())),
         flight_recorder: top.text("flight-recorder").map(PathBuf::from),
         document: Arc::clone(&document),
@@ -94,6 +102,52 @@ fn tls(fields: &Fields) -> Tls {
         certificate: PathBuf::from(string(fields, "certificate")),
         key: PathBuf::from(string(fields, "key")),
     }
+}
+
+fn console(fields: &Fields) -> Console {
+    let none = Fields::default();
+    let session = fields.section("session").unwrap_or(&none);
+    Console {
+        session_idle: duration(session, "idle"),
+        session_lifetime: duration(session, "lifetime"),
+        oidc: fields.section("oidc").map(oidc),
+        proxy: fields.section("proxy").map(proxy),
+    }
+}
+
+fn oidc(fields: &Fields) -> Oidc {
+    Oidc {
+        issuer: string(fields, "issuer"),
+        client_id: string(fields, "client-id"),
+        client_secret: fields.text("client-secret").map(Secret::new),
+        client_secret_file: fields.text("client-secret-file").map(PathBuf::from),
+        scopes: fields.texts("scopes"),
+        person_claim: string(fields, "person-claim"),
+        groups_claim: string(fields, "groups-claim"),
+        roles: sections(fields.list("roles")).map(role).collect(),
+    }
+}
+
+fn proxy(fields: &Fields) -> Proxy {
+    Proxy {
+        trusted: fields.texts("trusted").iter().filter_map(|text| network(text).ok()).collect(),
+        user_header: fields.text("user-header").map(str::to_owned),
+        groups_header: string(fields, "groups-header"),
+        roles: sections(fields.list("roles")).map(role).collect(),
+    }
+}
+
+fn role(fields: &Fields) -> Role {
+    Role {
+        group: string(fields, "group"),
+        scopes: enum_values(fields, "scopes"),
+        consumers: fields.texts("consumers"),
+    }
+}
+
+fn redact(fields: &Fields) -> Redaction {
+    let paths = fields.texts("payload");
+    Redaction::new(fields.texts("headers"), paths.iter().filter_map(|path| payload_path(path).ok()))
 }
 
 fn limits(fields: &Fields) -> RequestLimits {
@@ -133,9 +187,11 @@ fn consumer(read: &ConsumerFields) -> Consumer {
     let none = Fields::default();
     let section = |name: &str| fields.section(name).unwrap_or(&none);
     let concurrency = large(fields, "concurrency");
+    let source = source(section("source"), &read.name);
     Consumer {
         name: read.name.clone(),
-        source: source(section("source"), &read.name),
+        adopt: adopt(fields, &source, &read.name),
+        source,
         handler: fields.section("handler").map_or(Handler::Declared, |fields| handler(fields, concurrency)),
         order: match fields.text("order") {
             Some("partition") => Order::Partition,
@@ -183,6 +239,57 @@ fn source(fields: &Fields, consumer: &str) -> Source {
         Some(("postgres-outbox", outbox)) => Source::PostgresOutbox(postgres_outbox(outbox)),
         _ => Source::Inbox,
     }
+}
+
+/// The keys that are not set are those of a Kafka source: an id must be the same in a dead letter and in a redelivered message.
+fn adopt(fields: &Fields, source: &Source, consumer: &str) -> Vec<AdoptTopics> {
+    let of_source = match source {
+        Source::Kafka(kafka) => Some(kafka),
+        _ => None,
+    };
+    let adoption = |format: TopicFormat, fields: &Fields| {
+        let own_brokers = fields.text("brokers").map(str::to_owned);
+        // With other brokers, the credentials of the source are of no use.
+        let inherited = of_source.filter(|_| own_brokers.is_none());
+        let mut properties = inherited.map(|kafka| kafka.properties.clone()).unwrap_or_default();
+        for (name, value) in secrets(fields, "properties") {
+            properties.retain(|(inherited, _)| *inherited != name);
+            properties.push((name, value));
+        }
+        let own = |name: &str| fields.get(name).map(|_| fields.texts(name));
+        let defaults = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        AdoptTopics {
+            format,
+            kafka: KafkaSource {
+                brokers: own_brokers.or(inherited.map(|kafka| kafka.brokers.clone())).unwrap_or_default(),
+                topics: fields
+                    .text("topic")
+                    .map(str::to_owned)
+                    .into_iter()
+                    .chain(fields.texts("topics"))
+                    .collect(),
+                group: of_source.map_or(consumer, |kafka| kafka.group.as_str()).to_owned(),
+                properties,
+                id_headers: own("id-headers")
+                    .or(of_source.map(|kafka| kafka.id_headers.clone()))
+                    .unwrap_or_default(),
+                type_headers: own("type-headers")
+                    .or(of_source.map(|kafka| kafka.type_headers.clone()))
+                    .unwrap_or_else(|| defaults(TYPE_HEADERS)),
+                correlation_headers: of_source
+                    .map_or_else(|| defaults(CORRELATION_HEADERS), |kafka| kafka.correlation_headers.clone()),
+                replaced_stores: Vec::new(),
+                topic_timeout: Duration::ZERO,
+            },
+            continuous: fields.text("mode") != Some("once"),
+            group: fields.text("group").map(str::to_owned),
+            adopts_unknown: fields.text("unknown") == Some("adopt"),
+            separate_sequences: fields.flag("separate-sequences").unwrap_or_default(),
+        }
+    };
+    topics(fields)
+        .filter_map(|(format, fields)| Some(adoption(TopicFormat::parse(format)?, fields)))
+        .collect()
 }
 
 fn postgres_outbox(fields: &Fields) -> PostgresOutboxSource {
@@ -271,8 +378,10 @@ fn retry(fields: &Fields) -> Retry {
         Value::Duration(delay) => Some(delay),
         _ => None,
     };
+    let policy = retry_policy(fields);
     Retry {
-        policy: retry_policy(fields),
+        overrides: sections(fields.list("overrides")).map(|over| retry_override(over, &policy)).collect(),
+        policy,
         retry_on: reasons(fields, "retry-on"),
         no_retry_on: reasons(fields, "no-retry-on"),
         budget: BudgetPolicy {
@@ -286,6 +395,28 @@ fn retry(fields: &Fields) -> Retry {
             create: topics.flag("create").unwrap_or_default(),
             transactional: topics.flag("transactional").unwrap_or_default(),
             spring_headers: topics.flag("spring-headers").unwrap_or_default(),
+        },
+    }
+}
+
+/// The keys that are not set are those of the consumer.
+fn retry_override(fields: &Fields, base: &RetryPolicy) -> RetryOverride {
+    let none = Fields::default();
+    let when = fields.section("when").unwrap_or(&none);
+    RetryOverride {
+        event_type: when.get("type").and_then(|field| glob(&field.value)),
+        reason: when.reason("reason").cloned(),
+        policy: RetryPolicy {
+            max_attempts: fields.count_u32("max-attempts").unwrap_or(base.max_attempts),
+            max_elapsed: match fields.get("max-elapsed") {
+                Some(_) => fields.duration("max-elapsed"),
+                None => base.max_elapsed,
+            },
+            initial_delay: fields.duration("initial-delay").unwrap_or(base.initial_delay),
+            multiplier: fields.number("multiplier").unwrap_or(base.multiplier),
+            max_delay: fields.duration("max-delay").unwrap_or(base.max_delay),
+            jitter: fields.number("jitter").unwrap_or(base.jitter),
+            ..base.clone()
         },
     }
 }
@@ -338,7 +469,10 @@ fn rule(fields: &Fields) -> Rule {
     Rule {
         when: When {
             reason: when.reason("reason").cloned(),
-            status: when.count("status").and_then(|status| u16::try_from(status).ok()),
+            status: match value("status") {
+                Some(Value::Status(status)) => Some(*status),
+                _ => None,
+            },
             event_type: value("type").and_then(glob),
             phase: Phase::ALL.into_iter().find(|phase| when.text("phase") == Some(phase.as_str())),
             attempt: match value("attempt") {
@@ -380,6 +514,11 @@ fn dead_letter(fields: &Fields) -> DeadLetter {
         limits: Limits {
             max_sequences: fields.count("max-sequences"),
             max_sequence_size: fields.count("max-sequence-size"),
+        },
+        capacity: CapacityPolicy {
+            max_letters: fields.count("max-letters"),
+            max_bytes: fields.size("max-bytes"),
+            min_free: fields.size("min-free"),
         },
         alert_on_first: fields.flag("alert-on-first").unwrap_or(true),
         topic: fields.text("topic").map(str::to_owned),

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use lazaret_core::redaction::Redaction;
 
+use super::console::Console;
 use super::consumer::Consumer;
 use super::enums::{LogFormat, LogLevel};
 use super::secret::Secret;
@@ -45,10 +47,16 @@ pub struct Config {
     pub tls: Option<Tls>,
     /// A Unix socket that serves the API, too.
     pub socket: Option<PathBuf>,
+    /// Sign-in to the web console.
+    pub console: Console,
+    /// The values of letters that are redacted.
+    pub redact: Redaction,
     /// The limits of requests.
     pub limits: RequestLimits,
     /// The receivers of alerts.
     pub webhooks: Vec<Webhook>,
+    /// The base URL of the documentation, for the runbooks of alerts.
+    pub docs_url: Option<String>,
     /// Logs and traces.
     pub telemetry: Telemetry,
     /// The directory of the flight recorder; `None` is off.

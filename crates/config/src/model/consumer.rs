@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use lazaret_core::policy::{
-    BreakerPolicy, BudgetPolicy, Classifier, FusePolicy, PoisonPolicy, Rate, RetryPolicy, Rule,
+    BreakerPolicy, BudgetPolicy, CapacityPolicy, Classifier, FusePolicy, PoisonPolicy, Rate, RetryOverride,
+    RetryPolicy, Rule,
 };
 use lazaret_core::store::Limits;
 use lazaret_core::{Reason, Sequencing};
 
+use super::adopt::AdoptTopics;
 use super::io::{Handler, Source};
 use crate::formats::SequenceRule;
 
@@ -45,6 +47,8 @@ pub struct Consumer {
     pub inbox_dedupe: Option<Duration>,
     /// The replay settings.
     pub replay: Replay,
+    /// The dead letters of other frameworks that become letters of this consumer.
+    pub adopt: Vec<AdoptTopics>,
     /// The tuning parameters.
     pub advanced: Advanced,
 }
@@ -108,6 +112,8 @@ pub enum Order {
 pub struct Retry {
     /// The schedule.
     pub policy: RetryPolicy,
+    /// The schedules of some events or failures; the first that applies counts.
+    pub overrides: Vec<RetryOverride>,
     /// Reasons that are retried; empty for all retryable reasons.
     pub retry_on: Vec<Reason>,
     /// Reasons that are not retried. Takes precedence.
@@ -144,8 +150,10 @@ pub struct DeadLetter {
     pub include_payload: bool,
     /// Whether backtraces are kept.
     pub include_backtrace: bool,
-    /// The limits of the queue.
+    /// The strict limits of the queue.
     pub limits: Limits,
+    /// The bounds on letters, bytes and free disk.
+    pub capacity: CapacityPolicy,
     /// Whether the first letter of a group sends an alert.
     pub alert_on_first: bool,
     /// The Kafka topic that receives a copy of each dead letter.

@@ -25,6 +25,7 @@ macro_rules! file_enum {
         }
     };
 }
+pub(super) use file_enum;
 
 file_enum! {
     /// The format of log lines.

@@ -1,14 +1,18 @@
 //! The configuration as typed values that a program works with.
 
+mod adopt;
 mod build;
 mod config;
+mod console;
 mod consumer;
 mod enums;
 mod io;
 mod secret;
 
+pub use adopt::{AdoptTopics, TopicFormat};
 pub(crate) use build::{breaker_policy, fuse_policy, poison_policy, retry_policy};
 pub use config::{Auth, Config, RequestLimits, Telemetry, Tls, Token, Webhook};
+pub use console::{Console, Oidc, Proxy, Role};
 pub use consumer::{Advanced, Approval, Consumer, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics};
 pub use enums::{
     BeforeChange, FullDocument, HistoryLost, LogFormat, LogLevel, OnInvalidate, OperationType, OutboxAck,

@@ -2,6 +2,7 @@
 
 use lazaret_core::Verdict;
 
+use super::adopt::ADOPT;
 use super::io::{HANDLER, SOURCE};
 use super::types::{EnumValue, Format, Key, Kind, Section};
 
@@ -51,6 +52,7 @@ pub(crate) static CONSUMER: Section = Section {
             .or("off")
             .restart(),
         Key::new("replay", Kind::Section(&REPLAY), "Replay of letters.").or("{}").live(),
+        Key::new("adopt", Kind::Section(&ADOPT), "Dead letters of other frameworks, which become letters of this consumer.").live(),
         Key::new("advanced", Kind::Section(&ADVANCED), "Tuning parameters that rarely need a change.").or("{}").restart(),
     ],
 };
@@ -128,8 +130,58 @@ static RETRY: Section = Section {
         )
         .or("[]")
         .example("INVALID_SCHEMA"),
+        Key::new(
+            "overrides",
+            Kind::List { of: &Kind::Section(&OVERRIDE), min: 0 },
+            "Schedules for some event types or reasons. The first that matches replaces the schedule of the consumer.",
+        )
+        .or("[]"),
         Key::new("budget", Kind::Section(&BUDGET), "Retry budget.").or("{}"),
         Key::new("topics", Kind::Section(&TOPICS), "For `topics`: retry topics.").or("{}").restart(),
+    ],
+};
+
+const OF_CONSUMER: &str = "that of the consumer";
+
+static OVERRIDE: Section = Section {
+    name: "override",
+    doc: "A schedule for some event types or reasons.",
+    keys: &[
+        Key::new("when", Kind::Section(&OVERRIDE_WHEN), "Conditions, all of which must match.").required(),
+        Key::new("max-attempts", COUNT, "Maximum number of attempts, including the first.")
+            .absent(OF_CONSUMER),
+        Key::new(
+            "max-elapsed",
+            Kind::Or("unlimited", &Kind::Duration { zero: false }),
+            "Maximum time from the first failure to the last attempt.",
+        )
+        .absent(OF_CONSUMER),
+        Key::new("initial-delay", Kind::Duration { zero: true }, "Delay after the first failed attempt.")
+            .absent(OF_CONSUMER),
+        Key::new(
+            "multiplier",
+            Kind::Number { min: 1.0, max: 1e6, exclusive: false },
+            "Factor between consecutive delays.",
+        )
+        .absent(OF_CONSUMER),
+        Key::new("max-delay", Kind::Duration { zero: true }, "Maximum delay, before jitter.")
+            .absent(OF_CONSUMER),
+        Key::new(
+            "jitter",
+            Kind::Jitter,
+            "Random spread of delays: 0.2 is ±20 %. `false` is none, `true` is 0.2.",
+        )
+        .absent(OF_CONSUMER),
+    ],
+};
+
+static OVERRIDE_WHEN: Section = Section {
+    name: "override-when",
+    doc: "Conditions of a schedule.",
+    keys: &[
+        Key::new("type", Kind::Text(Format::Glob), "Event type, with `*` as wildcard.").example("Invoice*"),
+        Key::new("reason", Kind::Text(Format::Reason), "Reason code of the last failure.")
+            .example("RATE_LIMITED"),
     ],
 };
 
@@ -209,9 +261,12 @@ static WHEN: Section = Section {
     doc: "Conditions of a rule.",
     keys: &[
         Key::new("reason", Kind::Text(Format::Reason), "Reason code.").example("TIMEOUT"),
-        Key::new("status", Kind::Count { min: 0, max: 65_535 }, "HTTP status or exit code.")
-            .example("418")
-            .hint("write one number, for example `418`; to match several use `reason`, for example `reason: HANDLER_ERROR`"),
+        Key::new(
+            "status",
+            Kind::Text(Format::Status),
+            "HTTP status or exit code: `418`, `4xx`, or `500-504`.",
+        )
+        .example("4xx"),
         Key::new("type", Kind::Text(Format::Glob), "Event type, with `*` as wildcard.").example("Case*"),
         Key::new(
             "phase",
@@ -226,9 +281,17 @@ static WHEN: Section = Section {
             "Phase in which the attempt failed.",
         ),
         Key::new("attempt", Kind::Text(Format::Comparison), "Number of the attempt.").example(">=3"),
-        Key::new("error", Kind::Text(Format::Regex), "Regular expression that matches the type or the message of the error or of one of its causes.")
-            .example("(?i)deadlock"),
-        Key::new("error-type", Kind::Text(Format::Glob), "Type of the error or of one of its causes, with `*` as wildcard."),
+        Key::new(
+            "error",
+            Kind::Text(Format::Regex),
+            "Regular expression that matches the type or the message of the error or of one of its causes.",
+        )
+        .example("(?i)deadlock"),
+        Key::new(
+            "error-type",
+            Kind::Text(Format::Glob),
+            "Type of the error or of one of its causes, with `*` as wildcard.",
+        ),
         Key::new("fingerprint", Kind::Text(Format::Fingerprint), "Fingerprint of the failure."),
     ],
 };
@@ -321,15 +384,31 @@ static DEAD_LETTER: Section = Section {
         Key::new(
             "max-sequences",
             UNLIMITED,
-            "Maximum number of open sequences. At the limit, the source is paused.",
+            "Maximum number of open sequences. At the limit, every key waits.",
         )
-        .or("1024"),
+        .or("unlimited")
+        .example("1024"),
         Key::new(
             "max-sequence-size",
             UNLIMITED,
-            "Maximum number of letters per sequence. At the limit, the source is paused.",
+            "Maximum number of letters per sequence. At the limit, every key waits.",
         )
-        .or("1024"),
+        .or("unlimited")
+        .example("1024"),
+        Key::new("max-letters", UNLIMITED, "Maximum number of open letters. At the limit, reading pauses.")
+            .or("10000000"),
+        Key::new(
+            "max-bytes",
+            Kind::Or("unlimited", &Kind::Size { min: 1 }),
+            "Maximum size of the store. At the limit, reading pauses.",
+        )
+        .or("100GiB"),
+        Key::new(
+            "min-free",
+            Kind::Or("off", &Kind::Size { min: 1 }),
+            "Disk space that stays free beside an embedded store, at most a twentieth of the disk. Below it, reading pauses.",
+        )
+        .or("1GiB"),
         Key::new("alert-on-first", Kind::Flag, "Send an alert for the first letter of a group.").or("true"),
         Key::new(
             "topic",

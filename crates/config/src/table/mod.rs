@@ -3,6 +3,8 @@
 //! The reader, the JSON Schema, the key reference, the effective configuration and the reload all read this table, so they
 //! cannot disagree.
 
+mod adopt;
+mod console;
 mod consumer;
 mod io;
 mod search;

@@ -1,5 +1,6 @@
 //! The keys of the top level, and of all sections outside of consumers.
 
+use super::console::CONSOLE;
 use super::consumer::CONSUMER;
 use super::types::{EnumValue, Format, Key, Kind, Section};
 
@@ -52,6 +53,15 @@ pub(crate) static TOP: Section = Section {
         .or("[]")
         .restart()
         .example("lazaret.example.com"),
+        Key::new("console", Kind::Section(&CONSOLE), "Sign-in to the web console.").or("{}").restart(),
+        Key::new(
+            "redact",
+            Kind::Section(&REDACT),
+            "Values of letters that the API, the console and the command line replace by `[redacted]`. The scope `reveal` shows them, \
+             with a reason for the audit log.",
+        )
+        .or("{}")
+        .restart(),
         Key::new("limits", Kind::Section(&LIMITS), "Limits of requests and connections.").or("{}").restart(),
         Key::new("alerts", Kind::Section(&ALERTS), "Alert notifications.").or("{}"),
         Key::new("telemetry", Kind::Section(&TELEMETRY), "Logs and traces.").or("{}").restart(),
@@ -127,8 +137,10 @@ static TOKEN: Section = Section {
 pub(crate) static SCOPES: &[EnumValue] = &[
     EnumValue("read", "see everything but payloads and headers"),
     EnumValue("payload", "see payloads and headers, and search in them"),
+    EnumValue("reveal", "see redacted values, with a reason, and search in them"),
     EnumValue("triage", "retry, park, release, restore, resolve, comment, assign"),
     EnumValue("evict", "evict, purge, quarantine, set the expiry"),
+    EnumValue("purge", "delete closed letters"),
     EnumValue("edit", "replace payloads"),
     EnumValue("import", "import letters"),
     EnumValue("pause", "pause and resume"),
@@ -151,6 +163,28 @@ static TLS: Section = Section {
         Key::new("key", Kind::Text(Format::Path), "PEM file with the private key.")
             .required()
             .example("/etc/lazaret/tls.key"),
+    ],
+};
+
+static REDACT: Section = Section {
+    name: "redact",
+    doc: "Values of letters that are replaced by `[redacted]`.",
+    keys: &[
+        Key::new(
+            "headers",
+            Kind::List { of: &Kind::Text(Format::Line), min: 0 },
+            "Names of headers whose values are redacted, in upper or lower case.",
+        )
+        .or("[]")
+        .example("authorization"),
+        Key::new(
+            "payload",
+            Kind::List { of: &Kind::Text(Format::PayloadPath), min: 0 },
+            "Paths of redacted values in JSON payloads: JSON pointers, in which `*` matches every name and index. With a path, a \
+             payload that is not JSON is redacted whole.",
+        )
+        .or("[]")
+        .example("/card/number"),
     ],
 };
 
@@ -194,12 +228,21 @@ static LIMITS: Section = Section {
 static ALERTS: Section = Section {
     name: "alerts",
     doc: "Alert notifications.",
-    keys: &[Key::new(
-        "webhooks",
-        Kind::List { of: &Kind::Section(&WEBHOOK), min: 0 },
-        "URLs that receive a POST request for each event.",
-    )
-    .or("[]")],
+    keys: &[
+        Key::new(
+            "webhooks",
+            Kind::List { of: &Kind::Section(&WEBHOOK), min: 0 },
+            "URLs that receive a POST request for each event.",
+        )
+        .or("[]"),
+        Key::new(
+            "docs-url",
+            Kind::Text(Format::Url),
+            "Base URL of this documentation as you serve it, for the `runbook` of a notice.",
+        )
+        .absent("its path in the repository")
+        .example("https://docs.example.com/lazaret"),
+    ],
 };
 
 static WEBHOOK: Section = Section {

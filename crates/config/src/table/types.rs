@@ -125,6 +125,8 @@ pub(crate) enum Format {
     Brokers,
     /// A host name, with or without a port.
     Host,
+    /// A network of addresses, or one address.
+    Network,
     /// The location of the store.
     Store,
     /// A reason code.
@@ -135,10 +137,14 @@ pub(crate) enum Format {
     Regex,
     /// A comparison with a count.
     Comparison,
+    /// A status or exit code, a class or a range of them.
+    Status,
     /// A schedule in cron notation.
     Cron,
     /// A sequence rule.
     Sequence,
+    /// A path into a JSON payload.
+    PayloadPath,
     /// The fingerprint of a failure.
     Fingerprint,
     /// The name of an HTTP header.

@@ -6,7 +6,7 @@ use std::fmt;
 
 use regex::Regex;
 
-use super::{Comparison, Glob, taxonomy};
+use super::{Comparison, Glob, StatusPattern, taxonomy};
 use crate::failure::{Failure, Phase, Reason, causes};
 use crate::fingerprint::Fingerprint;
 use crate::message::Message;
@@ -57,7 +57,7 @@ pub struct When {
     /// The reason code.
     pub reason: Option<Reason>,
     /// The status or exit code.
-    pub status: Option<u16>,
+    pub status: Option<StatusPattern>,
     /// The type of the event. A message without one fits no pattern.
     pub event_type: Option<Glob>,
     /// The phase that the attempt had reached.
@@ -78,7 +78,7 @@ impl When {
         let failure = subject.failure;
         let event_type = subject.message.event_type.as_deref();
         self.reason.as_ref().is_none_or(|reason| *reason == failure.reason)
-            && self.status.is_none_or(|status| failure.status == Some(status))
+            && self.status.is_none_or(|pattern| failure.status.is_some_and(|status| pattern.matches(status)))
             && self.phase.is_none_or(|phase| phase == failure.phase)
             && self.attempt.is_none_or(|attempt| attempt.holds(subject.attempt))
             && self.fingerprint.is_none_or(|fingerprint| fingerprint == failure.fingerprint)
@@ -378,8 +378,10 @@ mod tests {
             (none(), true),
             (When { reason: Some(Reason::TIMEOUT), ..none() }, true),
             (When { reason: Some(Reason::CONFLICT), ..none() }, false),
-            (When { status: Some(418), ..none() }, true),
-            (When { status: Some(500), ..none() }, false),
+            (When { status: Some(418.into()), ..none() }, true),
+            (When { status: Some("4xx".parse().unwrap()), ..none() }, true),
+            (When { status: Some(500.into()), ..none() }, false),
+            (When { status: Some("5xx".parse().unwrap()), ..none() }, false),
             (When { event_type: glob("Case*"), ..none() }, true),
             (When { event_type: glob("Order*"), ..none() }, false),
             (When { phase: Some(Phase::ExternalCall), ..none() }, true),
@@ -395,7 +397,7 @@ mod tests {
             (When { error_type: glob("PaymentError"), ..none() }, false),
             (When { fingerprint: Some(failed.fingerprint), ..none() }, true),
             (When { fingerprint: Some(other), ..none() }, false),
-            (When { status: Some(418), reason: Some(Reason::CONFLICT), ..none() }, false),
+            (When { status: Some(418.into()), reason: Some(Reason::CONFLICT), ..none() }, false),
         ];
         let message = message();
         let subject = Subject {

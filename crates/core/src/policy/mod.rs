@@ -3,10 +3,12 @@
 //! Nothing here reads a clock, draws a random number or does I/O: time, seeds and failures come in, a decision goes
 //! out. The engine calls them in this order: [`Classifier`] (what is this failure?), [`RetryPolicy`] and [`Budget`] (may it
 //! be tried again, and when?), [`Breaker`] and [`Fuse`] (is it the message or the world?), [`PoisonPolicy`] (is it
-//! always the same failure?), and last [`EnqueuePolicy`] (is a letter kept?).
+//! always the same failure?), and last [`EnqueuePolicy`] (is a letter kept?). [`CapacityPolicy`] decides beside them whether the
+//! source may deliver more.
 
 mod breaker;
 mod budget;
+mod capacity;
 mod classify;
 mod enqueue;
 mod fuse;
@@ -17,12 +19,13 @@ mod taxonomy;
 
 pub use breaker::{Admit, Breaker, BreakerPolicy, BreakerState};
 pub use budget::{Budget, BudgetPolicy, Charge, Dimension, Rate};
+pub use capacity::{CapacityPolicy, Shortage};
 pub use classify::{Classification, Classifier, Rule, Subject, When};
 pub use enqueue::{AlwaysEnqueue, Decision, EnqueuePolicy, Stage};
 pub use fuse::{Blown, Fuse, FusePolicy};
-pub use pattern::{Comparison, Glob, Operator};
+pub use pattern::{Comparison, Glob, Operator, StatusPattern};
 pub use poison::{PoisonPolicy, run_length};
-pub use retry::{Limit, Next, RetryPolicy, Strategy, seed_of};
+pub use retry::{Limit, Next, RetryOverride, RetryPolicy, Strategy, seed_of};
 pub use taxonomy::taxonomy;
 
 /// A policy setting that cannot work.

@@ -174,6 +174,75 @@ impl fmt::Display for Comparison {
     }
 }
 
+/// A condition on a status or exit code: one code (`418`), a class of HTTP (`4xx`), or a range (`500-504`).
+///
+/// ```
+/// use lazaret_core::policy::StatusPattern;
+/// let client: StatusPattern = "4xx".parse().unwrap();
+/// assert!(client.matches(404) && !client.matches(500));
+/// assert!(StatusPattern::from(418).matches(418));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StatusPattern {
+    from: u16,
+    to: u16,
+}
+
+impl StatusPattern {
+    /// Returns whether a code meets the condition.
+    pub const fn matches(self, status: u16) -> bool {
+        self.from <= status && status <= self.to
+    }
+}
+
+impl From<u16> for StatusPattern {
+    fn from(status: u16) -> Self {
+        Self { from: status, to: status }
+    }
+}
+
+impl FromStr for StatusPattern {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        let wrong = PolicyError::Invalid { field: "status", why: "must look like 418, 4xx or 500-504" };
+        // `u16::from_str` would take a plus sign.
+        let number = |text: &str| {
+            let is_number = text.bytes().all(|b| b.is_ascii_digit());
+            text.parse::<u16>().ok().filter(|_| is_number)
+        };
+        let class = |digit: &str| number(digit).filter(|digit| (1..=5).contains(digit) && text.len() == 3);
+        let range = match (text.strip_suffix("xx").or_else(|| text.strip_suffix("XX")), text.split_once('-'))
+        {
+            (Some(digit), _) => class(digit).map(|class| (class * 100, class * 100 + 99)),
+            (None, Some((from, to))) => number(from.trim()).zip(number(to.trim())),
+            (None, None) => number(text).map(|status| (status, status)),
+        };
+        match range {
+            Some((from, to)) if from <= to => Ok(Self { from, to }),
+            _ => Err(wrong),
+        }
+    }
+}
+
+impl fmt::Display for StatusPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.from, self.to) {
+            (from, to) if from == to => write!(f, "{from}"),
+            (from, to) if (1..=5).contains(&(from / 100)) && from % 100 == 0 && to == from + 99 => {
+                write!(f, "{}xx", from / 100)
+            }
+            (from, to) => write!(f, "{from}-{to}"),
+        }
+    }
+}
+
+impl fmt::Debug for StatusPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl fmt::Debug for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -185,6 +254,23 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_status_is_one_code_a_class_or_a_range() {
+        let table =
+            [("418", 418, 418), ("4xx", 400, 499), ("5XX", 500, 599), ("500-504", 500, 504), ("0", 0, 0)];
+        for (text, from, to) in table {
+            let pattern: StatusPattern = text.parse().unwrap();
+            assert!(pattern.matches(from) && pattern.matches(to), "{text}");
+            assert!(!pattern.matches(to + 1) && (from == 0 || !pattern.matches(from - 1)), "{text}");
+            assert_eq!(pattern.to_string().parse::<StatusPattern>().unwrap(), pattern);
+        }
+        for wrong in
+            ["", "x", "xx", "6xx", "0xx", "44xx", "4xy", "500-", "-500", "504-500", "+5", "70000", "4x"]
+        {
+            assert!(wrong.parse::<StatusPattern>().is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_glob_fits_the_whole_name() {

@@ -8,7 +8,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher24;
 
-use super::PolicyError;
+use super::{Glob, PolicyError};
+use crate::failure::Reason;
+use crate::message::Message;
 
 /// The strategy: where a message waits for its next attempt, and which messages wait with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -95,6 +97,36 @@ impl Default for RetryPolicy {
             max_retry_after: Duration::from_secs(60 * 60),
             max_crashes: 3,
         }
+    }
+}
+
+/// A retry policy for some events or failures, in place of the consumer's.
+///
+/// ```
+/// use lazaret_core::policy::{RetryOverride, RetryPolicy};
+/// use lazaret_core::{Message, Position, Reason};
+/// let patient = RetryPolicy { max_attempts: 20, ..RetryPolicy::default() };
+/// let limited = RetryOverride { event_type: None, reason: Some(Reason::RATE_LIMITED), policy: patient };
+/// let message = Message::new("e-1", "orders", Position::new(0, 0));
+/// assert!(limited.applies(&message, Some(&Reason::RATE_LIMITED)));
+/// assert!(!limited.applies(&message, Some(&Reason::TIMEOUT)));
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct RetryOverride {
+    /// The type of the event; `None` for any. A message without one fits no pattern.
+    pub event_type: Option<Glob>,
+    /// The reason of the last failure; `None` for any.
+    pub reason: Option<Reason>,
+    /// The policy.
+    pub policy: RetryPolicy,
+}
+
+impl RetryOverride {
+    /// Returns whether it applies to a message that failed for this reason.
+    pub fn applies(&self, message: &Message, reason: Option<&Reason>) -> bool {
+        let event_type = message.event_type.as_deref();
+        self.reason.as_ref().is_none_or(|wanted| reason == Some(wanted))
+            && self.event_type.as_ref().is_none_or(|glob| event_type.is_some_and(|name| glob.matches(name)))
     }
 }
 

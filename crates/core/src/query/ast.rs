@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::number::Decimal;
 use crate::letter::LetterState;
 use crate::message::QueueName;
 use crate::policy::{Comparison, Glob, Operator};
@@ -88,7 +89,7 @@ pub enum Term {
         /// The JSON pointer to it (RFC 6901).
         pointer: String,
         /// The value.
-        any: Vec<Text>,
+        any: Vec<PayloadValue>,
     },
     /// A header.
     Header {
@@ -196,6 +197,31 @@ impl Moment {
             Self::Ago(by) => now.checked_sub(by).unwrap_or(Timestamp::MIN),
             Self::Ahead(by) => now.checked_add(by).unwrap_or(Timestamp::MAX),
         }
+    }
+}
+
+/// A condition on a value of a payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PayloadValue {
+    /// The value as it is written.
+    Text(Text),
+    /// A comparison of numbers.
+    Number(NumberBound),
+}
+
+/// A comparison with a number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NumberBound {
+    /// The operator.
+    pub operator: Operator,
+    /// The bound.
+    pub bound: Decimal,
+}
+
+impl NumberBound {
+    /// Returns whether a text is a number that meets the condition.
+    pub fn holds(&self, text: &str) -> bool {
+        text.parse().is_ok_and(|number: Decimal| self.operator.holds(&number, &self.bound))
     }
 }
 

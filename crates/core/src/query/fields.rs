@@ -69,8 +69,12 @@ pub(super) fn name(field: Field) -> &'static str {
 /// The field that was probably meant.
 pub(super) fn nearest(wrong: &str) -> Option<&'static str> {
     let wrong = wrong.to_ascii_lowercase();
-    let other = OTHER_NAMES.iter().find(|(other, _)| *other == wrong).map(|(_, name)| *name);
-    other.or_else(|| nearest_of(&wrong, FIELDS.iter().map(|(name, _)| *name)))
+    alias(&wrong).or_else(|| nearest_of(&wrong, FIELDS.iter().map(|(name, _)| *name)))
+}
+
+/// The field that another system, or the output, calls by this name.
+pub(super) fn alias(other: &str) -> Option<&'static str> {
+    OTHER_NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(other)).map(|(_, name)| *name)
 }
 
 /// The most similar name, if one is similar.

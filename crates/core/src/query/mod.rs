@@ -13,6 +13,8 @@ mod ast;
 mod error;
 mod fields;
 mod matching;
+mod misread;
+mod number;
 mod parse;
 mod payload;
 mod values;
@@ -24,9 +26,11 @@ use std::fmt;
 use jiff::Timestamp;
 
 pub use ast::{
-    CountField, Expr, GroupPattern, Moment, Needle, Term, Text, TextField, TimeBound, TimeField, lower,
+    CountField, Expr, GroupPattern, Moment, Needle, NumberBound, PayloadValue, Term, Text, TextField,
+    TimeBound, TimeField, lower,
 };
 pub use error::QueryError;
+pub use number::{Decimal, InvalidDecimal};
 pub use parse::{DEPTH_LIMIT, LENGTH_LIMIT, PAYLOAD_TERMS_LIMIT, TERMS_LIMIT};
 
 use payload::PayloadValues;

@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use super::ast::{Expr, Needle, Term};
 use super::error::QueryError;
-use super::{fields, values};
+use super::{fields, misread, values};
 use crate::policy::Operator;
 
 /// The longest query, in bytes.
@@ -236,6 +236,9 @@ impl Parser<'_> {
         let start = self.at;
         let end = self.word_end(&['(', ')', '"']);
         let word = &self.text[start..end];
+        if let Some(misread) = misread::find(self.text, start..end) {
+            return self.fail(misread.range, misread.message, misread.hint);
+        }
         let (colon, named) = match word.find(':') {
             Some(colon) => (start + colon, None),
             None if self.text[end..].starts_with('"') && is_prefix(word) => {
@@ -268,6 +271,10 @@ impl Parser<'_> {
     fn known_field(&self, range: Range<usize>, values: Vec<Value>) -> Result<Expr> {
         let name = &self.text[range.clone()];
         let Some(field) = fields::find(name) else {
+            if name.is_empty() {
+                let hint = "write field:value, or put text with a colon into quotes";
+                return self.fail(range.start..range.end + 1, "a field is missing before this colon", hint);
+            }
             let hint = match (fields::nearest(name), name.to_ascii_lowercase().as_str()) {
                 (_, "payload") => "write payload./json/pointer:value".to_owned(),
                 (_, "header" | "headers") => "write header.NAME:value".to_owned(),
@@ -320,7 +327,13 @@ impl Parser<'_> {
             let value = self.value()?;
             if value.text.is_empty() && !value.quoted {
                 let name = &self.text[field.clone()];
-                return self.fail(value.range, format!("a value for {name} is missing here"), "");
+                let follows = self.rest().trim_start().starts_with(|c| c != ')');
+                let hint = if follows {
+                    "write it directly after the colon, in quotes if it has spaces"
+                } else {
+                    ""
+                };
+                return self.fail(value.range, format!("a value for {name} is missing here"), hint);
             }
             values.push(value);
             if self.next() != Some(',') {
@@ -386,7 +399,8 @@ const QUOTE_WORD: &str = "put the word into quotes to look for it";
 const PAYLOAD: &str = "payload.";
 const HEADER: &str = "header.";
 
-fn prefix_of(word: &str) -> Option<&'static str> {
+/// Returns the prefix of a field with a name of its own.
+pub(super) fn prefix_of(word: &str) -> Option<&'static str> {
     let begins =
         |prefix: &str| word.get(..prefix.len()).is_some_and(|head| head.eq_ignore_ascii_case(prefix));
     [PAYLOAD, HEADER].into_iter().find(|prefix| begins(prefix))

@@ -7,7 +7,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::ast::{Expr, Term, Text};
+use super::ast::{Expr, PayloadValue, Term};
 use crate::letter::Letter;
 
 /// The values that a query asks of one payload. The payload is parsed once, however many terms ask.
@@ -42,15 +42,23 @@ impl PayloadValues {
         }
     }
 
-    /// Returns whether the value at a pointer is one of these. Numbers are compared as they are written: `1.0` is not
-    /// `1`, and no digit of a long one is lost. Objects and lists have no text, but they are there.
-    pub(super) fn matches(&self, pointer: &str, any: &[Text]) -> bool {
+    /// Returns whether the value at a pointer is one of these. As text, numbers are compared as they are written: `1.0` is not
+    /// `1`. With an operator they are compared by value, and no digit of a long one is lost; text that is a number counts as
+    /// one, because many payloads carry amounts as text. Objects and lists have no text, but they are there.
+    pub(super) fn matches(&self, pointer: &str, any: &[PayloadValue]) -> bool {
         let Some(raw) = self.0.get(pointer).map(|raw| raw.get()) else { return false };
+        let fits = |value: &str| {
+            any.iter().any(|wanted| match wanted {
+                PayloadValue::Text(text) => text.matches(value),
+                PayloadValue::Number(bound) => bound.holds(value),
+            })
+        };
         match raw.as_bytes().first() {
-            Some(b'"') => serde_json::from_str::<String>(raw)
-                .is_ok_and(|value| any.iter().any(|text| text.matches(&value))),
-            Some(b'{' | b'[') => any.iter().any(Text::is_anything),
-            _ => any.iter().any(|text| text.matches(raw)),
+            Some(b'"') => serde_json::from_str::<String>(raw).is_ok_and(|value| fits(&value)),
+            Some(b'{' | b'[') => {
+                any.iter().any(|wanted| matches!(wanted, PayloadValue::Text(text) if text.is_anything()))
+            }
+            _ => fits(raw),
         }
     }
 }

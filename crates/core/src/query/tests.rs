@@ -76,6 +76,19 @@ fn a_query_has_a_plain_form() {
         ("payload./customer/id:42", "payload./customer/id:42"),
         ("payload.\"/a b:c\":\"x y\"", "payload.\"/a b:c\":\"x y\""),
         ("Payload.:x", "payload.:x"),
+        ("payload./total:>50", "payload./total:>50"),
+        ("payload./total:>=-1.50,<1e3", "payload./total:>=-1.50,<1e3"),
+        ("payload./total:=50", "payload./total:=50"),
+        ("payload./total:>\"50\"", "payload./total:>50"),
+        ("payload./total:\">50\"", "payload./total:\">50\""),
+        ("payload./a=b:1", "payload./a=b:1"),
+        ("type:\"=x\"", "type:\"=x\""),
+        ("error:<html>", "error:<html>"),
+        ("a=b", "\"a=b\""),
+        ("order=7", "\"order=7\""),
+        ("\"attempts>3\"", "\"attempts>3\""),
+        ("<html>", "\"<html>\""),
+        ("~empty", "\"~empty\""),
         ("header.Tenant:acme", "header.tenant:acme"),
         ("header.\"a:b\":acme", "header.\"a:b\":acme"),
         ("\"x\" or y", "x or y"),
@@ -142,6 +155,14 @@ fn what_is_wrong_is_told_with_its_place() {
         ("payload./a~:1", "payload./a~", "a ~ stands alone", "write ~0"),
         ("payload./a", "payload./a", "a colon and a value are missing here", "payload./pointer:value"),
         ("header.:x", "header.", "the name of the header is missing here", "header.NAME"),
+        ("type:>x", ">x", "type is text, and > does not apply to it", "type:\">x\""),
+        ("a type:=x", "=x", "type is text, and = does not apply to it", "write type:x, or"),
+        ("header.Tenant:<5", "<5", "header.Tenant is text, and <", "header.Tenant:\"<5\""),
+        ("payload./a:>abc", ">abc", "abc is not a number", "numbers look like 50"),
+        ("payload./a:>1h", ">1h", "1h is not a number", "numbers look like 50"),
+        ("payload./a:> 50", ">", "a number is missing here", "directly after the operator"),
+        ("attempts: >3", "", "a value for attempts is missing here", "directly after the colon"),
+        ("attempts :3", ":", "a field is missing before this colon", "write field:value"),
     ];
     for (text, place, message, hint) in table {
         let error = Query::parse(text).expect_err(text);
@@ -149,6 +170,79 @@ fn what_is_wrong_is_told_with_its_place() {
         assert!(error.message().starts_with(message), "{error}");
         assert_eq!(error.hint().is_none(), hint.is_empty(), "{error}");
         assert!(error.hint().unwrap_or_default().contains(hint), "{error}");
+    }
+}
+
+#[test]
+fn a_term_of_another_language_is_not_searched_as_text() {
+    let table = [
+        ("attempts>3", "attempts>3", "a colon is missing between attempts", "did you mean attempts:>3?"),
+        ("a Attempts>=3 b", "Attempts>=3", "a colon is missing", "did you mean attempts:>=3?"),
+        ("attempt>3", "attempt>3", "a colon is missing between attempts", "did you mean attempts:>3?"),
+        ("age>1h", "age>1h", "a colon is missing between age", "did you mean age:>1h?"),
+        ("age=1h", "age=1h", "a colon is missing between age", "did you mean age:>1h?"),
+        ("state=dead", "state=dead", "a colon is missing between state", "did you mean state:dead?"),
+        ("state==dead", "state==dead", "a colon is missing between state", "did you mean state:dead?"),
+        ("status=dead", "status=dead", "a colon is missing between state", "did you mean state:dead?"),
+        ("-state=dead", "state=dead", "a colon is missing between state", "did you mean state:dead?"),
+        ("state!=dead", "state!=dead", "a colon is missing between state", "did you mean -state:dead?"),
+        ("type=~Charge", "type=~Charge", "a colon is missing between type", "did you mean type:*Charge*?"),
+        ("reason=\"TIMEOUT\"", "reason=", "a colon is missing between reason", "write reason:value"),
+        ("payload./total>50", "payload./total>50", "a colon is missing", "did you mean payload./total:>50?"),
+        ("payload./a=b", "payload./a=b", "a colon is missing", "did you mean payload./a:b?"),
+        (
+            "header.tenant=acme",
+            "header.tenant=acme",
+            "a colon is missing",
+            "did you mean header.tenant:acme?",
+        ),
+        (
+            "failed>2026-01-31T12:00:00Z",
+            "failed>2026-01-31T12:00:00Z",
+            "a colon is missing between failed",
+            "did you mean failed:>2026-01-31T12:00:00Z?",
+        ),
+        ("attempts> 3", "attempts>", "a colon is missing between attempts", "did you mean attempts:>3?"),
+        ("attempts > 3", ">", "this > stands alone", "did you mean attempts:>3?"),
+        ("(attempts >3)", ">3", "a space stands between attempts and its value", "did you mean attempts:>3?"),
+        ("state == dead", "==", "this == stands alone", "did you mean state:dead?"),
+        ("a = b", "=", "this = stands alone", "write field:value"),
+    ];
+    for (text, place, message, hint) in table {
+        let error = Query::parse(text).expect_err(text);
+        assert_eq!(&text[error.position()], place, "{error}");
+        assert!(error.message().starts_with(message), "{error}");
+        assert!(error.hint().unwrap_or_default().contains(hint), "{error}");
+    }
+}
+
+#[test]
+fn numbers_of_a_payload_are_compared_by_value() {
+    let message = Message::new("m", "s", Position::new(0, 0)).with_payload(
+        r#"{"total": 50.10, "id": 9007199254740993, "amount": "75.00", "name": "x9", "list": [60], "yes": true, "no": null}"#,
+    );
+    let letter = Letter::new(QueueName::of("c", "c"), "k".into(), message.into(), now());
+    let table = [
+        ("payload./total:>50", true),
+        ("payload./total:>50.1", false),
+        ("payload./total:>=50.1", true),
+        ("payload./total:=50.1", true),
+        ("payload./total:50.1", false),
+        ("payload./total:<1e2", true),
+        ("payload./total:<5,>50", true),
+        ("-payload./total:>50", false),
+        ("payload./id:>9007199254740992", true),
+        ("payload./id:=9007199254740992", false),
+        ("payload./amount:>50", true),
+        ("payload./list/0:>50", true),
+        ("payload./list:>50", false),
+        ("payload./name:>0", false),
+        ("payload./yes:>0", false),
+        ("payload./no:<1", false),
+        ("payload./missing:<1", false),
+    ];
+    for (text, expected) in table {
+        assert_eq!(matches(text, &letter), expected, "{text}");
     }
 }
 
@@ -458,7 +552,7 @@ fn text_like_a_query() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         Just(" ".to_owned()),
         "[()\"\\\\:,*-]",
-        "(or|AND|not|state:dead|type:|age:>1h|payload\\./|header\\.|group:g1_|error:)",
+        "(or|AND|not|state:dead|type:|age:>1h|payload\\./|header\\.|group:g1_|error:|attempts|<|>=|=|!=)",
         "[a-zA-Z0-9é日ΑΣİß]{1,3}",
         "\\PC",
         any::<char>().prop_map(String::from),
@@ -470,6 +564,7 @@ fn text_like_a_query() -> impl Strategy<Value = String> {
 fn any_query() -> impl Strategy<Value = String> {
     let value = prop_oneof![
         "[a-zA-Z0-9é*/_.-]{1,6}",
+        "[<>=]=?-?[0-9]{1,4}(\\.[0-9]{1,2})?",
         "[^\"\\\\]{1,6}".prop_map(|text| format!("\"{text}\"")),
         Just("\"q\\\"\\\\\"".to_owned()),
     ];

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::ast::{GroupPattern, Moment, Needle, Term, Text, TextField, TimeBound, TimeField, lower};
+use super::ast::{
+    GroupPattern, Moment, Needle, NumberBound, PayloadValue, Term, Text, TextField, TimeBound, TimeField,
+    lower,
+};
 use super::error::QueryError;
 use super::fields::{Field, name, nearest_of};
 use super::parse::{Parser, Value};
@@ -80,7 +83,42 @@ pub(super) fn payload(
         let hint = "in a JSON pointer, write ~0 for ~ and ~1 for / in a name";
         return parser.fail(range, "a ~ stands alone in this JSON pointer", hint);
     }
-    Ok(Term::Payload { pointer, any: values.iter().map(text).collect() })
+    let any = each(values, |value| match Operator::split(&value.text).filter(|_| !value.quoted) {
+        Some((operator, number)) => {
+            number_bound(parser, &value, operator, number.trim()).map(PayloadValue::Number)
+        }
+        None => Ok(PayloadValue::Text(text(&value))),
+    })?;
+    Ok(Term::Payload { pointer, any })
+}
+
+fn number_bound(parser: &Parser<'_>, value: &Value, operator: Operator, number: &str) -> Result<NumberBound> {
+    let (message, hint) = match number.parse() {
+        Ok(bound) => return Ok(NumberBound { operator, bound }),
+        Err(_) if number.is_empty() => {
+            ("a number is missing here".to_owned(), "write it directly after the operator".to_owned())
+        }
+        Err(_) => {
+            let quoted = format!("put text into quotes: \"{}\"", value.text);
+            (format!("{number} is not a number"), format!("numbers look like 50, -1.5 or 1e3; {quoted}"))
+        }
+    };
+    parser.fail(value.range.clone(), message, hint)
+}
+
+/// Refuses an operator before text, which has no order.
+fn check_no_operator(parser: &Parser<'_>, field: &str, value: &Value) -> Result<()> {
+    let Some((operator, rest)) = Operator::split(&value.text).filter(|_| !value.quoted) else {
+        return Ok(());
+    };
+    let message = format!("{field} is text, and {} does not apply to it", operator.as_str());
+    let quoted = format!("put it into quotes to look for it as it is: {field}:\"{}\"", value.text);
+    let hint = if operator == Operator::Equal && !rest.is_empty() {
+        format!("write {field}:{rest}, or {quoted}")
+    } else {
+        quoted
+    };
+    parser.fail(value.range.clone(), message, hint)
 }
 
 /// A header.
@@ -93,7 +131,11 @@ pub(super) fn header(
     if name.is_empty() {
         return parser.fail(range, "the name of the header is missing here", "write header.NAME:value");
     }
-    Ok(Term::Header { name: name.to_ascii_lowercase(), any: values.iter().map(text).collect() })
+    let any = each(values, |value| {
+        check_no_operator(parser, &format!("header.{name}"), &value)?;
+        Ok(text(&value))
+    })?;
+    Ok(Term::Header { name: name.to_ascii_lowercase(), any })
 }
 
 /// A pattern, unless the value is quoted or has no star.
@@ -114,6 +156,7 @@ pub(super) fn needle(value: &Value) -> Needle {
 
 /// Normalises the case of a value to that of the field.
 fn text_of(parser: &Parser<'_>, field: TextField, mut value: Value) -> Result<Text> {
+    check_no_operator(parser, name(Field::Text(field)), &value)?;
     match field {
         TextField::Id | TextField::Phase => value.text.make_ascii_lowercase(),
         TextField::Reason => value.text.make_ascii_uppercase(),

@@ -2,9 +2,10 @@
 
 use std::fmt::{self, Display, Formatter, Write as _};
 
-use super::ast::{Expr, GroupPattern, Moment, Needle, Term, Text, TimeBound};
+use super::ast::{Expr, GroupPattern, Moment, Needle, NumberBound, PayloadValue, Term, Text, TimeBound};
 use super::fields::{Field, name};
 use super::values::write_duration;
+use crate::policy::Operator;
 
 impl Display for Expr {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -64,7 +65,7 @@ impl Display for Term {
     }
 }
 
-fn named(f: &mut Formatter<'_>, prefix: &str, name: &str, any: &[Text]) -> fmt::Result {
+fn named<T: Display>(f: &mut Formatter<'_>, prefix: &str, name: &str, any: &[T]) -> fmt::Result {
     f.write_str(prefix)?;
     if name.contains(':') {
         quoted(f, name)?;
@@ -79,9 +80,27 @@ impl Display for Text {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Glob(glob) => write!(f, "{glob}"),
-            Self::Exact(text) if text.is_empty() || text.contains('*') => quoted(f, text),
+            // A star or an operator would be read as such.
+            Self::Exact(text) if text.is_empty() || text.contains('*') || Operator::split(text).is_some() => {
+                quoted(f, text)
+            }
             Self::Exact(text) => plain_or_quoted(f, text),
         }
+    }
+}
+
+impl Display for PayloadValue {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => text.fmt(f),
+            Self::Number(bound) => bound.fmt(f),
+        }
+    }
+}
+
+impl Display for NumberBound {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.operator.as_str(), self.bound)
     }
 }
 

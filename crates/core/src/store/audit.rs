@@ -21,7 +21,7 @@ pub struct Actor {
     /// The person, or `lazaret` for automatic changes.
     pub who: String,
     /// The channel: `cli`, `api`, `console`, `engine`, `library`. The API adds the name of the token where it is not that of the
-    /// person: `cli:ada-2027`.
+    /// person, and who the caller claims to be: `cli:ada-2027 from ada@laptop`.
     pub via: String,
     /// The reason given.
     pub why: String,

@@ -141,6 +141,7 @@ macro_rules! __forward_methods {
         writes set_pause(consumer: &$crate::ConsumerName, scope: &$crate::store::PauseScope, paused: move bool, by: &$crate::store::Actor) -> bool;
         reads pauses(consumer: &$crate::ConsumerName) -> Vec<$crate::store::Pause>;
         reads server_time() -> Option<$crate::Timestamp>;
+        reads occupancy() -> $crate::store::Occupancy;
         reads capabilities() -> $crate::store::Capabilities;
     } };
     (Operations $wrapper:tt) => { $crate::__forward_trait! { $wrapper

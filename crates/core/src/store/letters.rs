@@ -11,13 +11,15 @@ use super::audit::Actor;
 use super::capabilities::Capabilities;
 use super::change_feed::{Changes, Topic};
 use super::error::{ErrorKind, Result};
+use super::occupancy::Occupancy;
 use crate::failure::Failure;
 use crate::letter::{AttemptRecord, Diagnostics, Letter, LetterId, LetterState};
 use crate::message::{ConsumerName, MessageId, Partition, QueueName, StreamName};
 use crate::sequence::SequenceId;
 
-/// The capacity of a queue. `None` means unlimited, which a user has to choose explicitly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Strict limits of a queue: a letter beyond one is refused, and the source is held back until there is room (I9). Without them
+/// (the default), a [`CapacityPolicy`](crate::policy::CapacityPolicy) bounds what a consumer stores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum number of open sequences.
     pub max_sequences: Option<u64>,
@@ -25,16 +27,12 @@ pub struct Limits {
     pub max_sequence_size: Option<u64>,
 }
 
-impl Default for Limits {
-    /// 1024 sequences of 1024 letters.
-    fn default() -> Self {
-        Self { max_sequences: Some(1024), max_sequence_size: Some(1024) }
-    }
-}
-
 impl Limits {
     /// No limits.
     pub const NONE: Self = Self { max_sequences: None, max_sequence_size: None };
+
+    /// 1024 sequences of 1024 letters, as in Axon Framework. One hot key or 1024 bad ones then stop every key.
+    pub const STRICT: Self = Self { max_sequences: Some(1024), max_sequence_size: Some(1024) };
 
     /// `true` if one more letter exceeds a limit: `size` is that of its sequence, if open, and `sequences` the number of open ones.
     pub fn is_full(&self, size: Option<u64>, sequences: u64) -> bool {
@@ -512,6 +510,12 @@ pub trait LetterStore: Send + Sync + 'static {
     /// share. A consumer then writes this time and not its own, whatever the clocks of the machines show.
     async fn server_time(&self) -> Result<Option<Timestamp>> {
         Ok(None)
+    }
+
+    /// The room that this store takes, for [`CapacityPolicy`](crate::policy::CapacityPolicy). Asked every few seconds; the default
+    /// knows nothing.
+    async fn occupancy(&self) -> Result<Occupancy> {
+        Ok(Occupancy::default())
     }
 
     /// The optional capabilities of this store.

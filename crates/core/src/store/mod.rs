@@ -30,6 +30,7 @@ mod key_value;
 mod letters;
 mod locks;
 mod machine;
+mod occupancy;
 mod operations;
 mod outbox;
 mod payload_digest;
@@ -54,6 +55,7 @@ pub use letters::{
 };
 pub use locks::{LockState, Locks};
 pub use machine::{OperationMachine, PlanHasher, plan_hash};
+pub use occupancy::Occupancy;
 pub use operations::{
     Action, Command, Exclusion, InvalidNumber, InvalidRollout, Item, Operation, OperationId, OperationState,
     Operations, OperationsPage, Outcome, Plan, PlanId, PlanRequest, PolledWork, RolloutPolicy, Selection,

@@ -15,7 +15,7 @@ use crate::failure::Reason;
 use crate::fingerprint::Fingerprint;
 use crate::letter::{Letter, LetterId, LetterState};
 use crate::message::QueueName;
-use crate::query::Query;
+use crate::query::{GroupPattern, Query};
 
 /// The width of a bucket of a group's [trend](Group::trend), in seconds.
 pub const TREND_BUCKET_SECONDS: i64 = 3600;
@@ -61,6 +61,23 @@ impl FromStr for GroupId {
             Some(Self { queue: QueueName::from(queue), fingerprint: fingerprint.parse().ok()? })
         });
         parsed.filter(|id| !id.queue.as_str().is_empty()).ok_or_else(|| InvalidGroupId(text.to_owned()))
+    }
+}
+
+impl From<&GroupId> for GroupPattern {
+    /// The pattern that only this group matches.
+    ///
+    /// ```
+    /// use lazaret_core::query::{GroupPattern, Query, Term};
+    /// use lazaret_core::store::GroupId;
+    /// let id: GroupId = "g1_0123456789abcdef@shop/mail \"x\"".parse().unwrap();
+    /// let term = Term::Group(vec![GroupPattern::from(&id)]);
+    /// assert_eq!(Query::parse(&term.to_string()).unwrap().to_string(), term.to_string());
+    /// ```
+    fn from(id: &GroupId) -> Self {
+        let text = id.fingerprint.to_string();
+        let (version, digits) = text.trim_start_matches('g').split_once('_').unwrap_or_default();
+        Self { version: version.parse().ok(), digits: digits.to_owned(), queue: Some(id.queue.clone()) }
     }
 }
 

@@ -5,12 +5,9 @@ use std::time::Duration;
 
 use lazaret_adopt::axon::Adoption;
 pub use lazaret_adopt::axon::{GroupCount, Preview, Report};
-use lazaret_adopt::{Expiry, Target};
-use lazaret_config::Consumer as ConsumerConfig;
-use lazaret_core::QueueName;
 use lazaret_store_postgres::Connector;
 
-use super::{AdoptionError, consumer_of, readable, sequencing};
+use super::{AdoptionError, consumer_of, readable, target};
 use crate::assemble::Stores;
 use crate::error::Error;
 
@@ -67,7 +64,8 @@ pub async fn axon(
     let connector = Connector::new(&request.dsn, "lazaret adopt", TIMEOUT, TIMEOUT).map_err(Error::from)?;
     let client = connector.connect(|_| ()).await.map_err(Error::from)?;
     let group = request.group.clone().unwrap_or_else(|| consumer.name.clone());
-    let mut adoption = Adoption::of(&client, &group, target(request, consumer)).on_progress(progress);
+    let mut adoption =
+        Adoption::of(&client, &group, target(consumer, request.separate_sequences)).on_progress(progress);
     if let Some(table) = &request.table {
         adoption = adoption.from_table(table);
     }
@@ -78,21 +76,4 @@ pub async fn axon(
     };
     stores.close().await;
     Ok(Adopted { group, letters: letters? })
-}
-
-/// The letters are kept as the consumer keeps its own.
-fn target(request: &Axon, consumer: &ConsumerConfig) -> Target {
-    let mut target = Target {
-        sequencing: sequencing(consumer),
-        separate_sequences: request.separate_sequences,
-        ..Target::new(QueueName::of(&consumer.name, &consumer.name))
-    };
-    if let Some(letters) = &consumer.dead_letter {
-        target.limits = letters.limits;
-        target.expiry = letters.ttl.map_or(Expiry::Never, Expiry::After);
-        target.owner = letters.owner.as_ref().map(|owner| owner.as_str().into());
-        (target.include_payload, target.include_backtrace) =
-            (letters.include_payload, letters.include_backtrace);
-    }
-    target
 }

@@ -4,11 +4,17 @@
 pub mod axon;
 #[cfg(feature = "mongodb")]
 pub mod flowwarden;
+#[cfg(feature = "kafka")]
+pub mod kafka;
 
 use std::path::{Path, PathBuf};
 
+#[cfg(any(feature = "kafka", feature = "postgres"))]
+use lazaret_adopt::{Expiry, Target};
 pub use lazaret_adopt::{Report, Tally};
 use lazaret_config::{Config, Consumer as ConsumerConfig, StoreLocation};
+#[cfg(any(feature = "kafka", feature = "postgres"))]
+use lazaret_core::QueueName;
 use lazaret_core::Sequencing;
 use lazaret_core::policy::Strategy;
 use lazaret_core::source::SourceError;
@@ -43,6 +49,15 @@ pub enum AdoptionError {
     #[cfg(feature = "mongodb")]
     #[error("the position was not adopted: {0}")]
     Position(#[from] lazaret_source_mongodb::TakeOverError),
+    /// The dead letters of a topic.
+    #[cfg(feature = "kafka")]
+    #[error("{topic}: {error}")]
+    Topic {
+        /// The dead-letter topic.
+        topic: String,
+        /// The cause, and the progress until then.
+        error: lazaret_adopt::kafka::AdoptError,
+    },
     /// The dead letters of Axon.
     #[cfg(feature = "postgres")]
     #[error(transparent)]
@@ -65,9 +80,27 @@ fn consumer_of<'a>(config: &'a Config, name: &str, file: &Path) -> Result<&'a Co
 }
 
 /// The sequencing of a consumer's letters.
-fn sequencing(consumer: &ConsumerConfig) -> Sequencing {
+pub(crate) fn sequencing(consumer: &ConsumerConfig) -> Sequencing {
     match consumer.retry.policy.strategy {
         Strategy::Unordered => Sequencing::Alone,
         _ => consumer.sequencing(),
     }
+}
+
+/// The target of an adoption: the letters are kept as the consumer keeps its own.
+#[cfg(any(feature = "kafka", feature = "postgres"))]
+pub(crate) fn target(consumer: &ConsumerConfig, separate_sequences: bool) -> Target {
+    let mut target = Target {
+        sequencing: sequencing(consumer),
+        separate_sequences,
+        ..Target::new(QueueName::of(&consumer.name, &consumer.name))
+    };
+    if let Some(letters) = &consumer.dead_letter {
+        target.limits = letters.limits;
+        target.expiry = letters.ttl.map_or(Expiry::Never, Expiry::After);
+        target.owner = letters.owner.as_ref().map(|owner| owner.as_str().into());
+        (target.include_payload, target.include_backtrace) =
+            (letters.include_payload, letters.include_backtrace);
+    }
+    target
 }

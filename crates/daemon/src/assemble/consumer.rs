@@ -9,9 +9,9 @@ use lazaret_server::Registry;
 use tokio_util::sync::CancellationToken;
 
 use super::handler::handler;
-#[cfg(feature = "kafka")]
-use super::kafka;
 use super::store::Stores;
+#[cfg(feature = "kafka")]
+use super::{adoption, kafka};
 use super::{options, source};
 use crate::error::ConsumerError;
 use crate::fleet::Fleet;
@@ -46,7 +46,26 @@ pub(crate) async fn consumer(
     Ok(shared.telemetry.observe(config, builder).build()?)
 }
 
-/// Runs the background task of a consumer until `stop`: the mirror of its dead letters.
+/// Adopts the dead letters of other frameworks that exist now, or until `stop`. For a run until idle: live messages then wait behind
+/// those of their key.
+///
+/// # Errors
+/// Fails if a topic cannot be read, the store fails, or the queue is full.
+pub(crate) async fn adopt_to_end(
+    shared: &Shared,
+    config: &ConsumerConfig,
+    stop: &CancellationToken,
+) -> Result<(), ConsumerError> {
+    #[cfg(feature = "kafka")]
+    return adoption::run_to_end(shared, config, stop).await;
+    #[cfg(not(feature = "kafka"))]
+    {
+        let _ = (shared, config, stop);
+        Ok(())
+    }
+}
+
+/// Runs the background tasks of a consumer until `stop`: the mirror of its dead letters, and the adoption of others'.
 ///
 /// # Errors
 /// Fails if it cannot start because of a permanent error.
@@ -56,7 +75,11 @@ pub(crate) async fn background(
     stop: CancellationToken,
 ) -> Result<(), ConsumerError> {
     #[cfg(feature = "kafka")]
-    return Ok(kafka::mirror(config, &shared.stores, stop).await?);
+    {
+        // Dropped, and so ended, when the mirror has ended.
+        let _adoptions = adoption::spawn(shared, config, &stop);
+        Ok(kafka::mirror(config, &shared.stores, stop).await?)
+    }
     #[cfg(not(feature = "kafka"))]
     {
         let _ = (shared, config);

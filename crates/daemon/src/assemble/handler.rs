@@ -17,6 +17,22 @@ pub(crate) fn handler(config: &ConsumerConfig) -> Result<BoxHandler, Error> {
     }
 }
 
+/// Returns the address of the handler as it may be shown: without credentials and parameters, which may hold secrets.
+pub(crate) fn handler_address(config: &ConsumerConfig) -> Option<String> {
+    match &config.handler {
+        Handler::Http(service) => {
+            let (scheme, rest) = service.url.split_once("://")?;
+            let rest = &rest[..rest.find(['?', '#']).unwrap_or(rest.len())];
+            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+            Some(format!("{scheme}://{host}{path}"))
+        }
+        // Arguments may hold secrets.
+        Handler::Command(program) => program.program.first().map(|program| format!("command {program}")),
+        _ => None,
+    }
+}
+
 /// Returns the options of an HTTP handler.
 pub(crate) fn http_options(config: &ConsumerConfig, service: &Service) -> HttpOptions {
     let options = HttpOptions::new(&service.url)

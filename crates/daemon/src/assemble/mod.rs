@@ -1,6 +1,8 @@
 //! Builds a consumer from its configuration, one file per part.
 
 mod access;
+#[cfg(feature = "kafka")]
+mod adoption;
 mod consumer;
 mod handler;
 #[cfg(feature = "kafka")]
@@ -16,12 +18,15 @@ mod postgres;
 #[cfg(feature = "postgres")]
 mod postgres_outbox;
 mod recorder;
+mod sign_in;
 mod source;
 mod store;
 
 pub(crate) use access::{limits, remarks_on_tokens_file, tokens};
-pub(crate) use consumer::{Shared, background, background_done, consumer};
-pub(crate) use handler::{handler, http_options};
+#[cfg(feature = "kafka")]
+pub(crate) use adoption::{Selection, adoption};
+pub(crate) use consumer::{Shared, adopt_to_end, background, background_done, consumer};
+pub(crate) use handler::{handler, handler_address, http_options};
 #[cfg(feature = "kafka")]
 pub(crate) use kafka::check_property as check_kafka_property;
 pub(crate) use listener::{socket, tls};
@@ -37,4 +42,5 @@ pub(crate) use mongodb_errors::{
 #[cfg(feature = "postgres")]
 pub(crate) use postgres_outbox::options as outbox_options;
 pub(crate) use recorder::open as open_recorder;
+pub(crate) use sign_in::{console, proxy, sessions};
 pub(crate) use store::{Stores, store_capabilities};

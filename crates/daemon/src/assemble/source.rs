@@ -24,6 +24,8 @@ pub(super) async fn open(config: &ConsumerConfig, shared: &Shared) -> Result<Sou
             let options = FileOptions { follow: *follow && !until_idle, ..FileOptions::default() };
             let checkpoints = stores.checkpoints.clone();
             let file = FileSource::open(path, checkpoints, config.name.as_str(), options).await?;
+            let progress = file.progress();
+            shared.telemetry.metrics.file(&config.name, move || progress.bytes_behind());
             Ok((Opened::new(file), None))
         }
         From::Inbox => {

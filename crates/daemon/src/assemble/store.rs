@@ -17,10 +17,10 @@ pub(crate) trait Outbox: lazaret_core::store::Outbox + lazaret_core::store::Lock
 impl<S: lazaret_core::store::Outbox + lazaret_core::store::Locks> Outbox for S {}
 
 /// The traits that an adoption uses: letters, and the checkpoint of its progress.
-#[cfg(any(feature = "mongodb", feature = "postgres"))]
+#[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
 pub(crate) trait AdoptionStore: lazaret_core::store::LetterStore + Checkpoints {}
 
-#[cfg(any(feature = "mongodb", feature = "postgres"))]
+#[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
 impl<S: lazaret_core::store::LetterStore + Checkpoints> AdoptionStore for S {}
 
 /// One store, by trait.
@@ -36,7 +36,7 @@ pub(crate) struct Stores {
     /// Values with compare-and-set: reports of instances, positions and leases of change streams.
     pub(crate) values: Arc<dyn lazaret_core::store::KeyValue>,
     /// Letters and checkpoints, for adoptions.
-    #[cfg(any(feature = "mongodb", feature = "postgres"))]
+    #[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
     pub(crate) adoption: Arc<dyn AdoptionStore>,
     /// The id of the store, which Kafka keeps with the positions.
     #[cfg(feature = "kafka")]
@@ -85,7 +85,7 @@ impl Stores {
             #[cfg(feature = "kafka")]
             outbox: Some(store.clone()),
             values: store.clone(),
-            #[cfg(any(feature = "mongodb", feature = "postgres"))]
+            #[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
             adoption: store.clone(),
             #[cfg(feature = "kafka")]
             id: lazaret_source_kafka::MEMORY_STORE.into(),
@@ -112,7 +112,7 @@ impl Stores {
             #[cfg(feature = "kafka")]
             outbox: Some(shared.clone()),
             values: shared.clone(),
-            #[cfg(any(feature = "mongodb", feature = "postgres"))]
+            #[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
             adoption: shared.clone(),
             #[cfg(feature = "kafka")]
             id,
@@ -157,7 +157,7 @@ impl Stores {
             #[cfg(feature = "kafka")]
             outbox: None,
             values: shared.clone(),
-            #[cfg(any(feature = "mongodb", feature = "postgres"))]
+            #[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
             adoption: shared.clone(),
             #[cfg(feature = "kafka")]
             id,

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use lazaret_config::{Consumer as ConsumerConfig, Handler, HttpHandler};
-use lazaret_handlers::{CertificateProblem, ProbeError, probe};
+use lazaret_config::{Consumer as ConsumerConfig, Handler, HttpHandler as HttpConfig};
+use lazaret_handlers::{CertificateProblem, HttpHandler, HttpOptions, ProbeError, probe};
 use rustix::fs::{Access, access};
 
 use super::finding::{Finding, Health, PROBE_TIMEOUT};
@@ -28,12 +28,20 @@ pub(super) async fn check(config: &ConsumerConfig) -> Finding {
     }
 }
 
-/// Checks that the service accepts connections and, over https, that its certificate is trusted. No request is sent.
-async fn reachable(subject: String, config: &ConsumerConfig, http: &HttpHandler) -> Finding {
+/// Checks that the service accepts connections, that it knows the path, and over https that its certificate is trusted. No message is
+/// sent.
+async fn reachable(subject: String, config: &ConsumerConfig, http: &HttpConfig) -> Finding {
     let Some((host, port)) = place(&http.url) else {
         return Finding::fail(subject, "the URL has no host and port", "correct `url`");
     };
-    let probed = tokio::time::timeout(PROBE_TIMEOUT, probe(&assemble::http_options(config, http))).await;
+    let options = assemble::http_options(config, http);
+    let probed = tokio::time::timeout(PROBE_TIMEOUT, probe(&options)).await;
+    if matches!(probed, Ok(Ok(())))
+        && let Some(status) = missing_path(options).await
+    {
+        let detail = format!("{host}:{port} answers {status} to OPTIONS at the path of `url`");
+        return Finding::warn(subject, detail, CHECK_PATH);
+    }
     match probed {
         Ok(Ok(())) if http.url.starts_with("https:") => {
             Finding::ok(subject, format!("{host}:{port} accepts connections, and its certificate is trusted"))
@@ -53,6 +61,17 @@ async fn reachable(subject: String, config: &ConsumerConfig, http: &HttpHandler)
 
 const START_IT: &str =
     "start the service, or correct `url`; until then the circuit breaker opens and messages wait";
+
+const CHECK_PATH: &str =
+    "check the path in `url`: a handler that answers 404 to messages parks each of them as UNSUPPORTED";
+
+/// Asks the service for the path of the handler. Returns the status if it says that there is none.
+async fn missing_path(options: HttpOptions) -> Option<u16> {
+    let handler = HttpHandler::new(options).ok()?;
+    let status = tokio::time::timeout(PROBE_TIMEOUT, handler.probe_path()).await.ok()?.ok()?;
+    // Other answers, such as 405 and 501, are about the method.
+    matches!(status, 404 | 410).then_some(status)
+}
 
 /// Returns the advice for a failed probe.
 fn advice(error: &ProbeError, host: &str, authorities: Option<&Path>) -> String {
@@ -170,6 +189,27 @@ mod tests {
         assert_eq!(at("https://user:secret@handlers.internal/?a").as_deref(), Some("handlers.internal 443"));
         assert_eq!(at("http://[::1]:9/").as_deref(), Some("::1 9"));
         assert_eq!(at("http://[::1]").as_deref(), Some("::1 80"));
+    }
+
+    #[tokio::test]
+    async fn a_path_that_the_service_does_not_know_is_told() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let answers = async |status: &'static str| {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("http://{}/evnts", listener.local_addr().unwrap());
+            tokio::spawn(async move {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = [0; 4096];
+                let length = stream.read(&mut request).await.unwrap();
+                assert!(request[..length].starts_with(b"OPTIONS /evnts HTTP/1.1"));
+                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            });
+            missing_path(HttpOptions::new(&url)).await
+        };
+        assert_eq!(answers("404 Not Found").await, Some(404));
+        assert_eq!(answers("405 Method Not Allowed").await, None);
+        assert_eq!(answers("204 No Content").await, None);
     }
 
     #[test]

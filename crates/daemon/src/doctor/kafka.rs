@@ -1,9 +1,9 @@
-//! Checks that the brokers are reachable, the topics exist, and the user may read them with the group.
+//! Checks that the brokers are reachable, the topics exist, and the user may read them, with the group for a source.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lazaret_config::KafkaSource as From;
+use lazaret_config::{Consumer as ConsumerConfig, KafkaSource as From};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
@@ -13,14 +13,37 @@ use super::finding::{Finding, PROBE_TIMEOUT};
 /// The pause before a request is repeated.
 const REPEAT_INTERVAL: Duration = Duration::from_millis(250);
 
+/// What is checked of the topics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// They are read as a member of a group.
+    Group,
+    /// They are read without a group.
+    Topics,
+}
+
 /// Checks brokers, topics and group. The group is not joined: reading its committed offsets requires the same permission.
 pub(super) async fn check(subject: String, from: &From) -> Vec<Finding> {
+    check_access(subject, from, Access::Group).await
+}
+
+/// Checks the dead-letter topics that a consumer adopts.
+pub(super) async fn check_adopted(config: &ConsumerConfig) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for adopt in &config.adopt {
+        let subject = format!("{} adopt {}", config.name, adopt.format.as_str());
+        found.extend(check_access(subject, &adopt.kafka, Access::Topics).await);
+    }
+    found
+}
+
+async fn check_access(subject: String, from: &From, access: Access) -> Vec<Finding> {
     let from = Arc::new(from.clone());
-    let asked = tokio::task::spawn_blocking(move || check_blocking(&subject, &from)).await;
+    let asked = tokio::task::spawn_blocking(move || check_blocking(&subject, &from, access)).await;
     asked.unwrap_or_else(|error| vec![Finding::fail("brokers", error.to_string(), "report this bug")])
 }
 
-fn check_blocking(subject: &str, from: &From) -> Vec<Finding> {
+fn check_blocking(subject: &str, from: &From, access: Access) -> Vec<Finding> {
     let mut config = ClientConfig::new();
     for (name, value) in &from.properties {
         config.set(name, value.reveal());
@@ -60,7 +83,7 @@ fn check_blocking(subject: &str, from: &From) -> Vec<Finding> {
             None if partitions > 0 => Finding::ok(subject, format!("{topic} has {partitions} partitions")),
             _ => Finding::fail(subject, format!("{topic} does not exist"), "create it, or correct `topics`"),
         });
-        if partitions > 0 {
+        if partitions > 0 && access == Access::Group {
             found.push(group(subject, from, &client, topic, until));
         }
     }

@@ -14,7 +14,7 @@ use rdkafka::{ClientConfig, Message};
 use crate::support::{DEADLINE, Folder, WORKER, attempts, get, wait_for};
 
 /// The broker. Without one the test says that it did not run, and fails where everything must run.
-fn broker() -> Option<String> {
+pub(crate) fn broker() -> Option<String> {
     let broker = std::env::var("LAZARET_TEST_KAFKA").ok();
     if broker.is_none() {
         let must = std::env::var("CI").is_ok_and(|value| value == "true");
@@ -26,14 +26,14 @@ fn broker() -> Option<String> {
     broker
 }
 
-fn client(brokers: &str) -> ClientConfig {
+pub(crate) fn client(brokers: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", brokers).set("group.id", "test").set("auto.offset.reset", "earliest");
     config
 }
 
 /// A topic that nobody has used.
-async fn topic(brokers: &str) -> String {
+pub(crate) async fn topic(brokers: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let name = format!("d-{}-{}-{number}", jiff::Timestamp::now().as_millisecond(), std::process::id());
@@ -41,7 +41,7 @@ async fn topic(brokers: &str) -> String {
     name
 }
 
-async fn create(brokers: &str, name: &str) {
+pub(crate) async fn create(brokers: &str, name: &str) {
     let admin: AdminClient<DefaultClientContext> = client(brokers).create().unwrap();
     let topic = NewTopic::new(name, 2, TopicReplication::Fixed(1));
     let made = admin.create_topics([&topic], &AdminOptions::new().operation_timeout(Some(DEADLINE))).await;
@@ -49,7 +49,7 @@ async fn create(brokers: &str, name: &str) {
 }
 
 /// Writes messages of these kinds, each with a key of its own.
-async fn fill(brokers: &str, topic: &str, kinds: &[&str]) {
+pub(crate) async fn fill(brokers: &str, topic: &str, kinds: &[&str]) {
     let producer: FutureProducer = client(brokers).create().unwrap();
     for (n, kind) in kinds.iter().enumerate() {
         let (key, payload) = (format!("k{n}"), format!("{{\"n\": {n}, \"kind\": \"{kind}\"}}"));
@@ -60,7 +60,7 @@ async fn fill(brokers: &str, topic: &str, kinds: &[&str]) {
     }
 }
 
-fn folder(brokers: &str, topic: &str, keys: &str) -> Folder {
+pub(crate) fn folder(brokers: &str, topic: &str, keys: &str) -> Folder {
     let folder = Folder::new();
     let config = format!(
         "
@@ -78,7 +78,7 @@ consumers:
     folder
 }
 
-fn handled(folder: &Folder) -> Vec<usize> {
+pub(crate) fn handled(folder: &Folder) -> Vec<usize> {
     let done = attempts(folder).into_iter().filter(|attempt| attempt.verdict == "handled");
     let mut done: Vec<_> = done.map(|attempt| attempt.n).collect();
     done.sort_unstable();

@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
+#[cfg(feature = "kafka")]
+mod adopt;
 mod api;
 mod breaker;
+mod console;
 mod consumers;
 mod doctor;
 #[cfg(feature = "kafka")]

@@ -138,7 +138,7 @@ fn a_daemon_whose_server_crashes_again_and_again_loses_nothing() {
     breaker: off
     fuse: off
     dead-letter: { max-sequences: unlimited, max-sequence-size: unlimited }
-    advanced: { lease: 2s, refresh: 100ms, commit-interval: 20ms }";
+    advanced: { lease: 6s, refresh: 100ms, commit-interval: 20ms }";
     let folder = folder(&database.store(), "{ inbox: {} }", keys);
     let mut daemon = folder.start(&["run"]);
     let address = daemon.address();

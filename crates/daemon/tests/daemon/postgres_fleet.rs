@@ -9,11 +9,11 @@ const INBOX: &str = "{ inbox: {} }";
 
 /// Leases end soon, and nobody looks at the store for ten minutes: what is seen earlier was told.
 const TOLD: &str = "retry: { initial-delay: 5ms, max-delay: 20ms, hold: 0s }
-    advanced: { lease: 2s, refresh: 10m, commit-interval: 20ms }";
+    advanced: { lease: 6s, refresh: 10m, commit-interval: 20ms }";
 
 /// Leases end soon, and the store is looked at often.
 const QUICK: &str = "retry: { initial-delay: 5ms, max-delay: 20ms, hold: 0s }
-    advanced: { lease: 2s, refresh: 100ms, commit-interval: 20ms }";
+    advanced: { lease: 6s, refresh: 100ms, commit-interval: 20ms }";
 
 /// As the usual worker, but a message of the kind `held` fails once; later attempts wait for the file `go` in the worker's folder.
 const HOLDING: &str = r#"

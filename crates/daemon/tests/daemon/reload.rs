@@ -15,7 +15,7 @@ consumers:
     handler: {{ command: {{ program: [python3, handler.py], mode: lines, workers: 2 }} }}
     breaker: off
     retry: {{ max-attempts: {attempts}, initial-delay: 5ms, max-delay: 20ms, hold: 10ms }}
-    advanced: {{ commit-interval: 20ms, lease: 1s, refresh: 50ms }}
+    advanced: {{ commit-interval: 20ms, lease: 60s, refresh: 50ms, drain-deadline: 10m }}
 {extra}"
     )
 }

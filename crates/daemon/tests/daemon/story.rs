@@ -15,7 +15,7 @@ consumers:
     handler: { command: { program: [python3, handler.py], mode: lines, workers: 4 } }
     retry: { max-attempts: 5, initial-delay: 5ms, max-delay: 50ms, hold: 10ms }
     dead-letter: { max-sequences: unlimited, max-sequence-size: unlimited }
-    advanced: { lease: 1s, refresh: 100ms, commit-interval: 50ms }
+    advanced: { lease: 5s, refresh: 100ms, commit-interval: 50ms }
 ";
 
 /// Messages of which 30 % fail twice and 1 % always.

@@ -14,7 +14,7 @@ use lazaret_store_sqlite::{Options, SqliteStore};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The timeout of every wait.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(600);
 /// How often to look.
 const LOOK: Duration = Duration::from_millis(5);
 

@@ -126,6 +126,8 @@ fn a_scrape_shows_what_happened_and_nothing_of_a_message() {
         "lazaret_consumer_info{consumer=\"shop\",owner=\"shop-team\"} 1",
         "lazaret_paused{consumer=\"shop\"} 0",
         "lazaret_inflight{consumer=\"shop\"} 0",
+        "# TYPE process_cpu_seconds_total counter",
+        "# TYPE process_open_fds gauge",
     ] {
         assert!(text.lines().any(|known| known == line), "no {line} in:\n{text}");
     }

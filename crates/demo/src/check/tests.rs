@@ -1,12 +1,13 @@
 //! Proves that each check can fail: good evidence, changed in one place, breaks that guarantee and no other.
 
 use super::*;
+use crate::console_pages::{ConsolePages, Page};
 use crate::evidence::Sent;
 use crate::orders::{customer, id};
 
 /// Returns the evidence of a successful story: all orders in one incarnation, one outage, one replay, and poison.
 fn good() -> Evidence {
-    let mut evidence = Evidence::default();
+    let mut evidence = Evidence { console: console(), ..Evidence::default() };
     let poison_orders: HashSet<u32> = orders::poison_orders().collect();
     let mut blocked = HashSet::new();
     for number in 1..=orders::MIN_ORDERS {
@@ -33,6 +34,15 @@ fn good() -> Evidence {
         });
     }
     evidence
+}
+
+fn console() -> ConsolePages {
+    let page = |text: &str| Page { status: 200, text: text.to_owned() };
+    ConsolePages {
+        overview: page("<h1>Overview</h1> orders"),
+        groups: page("<a href=\"/console/groups/g1_0123456789abcdef%40orders\">"),
+        fingerprints: vec!["g1_0123456789abcdef".to_owned()],
+    }
 }
 
 fn note(evidence: &mut Evidence, number: u32, at: i64, fact: Fact) {
@@ -250,4 +260,13 @@ fn any_other_open_letter_breaks_the_story() {
         letter.crash_attempts = 0;
     };
     assert_eq!(broken(no_crash), ["story"]);
+}
+
+#[test]
+fn a_console_that_fails_or_hides_a_group_is_reported() {
+    let change = |change: fn(&mut ConsolePages)| broken(|evidence| change(&mut evidence.console));
+    assert_eq!(change(|console| console.overview.status = 500), ["console"]);
+    assert_eq!(change(|console| console.overview.text.clear()), ["console"]);
+    assert_eq!(change(|console| console.groups.text.clear()), ["console"]);
+    assert_eq!(change(|console| console.fingerprints.clear()), ["console"]);
 }

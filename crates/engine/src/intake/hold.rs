@@ -1,4 +1,4 @@
-//! Holds the source back: window, pauses, store outages, backlog.
+//! Holds the source back: window, pauses, store outages, backlog, capacity.
 
 use super::state::Stage;
 use super::task::Intake;
@@ -30,7 +30,11 @@ impl Intake {
     /// Pauses and resumes the partitions of the source.
     pub(super) fn update_holds(&mut self) {
         let gate = &self.guards.gate;
-        let all = self.full || self.draining || gate.has_store_outage() || self.guards.is_backlog_full();
+        let all = self.full
+            || self.draining
+            || gate.has_store_outage()
+            || self.guards.is_backlog_full()
+            || self.guards.shortage().is_some();
         let (mut hold, mut deliver) = (Vec::new(), Vec::new());
         let share = self.delay_share();
         for slot in &mut self.slots {

@@ -50,7 +50,7 @@ pub(crate) fn new_letter(
         letter.first_failed_at = Some(record.first_failed_at);
         letter.last_failed_at = Some(record.last_failed_at);
         letter.history.clone_from(&record.history);
-        letter.poison = component.limits(message).is_poison(&record.usage());
+        letter.poison = component.limits(message, None).is_poison(&record.usage());
     }
     letter
 }
@@ -100,7 +100,7 @@ pub(crate) fn requeue(component: &Component, failed: FailedLetter<'_>) -> Settle
         cause: if ignored { None } else { Some(decision.cause().cloned().unwrap_or(failure)) },
         attempts: record.attempts,
         replay_attempts: letter.replay_attempts.saturating_add(u32::from(replayed)),
-        poison: component.limits(&letter.message).is_poison(&record.usage()),
+        poison: component.limits(&letter.message, None).is_poison(&record.usage()),
         diagnostics: if ignored {
             letter.diagnostics.clone()
         } else {
@@ -127,7 +127,7 @@ pub(crate) fn dead(component: &Component, letter: &Letter, cause: Option<Failure
         state: LetterState::Dead,
         due_at: None,
         cause,
-        poison: letter.poison || component.limits(&letter.message).is_poison(&usage),
+        poison: letter.poison || component.limits(&letter.message, None).is_poison(&usage),
         leave_out_payload: leaves_out_payload(component, LetterState::Dead),
         ..Requeue::of(letter)
     }))
@@ -143,7 +143,8 @@ fn discarded() -> Settlement {
 /// It counts as a crash only where nothing else tells which message crashed the process: a flight recorder does, and it does not
 /// blame those that merely ran beside it.
 pub(crate) fn interrupted(component: &Component, letter: &Letter) -> Settlement {
-    let (now, limits) = (component.now(), component.limits(&letter.message));
+    let reason = letter.cause.as_ref().map(|cause| &cause.reason);
+    let (now, limits) = (component.now(), component.limits(&letter.message, reason));
     let may_be_crash = component.flight.recorder().is_none();
     let crash_attempts = letter.crash_attempts.saturating_add(u32::from(may_be_crash));
     let attempts = limits.attempts_after_lost_lease(letter.attempts);

@@ -42,7 +42,7 @@ impl Settler<'_> {
             && *self.purpose == Purpose::Retry
             && !requeue.state.is_automatic()
         {
-            self.component.guards.record_terminal();
+            self.component.guards.record_terminal(requeue.cause.as_ref().or(letter.cause.as_ref()));
         }
         let mut retry = StoreRetry::with_max_delay(self.component, MAX_DELAY);
         let mut maybe_done = false;

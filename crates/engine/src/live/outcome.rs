@@ -62,7 +62,7 @@ impl LiveMessage {
             }
             Outcome::Unconfirmed(letter) => {
                 drop(pass);
-                self.component.guards.record_terminal();
+                self.component.guards.record_terminal(letter.cause.as_ref());
                 let stored = pin!(self.store_letter(letter.clone(), Placement::Open));
                 dedupe::renewed_during(claim.as_ref(), stored).await?;
                 dedupe::end(claim).await;
@@ -89,7 +89,7 @@ impl LiveMessage {
             }
             Outcome::Filtered => Counters::add(&telemetry.counters.filtered, 1),
             Outcome::Duplicate => self.report_duplicate(),
-            Outcome::SentToDlq => guards.record_terminal(),
+            Outcome::SentToDlq => guards.record_terminal(None),
             Outcome::Unconfirmed(_) | Outcome::Failed(_) | Outcome::Deferred(_) => {}
         }
         guards.report_health(outcome.health(), pass);
@@ -122,7 +122,8 @@ impl LiveMessage {
         let attempt = self.record.as_ref().map_or(1, |record| record.attempts.saturating_add(1));
         let classified = classify::classify(&component, &self.delivery, &error, attempt);
         let retry_since = self.record.as_ref().map(|record| record.first_failed_at);
-        component.guards.report_health(classify::health(&component, &classified, retry_since), pass);
+        let health = classify::health(&component, &classified, retry_since);
+        component.guards.report_failure(health, pass, &classified.failure);
         let failure = classified.failure;
         let entry = classify::attempt_record(&component, AttemptKind::Live, attempt, took, Some(&failure));
         let earlier = self.record.take().map(|record| *record);
@@ -141,7 +142,7 @@ impl LiveMessage {
                 self.store_letter(letter, Placement::Closed).await?;
             }
             Step::End { state, .. } => {
-                component.guards.record_terminal();
+                component.guards.record_terminal(self.record.as_ref().map(|record| &record.failure));
                 self.keep(state, None).await?;
             }
             Step::Skip => {
@@ -222,7 +223,7 @@ impl LiveMessage {
             let (letter, limit, reason) = (None, exhausted.limit(), &record.failure.reason);
             self.component.telemetry.emit(&Event::RetryExhausted { queue, message, letter, limit, reason });
         }
-        self.component.guards.record_terminal();
+        self.component.guards.record_terminal(self.record.as_ref().map(|record| &record.failure));
         self.keep(LetterState::Dead, None).await
     }
 

@@ -121,8 +121,8 @@ impl HeadAttempt<'_> {
                 letter.replay_attempts = letter.replay_attempts.saturating_add(suspect.crashes);
                 // Something else may have ended the process, so the replay is repeated, alone. One that crashes the process
                 // each time has failed.
-                if self.component.limits(&letter.message).crashes_too_often_in_replays(letter.crash_attempts)
-                {
+                let limits = self.component.limits(&letter.message, None);
+                if limits.crashes_too_often_in_replays(letter.crash_attempts) {
                     let cause = Some(crash(letter.crash_attempts));
                     return self.settle(&letter, draft::dead(self.component, &letter, cause), left).await;
                 }
@@ -180,7 +180,8 @@ impl HeadAttempt<'_> {
     /// The wait for the due time of a letter. The store's clock said that it is due; ours must agree (I12).
     fn wait_of(&self, letter: &Letter) -> Option<SteadyWait> {
         // No delay is longer: the clock was set back since the store answered.
-        let longest = self.component.retry_policy(&letter.message).longest_delay();
+        let reason = letter.cause.as_ref().map(|cause| &cause.reason);
+        let longest = self.component.retry_policy(&letter.message, reason).longest_delay();
         let latest = later(self.component.now(), longest);
         letter.due_at.map(|due| SteadyWait::until(&*self.component.clock, due.min(latest)))
     }
@@ -422,7 +423,8 @@ impl HeadAttempt<'_> {
         let classified = classify::classify(component, &delivery, &error, attempt);
         // A replay comes long after the failure: successes since then say nothing.
         let retry_since = letter.first_failed_at.filter(|_| !replayed);
-        component.guards.report_health(classify::health(component, &classified, retry_since), pass);
+        let health = classify::health(component, &classified, retry_since);
+        component.guards.report_failure(health, pass, &classified.failure);
         let Classified { failure, verdict } = classified;
         let entry = classify::attempt_record(component, kind, attempt, took, Some(&failure));
         // The replay of a letter that failed before is not an automatic attempt. That of a letter that only waited is its

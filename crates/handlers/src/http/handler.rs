@@ -88,6 +88,24 @@ impl HttpHandler {
     }
 }
 
+impl HttpHandler {
+    /// Asks the service for the methods of the path, with `OPTIONS`, and returns the status of its answer. It carries no message, and
+    /// services must not act on it (RFC 9110, 9.2.1). A path that does not exist is answered with 404 by most of them.
+    ///
+    /// # Errors
+    /// Fails if there is no answer within the timeout of the handler.
+    pub async fn probe_path(&self) -> Result<u16, HandlerError> {
+        let mut request = Request::new(Method::OPTIONS, self.0.url.clone());
+        *request.headers_mut() = self.0.template.clone();
+        let deadline = Instant::now() + self.0.timeout;
+        match timeout_at(deadline, self.0.client.execute(request)).await {
+            Ok(Ok(response)) => Ok(response.status().as_u16()),
+            Ok(Err(error)) => Err(self.0.unreachable(&error.without_url())),
+            Err(_) => Err(self.0.timed_out()),
+        }
+    }
+}
+
 impl Handle for HttpHandler {
     fn handle(&self, delivery: Delivery) -> HandlerFuture {
         let inner = Arc::clone(&self.0);

@@ -24,7 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 /// The timeout of every wait.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(240);
 
 pub(crate) fn message() -> Message {
     Message::new("evt-1", "orders", Position::new(3, 41)).with_payload("{}")

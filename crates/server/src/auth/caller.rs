@@ -11,6 +11,7 @@ use lazaret_core::query::Query;
 use lazaret_core::store::Actor;
 use tokio_util::sync::CancellationToken;
 
+use super::session::{Found, Login, Person};
 use super::token::{Token, Tokens};
 use crate::api_error::{ApiError, Result};
 use crate::app::ActiveTokens;
@@ -25,24 +26,39 @@ const MAX_NAME_BYTES: usize = 100;
 pub(crate) struct Caller {
     pub(crate) identity: Identity,
     pub(crate) via: Via,
+    /// Who an authenticated caller claims to be, such as `ada@laptop`. Recorded beside the person of the token, never instead of it.
+    pub(crate) claim: Option<String>,
     pub(crate) session: Session,
 }
 
 /// What a caller was authenticated with, for responses that outlive the check.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Session {
-    /// The caller's token; `None` without tokens.
-    token: Option<Arc<Token>>,
-    /// Cancelled when the tokens are replaced.
+    credential: Credential,
+    /// Cancelled when the tokens are replaced, or at the end of a session of the console.
     pub(crate) replaced: CancellationToken,
+}
+
+/// What authenticated a caller.
+#[derive(Clone, Debug, Default)]
+enum Credential {
+    /// Nothing: there are no tokens.
+    #[default]
+    None,
+    Token(Arc<Token>),
+    /// A session of the console, which ends then, or a trusted proxy.
+    SignedIn(Option<Timestamp>),
 }
 
 impl Session {
     /// Returns `true` if the caller would be authenticated in the same way with these tokens.
     pub(crate) fn is_valid(&self, tokens: &Tokens, now: Timestamp) -> bool {
-        match &self.token {
-            Some(token) => tokens.contains(token) && !token.is_expired(now),
-            None => tokens.is_empty(),
+        match &self.credential {
+            Credential::Token(token) => tokens.contains(token) && !token.is_expired(now),
+            Credential::None => tokens.is_empty(),
+            Credential::SignedIn(until) => {
+                !self.replaced.is_cancelled() && until.is_none_or(|until| now < until)
+            }
         }
     }
 }
@@ -72,8 +88,8 @@ impl Authentication {
                 expires_at: None,
                 consumers: Vec::new(),
             };
-            let session = Session { token: None, replaced: replaced.clone() };
-            return Self::Accepted(Caller { identity, via, session });
+            let session = Session { credential: Credential::None, replaced: replaced.clone() };
+            return Self::Accepted(Caller { identity, via, claim: None, session });
         }
         let Some(token) = bearer(headers).and_then(|secret| tokens.find(secret)) else {
             return Self::Rejected(Code::Unauthenticated);
@@ -81,16 +97,49 @@ impl Authentication {
         if token.is_expired(now) {
             return Self::Rejected(Code::TokenExpired);
         }
-        let identity = Identity {
-            name: token.name.clone(),
-            person: token.person().to_owned(),
-            authenticated: true,
-            scopes: token.scopes.clone(),
-            expires_at: token.expires_at,
-            consumers: token.consumers.clone(),
+        let credential = Credential::Token(Arc::new(token.clone()));
+        let session = Session { credential, replaced: replaced.clone() };
+        let claim = claimed_name(headers).map(str::to_owned);
+        Self::Accepted(Caller { identity: of_token(token, token.expires_at), via, claim, session })
+    }
+
+    /// Accepts the owner of a session of the console.
+    pub(crate) fn of_session(found: &Found) -> Self {
+        let until = Some(found.until);
+        let identity = match &found.login {
+            Login::Token(token) => of_token(token, until),
+            Login::Person(person) => of_person(person, until),
         };
-        let session = Session { token: Some(Arc::new(token.clone())), replaced: replaced.clone() };
-        Self::Accepted(Caller { identity, via, session })
+        let session = Session { credential: Credential::SignedIn(until), replaced: found.ended.clone() };
+        Self::Accepted(Caller { identity, via: Via::Console, claim: None, session })
+    }
+
+    /// Accepts a person whom a trusted proxy has authenticated, for this request.
+    pub(crate) fn of_proxied(person: &Person) -> Self {
+        let session = Session { credential: Credential::SignedIn(None), replaced: CancellationToken::new() };
+        Self::Accepted(Caller { identity: of_person(person, None), via: Via::Console, claim: None, session })
+    }
+}
+
+fn of_token(token: &Token, expires_at: Option<Timestamp>) -> Identity {
+    Identity {
+        name: token.name.clone(),
+        person: token.person().to_owned(),
+        authenticated: true,
+        scopes: token.scopes.clone(),
+        expires_at,
+        consumers: token.consumers.clone(),
+    }
+}
+
+fn of_person(person: &Person, expires_at: Option<Timestamp>) -> Identity {
+    Identity {
+        name: person.name().to_owned(),
+        person: person.name().to_owned(),
+        authenticated: true,
+        scopes: person.scopes().to_vec(),
+        expires_at,
+        consumers: person.consumers().to_vec(),
     }
 }
 
@@ -149,14 +198,24 @@ impl Caller {
         Ok(Actor::new(self.identity.person.clone(), self.channel(), reason.trim()))
     }
 
-    /// The client, and the token where its name is not that of the person: `cli`, `cli:ada-2027`.
+    /// The client, the token where its name is not that of the person, and who the caller claims to be where that is somebody else:
+    /// `cli`, `cli:ada-2027`, `cli:ada-2027 from ada@laptop`.
     fn channel(&self) -> String {
         let Identity { name, person, .. } = &self.identity;
-        match name == person {
+        let channel = match name == person {
             true => self.via.as_str().to_owned(),
             false => format!("{}:{name}", self.via.as_str()),
+        };
+        match self.claim.as_ref().filter(|claim| *claim != person) {
+            Some(claim) => format!("{channel} from {claim}"),
+            None => channel,
         }
     }
+}
+
+/// Returns `true` if a request carries an `Authorization` header, whatever it says.
+pub(crate) fn has_bearer(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::AUTHORIZATION)
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
@@ -166,7 +225,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
 }
 
-/// The claimed name of an unauthenticated caller. The reserved name of Lazaret itself is ignored.
+/// The claimed name of a caller. The reserved name of Lazaret itself is ignored.
 fn claimed_name(headers: &HeaderMap) -> Option<&str> {
     let name = std::str::from_utf8(headers.get(Identity::ACTOR_HEADER)?.as_bytes()).ok()?.trim();
     let fits = !name.is_empty() && name.len() <= MAX_NAME_BYTES && !name.chars().any(char::is_control);

@@ -33,10 +33,7 @@ impl Hosts {
 
     /// Rejects requests for another host, and changes that a page of another site sends.
     pub(crate) fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<()> {
-        let authority = match uri.authority() {
-            Some(authority) => Some(authority.as_str()),
-            None => headers.get(header::HOST).and_then(|host| host.to_str().ok()),
-        };
+        let authority = authority_of(uri, headers);
         let several = headers.get_all(header::HOST).iter().count() > 1;
         let accepted = authority.filter(|authority| !several && self.accepts(authority));
         let Some(authority) = accepted else {
@@ -49,6 +46,19 @@ impl Hosts {
             Err(ApiError::new(Code::CrossSite, "the browser reports a request from another site"))
         }
     }
+}
+
+/// The host and port that a request names.
+pub(crate) fn authority_of<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+    match uri.authority() {
+        Some(authority) => Some(authority.as_str()),
+        None => headers.get(header::HOST).and_then(|host| host.to_str().ok()),
+    }
+}
+
+/// Returns `true` if the authority (`host` or `host:port`) names this machine.
+pub(crate) fn is_loopback(authority: &str) -> bool {
+    is_loopback_name(&host_of(authority).to_ascii_lowercase())
 }
 
 /// The host of `host:port`, an IPv6 address without its brackets.
@@ -70,8 +80,23 @@ fn same_site(headers: &HeaderMap, authority: &str) -> bool {
         return false;
     }
     let Some(origin) = headers.get(header::ORIGIN) else { return true };
+    // A page that sends no referrer, as all of ours, has no origin either. Then the other header tells.
+    if origin.as_bytes() == b"null" && fetched == Some(b"same-origin") {
+        return true;
+    }
     let host = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
     host.is_some_and(|host| host.eq_ignore_ascii_case(authority))
+}
+
+/// Returns `true` if the browser reports that a page of this server sent the request. A client that reports nothing is none.
+pub(crate) fn reports_same_origin(headers: &HeaderMap, authority: &str) -> bool {
+    let fetched = headers.get("sec-fetch-site").map(|site| site.as_bytes());
+    let reported = match fetched {
+        Some(site) => site == b"same-origin",
+        // Browsers of before 2023 send the origin alone.
+        None => headers.contains_key(header::ORIGIN),
+    };
+    reported && same_site(headers, authority)
 }
 
 #[cfg(test)]
@@ -136,6 +161,7 @@ mod tests {
             vec![host],
             vec![host, ("origin", "http://localhost:7117")],
             vec![host, ("origin", "http://localhost:7117"), ("sec-fetch-site", "same-origin")],
+            vec![host, ("origin", "null"), ("sec-fetch-site", "same-origin")],
             vec![host, ("sec-fetch-site", "none")],
         ] {
             assert_eq!(verdict(&hosts, Method::POST, &good), None, "{good:?}");
@@ -144,6 +170,8 @@ mod tests {
             vec![host, ("origin", "http://evil.com")],
             vec![host, ("origin", "null")],
             vec![host, ("origin", "http://localhost:8080")],
+            vec![host, ("origin", "null"), ("sec-fetch-site", "none")],
+            vec![host, ("origin", "http://evil.com"), ("sec-fetch-site", "same-origin")],
             vec![host, ("sec-fetch-site", "cross-site")],
             vec![host, ("sec-fetch-site", "same-site")],
         ] {

@@ -135,6 +135,17 @@ impl Token {
     }
 }
 
+/// Checks a name that is recorded in the audit, of a token or a person.
+pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
+    if name.trim().is_empty() || name.len() > 100 || name.chars().any(char::is_control) {
+        return Err("the name must have 1 to 100 printable characters");
+    }
+    if name == "lazaret" {
+        return Err("the name is reserved for Lazaret itself");
+    }
+    Ok(())
+}
+
 /// The configured tokens. The default has none: the API is unauthenticated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tokens(Vec<Token>);
@@ -153,11 +164,8 @@ impl Tokens {
             let invalid =
                 |why: &str| Err(Error::InvalidToken { name: token.name.clone(), why: why.to_owned() });
             for name in [token.name.as_str(), token.person()] {
-                if name.trim().is_empty() || name.len() > 100 || name.chars().any(char::is_control) {
-                    return invalid("the name must have 1 to 100 printable characters");
-                }
-                if name == "lazaret" {
-                    return invalid("the name is reserved for Lazaret itself");
+                if let Err(why) = check_name(name) {
+                    return invalid(why);
                 }
             }
             if token.scopes.is_empty() {
@@ -177,6 +185,11 @@ impl Tokens {
     /// The number of tokens.
     pub fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// The tokens, in their order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Token> {
+        self.0.iter()
     }
 
     /// Returns `true` without tokens.

@@ -1,12 +1,13 @@
-//! Bulk changes outside of operations: restore and purge.
+//! Bulk changes outside of operations: restore, resolve, quarantine, purge and assign.
 
 use axum::extract::State;
-use lazaret_api::{BulkAnswer, BulkFailure, BulkRequest, Code};
-use lazaret_core::store::{Act, Actor};
+use lazaret_api::{BulkAnswer, BulkAssignRequest, BulkFailure, BulkRequest, Code};
+use lazaret_core::store::{Act, Actor, Change};
 use lazaret_core::{Letter, LetterId};
 
-use super::letters::act_on;
+use super::letters::{act_on, check_name};
 use super::publish::letter_changed;
+use super::reason::reason_or;
 use super::selection::{Selected, select};
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
@@ -18,7 +19,23 @@ pub(crate) async fn restore(
     caller: Caller,
     Json(request): Json<BulkRequest>,
 ) -> Result<axum::Json<BulkAnswer>> {
-    each(app, caller, request, BulkAction::Restore).await
+    each(app, caller, request, &BulkAction::Act(Act::Restore)).await
+}
+
+pub(crate) async fn resolve(
+    State(app): State<App>,
+    caller: Caller,
+    Json(request): Json<BulkRequest>,
+) -> Result<axum::Json<BulkAnswer>> {
+    each(app, caller, request, &BulkAction::Act(Act::Resolve)).await
+}
+
+pub(crate) async fn quarantine(
+    State(app): State<App>,
+    caller: Caller,
+    Json(request): Json<BulkRequest>,
+) -> Result<axum::Json<BulkAnswer>> {
+    each(app, caller, request, &BulkAction::Act(Act::Quarantine)).await
 }
 
 pub(crate) async fn purge(
@@ -26,22 +43,33 @@ pub(crate) async fn purge(
     caller: Caller,
     Json(request): Json<BulkRequest>,
 ) -> Result<axum::Json<BulkAnswer>> {
-    each(app, caller, request, BulkAction::Purge).await
+    each(app, caller, request, &BulkAction::Purge).await
 }
 
-#[derive(Clone, Copy)]
+pub(crate) async fn assign(
+    State(app): State<App>,
+    caller: Caller,
+    Json(request): Json<BulkAssignRequest>,
+) -> Result<axum::Json<BulkAnswer>> {
+    check_name(request.name.as_deref())?;
+    let reason = reason_or(request.reason.as_deref(), "assignment").map(str::to_owned);
+    let bulk = BulkRequest { selection: request.selection, reason };
+    each(app, caller, bulk, &BulkAction::Change(Change::Assignee(request.name))).await
+}
+
 enum BulkAction {
-    Restore,
+    Act(Act),
+    Change(Change),
     Purge,
 }
 
-/// Changes each letter by itself; a failure does not stop the others. Sequences are restored from their later letters on, in
-/// the order of the store, which puts each letter into its old position.
+/// Changes each letter by itself; a failure does not stop the others. Sequences are changed from their later letters on, in
+/// the order of the store: each restored letter gets its old position, and a resolved head releases no letter that is resolved next.
 async fn each(
     app: App,
     caller: Caller,
     request: BulkRequest,
-    action: BulkAction,
+    action: &BulkAction,
 ) -> Result<axum::Json<BulkAnswer>> {
     let by = caller.actor(request.reason.as_deref())?;
     let most = app.options.limits.bulk_letters;
@@ -96,9 +124,14 @@ async fn by_id(app: &App, caller: &Caller, ids: Vec<LetterId>) -> Result<(Vec<Le
     Ok((found, missing))
 }
 
-async fn one(app: &App, letter: &Letter, action: BulkAction, by: &Actor) -> Result<()> {
+async fn one(app: &App, letter: &Letter, action: &BulkAction, by: &Actor) -> Result<()> {
     match action {
-        BulkAction::Restore => act_on(app, &letter.queue, letter.id, Act::Restore, by).await.map(|_| ()),
+        BulkAction::Act(act) => act_on(app, &letter.queue, letter.id, *act, by).await.map(|_| ()),
+        BulkAction::Change(change) => {
+            let changed = app.store.change(&letter.queue, letter.id, change, by).await?;
+            letter_changed(app, &changed, change.as_str(), by);
+            Ok(())
+        }
         BulkAction::Purge => {
             app.store.purge(&letter.queue, letter.id, by).await?;
             letter_changed(app, letter, "purge", by);

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use lazaret_api::{
     ActRequest, AssignRequest, Code, CommentRequest, EditRequest, ExpiryRequest, Letter, Problem,
 };
-use lazaret_core::store::{Act, Actor, Change};
+use lazaret_core::store::{Act, Actor, Change, InvalidDigest, PayloadDigest};
 use lazaret_core::{LetterId, QueueName, Timestamp};
 
 use super::publish::letter_changed;
@@ -138,7 +138,7 @@ pub(crate) async fn comment(
 /// The longest name of an assignee or owner, in characters.
 pub(crate) const MAX_NAME_CHARS: usize = 200;
 
-fn check_name(name: Option<&str>) -> Result<()> {
+pub(super) fn check_name(name: Option<&str>) -> Result<()> {
     let fits = |name: &str| {
         let is_short = name.chars().count() <= MAX_NAME_CHARS;
         is_short && !name.trim().is_empty() && !name.chars().any(char::is_control)
@@ -198,17 +198,89 @@ pub(crate) async fn edit(
     Json(request): Json<EditRequest>,
 ) -> Result<axum::Json<Letter>> {
     let by = caller.actor(request.reason.as_deref())?;
-    let payload = match (request.payload, request.payload_base64, request.tombstone) {
-        (Some(text), None, false) => Some(Bytes::from(text)),
-        (None, Some(base64), false) => {
+    let force = request.force;
+    let payload = match (request.payload, request.payload_base64, request.tombstone, request.revert) {
+        (Some(text), None, false, false) => Some(Bytes::from(text)),
+        (None, Some(base64), false, false) => {
             let bytes = STANDARD.decode(base64.as_bytes());
             Some(bytes.map_err(|error| ApiError::invalid("/payload-base64", error.to_string()))?.into())
         }
-        (None, None, true) => None,
+        (None, None, true, false) => None,
+        (None, None, false, true) => original(&app.letter(&caller, &id).await?)?,
         _ => {
-            let detail = "give exactly one of payload, payload-base64 and tombstone";
+            let detail = "give exactly one of payload, payload-base64, tombstone and revert";
             return Err(ApiError::invalid("/payload", detail));
         }
     };
+    let digest = |error: InvalidDigest| ApiError::invalid("/expected-digest", error.to_string());
+    let expected: Option<PayloadDigest> =
+        request.expected_digest.map(|text| text.parse()).transpose().map_err(digest)?;
+    // Edits of two people through this server cannot both pass the comparison, or keep redacted values of an earlier payload.
+    let _alone = app.edits.lock().await;
+    let letter = app.letter(&caller, &id).await?;
+    let payload = match payload {
+        Some(written) if !request.revert => {
+            let payload = with_redacted_values(&app, &letter, written)?;
+            if !force {
+                check_still_json(&letter, &payload)?;
+            }
+            Some(payload)
+        }
+        other => other,
+    };
+    let Some(expected) = expected else {
+        return change(&app, &caller, &id, Change::Payload(payload), &by).await;
+    };
+    if !is_payload(&app, letter, expected) {
+        let detail = format!("the payload of letter {id} was changed in the meantime");
+        return Err(Problem::new(Code::Conflict).with_detail(detail).at("/expected-digest").into());
+    }
     change(&app, &caller, &id, Change::Payload(payload), &by).await
+}
+
+/// Puts the stored values in the place of redacted ones, so that somebody who does not see them can edit the rest.
+fn with_redacted_values(app: &App, letter: &lazaret_core::Letter, written: Bytes) -> Result<Bytes> {
+    let restored = app.options.redaction.restore(written, letter.message.payload.as_ref());
+    restored.map_err(|error| {
+        let problem = Problem::new(Code::Conflict).with_detail(error.to_string()).at("/payload");
+        problem.with_hint("write a value, or leave the redacted one where it was").into()
+    })
+}
+
+/// Returns `true` if the payload has this digest, as it is stored or as it is shown without its redacted values.
+fn is_payload(app: &App, mut letter: lazaret_core::Letter, expected: PayloadDigest) -> bool {
+    let is = |letter: &lazaret_core::Letter| PayloadDigest::of(letter.message.payload.as_deref()) == expected;
+    is(&letter) || {
+        app.options.redaction.apply(&mut letter);
+        is(&letter)
+    }
+}
+
+/// The payload before all edits.
+fn original(letter: &lazaret_core::Letter) -> Result<Option<Bytes>> {
+    let Some(first) = letter.edits.first() else {
+        return Err(ApiError::new(Code::Conflict, format!("letter {} has no edits to revert", letter.id)));
+    };
+    Ok(first.original.clone())
+}
+
+/// Refuses a payload that is not JSON for a letter whose payload is: its handler would fail on it, and the edit would look like a fix.
+fn check_still_json(letter: &lazaret_core::Letter, payload: &[u8]) -> Result<()> {
+    let parse = |bytes: &[u8]| serde_json::from_slice::<serde::de::IgnoredAny>(bytes);
+    let is_json = match letter.message.content_type.as_deref() {
+        Some(content_type) => content_type.to_ascii_lowercase().contains("json"),
+        // A number or a word of a text format could be JSON by accident.
+        None => letter.message.payload.as_deref().is_some_and(|before| {
+            before.trim_ascii_start().starts_with(b"{") || before.trim_ascii_start().starts_with(b"[")
+        }),
+    };
+    let was_valid = letter.message.payload.as_deref().is_none_or(|before| parse(before).is_ok());
+    match parse(payload) {
+        Err(error) if is_json && was_valid => {
+            let detail = format!("the payload of this letter is JSON, and the new one is not: {error}");
+            let problem = Problem::new(Code::Conflict).with_detail(detail);
+            Err(problem.with_hint("set \"force\": true to store it as it is").into())
+        }
+        _ => Ok(()),
+    }
 }

@@ -20,7 +20,7 @@ pub(super) fn select(app: &App, caller: &Caller, selection: &Selection) -> Resul
     match (&selection.query, &selection.ids) {
         (Some(_), Some(_)) => Err(ApiError::invalid("/ids", "give a query or ids, not both")),
         (query, None) => {
-            let query = parse_written(caller, query.as_deref()).map_err(|mut error| {
+            let query = parse_written(app, caller, query.as_deref()).map_err(|mut error| {
                 if error.problem.code == Code::InvalidQuery {
                     error.problem.pointer = Some("/query".to_owned());
                 }

@@ -85,9 +85,11 @@ impl FeedObserver {
             EngineEvent::Resumed { scope } => {
                 Event { scope: Some(scope_of(scope)), ..self.event(EventKind::Resumed) }
             }
-            EngineEvent::BreakerOpened { until } => {
-                Event { due_at: Some(*until), ..self.event(EventKind::BreakerOpened) }
-            }
+            EngineEvent::BreakerOpened { until, failure } => Event {
+                due_at: Some(*until),
+                reason: Some(failure.reason.to_string()),
+                ..self.event(EventKind::BreakerOpened)
+            },
             EngineEvent::BreakerClosed => self.event(EventKind::BreakerClosed),
             EngineEvent::FuseBlown { why } => {
                 Event { why: Some((*why).to_owned()), ..self.event(EventKind::FuseBlown) }

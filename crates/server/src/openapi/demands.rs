@@ -23,6 +23,8 @@ const UUID: &str = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$";
 const KEY: &str = r"^[!-~]([\t -~]*[!-~])?$";
 /// Base64 with padding, without stray bits.
 const BASE64: &str = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$";
+/// The digest of a payload.
+const DIGEST: &str = "^(none|sha256:[0-9a-fA-F]{64})$";
 /// The number of a partition, and one behind the name of its stream.
 const PARTITION: &str = "^[0-9]{1,9}$";
 const STREAM_AND_PARTITION: &str = r"^[\s\S]*/[0-9]{1,9}$";
@@ -34,16 +36,19 @@ pub(super) fn add(document: &mut Value) {
     let limits = Limits::default();
     add_parameters(document);
     let schemas = &mut document["components"]["schemas"];
-    for name in ["ActRequest", "CommandRequest", "PauseRequest", "ExpiryRequest", "EditRequest"] {
+    for name in
+        ["ActRequest", "CommandRequest", "PauseRequest", "ExpiryRequest", "EditRequest", "ExportRequest"]
+    {
         demand_reason(&mut schemas[name]["properties"]["reason"]);
     }
     for name in ["CommentRequest", "AssignRequest"] {
         set(&mut schemas[name]["properties"]["reason"], json!({"maxLength": MAX_REASON_CHARS}));
     }
+    set(&mut schemas["ExportRequest"]["properties"]["query"], query("lazaret-query"));
     let text = json!({"minLength": 1, "maxLength": COMMENT_CHARS, "pattern": NOT_BLANK});
     set(&mut schemas["CommentRequest"]["properties"]["text"], text);
     let name = json!({"minLength": 1, "maxLength": MAX_NAME_CHARS, "pattern": PRINTABLE});
-    set(&mut schemas["AssignRequest"]["properties"]["name"], name);
+    set(&mut schemas["AssignRequest"]["properties"]["name"], name.clone());
     set(&mut schemas["ExpiryRequest"]["properties"]["expires-at"], json!({"pattern": EXPIRY_YEARS}));
     add_pauses(&mut schemas["PauseRequest"]);
     add_edits(&mut schemas["EditRequest"]);
@@ -51,6 +56,7 @@ pub(super) fn add(document: &mut Value) {
     add_plans(&mut schemas["PlanRequest"], &selection, &limits);
     add_operations(&mut schemas["BeginRequest"], &selection, &limits);
     add_bulk(&mut schemas["BulkRequest"], &selection, &limits);
+    add_bulk_assign(&mut schemas["BulkAssignRequest"], &selection, name, &limits);
     // Only requests have it, and each says itself what it demands of it.
     if let Some(schemas) = schemas.as_object_mut() {
         schemas.remove("Selection");
@@ -84,6 +90,7 @@ fn add_parameters(document: &mut Value) {
                     (Some("query"), Some("q")) if path == "/v1/groups" => query("lazaret-group-query"),
                     (Some("query"), Some("q")) => query("lazaret-query"),
                     (Some("query"), Some("after")) => json!({"format": "cursor"}),
+                    (Some("query"), Some("payload-bytes")) => json!({"maximum": usize::MAX}),
                     (Some("query"), Some("number")) => {
                         json!({"type": "integer", "minimum": 0, "maximum": u64::MAX})
                     }
@@ -186,6 +193,13 @@ fn add_bulk(schema: &mut Value, selection: &Value, limits: &Limits) {
     vary(schema, &common, &["reason"], selections(selection, limits.bulk_letters));
 }
 
+fn add_bulk_assign(schema: &mut Value, selection: &Value, name: Value, limits: &Limits) {
+    let mut common = own_properties(schema);
+    set(&mut common["reason"], json!({"maxLength": MAX_REASON_CHARS}));
+    set(&mut common["name"], name);
+    vary(schema, &common, &["name"], selections(selection, limits.bulk_letters));
+}
+
 fn add_operations(schema: &mut Value, selection: &Value, limits: &Limits) {
     let mut common = own_properties(schema);
     demand_reason(&mut common["reason"]);
@@ -249,25 +263,34 @@ fn add_pauses(schema: &mut Value) {
 
 fn add_edits(schema: &mut Value) {
     let fields = schema["properties"].take();
-    let common = json!({"reason": fields["reason"]});
+    let digest = with(fields["expected-digest"].clone(), json!({"pattern": DIGEST}));
+    let common = json!({"reason": fields["reason"], "force": fields["force"], "expected-digest": digest});
     let text = |name: &str| given(&fields[name], "string");
-    let tombstone = |value: bool| with(fields["tombstone"].clone(), json!({"const": value}));
+    let flag = |name: &str, value: bool| with(fields[name].clone(), json!({"const": value}));
     let base64 = with(text("payload-base64"), json!({"pattern": BASE64}));
+    // The other sources of a payload, of which none may be given.
+    let others = |own: &str, schema: Value| {
+        let mut all = json!({
+            "payload": absent(),
+            "payload-base64": absent(),
+            "tombstone": flag("tombstone", false),
+            "revert": flag("revert", false),
+        });
+        all[own] = schema;
+        all
+    };
     let variants = vec![
-        Variant {
-            title: "text",
-            fields: json!({"payload": text("payload"), "payload-base64": absent(), "tombstone": tombstone(false)}),
-            required: &["payload"],
-        },
-        Variant {
-            title: "bytes",
-            fields: json!({"payload-base64": base64, "payload": absent(), "tombstone": tombstone(false)}),
-            required: &["payload-base64"],
-        },
+        Variant { title: "text", fields: others("payload", text("payload")), required: &["payload"] },
+        Variant { title: "bytes", fields: others("payload-base64", base64), required: &["payload-base64"] },
         Variant {
             title: "no payload",
-            fields: json!({"tombstone": tombstone(true), "payload": absent(), "payload-base64": absent()}),
+            fields: others("tombstone", flag("tombstone", true)),
             required: &["tombstone"],
+        },
+        Variant {
+            title: "as it arrived",
+            fields: others("revert", flag("revert", true)),
+            required: &["revert"],
         },
     ];
     vary(schema, &common, &["reason"], variants);

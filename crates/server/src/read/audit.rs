@@ -7,7 +7,7 @@ use lazaret_api::{AuditCheck, AuditEntry, AuditPage, Code};
 use lazaret_core::store::audit_hash_text;
 use serde::Deserialize;
 
-use super::page::{PageParams, cut};
+use super::page::cut;
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
@@ -16,15 +16,38 @@ use crate::extract::Params;
 use crate::ndjson::{self, Chunk, accepts_ndjson, push_line, stream_permit};
 
 const LIST: &str = "audit";
+/// The list of the cursors of the latest entries.
+const LATEST: &str = "latest-audit";
 /// The page size of streams.
 const STREAM_PAGE: usize = 500;
+
+/// The entries to return.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct AuditParams {
+    #[serde(default)]
+    order: Order,
+    after: Option<String>,
+    limit: Option<usize>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Order {
+    #[default]
+    Oldest,
+    Latest,
+}
 
 pub(crate) async fn list(
     State(app): State<App>,
     caller: Caller,
-    Params(params): Params<PageParams>,
+    Params(params): Params<AuditParams>,
     headers: HeaderMap,
 ) -> Result<Response> {
+    if params.order == Order::Latest {
+        return latest(&app, &params).await;
+    }
     let after = cursor::read_number(LIST, params.after.as_deref())?.unwrap_or(0);
     if accepts_ndjson(&headers) {
         let permit = stream_permit(&app, &caller)?;
@@ -40,6 +63,41 @@ pub(crate) async fn list(
     let next = cut(&mut entries, limit).map(|last| cursor::write(LIST, &last.number.to_string()));
     Ok(axum::Json(AuditPage { entries: entries.iter().map(AuditEntry::from).collect(), next })
         .into_response())
+}
+
+/// The entries before a number, the latest first.
+async fn latest(app: &App, params: &AuditParams) -> Result<Response> {
+    let before = match cursor::read_number(LATEST, params.after.as_deref())? {
+        Some(before) => before,
+        None => last_number(app).await?.saturating_add(1),
+    };
+    let limit = app.page(params.limit) as u64;
+    let after = before.saturating_sub(1).saturating_sub(limit);
+    let count = usize::try_from(before.saturating_sub(1) - after).unwrap_or(usize::MAX);
+    let entries = if count == 0 { Vec::new() } else { app.store.audit(after, count).await? };
+    let next = (after > 0).then(|| cursor::write(LATEST, &(after + 1).to_string()));
+    Ok(axum::Json(AuditPage { entries: entries.iter().rev().map(AuditEntry::from).collect(), next })
+        .into_response())
+}
+
+/// The number of the last entry; 0 without entries. A store without a hash chain is searched: numbers increase by one.
+async fn last_number(app: &App) -> Result<u64> {
+    if let Some(head) = app.store.audit_head(None).await? {
+        return Ok(head.number);
+    }
+    let (mut known, mut step) = (0_u64, 1_u64);
+    // Gallop forwards, then halve the step.
+    while !app.store.audit(known + step - 1, 1).await?.is_empty() {
+        known += step;
+        step *= 2;
+    }
+    while step > 1 {
+        step /= 2;
+        if !app.store.audit(known + step - 1, 1).await?.is_empty() {
+            known += step;
+        }
+    }
+    Ok(known)
 }
 
 async fn line_page(app: App, after: u64, left: usize) -> Result<Chunk<(u64, usize)>> {

@@ -35,7 +35,7 @@ pub(crate) async fn list(
     caller: Caller,
     Params(params): Params<GroupParams>,
 ) -> Result<axum::Json<GroupPage>> {
-    let query = parse_query(&caller, params.q.as_deref())?;
+    let query = parse_query(&app, &caller, params.q.as_deref())?;
     check(&query)?;
     let closed = params.closed || query.names_state();
     let limit = app.page(params.limit);
@@ -98,14 +98,17 @@ pub(crate) async fn show(
     caller: Caller,
     Name(id): Name,
 ) -> Result<axum::Json<Group>> {
-    let missing = || ApiError::not_found("group", &id);
+    Ok(axum::Json((&find_group(&app, &caller, &id).await?).into()))
+}
+
+/// The group of this id. A fingerprint alone suffices if it is unique.
+pub(crate) async fn find_group(app: &App, caller: &Caller, id: &str) -> Result<store::Group> {
+    let missing = || ApiError::not_found("group", id);
     if id.contains('@') {
         let named: GroupId = id.parse().map_err(|_| missing())?;
         caller.require_consumer(named.queue.consumer())?;
-        let group = app.store.group(&named).await?.ok_or_else(missing)?;
-        return Ok(axum::Json((&group).into()));
+        return app.store.group(&named).await?.ok_or_else(missing);
     }
-    // A fingerprint alone suffices if it is unique.
     let fingerprint: Fingerprint = id.parse().map_err(|_| missing())?;
     let mut found = Vec::new();
     let queues = app.store.queues().await?.into_iter();
@@ -113,11 +116,11 @@ pub(crate) async fn show(
         let named = GroupId { queue: summary.queue, fingerprint };
         found.extend(app.store.group(&named).await?);
     }
-    match found.as_slice() {
-        [] => Err(missing()),
-        [group] => Ok(axum::Json(group.into())),
-        several => {
-            let names: Vec<String> = several.iter().map(|group| group.id.to_string()).collect();
+    match (found.pop(), found.as_slice()) {
+        (None, _) => Err(missing()),
+        (Some(group), []) => Ok(group),
+        (Some(last), others) => {
+            let names: Vec<String> = others.iter().chain([&last]).map(|group| group.id.to_string()).collect();
             let detail = format!("several queues have this fingerprint: {}", names.join(", "));
             Err(ApiError::new(Code::Conflict, detail))
         }

@@ -26,6 +26,10 @@ pub(crate) async fn ready(State(app): State<App>, caller: Result<Caller>) -> Res
     for (name, entry) in app.registry.all() {
         match entry.state {
             ConsumerState::Starting => reasons.push(format!("{name} is starting")),
+            ConsumerState::Waiting => {
+                let why = entry.error.as_deref().unwrap_or("its source is not there yet");
+                reasons.push(format!("{name} is waiting: {why}"));
+            }
             ConsumerState::Stopped => reasons.push(format!("{name} has stopped")),
             ConsumerState::Failed => {
                 let why = entry.error.as_deref().unwrap_or("no reason given");

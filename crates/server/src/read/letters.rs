@@ -1,9 +1,11 @@
 //! Letters: lists, exports, counts, single letters, payloads and sequences.
 
+use std::ops::Range;
+
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use lazaret_api::{Code, Letter, LetterDetail, LetterMatches, LetterPage, Scope, Sequence};
+use lazaret_api::{Code, ExportRequest, Letter, LetterDetail, LetterMatches, LetterPage, Scope, Sequence};
 use lazaret_core::query::Query;
 use lazaret_core::{QueueName, SequenceId};
 use serde::Deserialize;
@@ -13,8 +15,9 @@ use super::query::parse_query;
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
+use crate::change::reveal::note_reveal;
 use crate::cursor;
-use crate::extract::{Name, Params};
+use crate::extract::{Json, Name, Params};
 use crate::ndjson::{self, Chunk, accepts_ndjson, export_permit, push_line, stream_permit};
 
 /// The list of the cursors.
@@ -68,10 +71,11 @@ pub(crate) async fn list(
     Params(params): Params<ListParams>,
     headers: HeaderMap,
 ) -> Result<Response> {
-    let query = parse_query(&caller, params.q.as_deref())?;
+    let query = parse_query(&app, &caller, params.q.as_deref())?;
     let after = cursor::read(LIST, params.after.as_deref())?;
     if accepts_ndjson(&headers) {
-        let view = Lines { query, view: params.view, show_payload: caller.identity.may(Scope::Payload) };
+        let show_payload = caller.identity.may(Scope::Payload);
+        let view = Lines { query, view: params.view, show_payload, redact: true };
         return lines(app, &caller, view, after, params.limit).await;
     }
     if params.view == View::Full {
@@ -96,6 +100,20 @@ pub(crate) async fn list(
     Ok(axum::Json(LetterPage { letters, next }).into_response())
 }
 
+/// Exports letters as they are, with what is redacted elsewhere: only such an export can be imported again.
+pub(crate) async fn export(
+    State(app): State<App>,
+    caller: Caller,
+    Json(request): Json<ExportRequest>,
+) -> Result<Response> {
+    caller.require(Scope::Payload)?;
+    let query = parse_query(&app, &caller, request.query.as_deref())?;
+    let subject = request.query.as_deref().filter(|query| !query.trim().is_empty());
+    note_reveal(&app, &caller, subject.unwrap_or("all open letters"), request.reason.as_deref()).await?;
+    let view = Lines { query, view: View::Full, show_payload: true, redact: false };
+    lines(app, &caller, view, None, None).await
+}
+
 /// Maps the store's error on an invalid cursor.
 fn cursor_error(mut error: ApiError, after: Option<&str>) -> ApiError {
     if after.is_some() && error.problem.code == Code::InvalidRequest {
@@ -110,6 +128,7 @@ struct Lines {
     query: Query,
     view: View,
     show_payload: bool,
+    redact: bool,
 }
 
 /// Streams every match up to a limit, in bounded memory.
@@ -142,13 +161,17 @@ async fn line_page(
     let page = app.store.find(&lines.query, after.as_deref(), most.min(left)).await;
     let page = page.map_err(|error| cursor_error(error.into(), after.as_deref()))?;
     let mut text = Vec::new();
-    for letter in &page.letters {
+    let left = left.saturating_sub(page.letters.len());
+    let (rules, shown) = (&app.options.redaction, lines.show_payload);
+    for letter in page.letters {
         match lines.view {
-            View::Summary => push_line(&mut text, &Letter::from(letter)),
-            View::Full => push_line(&mut text, &LetterDetail::of(letter, lines.show_payload)),
+            View::Summary => push_line(&mut text, &Letter::from(&letter)),
+            View::Full if lines.redact => {
+                push_line(&mut text, &LetterDetail::redacted(letter, rules, shown, usize::MAX));
+            }
+            View::Full => push_line(&mut text, &LetterDetail::of(&letter, shown)),
         }
     }
-    let left = left.saturating_sub(page.letters.len());
     Ok(Chunk { lines: text, next: page.next.filter(|_| left > 0).map(|next| (next, left)) })
 }
 
@@ -157,7 +180,7 @@ pub(crate) async fn count(
     caller: Caller,
     Params(params): Params<CountParams>,
 ) -> Result<axum::Json<LetterMatches>> {
-    let query = parse_query(&caller, params.q.as_deref())?;
+    let query = parse_query(&app, &caller, params.q.as_deref())?;
     Ok(axum::Json(app.store.count(&query).await?.into()))
 }
 
@@ -165,26 +188,60 @@ pub(crate) async fn show(
     State(app): State<App>,
     caller: Caller,
     Name(id): Name,
+    Params(params): Params<ShowParams>,
 ) -> Result<axum::Json<LetterDetail>> {
     let letter = app.letter(&caller, &id).await?;
-    Ok(axum::Json(LetterDetail::of(&letter, caller.identity.may(Scope::Payload))))
+    let most = params.payload_bytes.unwrap_or(usize::MAX);
+    let shown = caller.identity.may(Scope::Payload);
+    Ok(axum::Json(LetterDetail::redacted(letter, &app.options.redaction, shown, most)))
+}
+
+/// How much of a letter to return.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct ShowParams {
+    pub(crate) payload_bytes: Option<usize>,
 }
 
 /// The payload bytes as a download: a browser must never render them.
-pub(crate) async fn payload(State(app): State<App>, caller: Caller, Name(id): Name) -> Result<Response> {
-    let letter = app.letter(&caller, &id).await?;
+pub(crate) async fn payload(
+    State(app): State<App>,
+    caller: Caller,
+    Name(id): Name,
+    headers: HeaderMap,
+) -> Result<Response> {
+    let mut letter = app.letter(&caller, &id).await?;
+    app.options.redaction.apply(&mut letter);
     let Some(payload) = letter.message.payload.clone() else {
         let why = if letter.payload_left_out { "the payload was not kept" } else { "tombstone" };
         return Err(ApiError::new(Code::NotFound, format!("letter {id} has no payload: {why}")));
     };
-    let mut response = payload.into_response();
+    let part = byte_range(&headers, payload.len());
+    let shown = part.clone().map_or_else(|| payload.clone(), |part| payload.slice(part));
+    let mut response = shown.into_response();
+    if let Some(part) = part {
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        let range = format!("bytes {}-{}/{}", part.start, part.end - 1, payload.len());
+        response
+            .headers_mut()
+            .extend(HeaderValue::from_str(&range).map(|range| (header::CONTENT_RANGE, range)));
+    }
     let headers = response.headers_mut();
+    headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     let name = format!("attachment; filename=\"{}.bin\"", letter.id);
     if let Ok(name) = HeaderValue::from_str(&name) {
         headers.insert(header::CONTENT_DISPOSITION, name);
     }
     Ok(response)
+}
+
+/// The part of `Range: bytes=FIRST-LAST`, within a payload. Other ranges are ignored, as the standard allows.
+fn byte_range(headers: &HeaderMap, length: usize) -> Option<Range<usize>> {
+    let (first, last) = headers.get(header::RANGE)?.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
+    let first: usize = first.parse().ok()?;
+    let last: usize = if last.is_empty() { usize::MAX } else { last.parse().ok()? };
+    (first <= last && first < length).then(|| first..last.saturating_add(1).min(length))
 }
 
 pub(crate) async fn sequence(
@@ -206,4 +263,23 @@ pub(crate) async fn sequence(
         next: next.map(|next| cursor::write("sequence", &next.to_string())),
         letters: letters.iter().map(Letter::from).collect(),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_range_of_bytes_is_understood() {
+        let range = |text: &str, length| {
+            let headers = [(header::RANGE, text.parse().unwrap())].into_iter().collect();
+            byte_range(&headers, length)
+        };
+        assert_eq!(range("bytes=0-9", 100), Some(0..10));
+        assert_eq!(range("bytes=90-999", 100), Some(90..100));
+        assert_eq!(range("bytes=90-", 100), Some(90..100));
+        for other in ["bytes=100-", "bytes=5-4", "bytes=-5", "bytes=0-1,3-4", "lines=0-1", "bytes=x-y", ""] {
+            assert_eq!(range(other, 100), None, "{other}");
+        }
+    }
 }

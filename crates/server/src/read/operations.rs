@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use axum::extract::State;
-use lazaret_api::{Item, ItemPage, Operation, OperationPage, Plan};
+use lazaret_api::{Item, ItemPage, Operation, OperationPage, Outcome, Plan, Scope};
 use lazaret_core::store::{self, Action, OperationId, PlanId};
+use serde::Deserialize;
 
 use super::page::{PageParams, cut};
 use crate::api_error::{ApiError, Result};
@@ -15,6 +16,8 @@ use crate::extract::{Name, Params};
 
 /// The number of plan items per store call.
 const STEP: usize = 1000;
+/// The most items that a page with an outcome examines.
+const SCAN_LIMIT: usize = 100_000;
 
 pub(crate) async fn list(
     State(app): State<App>,
@@ -44,7 +47,7 @@ pub(crate) async fn operation(app: &App, caller: &Caller, id: &str) -> Result<st
     may_use_plan(app, caller, operation.plan).await?.then_some(operation).ok_or_else(missing)
 }
 
-async fn may_use_plan(app: &App, caller: &Caller, plan: PlanId) -> Result<bool> {
+pub(super) async fn may_use_plan(app: &App, caller: &Caller, plan: PlanId) -> Result<bool> {
     if caller.identity.consumers.is_empty() {
         return Ok(true);
     }
@@ -55,12 +58,40 @@ pub(crate) async fn items(
     State(app): State<App>,
     caller: Caller,
     Name(id): Name,
-    Params(params): Params<PageParams>,
+    Params(params): Params<ItemParams>,
 ) -> Result<axum::Json<ItemPage>> {
     let id = operation(&app, &caller, &id).await?.id;
     let (from, limit) = (cursor::read_number("items", params.after.as_deref())?, app.page(params.limit));
-    let items = app.store.items(id, from.unwrap_or(0), limit + 1).await?;
-    Ok(axum::Json(page(items, limit)))
+    let mut from = from.unwrap_or(0);
+    let Some(outcome) = params.outcome else {
+        let items = app.store.items(id, from, limit + 1).await?;
+        return Ok(axum::Json(page(&app, &caller, items, limit)));
+    };
+    let (mut found, mut scanned) = (Vec::new(), 0);
+    loop {
+        let items = app.store.items(id, from, STEP).await?;
+        scanned += items.len();
+        let is_last = items.len() < STEP;
+        from = items.last().map_or(from, |last| last.ordinal + 1);
+        found.extend(items.into_iter().filter(|item| item.outcome.map(Outcome::from) == Some(outcome)));
+        if found.len() > limit || is_last {
+            return Ok(axum::Json(page(&app, &caller, found, limit)));
+        }
+        if scanned >= SCAN_LIMIT {
+            let next = Some(cursor::write("items", &from.to_string()));
+            let items = found.iter().map(|found| item(&app, &caller, found)).collect();
+            return Ok(axum::Json(ItemPage { items, next }));
+        }
+    }
+}
+
+/// The letters of an operation to return.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct ItemParams {
+    outcome: Option<Outcome>,
+    after: Option<String>,
+    limit: Option<usize>,
 }
 
 pub(crate) async fn show_plan(
@@ -95,13 +126,22 @@ pub(crate) async fn plan_items(
     let id = plan(&app, &caller, &id).await?.id;
     let (from, limit) = (cursor::read_number("items", params.after.as_deref())?, app.page(params.limit));
     let items = app.store.plan_items(id, from.unwrap_or(0), limit + 1).await?;
-    Ok(axum::Json(page(items, limit)))
+    Ok(axum::Json(page(&app, &caller, items, limit)))
 }
 
 /// Cuts a page of items that was read with one item more.
-fn page(mut items: Vec<store::Item>, limit: usize) -> ItemPage {
+fn page(app: &App, caller: &Caller, mut items: Vec<store::Item>, limit: usize) -> ItemPage {
     let next = cut(&mut items, limit).map(|last| cursor::write("items", &(last.ordinal + 1).to_string()));
-    ItemPage { items: items.iter().map(Item::from).collect(), next }
+    ItemPage { items: items.iter().map(|found| item(app, caller, found)).collect(), next }
+}
+
+/// A letter of a plan. The digest of the exact payload would let redacted values be guessed.
+fn item(app: &App, caller: &Caller, item: &store::Item) -> Item {
+    let mut item = Item::from(item);
+    if app.options.redaction.covers_payloads() && !caller.identity.may(Scope::Reveal) {
+        item.digest = None;
+    }
+    item
 }
 
 /// Returns `true` if the operation needs approval: it runs handlers, and a consumer of its letters requires a second person.

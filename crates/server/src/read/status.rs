@@ -5,18 +5,20 @@ use std::collections::BTreeMap;
 use axum::extract::State;
 use jiff::Timestamp;
 use lazaret_api::{
-    Breaker, Consumer, ConsumerState, Fuse, Instance, InstanceList, Operation, Pause, PauseScope,
-    QueueStatus, Status, StoreCapabilities,
+    Activity, Breaker, BreakerCause, Consumer, ConsumerState, Fuse, Instance, InstanceList, LetterError,
+    Operation, Pause, PauseScope, QueueStatus, Status, StoreCapabilities,
 };
 use lazaret_core::ConsumerName;
 use lazaret_core::policy::BreakerState;
 use lazaret_core::store::{Counts, Instances, QueueSummary};
 use lazaret_engine::{FuseState, Handle};
+use serde::Deserialize;
 
+use crate::activity;
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
-use crate::extract::Name;
+use crate::extract::{Name, Params};
 use crate::registry::Entry;
 
 /// The maximum number of operations.
@@ -63,6 +65,24 @@ async fn visible_instances(app: &App, caller: &Caller) -> Result<Vec<Instance>> 
     }
     Ok(instances)
 }
+
+/// The throughput of the consumers of this process.
+pub(crate) async fn activity(
+    State(app): State<App>,
+    caller: Caller,
+    Params(NoParams {}): Params<NoParams>,
+) -> axum::Json<Activity> {
+    activity::sample(&app);
+    let at = app.clock.now();
+    let mut consumers = app.activity.at(at);
+    consumers.retain(|consumer| caller.may_use(&consumer.name));
+    axum::Json(Activity { bucket_seconds: activity::BUCKET_SECONDS.unsigned_abs(), at, consumers })
+}
+
+/// No parameters.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NoParams {}
 
 pub(crate) async fn show(
     State(app): State<App>,
@@ -139,12 +159,18 @@ async fn consumer(
         oldest_age_seconds: oldest.map(|oldest| age(oldest, app.clock.now())),
         fuse: fuse(handle),
         breaker: breaker(handle),
+        fuse_why: match handle.and_then(Handle::fuse) {
+            Some(FuseState::Blown { why }) => Some(why),
+            _ => None,
+        },
+        breaker_cause: handle.and_then(breaker_cause),
+        handler: app.registry.handler_address(name),
         store_trouble: handle.is_some_and(Handle::is_store_failing),
         queues: queues.iter().map(queue_status).collect(),
     })
 }
 
-/// Why the source of a running consumer reads nothing: what it says itself, or the temporary error that it met.
+/// Why the source of a running consumer reads nothing: what it says itself, the temporary error that it met, or what is full.
 fn source_error(
     state: ConsumerState,
     handle: Option<&Handle>,
@@ -153,7 +179,7 @@ fn source_error(
     // The handle of an earlier run stays.
     let is_running = matches!(state, ConsumerState::Running | ConsumerState::Paused);
     let handle = handle.filter(|_| is_running)?;
-    notice().or_else(|| handle.source_error())
+    notice().or_else(|| handle.source_error()).or_else(|| handle.held_back())
 }
 
 /// The age in seconds; zero when the local clock is behind the store's.
@@ -176,6 +202,19 @@ fn fuse(handle: Option<&Handle>) -> Fuse {
         Some(FuseState::Intact) => Fuse::Intact,
         Some(FuseState::Blown { .. }) => Fuse::Blown,
     }
+}
+
+fn breaker_cause(handle: &Handle) -> Option<BreakerCause> {
+    let lazaret_engine::BreakerCause { reason, error_type, message, at, .. } = handle.breaker_cause()?;
+    Some(BreakerCause {
+        reason: reason.to_string(),
+        error: LetterError { error_type, message },
+        opened_at: at,
+        next_probe_at: match handle.breaker() {
+            Some(BreakerState::Open { until }) => Some(until),
+            _ => None,
+        },
+    })
 }
 
 fn breaker(handle: Option<&Handle>) -> Breaker {

@@ -378,16 +378,19 @@ async fn the_audit_names_the_person_and_the_token() {
     let of_ada = Token { person: Some("ada".into()), ..token("ada-2027", &[Scope::Pause, Scope::Read]) };
     let bob = token("bob", &[Scope::Pause]);
     let bench = Bench::with(Setup { tokens: vec![of_ada, bob], ..Setup::default() }).await;
-    for name in ["ada-2027", "bob"] {
+    for (name, claim) in [("ada-2027", "ada@laptop"), ("bob", "bob"), ("bob", "lazaret")] {
         let pause = bench.request(Method::POST, &format!("/v1/consumers/{ORDERS}/pause"));
-        let pause = pause.bearer_auth(secret(name)).header("lazaret-via", "cli");
+        let pause =
+            pause.bearer_auth(secret(name)).header("lazaret-via", "cli").header("lazaret-actor", claim);
         bench.send(with_json(pause, &json!({"replay": true, "reason": "x"}))).await.expect(200);
     }
     let audit = bench.request(Method::GET, "/v1/audit").bearer_auth(secret("ada-2027"));
     let audit = bench.send(audit).await.expect(200);
     let by = |entry: &Value| (entry["who"].clone(), entry["via"].clone());
     let found: Vec<_> = audit.json["entries"].as_array().unwrap().iter().map(by).collect();
-    assert_eq!(found, [(json!("ada"), json!("cli:ada-2027")), (json!("bob"), json!("cli"))]);
+    // The claim stands beside the person, and nobody can claim to be the engine.
+    let bob = (json!("bob"), json!("cli"));
+    assert_eq!(found, [(json!("ada"), json!("cli:ada-2027 from ada@laptop")), bob.clone(), bob]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -434,5 +437,34 @@ async fn an_embedded_router_works_with_any_store_and_stops() {
     assert_eq!(get("/healthz").await.unwrap().status().as_u16(), 200);
     stop.cancel();
     drop(client);
-    tokio::time::timeout(Duration::from_secs(20), serving).await.expect("it ends").unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(240), serving).await.expect("it ends").unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn administrators_see_tokens_without_secrets_and_the_masked_configuration() {
+    let ended = Token {
+        expires_at: Some(Timestamp::now()),
+        person: Some("ada".to_owned()),
+        consumers: vec![ORDERS.to_owned()],
+        ..token("ada-2025", &[Scope::Read, Scope::Payload])
+    };
+    let tokens = vec![ended, token("root", &[Scope::Admin])];
+    let bench = Bench::with(Setup { tokens, ..Setup::default() }).await;
+    let asked = async |path: &str| {
+        bench.send(bench.request(Method::GET, path).bearer_auth(secret("root"))).await.expect(200)
+    };
+    let listed = asked("/v1/tokens").await;
+    let first = &listed.json["tokens"][0];
+    assert_eq!((&first["name"], &first["person"]), (&json!("ada-2025"), &json!("ada")));
+    assert_eq!((&first["scopes"], &first["consumers"]), (&json!(["read", "payload"]), &json!([ORDERS])));
+    assert_eq!((&first["expired"], &listed.json["tokens"][1]["expired"]), (&json!(true), &json!(false)));
+    for secret in [secret("root"), secret("ada-2025")] {
+        let hash = lazaret_server::TokenHash::of(&secret).to_string();
+        assert!(!listed.text.contains(&secret) && !listed.text.contains(&hash[7..]), "{}", listed.text);
+    }
+    assert_eq!(asked("/v1/config").await.json, json!({"general": null, "consumers": []}));
+    let consumer = lazaret_api::ConsumerConfig { name: ORDERS.to_owned(), text: "orders:\n".to_owned() };
+    let general = Some("listen: '127.0.0.1:7117'\n".to_owned());
+    bench.server.set_config(lazaret_api::EffectiveConfig { general, consumers: vec![consumer] });
+    assert_eq!(asked("/v1/config").await.json["consumers"][0]["name"], ORDERS);
 }

@@ -14,7 +14,7 @@ use crate::support::{Bench, Setup, eventually, secret, token, with_json};
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// The timeout of every wait.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(240);
 
 fn address(bench: &Bench) -> String {
     bench.base.strip_prefix("http://").unwrap().to_owned()

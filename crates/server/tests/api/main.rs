@@ -10,5 +10,6 @@ mod inbox;
 mod limits;
 mod openapi;
 mod operations;
+mod redaction;
 mod support;
 mod triage;

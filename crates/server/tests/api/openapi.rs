@@ -48,12 +48,15 @@ async fn every_route_matches_the_document_on_success_and_on_error() {
         let harmless = [
             "/healthz",
             "/readyz",
+            "/openapi.json",
             "/v1/openapi.json",
             "/v1/whoami",
             "/metrics",
             "/v1/status",
             "/v1/instances",
             "/v1/audit/verify",
+            "/v1/config",
+            "/v1/tokens",
         ];
         if !harmless.contains(&path.as_str()) {
             assert!(
@@ -139,9 +142,13 @@ async fn the_document_says_which_fields_go_together() {
         bench.post("/v1/operations", body).await.expect(status);
     }
     for (body, status) in [
-        (json!({"payload": "a", "reason": "x"}), 200),
-        (json!({"payload-base64": "YQ==", "reason": "x"}), 200),
+        (json!({"payload": "1", "reason": "x"}), 200),
+        (json!({"payload-base64": "MQ==", "reason": "x"}), 200),
+        (json!({"payload": "a", "force": true, "reason": "x"}), 200),
         (json!({"tombstone": true, "payload": null, "reason": "x"}), 200),
+        (json!({"revert": true, "reason": "x"}), 200),
+        (json!({"revert": true, "payload": "1", "reason": "x"}), 400),
+        (json!({"revert": false, "force": true, "reason": "x"}), 400),
         (json!({"payload-base64": "YR==", "reason": "x"}), 400),
         (json!({"payload-base64": "YQ", "reason": "x"}), 400),
         (json!({"payload": "a", "tombstone": true, "reason": "x"}), 400),
@@ -178,10 +185,14 @@ async fn succeed(bench: &Bench) {
         "/healthz",
         "/readyz",
         "/metrics",
+        "/openapi.json",
         "/v1/openapi.json",
         "/v1/whoami",
         "/v1/status",
         "/v1/instances",
+        "/v1/activity",
+        "/v1/config",
+        "/v1/tokens",
         "/v1/consumers/orders",
     ] {
         bench.get(path).await.expect(200);
@@ -199,8 +210,11 @@ async fn succeed(bench: &Bench) {
     let group =
         bench.get("/v1/groups").await.expect(200).json["groups"][0]["id"].as_str().unwrap().to_owned();
     bench.get(&format!("/v1/groups/{}", encoded(&group))).await.expect(200);
+    bench.get(&format!("/v1/groups/{}/facets", encoded(&group))).await.expect(200);
     bench.get(&format!("/v1/letters/{}", id("a"))).await.expect(200);
     bench.get(&format!("/v1/letters/{}/payload", id("a"))).await.expect(200);
+    bench.post(&format!("/v1/letters/{}/reveal", id("a")), json!({"reason": "test"})).await.expect(200);
+    bench.post("/v1/letters/export", json!({"reason": "test"})).await.expect(200);
     bench.get(&format!("/v1/sequences?queue={}&sequence=a", encoded(QUEUE))).await.expect(200);
     let why = json!({"reason": "test"});
     let b = format!("/v1/letters/{}", id("b"));
@@ -219,6 +233,11 @@ async fn succeed(bench: &Bench) {
     bench.post(&format!("{b}/restore"), why.clone()).await.expect(200);
     bench.post(&format!("{b}/evict"), why.clone()).await.expect(200);
     bench.post("/v1/letters/restore", json!({"ids": [id("b")], "reason": "test"})).await.expect(200);
+    bench.post("/v1/letters/quarantine", json!({"ids": [id("b")], "reason": "test"})).await.expect(200);
+    let none = json!({"query": "message:nothing", "reason": "test"});
+    bench.post("/v1/letters/resolve", none).await.expect(200);
+    let ada = json!({"query": "seq:d", "name": "ada"});
+    assert_eq!(bench.post("/v1/letters/assign", ada).await.expect(200).json["done"], 1);
     bench.post(&format!("{b}/resolve"), why.clone()).await.expect(200);
     bench.post(&format!("{b}/purge"), why.clone()).await.expect(204);
     bench.post("/v1/letters/purge", json!({"query": "state:closed", "reason": "test"})).await.expect(200);

@@ -403,3 +403,49 @@ async fn a_letter_imported_as_closed_does_not_swallow_the_message_that_comes_lat
     let known = to.send(import(closed("evicted"))).await.expect(200).json;
     assert_eq!((&known["taken"], &known["known"]), (&json!(0), &json!(2)), "{known}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_keeps_json_and_can_be_reverted() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(&[("a", "bad1")], 1).await;
+    let letter = format!("/v1/letters/{}", letters[0]["id"].as_str().unwrap());
+    let payload = format!("{letter}/payload");
+    bench.put(&payload, json!({"revert": true, "reason": "r"})).await.problem(409, "LZ0218");
+    let broken = bench.put(&payload, json!({"payload": "{\"a\": ", "reason": "r"})).await;
+    let broken = broken.problem(409, "LZ0218").json;
+    assert!(broken["detail"].as_str().unwrap().contains("is JSON, and the new one is not"), "{broken}");
+    bench.put(&payload, json!({"payload": "{\"a\": ", "force": true, "reason": "r"})).await.expect(200);
+    // The payload is broken now, so that another broken one is no mistake.
+    bench.put(&payload, json!({"payload": "{\"b\": ", "reason": "r"})).await.expect(200);
+    bench.put(&payload, json!({"revert": true, "reason": "enough"})).await.expect(200);
+    let shown = bench.get(&letter).await.expect(200).json;
+    assert_eq!(shown["content"]["payload"], "\"bad1\"");
+    assert_eq!(shown["edits"].as_array().unwrap().len(), 3);
+    // I11
+    let audit = bench.get("/v1/audit").await.expect(200).json;
+    let last = audit["entries"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!((&last["action"], &last["why"]), (&json!("edit"), &json!("enough")), "{last}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn letters_are_resolved_and_quarantined_in_bulk() {
+    let bench = Bench::new().await;
+    bench.letters(&[("a", "bad1"), ("b", "bad2"), ("c", "bad3"), ("c", "fine")], 4).await;
+    let body = json!({"query": "seq:a or seq:b", "reason": "handled by hand"});
+    let done = bench.post("/v1/letters/resolve", body).await.expect(200).json;
+    assert_eq!((&done["done"], &done["failed"]), (&json!(2), &json!([])));
+    let body = json!({"query": "state:dead", "reason": "leaks a card number"});
+    assert_eq!(bench.post("/v1/letters/quarantine", body).await.expect(200).json["done"], 1);
+    let states = |query: &str| format!("/v1/letters?q={}", encoded(query));
+    let count = async |query: &str| {
+        bench.get(&states(query)).await.expect(200).json["letters"].as_array().unwrap().len()
+    };
+    assert_eq!((count("state:resolved").await, count("state:quarantined").await), (2, 1));
+    assert_eq!(count("state:waiting").await, 1, "the letter behind a quarantined one waits");
+    // I11: one entry per letter.
+    let audit = bench.get("/v1/audit").await.expect(200).json;
+    let entries = audit["entries"].as_array().unwrap();
+    let of = |action: &str| entries.iter().filter(|entry| entry["action"] == action).count();
+    assert_eq!((of("resolve"), of("quarantine")), (2, 1), "{audit}");
+    bench.post("/v1/letters/resolve", json!({"all": true})).await.problem(400, "LZ0210");
+}

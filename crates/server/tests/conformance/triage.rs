@@ -147,7 +147,10 @@ fn edit(payload: Option<&Bytes>, reason: Option<String>) -> api::EditRequest {
         payload: text.map(str::to_owned),
         payload_base64: payload.filter(|_| text.is_none()).map(|bytes| STANDARD.encode(bytes)),
         tombstone: payload.is_none(),
+        // The suite replaces JSON by text.
+        force: true,
         reason,
+        ..api::EditRequest::default()
     }
 }
 

@@ -20,7 +20,7 @@ use lazaret_source_mongodb::{
 use mongodb::{Client, Collection};
 
 /// How long to wait for an event that must occur.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(240);
 
 /// Returns the server. Without one the test prints that it did not run, and fails when `CI=true`.
 pub(crate) fn server() -> Option<String> {

@@ -15,7 +15,7 @@ use lazaret_source_postgres::{Ack, OutboxOptions, OutboxSource};
 use tokio_postgres::{Client, NoTls};
 
 /// How long a test waits for what must come.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(240);
 /// How long a test watches that something does not come.
 pub(crate) const SHORT: Duration = Duration::from_millis(400);
 

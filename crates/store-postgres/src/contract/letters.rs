@@ -6,11 +6,12 @@ use async_trait::async_trait;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::{
     Act, Actor, AttemptNote, Capabilities, Changes, Claim, Cleared, Counts, Grant, HandOff, HeadsPage, Lease,
-    LeaseUse, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement, Topic,
+    LeaseUse, LetterStore, Limits, Occupancy, OpenedPage, Pause, PauseScope, Placed, Result, Settled,
+    Settlement, Topic,
 };
 use lazaret_core::{ConsumerName, MessageId, Partition, QueueName, SequenceId, Timestamp};
 
-use crate::leases::Claimant;
+use crate::leases::{Claimant, SettleItem};
 use crate::listing::Cursor;
 use crate::store::PostgresStore;
 use crate::transaction::transaction;
@@ -122,7 +123,7 @@ impl LetterStore for PostgresStore {
 
     async fn settle(&self, lease: &Lease, letter: LetterId, settlement: Settlement) -> Result<Settled> {
         let queue = self.queue("settle", &lease.queue).await?;
-        Ok(transaction!(self, "settle", |tx| tx.settle(&queue, lease, letter, settlement.clone())))
+        self.settle_together(queue, SettleItem { lease: lease.clone(), letter, settlement }).await
     }
 
     async fn act(&self, queue: &QueueName, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {
@@ -200,6 +201,10 @@ impl LetterStore for PostgresStore {
             Some(_) => Ok(None),
             None => self.now("server_time").await.map(Some),
         }
+    }
+
+    async fn occupancy(&self) -> Result<Occupancy> {
+        self.measure().await
     }
 
     fn changes(&self, topics: Vec<Topic>) -> Changes {

@@ -10,6 +10,7 @@ use lazaret_core::{SequenceId, Timestamp};
 use crate::error::Work;
 use crate::leases::Claimant;
 use crate::letter_row::HeldLetter;
+use crate::operations::ahead::Ahead;
 use crate::sequence_row::OpenSequence;
 use crate::store::{PostgresStore, Queue, first};
 use crate::transaction::{Transaction, transaction};
@@ -27,14 +28,15 @@ struct Poller<'a> {
     queue: &'a Queue,
     claimant: Claimant<'a>,
     poll: Poll,
+    ahead: Ahead,
 }
 
 /// A pending letter in its current state.
-struct ItemState {
-    held: Option<HeldLetter>,
-    digest: PayloadDigest,
-    open: Option<OpenSequence>,
-    in_earlier: bool,
+pub(super) struct ItemState {
+    pub(super) held: Option<HeldLetter>,
+    pub(super) digest: PayloadDigest,
+    pub(super) open: Option<OpenSequence>,
+    pub(super) in_earlier: bool,
 }
 
 impl ItemState {
@@ -84,13 +86,14 @@ impl Transaction<'_> {
         let Some(mut machine) = self.lock_operation(id).await? else { return Ok((PolledWork::default(), 0)) };
         self.read_clock().await?;
         let before = machine.clone();
-        let mut poller = Poller { queue, claimant, poll: Poll::new(limit, self.now()) };
+        let mut poller =
+            Poller { queue, claimant, poll: Poll::new(limit, self.now()), ahead: Ahead::of(limit) };
         self.advance(&mut machine).await?;
         match poller.poll.begin(&machine) {
             PollDecision::Nothing => {}
             PollDecision::Run(stage) => {
                 let stopped = self.run_stages(&mut machine, &mut poller, stage).await?;
-                let left = self.next_pending(machine.operation.plan, queue.qid, 0).await?.is_some();
+                let left = !self.next_pending(machine.operation.plan, queue.qid, 0, 1).await?.is_empty();
                 poller.poll.end(&machine, stopped, left);
             }
             PollDecision::Sweep => self.sweep(&mut machine, &mut poller).await?,
@@ -110,7 +113,7 @@ impl Transaction<'_> {
         mut stage: StageCursor,
     ) -> Work<Option<Timestamp>> {
         loop {
-            let next = self.next_pending(machine.operation.plan, poller.queue.qid, stage.from()).await?;
+            let next = self.next_ahead(machine, poller.queue, &mut poller.ahead, stage.from()).await?;
             match (poller.poll.step(machine, &stage, next.as_ref().map(|(item, _)| item)), next) {
                 (PollStep::Inspect, Some((item, sequence))) => {
                     self.inspect(machine, poller, &mut stage, (&item, &sequence)).await?;
@@ -164,14 +167,23 @@ impl Transaction<'_> {
         (item, sequence): (&Pending, &SequenceId),
     ) -> Work<()> {
         let queue = poller.queue;
-        let Some(state) = self.load_item(queue, machine, (item, sequence)).await? else {
+        let state = match poller.ahead.state(item.letter) {
+            Some(known) => known,
+            None => self.load_item(queue, machine, (item, sequence)).await?,
+        };
+        let Some(state) = state else {
             poller.poll.postponed(machine, stage, item);
             return Ok(());
         };
         match (rules::item_action(&machine.operation, item, &state.view(self.now())), &state.open) {
             (ItemAction::Try, Some(open)) => {
                 let kind = LeaseKind::Operation(machine.operation.id);
-                let claim = self.lease_for(queue, open, poller.claimant, kind).await?;
+                let claim = match poller.ahead.head(open) {
+                    Some((head, fence)) => {
+                        self.lease(queue, open, head, poller.claimant, kind, fence).await?
+                    }
+                    None => self.lease_for(queue, open, poller.claimant, kind).await?,
+                };
                 poller.poll.tried(machine, stage, item, claim);
             }
             (ItemAction::Act(act), _) => {
@@ -222,7 +234,9 @@ impl Transaction<'_> {
     /// Skips the letters of a cancelled operation whose lease was lost.
     async fn sweep(&mut self, machine: &mut OperationMachine, poller: &mut Poller<'_>) -> Work<()> {
         let (mut from, plan) = (0, machine.operation.plan);
-        while let Some((item, sequence)) = self.next_pending(plan, poller.queue.qid, from).await? {
+        while let Some((item, sequence)) =
+            self.next_pending(plan, poller.queue.qid, from, 1).await?.pop_front()
+        {
             from = item.ordinal + 1;
             let state = self.load_item(poller.queue, machine, (&item, &sequence)).await?;
             // One that another transaction works on may just be settled.

@@ -1,36 +1,64 @@
 //! The outcomes of an operation's letters, written in the same transaction as the letters.
 
+use std::collections::BTreeSet;
+
 use lazaret_core::LetterId;
 use lazaret_core::store::rules::{self, ItemOutcomes, Pace, Pending};
 use lazaret_core::store::{OperationId, OperationMachine, Outcome};
 
 use crate::error::{Fault, Work};
+use crate::store::Queue;
 use crate::transaction::Transaction;
 
+/// The outcome of a letter under a lease of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ItemOutcome {
+    pub(crate) operation: OperationId,
+    pub(crate) letter: LetterId,
+    pub(crate) outcome: Outcome,
+}
+
 impl Transaction<'_> {
-    /// Records the outcome of a letter under a lease of an operation. Returns `true` if the operation continues with the letters behind
-    /// it.
-    pub(crate) async fn settle_item(
-        &mut self,
-        operation: OperationId,
-        letter: LetterId,
-        outcome: Outcome,
-    ) -> Work<bool> {
-        let mut machine = self.machine(operation).await?;
-        let plan = machine.operation.plan;
-        // The head of a leased sequence does not change, so it is the claimed letter.
-        let Some(item) = self.pending_letter(plan, letter).await? else { return Ok(false) };
-        let ItemOutcomes { outcomes, continues } = rules::item_outcomes(&item, outcome);
-        for (ordinals, outcome) in outcomes {
-            let written = self.write_outcomes(plan, ordinals, outcome).await?;
-            machine.count(outcome, written, self.now());
+    /// Records the outcomes of letters of different sequences of a queue, under leases of operations. Returns for each `true` if its operation continues
+    /// with the letters behind it.
+    pub(crate) async fn settle_items(&mut self, queue: &Queue, settled: &[ItemOutcome]) -> Work<Vec<bool>> {
+        let mut continued = vec![false; settled.len()];
+        let operations: BTreeSet<OperationId> = settled.iter().map(|item| item.operation).collect();
+        // In the order of their numbers, so that two calls never wait for each other.
+        for operation in operations {
+            let mut machine = self.machine(operation).await?;
+            if machine.has_rate() {
+                self.unit.paced.insert(operation);
+            }
+            let plan = machine.operation.plan;
+            let of_operation: Vec<(usize, &ItemOutcome)> =
+                settled.iter().enumerate().filter(|(_, item)| item.operation == operation).collect();
+            // The head of a leased sequence does not change, so it is the claimed letter.
+            let letters: Vec<LetterId> = of_operation.iter().map(|(_, item)| item.letter).collect();
+            let pending = self.pending_letters(plan, &letters).await?;
+            let mut ranges = Vec::with_capacity(letters.len());
+            for (place, item) in of_operation {
+                let Some(pending) = pending.get(&item.letter) else { continue };
+                let ItemOutcomes { outcomes, continues } = rules::item_outcomes(pending, item.outcome);
+                continued[place] = continues;
+                ranges.extend(outcomes);
+            }
+            let written = self.write_all_outcomes(queue, plan, &ranges).await?;
+            for ((_, outcome), written) in ranges.into_iter().zip(written) {
+                machine.count(outcome, written, self.now());
+            }
+            self.advance(&mut machine).await?;
+            self.write_operation(&machine, false).await?;
+            if machine.operation.state.is_over() {
+                let ended =
+                    settled.iter().zip(&mut continued).filter(|(item, _)| item.operation == operation);
+                ended.for_each(|(_, continues)| *continues = false);
+            }
         }
-        self.advance(&mut machine).await?;
-        self.write_operation(&machine, false).await?;
-        Ok(continues && !machine.operation.state.is_over())
+        Ok(continued)
     }
 
-    /// The pace of the letters of a sequence that an operation lets run automatically, from this index on, if it has a rate.
+    /// The pace of the letters of a sequence that an operation lets run automatically, from this index on. The operation has a rate.
     pub(crate) async fn pace_released(
         &self,
         operation: OperationId,
@@ -38,9 +66,6 @@ impl Transaction<'_> {
         from: u64,
     ) -> Work<Option<Pace>> {
         let mut machine = self.machine(operation).await?;
-        if !machine.has_rate() {
-            return Ok(None);
-        }
         let letters = self.released_letters(sid, from).await?;
         let pace = machine.pace_released(letters, self.now());
         if pace.is_some() {

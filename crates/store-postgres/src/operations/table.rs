@@ -1,5 +1,6 @@
 //! The tables of plans, their letters and operations.
 
+use std::collections::{HashMap, VecDeque};
 use std::ops::RangeInclusive;
 
 use lazaret_core::store::rules::Pending;
@@ -9,9 +10,11 @@ use lazaret_core::store::{
 };
 use lazaret_core::{LetterId, QueueName, SequenceId};
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
 
 use crate::error::{Fault, Work};
-use crate::store::{PostgresStore, first};
+use crate::store::{PostgresStore, Queue, first};
 use crate::transaction::Transaction;
 use crate::values::{
     Columns, bound, from_json, letter_id, limit as rows_of, nanos, state, text, to_json, unsigned,
@@ -33,6 +36,14 @@ const FIRST_PENDING: &str =
     "SELECT ordinal FROM items WHERE plan = $1 AND outcome IS NULL ORDER BY ordinal LIMIT 1";
 const WRITE_OUTCOMES: &str = "WITH written AS (UPDATE items SET outcome = $4
     WHERE plan = $1 AND ordinal BETWEEN $2 AND $3 AND outcome IS NULL RETURNING 1) SELECT count(*) FROM written";
+/// The rows are found one by one, by an index that holds all three columns, and written by their place: a server that has not counted
+/// the letters of a new plan yet would read all of them.
+const WRITE_ALL_OUTCOMES: &str = "WITH found AS (SELECT i.row, u.outcome, u.place
+        FROM unnest($3::bigint[], $4::bigint[], $5::smallint[]) WITH ORDINALITY AS u (first, last, outcome, place)
+        CROSS JOIN LATERAL (SELECT ctid AS row FROM items WHERE plan = $1 AND qid = $2
+            AND ordinal BETWEEN u.first AND u.last AND outcome IS NULL FOR UPDATE) i),
+    written AS (UPDATE items i SET outcome = f.outcome FROM found f WHERE i.ctid = f.row RETURNING f.place)
+    SELECT place - 1, count(*) FROM written GROUP BY place";
 const IN_EARLIER: &str = "SELECT 1 FROM items i JOIN operations o ON o.plan = i.plan
     WHERE i.letter = $1 AND i.outcome IS NULL AND o.operation < $2 AND o.ended_at IS NULL LIMIT 1";
 
@@ -63,9 +74,12 @@ macro_rules! select_pending {
 }
 
 const NEXT_PENDING: &str = select_pending!(
-    "WHERE i.plan = $1 AND i.qid = $2 AND i.ordinal >= $3 AND i.outcome IS NULL ORDER BY i.ordinal LIMIT 1"
+    "WHERE i.plan = $1 AND i.qid = $2 AND i.ordinal >= $3 AND i.outcome IS NULL ORDER BY i.ordinal LIMIT $4"
 );
-const PENDING_LETTER: &str = select_pending!("WHERE i.letter = $1 AND i.plan = $2 AND i.outcome IS NULL");
+/// Of any plan: the caller picks those of its own.
+const PENDING_LETTERS: &str =
+    "SELECT i.ordinal, i.last, i.letter, i.state, i.digest, i.sequence, i.plan FROM items i
+    WHERE i.letter = ANY($1) AND i.outcome IS NULL";
 
 fn named<T: Copy>(all: &[T], name: impl Fn(T) -> &'static str, text: &str) -> Work<T> {
     let found = all.iter().copied().find(|one| name(*one) == text);
@@ -265,20 +279,41 @@ impl Transaction<'_> {
         first(&self.query(FIRST_PENDING, &[&bound(plan.0)]).await?, |row| unsigned(row.try_get(0)?))
     }
 
-    /// The next letter of this queue without an outcome, from this ordinal on, and its sequence.
+    /// The next letters of this queue without an outcome, from this ordinal on, and their sequences.
     pub(super) async fn next_pending(
         &self,
         plan: PlanId,
         qid: i64,
         from: u64,
-    ) -> Work<Option<(Pending, SequenceId)>> {
-        first(&self.query(NEXT_PENDING, &[&bound(plan.0), &qid, &bound(from)]).await?, read_pending)
+        limit: usize,
+    ) -> Work<VecDeque<(Pending, SequenceId)>> {
+        let parameters: &[&(dyn ToSql + Sync)] = &[&bound(plan.0), &qid, &bound(from), &rows_of(limit)];
+        self.query(NEXT_PENDING, parameters).await?.iter().map(read_pending).collect()
     }
 
     /// A letter of a plan, if it has no outcome.
     pub(super) async fn pending_letter(&self, plan: PlanId, letter: LetterId) -> Work<Option<Pending>> {
-        let rows = self.query(PENDING_LETTER, &[&letter.as_uuid(), &bound(plan.0)]).await?;
-        Ok(first(&rows, read_pending)?.map(|(pending, _)| pending))
+        Ok(self.pending_letters(plan, &[letter]).await?.remove(&letter))
+    }
+
+    /// The letters of a plan that have no outcome, of these.
+    pub(super) async fn pending_letters(
+        &self,
+        plan: PlanId,
+        letters: &[LetterId],
+    ) -> Work<HashMap<LetterId, Pending>> {
+        if letters.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let ids: Vec<Uuid> = letters.iter().map(LetterId::as_uuid).collect();
+        let mut pending = HashMap::with_capacity(ids.len());
+        for row in self.query(PENDING_LETTERS, &[&ids]).await? {
+            if row.try_get::<_, i64>(6)? == bound(plan.0) {
+                let (item, _) = read_pending(&row)?;
+                pending.insert(item.letter, item);
+            }
+        }
+        Ok(pending)
     }
 
     /// `true` if the letter is still pending in an unfinished operation that was started before this one.
@@ -298,5 +333,31 @@ impl Transaction<'_> {
             .query(WRITE_OUTCOMES, &[&bound(plan.0), &bound(from), &bound(to), &outcome_number(outcome)])
             .await?;
         Ok(first(&rows, |row| unsigned(row.try_get(0)?))?.unwrap_or_default())
+    }
+
+    /// Records outcomes of the letters of a plan and a queue with these ordinals that have none. Returns the number of letters for each.
+    pub(super) async fn write_all_outcomes(
+        &self,
+        queue: &Queue,
+        plan: PlanId,
+        outcomes: &[(RangeInclusive<u64>, Outcome)],
+    ) -> Work<Vec<u64>> {
+        let mut written = vec![0; outcomes.len()];
+        if outcomes.is_empty() {
+            return Ok(written);
+        }
+        let first: Vec<i64> = outcomes.iter().map(|(ordinals, _)| bound(*ordinals.start())).collect();
+        let last: Vec<i64> = outcomes.iter().map(|(ordinals, _)| bound(*ordinals.end())).collect();
+        let numbers: Vec<i16> = outcomes.iter().map(|(_, outcome)| outcome_number(*outcome)).collect();
+        for row in
+            self.query(WRITE_ALL_OUTCOMES, &[&bound(plan.0), &queue.qid, &first, &last, &numbers]).await?
+        {
+            let mut c = Columns::of(&row);
+            let place = usize::try_from(c.unsigned()?).unwrap_or(usize::MAX);
+            if let Some(of_place) = written.get_mut(place) {
+                *of_place = c.unsigned()?;
+            }
+        }
+        Ok(written)
     }
 }

@@ -7,12 +7,14 @@ use jiff::Timestamp;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::{
     Act, Actor, AttemptNote, Capabilities, Claim, Cleared, Counts, Grant, HandOff, HeadsPage, Lease,
-    LeaseUse, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
+    LeaseUse, LetterStore, Limits, Occupancy, OpenedPage, Pause, PauseScope, Placed, Result, Settled,
+    Settlement,
 };
 use lazaret_core::{ConsumerName, MessageId, Partition, QueueName, SequenceId};
 
 use crate::hand_offs::{HandOffs, Notes};
 use crate::letters::listing::Cursor;
+use crate::occupancy;
 use crate::pauses;
 use crate::store::SqliteStore;
 
@@ -154,6 +156,10 @@ impl LetterStore for SqliteStore {
     ) -> Result<bool> {
         let (consumer, scope, by) = (consumer.clone(), scope.clone(), by.clone());
         self.write("set_pause", move |step| pauses::set_pause(step, &consumer, &scope, paused, &by)).await
+    }
+
+    async fn occupancy(&self) -> Result<Occupancy> {
+        occupancy::of(self.path()).await
     }
 
     async fn capabilities(&self) -> Result<Capabilities> {

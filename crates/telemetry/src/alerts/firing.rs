@@ -108,7 +108,7 @@ impl FiringAlert {
             count: self.count,
             since: self.since,
             at: now,
-            runbook: Notice::runbook(rule),
+            runbook: Notice::runbook(rule.event, None),
             audit_head: None,
         }
     }

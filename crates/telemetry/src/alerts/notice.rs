@@ -4,7 +4,7 @@ use lazaret_core::Timestamp;
 use lazaret_core::store::{AuditHead, audit_hash_text};
 use serde::Serialize;
 
-use super::rules::{AlertEvent, Rule, Severity};
+use super::rules::{AlertEvent, Severity};
 
 /// The identity of an alert. Two notices with the same subject describe the same condition.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -126,7 +126,11 @@ pub struct Notice {
 }
 
 impl Notice {
-    pub(crate) fn runbook(rule: &Rule) -> String {
-        format!("docs/observability.md#{}", rule.event)
+    /// The runbook of an event: a page of the documentation at this base URL, or its path in the repository.
+    pub(crate) fn runbook(event: AlertEvent, docs_url: Option<&str>) -> String {
+        match docs_url {
+            Some(base) => format!("{}/observability.html#{event}", base.trim_end_matches('/')),
+            None => format!("docs/observability.md#{event}"),
+        }
     }
 }

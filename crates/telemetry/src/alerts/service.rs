@@ -43,12 +43,14 @@ pub struct Options {
     pub every: Duration,
     /// The thresholds from which conditions fire.
     pub thresholds: Thresholds,
+    /// The base URL of the documentation, for the runbook of a notice; `None` for its path in the repository.
+    pub docs_url: Option<String>,
 }
 
 impl Default for Options {
     /// Every 15 seconds.
     fn default() -> Self {
-        Self { every: Duration::from_secs(15), thresholds: Thresholds::default() }
+        Self { every: Duration::from_secs(15), thresholds: Thresholds::default(), docs_url: None }
     }
 }
 
@@ -207,7 +209,8 @@ impl Service {
 
     fn send(&self, notice: Option<Notice>) {
         let Some(notice) = notice else { return };
-        let notice = Arc::new(Notice { audit_head: self.audit_head.clone(), ..notice });
+        let runbook = Notice::runbook(notice.event, self.options.docs_url.as_deref());
+        let notice = Arc::new(Notice { audit_head: self.audit_head.clone(), runbook, ..notice });
         for queue in &self.queues {
             queue.push(&notice);
         }
@@ -256,7 +259,6 @@ impl Service {
                 status: Status::Firing,
                 severity: rule.severity,
                 summary: rule.summary,
-                runbook: Notice::runbook(rule),
                 ..notice.clone()
             };
             self.send(Some(notice));

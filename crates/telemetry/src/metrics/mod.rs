@@ -6,6 +6,7 @@ mod instruments;
 mod labels;
 mod letters;
 mod observer;
+mod process;
 mod registry;
 
 pub(crate) use labels::scope_name;

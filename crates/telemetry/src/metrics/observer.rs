@@ -97,6 +97,11 @@ impl Observer for MetricsObserver {
             Event::LeaseLost { queue, .. } => {
                 self.instruments.counter(&names::LEASES_LOST, self.of(queue, [])).increment(1);
             }
+            Event::BreakerOpened { failure, .. } => {
+                let reason = Label::new("reason", self.reasons.label(&failure.reason));
+                let labels = vec![label("consumer", &self.consumer), reason];
+                self.instruments.counter(&names::BREAKER_OPENED, labels).increment(1);
+            }
             Event::CommitFailed { .. } => {
                 let labels = vec![label("consumer", &self.consumer)];
                 self.instruments.counter(&names::COMMIT_FAILURES, labels).increment(1);

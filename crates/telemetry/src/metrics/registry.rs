@@ -1,6 +1,7 @@
 //! All metrics of one process: consumers are registered, their counters are read at each scrape.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use super::instruments::Instruments;
 use super::labels::{Reasons, ReplayOutcome, SCOPES, label, of_queue, scope_name};
 use super::letters::{LetterGauges, Overview};
 use super::observer::MetricsObserver;
+use super::process;
 use crate::names;
 
 /// The upper bounds of the buckets of both histograms, in seconds.
@@ -50,6 +52,8 @@ pub struct ChangeStreamAges {
 
 /// Reads the ages of a change stream.
 type ReadAges = Box<dyn Fn() -> ChangeStreamAges + Send + Sync>;
+/// Reads the lag of a file, in bytes.
+type ReadBytes = Box<dyn Fn() -> Option<u64> + Send + Sync>;
 
 struct Inner {
     instruments: Arc<Instruments>,
@@ -59,6 +63,10 @@ struct Inner {
     owners: Mutex<BTreeMap<String, String>>,
     /// The change streams of the consumers that read one.
     streams: Mutex<BTreeMap<String, ReadAges>>,
+    /// The files of the consumers that read one.
+    files: Mutex<BTreeMap<String, ReadBytes>>,
+    /// Whether the metrics of the process are exported.
+    has_process: AtomicBool,
     letters: LetterGauges,
 }
 
@@ -109,6 +117,8 @@ impl Metrics {
 
     fn new(recorder: Option<Box<dyn Recorder + Send + Sync>>, rendering: Option<Box<dyn Rendering>>) -> Self {
         let instruments = Arc::new(Instruments::new(recorder));
+        let version = Label::from_static_parts("version", env!("CARGO_PKG_VERSION"));
+        instruments.gauge(&names::BUILD_INFO, vec![version]).set(1.0);
         Self(Arc::new(Inner {
             letters: LetterGauges::new(instruments.clone()),
             instruments,
@@ -117,6 +127,8 @@ impl Metrics {
             consumers: Mutex::default(),
             owners: Mutex::default(),
             streams: Mutex::default(),
+            files: Mutex::default(),
+            has_process: AtomicBool::new(false),
         }))
     }
 
@@ -179,6 +191,49 @@ impl Metrics {
         lock(&self.0.streams).insert(consumer.to_owned(), Box::new(read));
     }
 
+    /// Registers the file of a consumer: the bytes that are not read yet are read at each scrape, `None` while unknown. A later
+    /// one replaces it.
+    ///
+    /// ```
+    /// let metrics = lazaret_telemetry::Metrics::prometheus();
+    /// metrics.file("orders", || Some(4096));
+    /// assert!(metrics.render().contains("lazaret_source_lag_bytes{consumer=\"orders\"} 4096"));
+    /// ```
+    pub fn file(&self, consumer: &str, bytes_behind: impl Fn() -> Option<u64> + Send + Sync + 'static) {
+        lock(&self.0.files).insert(consumer.to_owned(), Box::new(bytes_behind));
+    }
+
+    /// Exports the metrics of this process, `process_*`, at each scrape. For a program that has no other exporter of them.
+    pub fn process(&self) {
+        self.0.has_process.store(true, Ordering::Relaxed);
+    }
+
+    /// Adds records of a dead-letter topic of another framework, by outcome, and sets how many remain.
+    ///
+    /// ```
+    /// use lazaret_telemetry::Metrics;
+    /// let metrics = Metrics::prometheus();
+    /// metrics.adopted("orders", "orders-dlt", &[("adopted", 3)], 7);
+    /// let text = metrics.render();
+    /// assert!(text.contains("lazaret_adopt_records_total{consumer=\"orders\",topic=\"orders-dlt\",outcome=\"adopted\"} 3"));
+    /// assert!(text.contains("lazaret_adopt_remaining{consumer=\"orders\",topic=\"orders-dlt\"} 7"));
+    /// ```
+    pub fn adopted(&self, consumer: &str, topic: &str, outcomes: &[(&'static str, u64)], remaining: u64) {
+        let labels = || vec![label("consumer", consumer), label("topic", topic)];
+        for (outcome, records) in outcomes {
+            let mut labels = labels();
+            labels.push(Label::from_static_parts("outcome", outcome));
+            self.0.instruments.counter(&names::ADOPT_RECORDS, labels).increment(*records);
+        }
+        self.0.instruments.gauge(&names::ADOPT_REMAINING, labels()).set(remaining as f64);
+    }
+
+    /// Sets whether the adoption of a dead-letter topic fails.
+    pub fn adoption_failed(&self, consumer: &str, topic: &str, failed: bool) {
+        let labels = vec![label("consumer", consumer), label("topic", topic)];
+        self.0.instruments.gauge(&names::ADOPT_FAILED, labels).set(if failed { 1.0 } else { 0.0 });
+    }
+
     /// Exports the counters that alert rules use with zero: a counter that appears with 1 has not increased.
     fn init_counters(&self, consumer: &str, handle: &Handle) {
         let instruments = &self.0.instruments;
@@ -227,6 +282,13 @@ impl Metrics {
                 let gauge = self.0.instruments.gauge(family, vec![label("consumer", name)]);
                 gauge.set(age.map_or(f64::NAN, |age| age.as_secs_f64()));
             }
+        }
+        for (name, bytes_behind) in lock(&self.0.files).iter() {
+            let gauge = self.0.instruments.gauge(&names::SOURCE_LAG_BYTES, vec![label("consumer", name)]);
+            gauge.set(bytes_behind().map_or(f64::NAN, |bytes| bytes as f64));
+        }
+        if self.0.has_process.load(Ordering::Relaxed) {
+            process::export(&self.0.instruments);
         }
     }
 
@@ -322,7 +384,9 @@ impl Metrics {
             Some(BreakerState::HalfOpen) => 1.0,
             Some(BreakerState::Open { .. }) => 2.0,
         };
+        let probe = handle.breaker_probe_in().unwrap_or_default().as_secs_f64();
         for (family, value) in [
+            (&names::BREAKER_PROBE, probe),
             (&names::PAUSED, flag(scope("consumer") > 0)),
             (&names::BREAKER_STATE, breaker),
             (&names::FUSE_BLOWN, flag(matches!(handle.fuse(), Some(FuseState::Blown { .. })))),
@@ -347,7 +411,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::AtomicU64;
 
     use lazaret_memory::MemoryStore;
     use lazaret_testkit::{Profile, Unreliable};

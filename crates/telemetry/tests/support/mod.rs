@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) const NAME: &str = "orders";
 
 /// The timeout of every wait.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(240);
 
 pub(crate) fn queue() -> QueueName {
     QueueName::of(NAME, NAME)

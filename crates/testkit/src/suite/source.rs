@@ -86,8 +86,7 @@ pub async fn every_partition_is_assigned_before_its_messages<H: SourceHarness>(m
 }
 
 pub async fn messages_that_come_later_are_delivered<H: SourceHarness>(mut t: SourceFixture<H>) {
-    let mut consumer = t.open().await;
-    consumer.until_quiet().await;
+    let mut consumer = t.open_assigned().await;
     t.fill(1, 0..5).await;
     consumer.until("they have come", |c| c.count() == 5).await;
     assert_eq!(consumer.payloads(1), numbered(1, 0..5));
@@ -133,8 +132,7 @@ pub async fn a_message_comes_again_as_it_was<H: SourceHarness>(mut t: SourceFixt
 }
 
 pub async fn a_cancelled_wait_loses_nothing<H: SourceHarness>(mut t: SourceFixture<H>) {
-    let mut consumer = t.open().await;
-    consumer.until_quiet().await;
+    let mut consumer = t.open_assigned().await;
     for number in 0..20 {
         {
             // Polled once, and cancelled while it waits.
@@ -151,8 +149,7 @@ pub async fn a_cancelled_wait_loses_nothing<H: SourceHarness>(mut t: SourceFixtu
 
 pub async fn a_paused_partition_is_quiet_and_the_others_are_not<H: SourceHarness>(mut t: SourceFixture<H>) {
     // I3
-    let mut consumer = t.open().await;
-    consumer.until_quiet().await;
+    let mut consumer = t.open_assigned().await;
     consumer.source.pause(&[t.partition(0)]);
     consumer.source.pause(&[t.partition(0)]);
     t.fill(0, 0..5).await;
@@ -176,8 +173,7 @@ pub async fn a_resumed_partition_goes_on_where_it_stopped<H: SourceHarness>(mut 
 }
 
 pub async fn a_pause_is_forgotten_at_the_next_assignment<H: SourceHarness>(mut t: SourceFixture<H>) {
-    let mut first = t.open().await;
-    first.until_quiet().await;
+    let mut first = t.open_assigned().await;
     first.source.pause(&[t.partition(0)]);
     drop(first);
     t.fill(0, 0..3).await;
@@ -307,8 +303,7 @@ pub async fn a_consumer_that_leaves_gives_its_share_back<H: SourceHarness>(mut t
         return;
     }
     let all = t.harness.partitions() as usize;
-    let mut first = t.open().await;
-    first.until_quiet().await;
+    let mut first = t.open_assigned().await;
     let mut second = t.open().await;
     second.until_quiet().await;
     first.until("something is revoked", |c| !c.revoking.is_empty()).await;
@@ -323,8 +318,7 @@ pub async fn a_crashed_consumer_loses_its_share_to_the_others<H: SourceHarness>(
         return;
     }
     let all = t.harness.partitions() as usize;
-    let mut first = t.open().await;
-    first.until_quiet().await;
+    let mut first = t.open_assigned().await;
     let mut second = t.open().await;
     second.until_quiet().await;
     first.until("something is revoked", |c| !c.revoking.is_empty()).await;
@@ -373,8 +367,7 @@ pub async fn a_paused_partition_keeps_a_finite_source_from_ending<H: SourceHarne
     if t.lacks("finite", t.harness.capabilities().finite) {
         return;
     }
-    let mut consumer = t.open().await;
-    consumer.until_quiet().await;
+    let mut consumer = t.open_assigned().await;
     consumer.source.pause(&[t.partition(0)]);
     t.fill(0, 0..3).await;
     t.harness.finish().await;

@@ -27,7 +27,7 @@ pub(crate) const ORDERS: &str = "orders";
 pub(crate) const QUEUE: &str = "orders/orders";
 
 /// The timeout of every wait.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(240);
 
 /// The setup of a bench.
 pub(crate) struct Setup {

@@ -114,7 +114,7 @@ pub async fn x12_a_long_sequence_is_listed_in_pages_without_gaps_or_repetitions<
 
 pub async fn x13_a_sequence_of_the_largest_size_is_worked_down_to_its_end<S: Store>(t: Fixture<S>) {
     t.fill("a", 1024).await;
-    assert!(t.store.is_full(&t.queue, &seq("a"), &Limits::default()).await.unwrap());
+    assert!(t.store.is_full(&t.queue, &seq("a"), &Limits::STRICT).await.unwrap());
     let (done, seen) = t.process_all().await;
     assert!(done);
     assert_eq!(seen.len(), 1024);

@@ -52,7 +52,7 @@ struct Timeouts {
     short: Duration,
 }
 
-const TIMEOUTS: Timeouts = Timeouts { long: Duration::from_secs(60), short: Duration::from_millis(500) };
+const TIMEOUTS: Timeouts = Timeouts { long: Duration::from_secs(240), short: Duration::from_millis(500) };
 
 /// A harness, fresh for one case.
 pub struct SourceFixture<H> {
@@ -84,6 +84,15 @@ impl<H: SourceHarness> SourceFixture<H> {
 
     pub(super) async fn open(&mut self) -> Consumer {
         Consumer::new(self.harness.open().await)
+    }
+
+    /// A consumer that has been given every partition, however long that takes, and all that there is in them.
+    pub(super) async fn open_assigned(&mut self) -> Consumer {
+        let all = self.harness.partitions() as usize;
+        let mut consumer = self.open().await;
+        consumer.until("every partition is assigned", |c| c.held.len() == all).await;
+        consumer.until_quiet().await;
+        consumer
     }
 
     pub(super) fn partition(&self, index: u32) -> Partition {

@@ -1,0 +1,139 @@
+//! Charts as SVG, each with its numbers as text.
+
+use lazaret_api::numbers::{count, plural};
+use maud::{Markup, html};
+
+/// The bars of the throughput chart.
+const BARS: usize = 60;
+/// The size of the throughput chart, in its own units.
+const WIDTH: usize = 960;
+const HEIGHT: usize = 120;
+/// The room below the bars, for the axis.
+const AXIS: usize = 18;
+
+/// Handled and failed per bucket of time, the current one last.
+pub(crate) fn throughput(handled: &[u64], failed: &[u64], bucket_seconds: u64) -> Markup {
+    let per_bar = handled.len().max(1).div_ceil(BARS);
+    let handled = grouped(handled, per_bar);
+    let failed = grouped(failed, per_bar);
+    let most = handled.iter().zip(&failed).map(|(a, b)| a + b).max().unwrap_or(0);
+    let minutes = (handled.len() * per_bar) as u64 * bucket_seconds / 60;
+    let seconds = per_bar as u64 * bucket_seconds;
+    let step = WIDTH / BARS;
+    let scale = |number: u64| scaled(number, most, (HEIGHT - AXIS) as u64);
+    let label = format!(
+        "{} handled and {} failed attempts in the last {minutes} minutes",
+        count(handled.iter().sum()),
+        count(failed.iter().sum())
+    );
+    html! {
+        svg.chart viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(label) {
+            @for (index, (handled, failed)) in handled.iter().zip(&failed).enumerate() {
+                @let (x, of_failed, of_handled) = (index * step, scale(*failed), scale(*handled));
+                @let base = (HEIGHT - AXIS) as u64;
+                @if of_handled > 0 {
+                    rect.handled x=(x) y=(base - of_failed.min(base) - of_handled.min(base - of_failed.min(base)))
+                        width=(step - 2) height=(of_handled) {}
+                }
+                @if of_failed > 0 { rect.failed x=(x) y=(base - of_failed.min(base)) width=(step - 2) height=(of_failed) {} }
+            }
+            line.axis x1="0" y1=(HEIGHT - AXIS) x2=(WIDTH) y2=(HEIGHT - AXIS) {}
+            text x="0" y=(HEIGHT - 4) { (minutes) " min ago" }
+            text x=(WIDTH) y=(HEIGHT - 4) text-anchor="end" { "now" }
+            text x=(WIDTH / 2) y=(HEIGHT - 4) text-anchor="middle" { "at most " (count(most)) " in " (plural(seconds, "second")) }
+        }
+        div.legend-row {
+            span { span.swatch.handled {} "handled " (count(handled.iter().sum())) }
+            span { span.swatch.failed {} "failed attempts " (count(failed.iter().sum())) }
+        }
+        details.table #throughput-table {
+            summary { "As a table" }
+            div.scroll { table {
+                thead { tr { th { "Minutes ago" } th.num { "Handled" } th.num { "Failed" } } }
+                tbody {
+                    @for (index, (handled, failed)) in handled.iter().zip(&failed).enumerate().rev() {
+                        @let ago = (BARS.min(index.max(BARS)) - index - 1) as u64 * seconds / 60;
+                        @if handled + failed > 0 { tr { td { (ago) } td.num { (count(*handled)) } td.num { (count(*failed)) } } }
+                    }
+                }
+            } }
+        }
+    }
+}
+
+/// Sums of so many neighbours.
+fn grouped(numbers: &[u64], by: usize) -> Vec<u64> {
+    numbers.chunks(by.max(1)).map(|chunk| chunk.iter().sum()).collect()
+}
+
+/// The height of a bar. Only zero has none.
+fn scaled(number: u64, most: u64, height: u64) -> u64 {
+    match number {
+        0 => 0,
+        number => (u128::from(number) * u128::from(height)).div_ceil(u128::from(most.max(1))) as u64,
+    }
+}
+
+/// The trend of a group: a bar per bucket, the current one last.
+pub(crate) fn spark(numbers: &[u64], bucket_seconds: u64) -> Markup {
+    let most = numbers.iter().copied().max().unwrap_or(0);
+    let hours = numbers.len() as u64 * bucket_seconds / 3600;
+    let label = format!(
+        "{} in the last {hours} hours, at most {} in one",
+        plural(numbers.iter().sum(), "letter"),
+        count(most)
+    );
+    html! {
+        svg.spark viewBox={ "0 0 " (numbers.len() * 4) " 22" } preserveAspectRatio="none" role="img" aria-label=(label) {
+            title { (label) }
+            @for (index, number) in numbers.iter().enumerate() {
+                @let height = scaled(*number, most, 20);
+                @if height == 0 { rect.base x=(index * 4) y="20" width="3" height="1" {} }
+                @else { rect x=(index * 4) y=(21 - height) width="3" height=(height) {} }
+            }
+        }
+    }
+}
+
+/// A bar of shares of a whole, by class. What is missing is left.
+pub(crate) fn meter(label: &str, whole: u64, parts: &[(&str, u64)], tall: bool) -> Markup {
+    let share = |number: u64| number as f64 * 100.0 / whole.max(1) as f64;
+    let starts = parts.iter().scan(0, |from, (_, number)| Some(std::mem::replace(from, *from + number)));
+    let bars: Vec<(&str, f64, f64)> = parts
+        .iter()
+        .zip(starts)
+        .map(|((class, number), from)| (*class, share(from), share(*number)))
+        .collect();
+    html! {
+        svg.meter.tall[tall] viewBox="0 0 100 1" preserveAspectRatio="none" role="img" aria-label=(label) {
+            @for (class, x, width) in bars {
+                rect class=(class) x=(format!("{x:.3}")) y="0" width=(format!("{width:.3}")) height="1" {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_zero_has_no_bar() {
+        assert_eq!((scaled(0, 100, 20), scaled(1, 1_000_000, 20), scaled(100, 100, 20)), (0, 1, 20));
+        assert_eq!(scaled(u64::MAX, u64::MAX, 20), 20);
+    }
+
+    #[test]
+    fn a_chart_sums_neighbours_and_says_its_numbers() {
+        let chart = throughput(&[1; 240], &[0; 240], 15).into_string();
+        assert_eq!(chart.matches("class=\"handled\"").count(), 60);
+        assert!(chart.contains("240 handled and 0 failed attempts in the last 60 minutes"), "{chart}");
+        assert!(throughput(&[], &[], 15).into_string().contains("<svg"));
+    }
+
+    #[test]
+    fn a_meter_has_no_inline_style() {
+        let bar = meter("x", 4, &[("ok", 1), ("failed", 2)], false).into_string();
+        assert!(bar.contains("x=\"25.000\"") && !bar.contains("style"), "{bar}");
+    }
+}

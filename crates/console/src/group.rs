@@ -1,0 +1,275 @@
+//! One group: why its letters belong together, what they have in common, who works on them, and what to do with them.
+
+use axum::extract::Path;
+use axum::http::Method;
+use axum::response::Response;
+use lazaret_api::numbers::{count, plural};
+use lazaret_api::{
+    BulkAnswer, BulkAssignRequest, Facet, Group, GroupFacets, LetterPage, Scope, Selection, Variant,
+};
+use lazaret_core::Traceback;
+use lazaret_core::fingerprint::normalise;
+use lazaret_core::query::TextField;
+use maud::{Markup, html};
+
+use crate::api::{Result, escape, with_query};
+use crate::form::{Fields, csrf_field, hidden};
+use crate::icon::icon;
+use crate::layout::{Section, page_head, region};
+use crate::query::{group_term, term};
+use crate::text::{block, cut, visible};
+use crate::time::{age, maybe_age};
+use crate::visit::{Answer, Page, Visit};
+use crate::{chart, cli_line, groups, letters, links, operations, plan};
+
+/// The letters shown.
+const LETTERS: &str = "25";
+/// The most calls that assign letters for one form. A call assigns a bounded number of letters.
+const ASSIGN_CALLS: usize = 5;
+
+pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Response {
+    let page = page(&visit, &id).await;
+    visit.respond(page)
+}
+
+async fn page(visit: &Visit, id: &str) -> Result<Page> {
+    let group: Group = visit.api.get(&format!("/v1/groups/{}", escape(id))).await?;
+    let facets: GroupFacets = visit.api.get(&format!("/v1/groups/{}/facets", escape(&group.id))).await?;
+    let query = group_term([group.id.as_str()]).unwrap_or_default();
+    let listed = if group.letters > 0 { query.clone() } else { format!("{query} state:closed") };
+    let path = with_query("/v1/letters", &[("q", Some(&listed)), ("limit", Some(LETTERS))]);
+    let first: LetterPage = visit.api.get(&path).await?;
+    let actions = if group.letters > 0 {
+        plan::query_buttons(visit, &query)
+    } else {
+        html! {}
+    };
+    let about = html! {
+        span.tag { (visible(&group.reason)) } " " (visible(&cut(&group.error.error_type, 80))) " in "
+        a href=(links::letters(&term(TextField::Queue, &group.queue))) { (visible(&group.queue)) }
+    };
+    let main = html! {
+        div.crumbs { a href="/console/groups" { "Groups" } (icon("next")) span.mono { (group.fingerprint) } }
+        (page_head(&visible(&groups::title(&group)), &about, &actions))
+        (region("group-numbers", &numbers(visit, &group)))
+        div.panel.pad { div.error-text { (block(&cut(&group.error.message, 4000))) } }
+        div.split {
+            div.stack {
+                (region("group-letters", &html! {
+                    div.section-head {
+                        h2 { "Letters" }
+                        a href=(links::letters(&listed)) { "Search these letters" }
+                    }
+                    (letters::list(visit, &first.letters))
+                }))
+                (region("group-operations", &operated(visit, &facets)))
+                (region("group-sequences", &sequences(visit, &facets)))
+                (region("group-variants", &variants(&facets)))
+            }
+            div.stack {
+                (assigned(visit, &group, &facets))
+                (why(&group, &facets))
+                (region("group-facets", &shares(&facets, &query)))
+                (region("group-comments", &comments(visit, &facets)))
+            }
+        }
+        (cli_line::line("cli", &cli_line::command("plan retry", &[], &[&query])))
+    };
+    Ok(Page::new(groups::title(&group), Section::Groups, main))
+}
+
+fn numbers(visit: &Visit, group: &Group) -> Markup {
+    let states = group.states.summary();
+    let states = if states.is_empty() { "open letters" } else { &states };
+    html! {
+        div.numbers {
+            div { span.value { (count(group.letters)) } span.label { (states) } }
+            div { span.value { (count(group.sequences)) } span.label { "blocked sequences" } }
+            div { span.value.warn[group.blocked_behind > 0] { (count(group.blocked_behind)) } span.label { "waiting behind them" } }
+            div { span.value { (maybe_age(group.oldest_at, visit.now)) } span.label { "oldest" } }
+            div { span.value { (age(group.first_seen_at, visit.now)) } span.label { "since first seen" } }
+            div { span.value { (age(group.last_seen_at, visit.now)) } span.label { "since last seen" } }
+            div { span.value { (chart::spark(&group.trend, group.trend_bucket_seconds)) } span.label { "new letters, 24 h" } }
+        }
+    }
+}
+
+/// Who works on the letters of the group, and the forms to claim or assign them.
+fn assigned(visit: &Visit, group: &Group, facets: &GroupFacets) -> Markup {
+    let why = (!visit.may(Scope::Triage)).then(|| format!("needs the right {}", Scope::Triage));
+    let facet = facets.facets.iter().find(|facet| facet.field == "assignee");
+    let action = format!("{}/assignee", links::group(&group.id));
+    let me = &visit.identity.person;
+    html! {
+        section.panel {
+            div.section-head { h2 { "Assigned to" } p.muted { (examined(facets)) } }
+            div.pad.stack {
+                (region("group-assigned", &html! {
+                    @if let Some(facet) = facet {
+                        ul.plain { @for value in &facet.values { li { strong { (visible(&value.value)) } " " span.muted { (plural(value.letters, "letter")) } } } }
+                    } @else { p.muted { "Nobody." } }
+                }))
+                @if group.letters > 0 {
+                    form.inline-form method="post" action=(action) {
+                        (csrf_field(visit))
+                        input type="text" name="name" placeholder="Nobody" aria-label="Assignee" maxlength="200" disabled[why.is_some()];
+                        button disabled[why.is_some()] title=[why.clone()] { "Assign" }
+                    }
+                    form method="post" action=(action) {
+                        (csrf_field(visit)) (hidden("name", me))
+                        button disabled[why.is_some()] title=[why] { (icon("person")) "Claim for " (visible(me)) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Assigns the open letters of the group. Later letters of it are not assigned.
+pub(crate) async fn assign(Path(id): Path<String>, visit: Visit, fields: Fields) -> Response {
+    let answer = assign_all(&visit, &id, fields.get("name")).await;
+    visit.respond(answer)
+}
+
+async fn assign_all(visit: &Visit, id: &str, name: Option<&str>) -> Result<Answer> {
+    let group: Group = visit.api.get(&format!("/v1/groups/{}", escape(id))).await?;
+    let group_term = group_term([group.id.as_str()]).unwrap_or_default();
+    // Without those that are assigned already, each call goes on where the last one ended.
+    let left = match name {
+        Some(name) => format!("{group_term} -{}", term(TextField::Assignee, name)),
+        None => format!("{group_term} assignee:*"),
+    };
+    for _ in 0..ASSIGN_CALLS {
+        let selection = Selection { query: Some(left.clone()), ..Selection::default() };
+        let request = BulkAssignRequest { selection, name: name.map(str::to_owned), reason: None };
+        let done: BulkAnswer = visit.api.change(Method::POST, "/v1/letters/assign", &request).await?;
+        if !done.more || done.done == 0 {
+            break;
+        }
+    }
+    Ok(Answer::SeeOther(links::group(&group.id)))
+}
+
+/// The operations that touched the group.
+fn operated(visit: &Visit, facets: &GroupFacets) -> Markup {
+    html! {
+        @if !facets.operations.is_empty() {
+            div.section-head { h2 { "Operations" } p.muted { "the latest that touched this group" } }
+            div.panel.scroll { (operations::table(visit, &facets.operations)) }
+        }
+    }
+}
+
+/// How the fingerprint is made: the parts that all letters of the group share.
+fn why(group: &Group, facets: &GroupFacets) -> Markup {
+    html! {
+        section.panel {
+            div.section-head { h2 { "Why grouped" } }
+            div.pad {
+                dl.facts {
+                    dt { "Error type" } dd.mono { (visible(&group.error.error_type)) }
+                    dt { "Message" } dd.mono { (visible(&cut(&normalised(&group.error.message), 500))) }
+                    dt { "Fingerprint" } dd.mono { (group.fingerprint) }
+                    dt { "Queue" } dd { (visible(&group.queue)) }
+                }
+                p.muted {
+                    "Letters share a group when the type of the error, its message without what varies, the innermost cause and the top frames are the same. "
+                    @if facets.variants.len() > 1 { "This one has " (plural(facets.variants.len() as u64, "text")) ", below." }
+                }
+            }
+        }
+    }
+}
+
+/// The message without what varies: of a stack trace, only the exception counts.
+fn normalised(message: &str) -> String {
+    normalise(Traceback::last(message).map_or(message, |trace| trace.exception))
+}
+
+fn shares(facets: &GroupFacets, group: &str) -> Markup {
+    let telling = facets.facets.iter().filter(|facet| !facet.values.is_empty());
+    html! {
+        section.panel {
+            div.section-head { h2 { "In common" } p.muted { (examined(facets)) } }
+            div.pad {
+                @if facets.facets.is_empty() { p.muted { "Nothing that can be counted." } }
+                @for facet in telling { (share(facet, facets.examined, group)) }
+            }
+        }
+    }
+}
+
+fn examined(facets: &GroupFacets) -> String {
+    let letters = plural(facets.examined, "letter");
+    if facets.exact { format!("of {letters}") } else { format!("of the latest {letters}") }
+}
+
+fn share(facet: &Facet, examined: u64, group: &str) -> Markup {
+    let percent = |letters: u64| (letters * 100).checked_div(examined).unwrap_or_default();
+    html! {
+        h3.facet-name { (visible(&facet.field)) }
+        @for value in &facet.values {
+            div.facet {
+                a href=(links::letters(&format!("{group} {}", value.query))) { (visible(&value.value)) }
+                (chart::meter(&format!("{} %", percent(value.letters)), examined, &[("share", value.letters)], false))
+                span.num { (percent(value.letters)) " %" }
+            }
+        }
+        @if facet.others > 0 { div.facet { span.muted { "others" } span {} span.num { (percent(facet.others)) " %" } } }
+    }
+}
+
+fn sequences(visit: &Visit, facets: &GroupFacets) -> Markup {
+    html! {
+        div.section-head { h2 { "Sequences" } p.muted { "with the most letters of this group, " (examined(facets)) } }
+        div.panel.scroll { table {
+            thead { tr { th { "Sequence" } th.num { "Letters" } th.num { "Oldest" } th { "Earliest letter" } } }
+            tbody { @for of in &facets.sequences { tr {
+                td { a.title-link href=(links::sequence(&of.queue, &of.sequence)) { (visible(&of.sequence)) } }
+                td.num { (count(of.letters)) }
+                td.num { (age(of.enqueued_at, visit.now)) }
+                td { a.mono href=(links::letter(&of.letter)) { (letters::short(&of.letter)) } }
+            } } }
+        } }
+    }
+}
+
+fn variants(facets: &GroupFacets) -> Markup {
+    html! {
+        @if facets.variants.len() > 1 {
+            div.section-head { h2 { "Texts" } p.muted { "distinct error texts, " (examined(facets)) } }
+            div.panel { ul.timeline { @for of in &facets.variants { (variant(of)) } } }
+        }
+    }
+}
+
+fn variant(of: &Variant) -> Markup {
+    html! {
+        li {
+            div.line {
+                strong { (count(of.letters)) " ×" } span.mono { (visible(&of.error_type)) }
+                a href=(links::letter(&of.letter)) { "latest letter" }
+            }
+            div.error-text { (block(&cut(&of.message, 600))) }
+        }
+    }
+}
+
+fn comments(visit: &Visit, facets: &GroupFacets) -> Markup {
+    html! {
+        section.panel {
+            div.section-head { h2 { "Comments" } }
+            @if facets.comments.is_empty() {
+                div.pad { p.muted { "Comments on the letters of this group appear here. They survive every retry." } }
+            } @else {
+                ul.timeline { @for of in &facets.comments { li {
+                    div.line {
+                        strong { (visible(&of.by)) } span.muted { (age(of.at, visit.now)) " ago" }
+                        a href=(links::letter(&of.letter)) { "letter " (letters::short(&of.letter)) }
+                    }
+                    div.error-text { (block(&of.text)) }
+                } } }
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Comments, the assignee, and the way back for an evicted letter.
+
+use axum::extract::Path;
+use axum::http::Method;
+use axum::response::Response;
+use lazaret_api::{ActRequest, AssignRequest, CommentRequest, Letter, LetterDetail, Scope};
+use maud::{Markup, html};
+use serde::Serialize;
+
+use super::missing;
+use crate::api::{Result, escape};
+use crate::form::{Fields, csrf_field};
+use crate::icon::icon;
+use crate::layout::region;
+use crate::links;
+use crate::text::{block, visible};
+use crate::time::age;
+use crate::visit::{Answer, Visit};
+
+/// The assignee and the comments of a letter, with their forms.
+pub(super) fn panel(visit: &Visit, detail: &LetterDetail) -> Markup {
+    let (id, why) = (&detail.letter.id, missing(visit, Scope::Triage));
+    html! {
+        section.panel {
+            div.section-head { h2 { "Triage" } }
+            (region("letter-comments", &html! {
+                @if detail.comments.is_empty() { div.pad { p.muted { "No comment yet. Comments survive every retry." } } }
+                ul.timeline { @for of in &detail.comments { li {
+                    div.line { strong { (visible(&of.by)) } span.muted { (age(of.at, visit.now)) " ago" } }
+                    div.error-text { (block(&of.text)) }
+                } } }
+            }))
+            div.pad.stack {
+                form.inline-form method="post" action={ (links::letter(id)) "/comments" } {
+                    (csrf_field(visit))
+                    input type="text" name="text" placeholder="Comment" aria-label="Comment" required maxlength="4096" disabled[why.is_some()];
+                    button disabled[why.is_some()] title=[why.clone()] { "Comment" }
+                }
+                form.inline-form method="post" action={ (links::letter(id)) "/assignee" } {
+                    (csrf_field(visit))
+                    input type="text" name="name" value=(detail.letter.assignee.as_deref().unwrap_or_default()) placeholder="Nobody"
+                        aria-label="Assignee" maxlength="200" disabled[why.is_some()];
+                    button disabled[why.is_some()] title=[why] { "Assign" }
+                }
+            }
+        }
+    }
+}
+
+/// The form that reopens an evicted letter.
+pub(super) fn restore_form(visit: &Visit, id: &str) -> Markup {
+    let why = missing(visit, Scope::Triage);
+    html! {
+        form.inline-form method="post" action={ (links::letter(id)) "/restore" } {
+            (csrf_field(visit))
+            input type="text" name="reason" placeholder="Reason to restore" aria-label="Reason to restore" required maxlength="1024" disabled[why.is_some()];
+            button disabled[why.is_some()] title=[why] { (icon("retry")) "Restore" }
+        }
+    }
+}
+
+pub(crate) async fn comment(Path(id): Path<String>, visit: Visit, fields: Fields) -> Response {
+    let request = CommentRequest { text: fields.get("text").unwrap_or_default().to_owned(), reason: None };
+    let answer = change(&visit, Method::POST, &id, "comments", &request).await;
+    visit.respond(answer)
+}
+
+pub(crate) async fn assign(Path(id): Path<String>, visit: Visit, fields: Fields) -> Response {
+    let request = AssignRequest { name: fields.get("name").map(str::to_owned), reason: None };
+    let answer = change(&visit, Method::PUT, &id, "assignee", &request).await;
+    visit.respond(answer)
+}
+
+pub(crate) async fn restore(Path(id): Path<String>, visit: Visit, fields: Fields) -> Response {
+    let request = ActRequest { reason: fields.get("reason").map(str::to_owned) };
+    let answer = change(&visit, Method::POST, &id, "restore", &request).await;
+    visit.respond(answer)
+}
+
+async fn change(
+    visit: &Visit,
+    method: Method,
+    id: &str,
+    what: &str,
+    request: &impl Serialize,
+) -> Result<Answer> {
+    let path = format!("/v1/letters/{}/{what}", escape(id));
+    let _: Letter = visit.api.change(method, &path, request).await?;
+    Ok(Answer::SeeOther(links::letter(id)))
+}

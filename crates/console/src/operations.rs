@@ -1,0 +1,104 @@
+//! Operations: all retries, evictions, parkings and releases, the latest first.
+
+use axum::extract::Query;
+use axum::response::Response;
+use lazaret_api::numbers::count;
+use lazaret_api::{Operation, OperationPage, OperationState};
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use crate::api::{Result, with_query};
+use crate::layout::{Section, empty, page_head, region};
+use crate::text::{cut, visible};
+use crate::time::age;
+use crate::visit::{Page, Visit};
+use crate::{badge, chart, cli_line, links, plan};
+
+/// The operations of a page.
+const PAGE: &str = "50";
+
+#[derive(Deserialize)]
+pub(crate) struct OperationParams {
+    after: Option<String>,
+}
+
+pub(crate) async fn show(Query(params): Query<OperationParams>, visit: Visit) -> Response {
+    let page = page(&visit, &params).await;
+    visit.respond(page)
+}
+
+async fn page(visit: &Visit, params: &OperationParams) -> Result<Page> {
+    let path = with_query("/v1/operations", &[("after", params.after.as_deref()), ("limit", Some(PAGE))]);
+    let found: OperationPage = visit.api.get(&path).await?;
+    let waiting = found.operations.iter().filter(|of| of.state == OperationState::AwaitingApproval).count();
+    let about = html! { @if waiting > 0 { (waiting) " of them need approval" } @else { "Retries, evictions, parkings and releases of many letters" } };
+    let main = html! {
+        (page_head(&html! { "Operations" }, &about, &html! {}))
+        (region("operations", &html! {
+            @if found.operations.is_empty() { (nothing()) } @else { div.panel.scroll { (table(visit, &found.operations)) } }
+            @if params.after.is_some() || found.next.is_some() {
+                div.pager {
+                    @if params.after.is_some() { a.button href="/console/operations" { "First page" } }
+                    @if let Some(next) = &found.next { a.button href=(with_query("/console/operations", &[("after", Some(next))])) { "Next page" } }
+                }
+            }
+        }))
+        (cli_line::line("cli", &cli_line::command("op ls", &[], &[])))
+    };
+    Ok(Page::new("Operations", Section::Operations, main))
+}
+
+fn nothing() -> Markup {
+    empty(
+        "operation",
+        "No operation yet",
+        &html! {
+            p { "An operation retries, evicts, parks or releases a frozen set of letters: in stages, at a rate, and it stops by itself when too many fail again. It goes on when you close this page, and after a restart." }
+            p { "Plan one from a " a href="/console/groups" { "group" } ", a " a href="/console/letters" { "search" } ", or a letter." }
+        },
+    )
+}
+
+/// A table of operations.
+pub(crate) fn table(visit: &Visit, operations: &[Operation]) -> Markup {
+    html! {
+        table {
+            thead { tr {
+                th { "Operation" } th { "State" } th { "Progress" } th.num { "Letters" } th.num { "Ok" } th.num { "Failed again" }
+                th.num.optional { "Skipped" } th.optional { "By" } th.num { "Created" }
+            } }
+            tbody data-rows { @for of in operations { tr data-row {
+                td.wide {
+                    a.title-link data-open href=(links::operation(&of.id)) { (plan::verb(of.action)) " " span.mono { (of.id) } }
+                    span.sub { (visible(&cut(&of.by.why, 120))) }
+                    @if let Some(note) = &of.note { span.sub.note { (visible(note)) } }
+                }
+                td { (badge::operation(of.state)) }
+                td.progress { (progress(of, false)) }
+                td.num { (count(of.letters)) }
+                td.num.zero[of.ok == 0] { (count(of.ok)) }
+                td.num.zero[of.failed_again == 0] { (count(of.failed_again)) }
+                td.num.optional.zero[of.skipped == 0] { (count(of.skipped)) }
+                td.optional { (visible(&of.by.who)) }
+                td.num { (age(of.created_at, visit.now)) " ago" }
+            } } }
+        }
+    }
+}
+
+/// The outcomes so far, as a bar.
+pub(crate) fn progress(of: &Operation, tall: bool) -> Markup {
+    let label = format!(
+        "{} ok, {} failed again, {} skipped, of {}",
+        count(of.ok),
+        count(of.failed_again),
+        count(of.skipped),
+        count(of.letters)
+    );
+    chart::meter(
+        &label,
+        of.letters,
+        &[("ok", of.ok), ("failed", of.failed_again), ("skipped", of.skipped)],
+        tall,
+    )
+}

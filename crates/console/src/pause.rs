@@ -1,0 +1,84 @@
+//! Pauses of consumers: what is paused and why, and the forms that pause and resume.
+
+use axum::extract::Path;
+use axum::http::Method;
+use axum::response::Response;
+use jiff::Timestamp;
+use lazaret_api::{Pause, PauseRequest, PauseScope, ResumeAnswer, Scope};
+use maud::{Markup, html};
+
+use crate::api::{Result, escape};
+use crate::form::{Fields, csrf_field, hidden};
+use crate::icon::icon;
+use crate::text::visible;
+use crate::time::age;
+use crate::visit::{Answer, Visit};
+
+/// What is paused, by whom, since when and why.
+pub(crate) fn pause_line(consumer: &str, pause: &Pause, now: Timestamp) -> Markup {
+    html! {
+        (icon("pause")) " " strong { (visible(consumer)) } " " (scope(pause)) " paused by " strong { (visible(&pause.who)) }
+        ", " (age(pause.since, now)) " ago: " (visible(&pause.why))
+    }
+}
+
+/// The part that is paused.
+pub(crate) fn scope(pause: &Pause) -> Markup {
+    let stream = pause.stream.as_deref().unwrap_or("?");
+    html! {
+        @match pause.scope {
+            PauseScope::Consumer => "",
+            PauseScope::Stream => { "stream " (visible(stream)) }
+            PauseScope::Partition => { "partition " (visible(stream)) "/" (pause.partition.unwrap_or_default()) }
+            PauseScope::Sequence => { "sequence " (visible(pause.sequence.as_deref().unwrap_or("?"))) }
+            PauseScope::Replay => "replays",
+        }
+    }
+}
+
+/// The form that ends a pause, and returns to a page.
+pub(crate) fn resume_form(visit: &Visit, consumer: &str, pause: &Pause, back: &str) -> Markup {
+    let may = visit.may(Scope::Pause);
+    html! {
+        form.inline-form method="post" action={ "/console/consumers/" (escape(consumer)) "/resume" } {
+            (csrf_field(visit))
+            (hidden("back", back))
+            @if let Some(stream) = &pause.stream { (hidden("stream", stream)) }
+            @if let Some(partition) = pause.partition { (hidden("partition", &partition.to_string())) }
+            @if let Some(sequence) = &pause.sequence { (hidden("sequence", sequence)) }
+            @if pause.scope == PauseScope::Replay { (hidden("replay", "true")) }
+            input type="text" name="reason" placeholder="Reason to resume" aria-label="Reason to resume" required maxlength="1024" disabled[!may];
+            button disabled[!may] title=[(!may).then_some("needs the right pause")] { (icon("play")) "Resume" }
+        }
+    }
+}
+
+/// The request that a form describes.
+fn request(fields: &Fields) -> PauseRequest {
+    let text = |name: &str| fields.get(name).map(str::to_owned);
+    PauseRequest {
+        stream: text("stream"),
+        partition: text("partition"),
+        sequence: text("sequence"),
+        replay: fields.get("replay").is_some(),
+        reason: text("reason"),
+    }
+}
+
+/// Where to go after the change: a page of the console.
+fn back(fields: &Fields) -> String {
+    let back = fields.get("back").filter(|back| back.starts_with("/console/"));
+    back.unwrap_or("/console/admin").to_owned()
+}
+
+pub(crate) async fn pause(Path(consumer): Path<String>, visit: Visit, fields: Fields) -> Response {
+    let path = format!("/v1/consumers/{}/pause", escape(&consumer));
+    let paused: Result<Pause> = visit.api.change(Method::POST, &path, &request(&fields)).await;
+    visit.respond(paused.map(|_| Answer::SeeOther(back(&fields))))
+}
+
+pub(crate) async fn resume(Path(consumer): Path<String>, visit: Visit, fields: Fields) -> Response {
+    let path = format!("/v1/consumers/{}/resume", escape(&consumer));
+    let resumed: Result<ResumeAnswer> = visit.api.change(Method::POST, &path, &request(&fields)).await;
+    visit.respond(resumed.map(|_| Answer::SeeOther(back(&fields))))
+}

@@ -1,0 +1,11 @@
+//! Who may see and do what in the console, over HTTP: sessions, forms, proxies, providers and rights.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+mod forms;
+mod oidc;
+mod provider;
+mod proxy;
+mod rights;
+mod sessions;
+mod support;

@@ -1,0 +1,74 @@
+//! All screens: no errors under the content security policy, both themes, a narrow screen.
+
+use serde_json::{Value, json};
+
+use crate::site::{Setup, Site};
+use crate::webdriver::{Browser, driver, wait_for};
+
+/// Lists the elements that make the page wider than the screen, if it is.
+const TOO_WIDE: &str = "const root = document.documentElement; \
+    if (root.scrollWidth <= root.clientWidth) return []; \
+    return [...document.querySelectorAll('body *')] \
+        .filter(e => e.getBoundingClientRect().right > root.clientWidth + 0.5) \
+        .map(e => `${e.tagName}.${e.className} ${e.textContent.slice(0, 40)}`)";
+
+/// The paths of all screens, on a site with letters and an operation.
+pub(crate) fn all(site: &Site) -> Vec<String> {
+    site.fail(3);
+    let group = site.first_group();
+    let letter = site.last_letter();
+    let all = json!({"action": "retry", "query": "", "all": true, "reason": "a test"});
+    let operation = created(site, "/v1/operations", &all);
+    let plan = created(site, "/v1/plans", &json!({"action": "evict", "query": "", "all": true}));
+    vec![
+        "/console/overview".to_owned(),
+        "/console/groups".to_owned(),
+        group,
+        format!("/console/letters/{letter}"),
+        "/console/letters".to_owned(),
+        format!("/console/letters/{letter}/edit"),
+        "/console/operations".to_owned(),
+        format!("/console/operations/{operation}"),
+        format!("/console/plans/{plan}"),
+        "/console/admin".to_owned(),
+    ]
+}
+
+/// Creates something over the API. Returns its id.
+fn created(site: &Site, path: &str, body: &Value) -> String {
+    let answer = site.api("POST", path, body);
+    assert_eq!(answer.status, 201, "{}", answer.body);
+    let answer: Value = serde_json::from_str(&answer.body).unwrap();
+    answer["id"].as_str().unwrap().to_owned()
+}
+
+/// Opens a screen, and waits until it is shown.
+#[track_caller]
+pub(crate) fn open(browser: &Browser, site: &Site, path: &str) {
+    browser.open(site.url(path));
+    wait_for(path, || (browser.run("return document.readyState") == "complete").then_some(()));
+    assert!(browser.has("main h1"), "{path}: {}", browser.text());
+}
+
+#[test]
+fn no_screen_has_errors_in_any_theme_or_scrolls_sideways_on_a_phone() {
+    let Some(driver) = driver() else { return };
+    let site = Site::start(&Setup::default());
+    let paths = all(&site);
+    let browser = Browser::start(&driver);
+    let mut backgrounds = Vec::new();
+    for scheme in ["light", "dark"] {
+        browser.prefer(scheme);
+        for width in [1280, 390] {
+            browser.set_width(width);
+            for path in &paths {
+                open(&browser, &site, path);
+                let wide = browser.run(TOO_WIDE);
+                assert_eq!(wide, json!([]), "{path} at {width} px is wider than the screen");
+                assert_eq!(browser.errors(), Vec::<String>::new(), "{path} {scheme} {width}");
+            }
+        }
+        backgrounds.push(browser.run("return getComputedStyle(document.body).backgroundColor"));
+    }
+    assert_ne!(backgrounds[0], backgrounds[1], "the dark theme is another one");
+}

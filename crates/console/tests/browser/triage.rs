@@ -1,0 +1,85 @@
+//! Triage: from an alert to a canary in a few clicks, live, and by keyboard alone.
+
+use serde_json::Value;
+
+use crate::site::{Setup, Site};
+use crate::webdriver::{Browser, ENTER, TAB, driver, wait_for};
+
+/// Starts a retry from the page of a group: plan, reason, start. Two clicks.
+#[track_caller]
+pub(crate) fn start_retry(browser: &Browser) {
+    browser.click("button.primary[name=action][value=retry]");
+    browser.write("#reason", "fixed in 2.8.2");
+    browser.click("form[action$='/start'] button.primary");
+}
+
+#[test]
+fn an_alert_leads_to_a_canary_in_four_clicks() {
+    let Some(driver) = driver() else { return };
+    let site = Site::start(&Setup::default());
+    site.fail(10);
+    site.handler.repair();
+    let browser = Browser::start(&driver);
+    // The first click is the one on the link of the alert.
+    browser.open(site.url(&site.first_group()));
+    // The second and the third.
+    start_retry(&browser);
+    let operation =
+        wait_for("the operation", || browser.path().strip_prefix("/console/operations/").map(str::to_owned));
+    let state = || site.get(&format!("/v1/operations/{operation}"));
+    assert!(state()["ramp"].as_array().is_some_and(|ramp| !ramp.is_empty()), "a canary first: {}", state());
+    wait_for("the end", || (state()["state"] == "done").then_some(()));
+    assert_eq!(state()["ok"], 10);
+    browser.wait_text("10");
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn pages_show_what_happens_without_a_reload() {
+    let Some(driver) = driver() else { return };
+    let site = Site::start(&Setup::default());
+    site.fail(1);
+    let browser = Browser::start(&driver);
+    browser.open(site.url("/console/overview"));
+    browser.run("window.same = true");
+    site.fail(41);
+    browser.wait_text("42");
+    assert_eq!(browser.run("return window.same === true"), true, "the page was not loaded anew");
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn the_whole_triage_works_by_keyboard() {
+    let Some(driver) = driver() else { return };
+    let site = Site::start(&Setup::default());
+    site.fail(2);
+    site.handler.repair();
+    let browser = Browser::start(&driver);
+    browser.open(site.url("/console/groups"));
+    browser.find("main h1");
+    browser.press("?");
+    wait_for("the help", || browser.has("dialog[open]").then_some(()));
+    browser.press("\u{E00C}");
+    browser.press("j");
+    browser.press(ENTER);
+    wait_for("the group", || browser.path().starts_with("/console/groups/").then_some(()));
+    browser.press("R");
+    wait_for("the plan", || browser.has("form[action$='/start']").then_some(()));
+    focus(&browser, "#reason");
+    browser.press("fixed");
+    browser.press(ENTER);
+    wait_for("the operation", || browser.path().starts_with("/console/operations/").then_some(()));
+    site.wait_letters(0);
+}
+
+/// Moves the focus with the tab key.
+fn focus(browser: &Browser, css: &str) {
+    let is_there = format!("return document.activeElement.matches({})", Value::from(css));
+    for _ in 0..200 {
+        if browser.run(&is_there) == true {
+            return;
+        }
+        browser.press(TAB);
+    }
+    panic!("the tab key does not reach {css}");
+}

@@ -1,0 +1,11 @@
+//! The pages over real connections, on a real store and a running consumer. One crate, linked once.
+
+// Shared test support.
+#![allow(clippy::unwrap_used)]
+
+mod access;
+mod edits;
+mod hostile;
+mod operate;
+mod screens;
+mod support;

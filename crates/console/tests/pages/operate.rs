@@ -1,0 +1,119 @@
+//! From a group to a finished operation, by forms alone.
+
+use lazaret_api::Scope;
+use lazaret_server::Approval;
+
+use crate::support::{Bench, bad, eventually, id, token};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_is_retried_by_forms_alone() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(None, &[bad("a", "1"), bad("a", "2"), bad("b", "3")], 3).await;
+    let group = letters[0]["group"].as_str().unwrap();
+    // The button of the group's page sends this.
+    let page = bench.get(&format!("/console/groups/{}", crate::support::encoded(group))).await.expect(200);
+    let query = page.between("name=\"query\" value=\"", "\"");
+    let plan = bench.post("/console/plans", &[("action", "retry"), ("query", &query)]).await.location();
+    let page = bench.get(&plan).await.expect(200);
+    page.shows("Retry 2 letters of 2 sequences")
+        .shows("1 letter, which may run")
+        .shows("at least")
+        .shows("lazaret retry --plan p_1 --reason TEXT");
+    // Without a reason nothing starts, and what was written stays.
+    let refused = bench.post(&format!("{plan}/start"), &[("rate", "7/s")]).await.expect(400);
+    refused.shows("LZ0210").shows("value=\"7/s\"");
+    bench
+        .post(&format!("{plan}/start"), &[("reason", "x"), ("rate", "fast")])
+        .await
+        .expect(400)
+        .shows("expected a rate");
+    bench.fix_handler();
+    let fields = [("reason", "fixed in 2.8.2"), ("rate", "unlimited"), ("ramp", "1"), ("stop-at", "5%")];
+    let operation = bench.post(&format!("{plan}/start"), &fields).await.location();
+    eventually("the operation is done", || async {
+        bench.get(&operation).await.text.contains("aria-current=\"step\"><svg")
+            && bench.get(&operation).await.text.contains(">done<")
+    })
+    .await;
+    let page = bench.get(&operation).await.expect(200);
+    page.shows("fixed in 2.8.2").shows("local via console");
+    bench.get("/console/operations").await.shows("fixed in 2.8.2");
+    bench.get(&format!("/console/letters/{}", id(&letters[0]))).await.shows("Closed: resolved");
+    bench.get(&format!("/console/groups/{}", crate::support::encoded(group))).await.shows(&operation);
+    // A plan is used once.
+    bench.post(&format!("{plan}/start"), &[("reason", "again")]).await.expect(409).shows("LZ0219");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_is_claimed_and_let_go() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(None, &[bad("a", "1"), bad("b", "2"), bad("b", "3")], 3).await;
+    let page = format!("/console/groups/{}", crate::support::encoded(letters[0]["group"].as_str().unwrap()));
+    bench.get(&page).await.shows("Nobody.").shows("Claim for local");
+    let assign =
+        async |name: &str| bench.post(&format!("{page}/assignee"), &[("name", name)]).await.location();
+    assert!(assign("ada").await.starts_with("/console/groups/"));
+    bench.get(&page).await.shows("<strong>ada</strong> <span class=\"muted\">2 letters");
+    assign("").await;
+    bench.get(&page).await.shows("Nobody.").lacks("<strong>ada</strong>");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_canary_stops_and_says_which_letters_failed_again() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(None, &[bad("a", "1"), bad("b", "2"), bad("c", "3")], 3).await;
+    let ids: Vec<(&str, &str)> = letters.iter().map(|letter| ("id", id(letter))).collect();
+    let fields: Vec<(&str, &str)> = [("action", "retry")].into_iter().chain(ids).collect();
+    let plan = bench.post("/console/plans", &fields).await.location();
+    let operation = bench.post(&format!("{plan}/start"), &[("reason", "try")]).await.location();
+    eventually("it stops", || async { bench.get(&operation).await.text.contains("stopped: ") }).await;
+    let failed = bench.get(&format!("{operation}?outcome=failed-again")).await.expect(200);
+    assert_eq!(failed.text.matches("name=\"id\"").count(), 1, "{}", failed.text);
+    let refused = bench.post(&format!("{operation}/cancel"), &[]).await.expect(400);
+    refused.shows("LZ0210");
+    assert_eq!(
+        bench.post(&format!("{operation}/cancel"), &[("reason", "enough")]).await.location(),
+        operation
+    );
+    bench.get(&operation).await.shows("Cancelled");
+    bench.post(&format!("{operation}/nonsense"), &[("reason", "x")]).await.expect(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_second_person_approves_and_the_first_cannot() {
+    let all = [Scope::Read, Scope::Triage, Scope::Approve, Scope::Ingest];
+    let bench = Bench::with(vec![token("ada", &all), token("bob", &all)], Approval::SecondPerson).await;
+    let letters = bench.letters(Some("ada"), &[bad("a", "1")], 1).await;
+    let fields = [("action", "retry"), ("id", id(&letters[0]))];
+    let plan = bench.post_as(Some("ada"), "/console/plans", &fields).await.location();
+    bench.get_as(Some("ada"), &plan).await.shows("required from a second person").shows("Ask for approval");
+    bench.fix_handler();
+    let operation =
+        bench.post_as(Some("ada"), &format!("{plan}/start"), &[("reason", "fixed")]).await.location();
+    bench.get_as(Some("ada"), &operation).await.shows("another person must decide");
+    let approve = format!("{operation}/approve");
+    bench.post_as(Some("ada"), &approve, &[("reason", "me")]).await.expect(403).shows("LZ0220");
+    assert_eq!(
+        bench.post_as(Some("bob"), &approve, &[("reason", "looked at it")]).await.location(),
+        operation
+    );
+    eventually("it is done", || async {
+        bench.get_as(Some("bob"), &operation).await.text.contains(">done<")
+    })
+    .await;
+    bench.get_as(Some("bob"), &operation).await.shows("Approved by").shows("looked at it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_without_a_selection_is_refused() {
+    let bench = Bench::new().await;
+    bench.post("/console/plans", &[("action", "retry")]).await.expect(400).shows("nothing is marked");
+    bench.post("/console/plans", &[("query", "state:dead")]).await.expect(400).shows("choose an action");
+    bench
+        .post("/console/plans", &[("action", "retry"), ("group", "x")])
+        .await
+        .expect(400)
+        .shows("no such group");
+    let empty = bench.post("/console/plans", &[("action", "retry"), ("query", "type:none")]).await.location();
+    bench.get(&empty).await.expect(200).shows("Nothing to do");
+}

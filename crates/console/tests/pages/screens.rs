@@ -1,0 +1,169 @@
+//! Every screen renders, empty and full, and says what it should.
+
+use serde_json::{Value, json};
+
+use crate::support::{Bench, bad, encoded, id};
+
+/// The screens that need no id.
+const SCREENS: [&str; 6] = [
+    "/console/overview",
+    "/console/groups",
+    "/console/groups?closed=true",
+    "/console/letters",
+    "/console/operations",
+    "/console/admin",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_root_leads_to_the_overview() {
+    let bench = Bench::new().await;
+    assert_eq!(bench.get("/").await.location(), "/console/");
+    assert_eq!(bench.get("/console").await.location(), "/console/");
+    assert_eq!(bench.get("/console/").await.location(), "/console/overview");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn empty_screens_teach() {
+    let bench = Bench::new().await;
+    for path in SCREENS {
+        bench.get(path).await.expect(200).shows("<main id=\"main\"").shows("lazaret ");
+    }
+    bench.get("/console/groups").await.shows("No open failures");
+    bench.get("/console/letters").await.shows("No open letters");
+    bench.get("/console/operations").await.shows("No operation yet");
+    bench.get("/console/letters?q=type:nothing").await.shows("No letter matches");
+    let admin = bench.get("/console/admin").await;
+    admin
+        .shows("Your permissions")
+        .shows("No tokens are configured")
+        .shows("not started from a configuration");
+    bench.get("/console/nothing").await.expect(404).shows("LZ0202");
+    let nobody = "00000000-0000-8000-8000-000000000000";
+    bench.get(&format!("/console/letters/{nobody}")).await.expect(404).shows("LZ0203");
+    bench.get("/console/groups/g1_0000000000000000").await.expect(404).shows("LZ0203");
+    bench.get("/console/operations/op_99").await.expect(404).shows("LZ0203");
+    bench.get("/console/plans/p_99").await.expect(404).shows("LZ0203");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn full_screens_show_letters_groups_and_the_lane() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(None, &[bad("a", "1"), bad("a", "2"), bad("a", "3"), bad("b", "4")], 4).await;
+    for path in SCREENS {
+        bench.get(path).await.expect(200);
+    }
+    bench.get("/console/overview").await.shows("orders").shows("data-region");
+    let groups = bench.api(None, "/v1/groups").await;
+    let group = groups["groups"][0]["id"].as_str().unwrap();
+    bench.get("/console/groups").await.shows(&encoded_path(group)).shows("DOMAIN_INVALID");
+    let page = bench.get(&format!("/console/groups/{}", encoded(group))).await.expect(200);
+    page.shows("Why grouped").shows("header.tenant").shows("Plan retry").shows("acme");
+    let of = |message: &str| id(letters.iter().find(|letter| letter["message"]["id"] == message).unwrap());
+    let page = bench.get(&format!("/console/letters/{}", of("a-1"))).await.expect(200);
+    page.shows("2 letters behind it").shows("Head").shows("+2").shows("rel=\"next\"");
+    let page = bench.get(&format!("/console/letters/{}", of("a-2"))).await.expect(200);
+    page.shows("waits behind the head").shows("rel=\"prev\"").shows("1 letter behind the head");
+    let page = bench.get("/console/sequences?queue=orders%2Forders&sequence=a").await.expect(200);
+    page.shows("3 open letters");
+}
+
+/// An id as it stands in a link.
+fn encoded_path(id: &str) -> String {
+    format!("/console/groups/{}", id.replace('@', "%40").replace('/', "%2F"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_invalid_query_is_marked_at_its_place() {
+    let bench = Bench::new().await;
+    for path in ["/console/letters", "/console/groups"] {
+        let page = bench.get(&format!("{path}?q=staet%3Adead")).await.expect(400);
+        page.shows("staet:dead\n^^^^^\n").shows("did you mean state?").shows("value=\"staet:dead\"");
+    }
+    // A field that groups do not have.
+    bench.get("/console/groups?q=seq%3Aa").await.expect(400).shows("search for letters instead");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_view_is_small_and_its_files_are_kept_for_good() {
+    let bench = Bench::new().await;
+    bench.letters(None, &[bad("a", "1")], 1).await;
+    let page = bench.get("/console/overview").await.expect(200);
+    let mut bytes = page.bytes.len();
+    let files: Vec<&str> = page.text.split('"').filter(|part| part.starts_with("/console/assets/")).collect();
+    assert!(files.len() >= 5, "{files:?}");
+    for file in files {
+        let file = bench.get(file).await.expect(200);
+        assert_eq!(file.header("cache-control"), "public, max-age=31536000, immutable");
+        assert_eq!(file.header("x-content-type-options"), "nosniff");
+        bytes += file.bytes.len();
+    }
+    assert!(bytes < 100_000, "{bytes} bytes");
+    bench.get("/console/assets/style.0000000000000000.css").await.expect(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_have_a_strict_policy_and_nothing_inline() {
+    let bench = Bench::new().await;
+    bench.letters(None, &[bad("a", "1")], 1).await;
+    for path in SCREENS {
+        let page = bench.get(path).await.expect(200);
+        let policy = page.header("content-security-policy");
+        for part in [
+            "default-src 'none'",
+            "script-src 'self'",
+            "frame-ancestors 'none'",
+            "require-trusted-types-for 'script'",
+        ] {
+            assert!(policy.contains(part), "{policy}");
+        }
+        assert_eq!(page.header("cache-control"), "no-store");
+        page.lacks(" style=").lacks("<style").lacks("javascript:").lacks("<script>");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_are_announced() {
+    let bench = Bench::new().await;
+    let mut response = bench.client.get(format!("{}/console/events", bench.base)).send().await.unwrap();
+    assert_eq!(response.headers()["content-type"], "text/event-stream");
+    bench.letters(None, &[bad("a", "1")], 1).await;
+    let mut seen = String::new();
+    while !seen.contains("letter-stored") {
+        seen.push_str(&String::from_utf8_lossy(&response.chunk().await.unwrap().expect("open")));
+    }
+    assert!(seen.contains("event: change"), "{seen}");
+    assert!(!seen.contains("\"a\""), "no content: {seen}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_is_shown_latest_first_and_verified() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(None, &[bad("a", "1")], 1).await;
+    let path = format!("/console/letters/{}", id(&letters[0]));
+    for text in ["first comment", "second comment"] {
+        assert_eq!(bench.post(&format!("{path}/comments"), &[("text", text)]).await.location(), path);
+    }
+    bench.post(&format!("{path}/assignee"), &[("name", "maria")]).await.location();
+    let page = bench.get(&path).await.expect(200);
+    page.shows("first comment").shows("second comment").shows("value=\"maria\"");
+    let page = bench.get("/console/admin?verify=true").await.expect(200);
+    page.shows("intact").shows("console").shows(id(&letters[0]));
+    let (assigned, commented) = (page.text.find(">assign<"), page.text.find(">comment<"));
+    assert!(assigned.unwrap() < commented.unwrap(), "{}", page.text);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_is_paused_and_resumed_by_forms() {
+    let bench = Bench::new().await;
+    let back = ("back", "/console/admin#pauses");
+    let pause = bench.post("/console/consumers/orders/pause", &[("reason", "deploy <1>"), back]).await;
+    assert_eq!(pause.location(), "/console/admin#pauses");
+    bench.get("/console/overview").await.shows("paused by").shows("deploy &lt;1&gt;");
+    let away = bench
+        .post("/console/consumers/orders/resume", &[("reason", "done"), ("back", "https://evil.example/")])
+        .await;
+    assert_eq!(away.location(), "/console/admin", "a form cannot lead to another site");
+    let status: Value = bench.api(None, "/v1/status").await;
+    assert_eq!(status["consumers"][0]["paused"], json!(null));
+    bench.post("/console/consumers/orders/pause", &[]).await.expect(400).shows("LZ0210");
+}

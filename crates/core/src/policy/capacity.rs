@@ -1,0 +1,158 @@
+//! Capacity: how many letters a queue may hold, and how much room its store may take.
+
+use std::fmt;
+
+use crate::store::Occupancy;
+
+const GIB: u64 = 1 << 30;
+
+/// The share of a file system beyond which no reserve is demanded: a small disk is not too small for its reserve.
+const LARGEST_RESERVE: u64 = 20;
+
+/// Bounds that stop a consumer from reading before its store is out of room. They are generous: what fails on one key, or on
+/// a thousand, stops no other key. Beyond a bound nothing is lost, the source waits (I9).
+///
+/// ```
+/// use lazaret_core::policy::CapacityPolicy;
+/// use lazaret_core::store::Occupancy;
+/// let policy = CapacityPolicy { max_letters: Some(1_000), ..CapacityPolicy::default() };
+/// let room = Occupancy { used: Some(1 << 20), free: Some(1 << 40), size: Some(1 << 41) };
+/// assert_eq!(policy.shortage(999, &room), None);
+/// let shortage = policy.shortage(1_000, &room).unwrap();
+/// assert_eq!(shortage.to_string(), "the queue holds 1000 open letters, and max-letters is 1000");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CapacityPolicy {
+    /// The most open letters of a queue.
+    pub max_letters: Option<u64>,
+    /// The most bytes that the store takes, closed letters included.
+    pub max_bytes: Option<u64>,
+    /// The least number of bytes that stay free on the file system of the store, but never more than a twentieth of it.
+    pub min_free: Option<u64>,
+}
+
+impl Default for CapacityPolicy {
+    /// 10 million letters, 100 GiB, 1 GiB of free disk.
+    fn default() -> Self {
+        Self { max_letters: Some(10_000_000), max_bytes: Some(100 * GIB), min_free: Some(GIB) }
+    }
+}
+
+impl CapacityPolicy {
+    /// No bounds.
+    pub const NONE: Self = Self { max_letters: None, max_bytes: None, min_free: None };
+
+    /// The bound that is reached, if any; what the store does not know bounds nothing.
+    pub fn shortage(&self, letters: u64, store: &Occupancy) -> Option<Shortage> {
+        if let Some(max) = self.max_letters.filter(|max| letters >= *max) {
+            return Some(Shortage::Letters { open: letters, max });
+        }
+        if let (Some(max), Some(used)) = (self.max_bytes, store.used)
+            && used >= max
+        {
+            return Some(Shortage::Bytes { used, max });
+        }
+        let (Some(min), Some(free)) = (self.min_free, store.free) else { return None };
+        let min = store.size.map_or(min, |size| min.min(size / LARGEST_RESERVE));
+        (free < min).then_some(Shortage::Disk { free, min })
+    }
+}
+
+/// The bound that a consumer has reached. Its text is for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// The queue has too many letters.
+    Letters {
+        /// The number of open ones.
+        open: u64,
+        /// The most.
+        max: u64,
+    },
+    /// The store takes too much room.
+    Bytes {
+        /// What it takes.
+        used: u64,
+        /// The most.
+        max: u64,
+    },
+    /// The disk is almost full.
+    Disk {
+        /// What is free.
+        free: u64,
+        /// The least.
+        min: u64,
+    },
+}
+
+impl Shortage {
+    /// What a person can do about it.
+    pub const fn remedy(&self) -> &'static str {
+        match self {
+            Self::Letters { .. } => "replay, resolve or evict letters, or raise the bound",
+            Self::Bytes { .. } => "shorten keep-closed, evict letters, or raise the bound",
+            Self::Disk { .. } => "free some of the disk",
+        }
+    }
+}
+
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Letters { open, max } => {
+                write!(f, "the queue holds {open} open letters, and max-letters is {max}")
+            }
+            Self::Bytes { used, max } => {
+                write!(f, "the store takes {}, and max-bytes is {}", Bytes(*used), Bytes(*max))
+            }
+            Self::Disk { free, min } => {
+                write!(f, "{} of the store's disk are free, and {} must stay free", Bytes(*free), Bytes(*min))
+            }
+        }
+    }
+}
+
+/// A number of bytes for people.
+struct Bytes(u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(GIB, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+        match units.into_iter().find(|(size, _)| self.0 >= *size) {
+            Some((size, unit)) => write!(f, "{:.1} {unit}", self.0 as f64 / size as f64),
+            None => write!(f, "{} bytes", self.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLENTY: Occupancy = Occupancy { used: Some(GIB), free: Some(50 * GIB), size: Some(100 * GIB) };
+
+    #[test]
+    fn each_bound_is_reached_by_its_own_measure() {
+        let policy = CapacityPolicy::default();
+        let text = |letters, room: Occupancy| policy.shortage(letters, &room).map(|short| short.to_string());
+        assert_eq!(text(9_999_999, PLENTY), None);
+        assert!(text(10_000_000, PLENTY).unwrap().contains("max-letters is 10000000"));
+        let large = text(0, Occupancy { used: Some(100 * GIB), ..PLENTY });
+        assert_eq!(large.unwrap(), "the store takes 100.0 GiB, and max-bytes is 100.0 GiB");
+        let low = text(0, Occupancy { free: Some(GIB - 1), ..PLENTY });
+        assert_eq!(low.unwrap(), "1024.0 MiB of the store's disk are free, and 1.0 GiB must stay free");
+        assert_eq!(CapacityPolicy::NONE.shortage(u64::MAX, &Occupancy { free: Some(0), ..PLENTY }), None);
+    }
+
+    #[test]
+    fn a_small_disk_has_a_small_reserve() {
+        let small = Occupancy { used: Some(0), free: Some(60 << 20), size: Some(1 << 30) };
+        assert_eq!(CapacityPolicy::default().shortage(0, &small), None);
+        let full = Occupancy { free: Some(50 << 20), ..small };
+        assert!(matches!(CapacityPolicy::default().shortage(0, &full), Some(Shortage::Disk { .. })));
+    }
+
+    #[test]
+    fn what_a_store_does_not_know_bounds_nothing() {
+        assert_eq!(CapacityPolicy::default().shortage(1, &Occupancy::default()), None);
+    }
+}

@@ -1,0 +1,104 @@
+//! The causes of the last messages that failed for good: a blown fuse names the most frequent one.
+
+use std::collections::{HashMap, VecDeque};
+
+use lazaret_core::policy::Blown;
+use lazaret_core::{Failure, Fingerprint, Reason};
+
+/// The number of failures whose causes are kept (I7).
+const KEPT: usize = 256;
+
+/// The causes of the last messages that failed for good, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct FuseCauses(VecDeque<Cause>);
+
+#[derive(Debug)]
+struct Cause {
+    fingerprint: Fingerprint,
+    reason: Reason,
+    /// The HTTP status, if the handler answered with one.
+    status: Option<u16>,
+}
+
+impl FuseCauses {
+    pub(crate) fn add(&mut self, failure: &Failure) {
+        if self.0.len() == KEPT {
+            self.0.pop_front();
+        }
+        let Failure { fingerprint, reason, status, .. } = failure;
+        self.0.push_back(Cause { fingerprint: *fingerprint, reason: reason.clone(), status: *status });
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.0.clear();
+    }
+
+    /// Explains a blown fuse: how many failed, and of which group most of them are.
+    pub(crate) fn explain(&self, blown: &Blown) -> String {
+        let failed = match blown {
+            Blown::Share { terminal, .. } => *terminal,
+            Blown::InARow { count } => *count,
+            _ => u32::MAX,
+        };
+        let last = self.0.len().saturating_sub(usize::try_from(failed).unwrap_or(usize::MAX));
+        let recent: Vec<&Cause> = self.0.iter().skip(last).collect();
+        let mut groups: HashMap<&Fingerprint, (usize, &Reason)> = HashMap::new();
+        for cause in &recent {
+            groups.entry(&cause.fingerprint).or_insert((0, &cause.reason)).0 += 1;
+        }
+        // The fingerprint decides between equal numbers, so that the text is the same in every run.
+        let top = groups.into_iter().max_by(|(a, (n, _)), (b, (m, _))| n.cmp(m).then_with(|| b.cmp(a)));
+        let Some((fingerprint, (letters, reason))) = top else { return blown.to_string() };
+        let most = if letters == recent.len() { "all".to_owned() } else { letters.to_string() };
+        format!("{blown}, {most} of them {reason} in group {fingerprint}{}", wrong_address(&recent))
+    }
+}
+
+/// The hint for a handler that answers every message as if it did not exist.
+fn wrong_address(recent: &[&Cause]) -> String {
+    let status = recent.first().and_then(|cause| cause.status);
+    let same = recent.iter().all(|cause| cause.status == status);
+    match status.filter(|status| same && matches!(status, 404 | 405 | 410)) {
+        Some(status) => format!("; the handler answered {status} to each: check the path of its URL"),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(reason: Reason, status: Option<u16>) -> Failure {
+        let message = format!("boom {reason}");
+        Failure { status, ..Failure::new(reason, "E", message) }
+    }
+
+    #[test]
+    fn the_most_frequent_cause_is_named() {
+        let mut causes = FuseCauses::default();
+        let blown = Blown::InARow { count: 3 };
+        assert_eq!(causes.explain(&blown), "3 messages in a row failed for good");
+        causes.add(&failure(Reason::TOO_LARGE, None));
+        let invalid = failure(Reason::INVALID_SCHEMA, Some(400));
+        causes.add(&invalid);
+        causes.add(&failure(Reason::DOMAIN_INVALID, None));
+        causes.add(&invalid);
+        let group = invalid.fingerprint;
+        let expected =
+            format!("3 messages in a row failed for good, 2 of them INVALID_SCHEMA in group {group}");
+        assert_eq!(causes.explain(&blown), expected, "the first is older than the last three");
+    }
+
+    #[test]
+    fn a_handler_that_does_not_exist_is_told() {
+        let mut causes = FuseCauses::default();
+        let missing = failure(Reason::UNSUPPORTED, Some(404));
+        (0..300).for_each(|_| causes.add(&missing));
+        assert_eq!(causes.0.len(), KEPT);
+        let told = causes.explain(&Blown::InARow { count: 50 });
+        assert!(told.contains("all of them UNSUPPORTED in group g1_"), "{told}");
+        assert!(told.ends_with("; the handler answered 404 to each: check the path of its URL"), "{told}");
+        causes.add(&failure(Reason::UNSUPPORTED, Some(501)));
+        assert!(!causes.explain(&Blown::InARow { count: 50 }).contains("check the path"));
+    }
+}

@@ -1,0 +1,182 @@
+//! Redaction: markers for everybody, exact values for those who may reveal and say why.
+
+use lazaret_api::Scope;
+use lazaret_core::redaction::Redaction;
+use lazaret_server::Options;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Bench, Setup, encoded, eventually, secret, token, with_json};
+
+const CARD: &str = "4111-1111";
+const BEARER: &str = "Bearer s3cr3t";
+const PAYLOAD: &str = r#"{"bad": 1.0, "card": {"number": "4111-1111"}, "amount": 5}"#;
+
+/// Ada may read payloads, Rita may also reveal, Ed edits without revealing, and Paul sees no payloads.
+async fn bench() -> (Bench, String) {
+    let redaction = Redaction::new(["authorization"], ["/card/number".parse().unwrap()]);
+    let tokens = vec![
+        token("ada", &[Scope::Read, Scope::Payload, Scope::Triage, Scope::Import]),
+        token("rita", &[Scope::Read, Scope::Payload, Scope::Reveal, Scope::Import]),
+        token("ed", &[Scope::Read, Scope::Payload, Scope::Edit]),
+        token("paul", &[Scope::Read, Scope::Reveal]),
+        token("feed", &[Scope::Ingest]),
+    ];
+    let options = Options { redaction, ..Options::default() };
+    let bench = Bench::with(Setup { tokens, options, ..Setup::default() }).await;
+    let line = format!(
+        r#"{{"id": "m", "key": "a", "headers": {{"Authorization": "{BEARER}", "tenant": "acme"}}, "payload": {PAYLOAD}}}"#
+    );
+    let post = bench.request(Method::POST, "/v1/inbox/orders/batch").bearer_auth(secret("feed"));
+    bench.send(post.header("content-type", "application/x-ndjson").body(line)).await.expect(202);
+    eventually("a letter", || async { first(&bench).await.is_string() }).await;
+    let id = first(&bench).await.as_str().unwrap().to_owned();
+    (bench, id)
+}
+
+/// The id of the latest letter.
+async fn first(bench: &Bench) -> Value {
+    get(bench, "ada", "/v1/letters").await.expect(200).json["letters"][0]["id"].take()
+}
+
+async fn get(bench: &Bench, name: &str, path: &str) -> Answer {
+    bench.send(bench.request(Method::GET, path).bearer_auth(secret(name))).await
+}
+
+async fn post(bench: &Bench, name: &str, path: &str, body: Value) -> Answer {
+    bench.send(with_json(bench.request(Method::POST, path).bearer_auth(secret(name)), &body)).await
+}
+
+async fn lines(bench: &Bench, name: &str) -> String {
+    let request = bench.request(Method::GET, "/v1/letters?view=full").bearer_auth(secret(name));
+    bench.send(request.header("accept", "application/x-ndjson")).await.expect(200).text
+}
+
+/// The actions of the audit, with who and why.
+async fn audit(bench: &Bench) -> Vec<String> {
+    let entries = get(bench, "ada", "/v1/audit").await.expect(200).json["entries"].take();
+    let line = |entry: &Value| {
+        let text = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
+        format!("{} {} {} {}", text("who"), text("action"), text("subject"), text("why"))
+    };
+    entries.as_array().unwrap().iter().map(line).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redacted_values_leave_no_reading_route() {
+    let (bench, id) = bench().await;
+    let letter = format!("/v1/letters/{id}");
+    let group = get(&bench, "rita", "/v1/groups").await.json["groups"][0]["id"].as_str().unwrap().to_owned();
+    // Also for those who may reveal: nothing is revealed by accident.
+    for name in ["ada", "rita", "ed"] {
+        let detail = get(&bench, name, &letter).await.expect(200);
+        let content = &detail.json["content"];
+        assert_eq!(content["redacted"], json!(["header.Authorization", "payload./card/number"]));
+        assert_eq!(content["payload"], PAYLOAD.replace(CARD, "[redacted]"), "the rest keeps its bytes");
+        assert_eq!(content["headers"][0], json!({"name": "Authorization", "value": "[redacted]"}));
+        assert_eq!(content["headers"][1]["value"], "acme");
+        let payload = get(&bench, name, &format!("{letter}/payload")).await.expect(200);
+        let facets = get(&bench, name, &format!("/v1/groups/{}/facets", encoded(&group))).await.expect(200);
+        assert!(facets.text.contains("header.tenant"), "{}", facets.text);
+        for answer in [detail.text, payload.text, facets.text, lines(&bench, name).await] {
+            assert!(!answer.contains(CARD) && !answer.contains("s3cr3t"), "{name}: {answer}");
+        }
+    }
+    let hidden = get(&bench, "paul", &letter).await.expect(200).json["content"].take();
+    assert_eq!((&hidden["payload-state"], &hidden["redacted"]), (&json!("hidden"), &Value::Null));
+    assert!(audit(&bench).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reveal_needs_the_right_and_a_reason_and_leaves_an_audit_entry() {
+    let (bench, id) = bench().await;
+    let reveal = format!("/v1/letters/{id}/reveal");
+    let why = json!({"reason": "refund of order 7"});
+    post(&bench, "ada", &reveal, why.clone()).await.problem(403, "LZ0207");
+    post(&bench, "paul", &reveal, why.clone()).await.problem(403, "LZ0207");
+    for blank in [json!({}), json!({"reason": " "})] {
+        post(&bench, "rita", &reveal, blank).await.problem(400, "LZ0210");
+    }
+    let missing = "/v1/letters/00000000-0000-8000-8000-000000000000/reveal";
+    post(&bench, "rita", missing, why.clone()).await.problem(404, "LZ0203");
+    assert!(audit(&bench).await.is_empty(), "nothing was revealed");
+    let content = post(&bench, "rita", &reveal, why).await.expect(200).json["content"].take();
+    assert_eq!((&content["payload"], &content["redacted"]), (&json!(PAYLOAD), &Value::Null));
+    assert_eq!(content["headers"][0]["value"], BEARER);
+    assert_eq!(audit(&bench).await, [format!("rita reveal {id} refund of order 7")]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_is_exact_only_for_those_who_may_reveal() {
+    let (bench, _) = bench().await;
+    let import = async |name: &str, export: String| {
+        let request = bench.request(Method::POST, "/v1/letters/import?queue=orders%2Forders");
+        let request = request.header("content-type", "application/x-ndjson").bearer_auth(secret(name));
+        bench.send(request.body(export)).await.expect(200).json
+    };
+    let refused = import("ada", lines(&bench, "ada").await).await;
+    assert_eq!((&refused["failures"], &refused["taken"]), (&json!(1), &json!(0)), "{refused}");
+    assert!(refused["failed"][0]["why"].as_str().unwrap().contains("reveal"), "{refused}");
+    let request = json!({"query": "state:dead", "reason": "moving to another store"});
+    post(&bench, "ada", "/v1/letters/export", request.clone()).await.problem(403, "LZ0207");
+    post(&bench, "rita", "/v1/letters/export", json!({"query": "state:dead"})).await.problem(400, "LZ0210");
+    let exact = post(&bench, "rita", "/v1/letters/export", request).await.expect(200).text;
+    let letter: Value = serde_json::from_str(exact.trim()).unwrap();
+    assert_eq!(letter["content"]["payload"], PAYLOAD);
+    assert_eq!(import("rita", exact).await["known"], 1);
+    let audit = audit(&bench).await;
+    assert_eq!(audit[0], "rita reveal state:dead moving to another store", "{audit:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redacted_values_cannot_be_probed_by_queries() {
+    let (bench, _) = bench().await;
+    let probes = ["payload./card/number:4*", "-payload./card/number:5*", "header.authorization:Bearer*"];
+    for probe in probes {
+        for path in ["/v1/letters", "/v1/letters/count"] {
+            let path = format!("{path}?q={}", encoded(probe));
+            let refused = get(&bench, "ada", &path).await.problem(403, "LZ0207");
+            let detail = refused.json["detail"].as_str().unwrap();
+            assert!(detail.contains("redacted") && detail.contains("reveal"), "{detail}");
+            get(&bench, "rita", &path).await.expect(200);
+        }
+        let plan = json!({"action": "retry", "query": probe});
+        post(&bench, "ada", "/v1/plans", plan).await.problem(403, "LZ0207");
+    }
+    // Nor guessed from the digest of a payload.
+    let plan = json!({"action": "retry", "query": "state:dead"});
+    let plan = post(&bench, "ada", "/v1/plans", plan).await.expect(201).json["id"].take();
+    let items = format!("/v1/plans/{}/items", plan.as_str().unwrap());
+    let digest = async |name| get(&bench, name, &items).await.expect(200).json["items"][0]["digest"].take();
+    assert_eq!((digest("ada").await, digest("rita").await.is_string()), (Value::Null, true));
+    let found = get(&bench, "ada", "/v1/letters/count?q=payload.%2Famount%3A5").await.expect(200);
+    assert_eq!(found.json["letters"], 1, "values that are not redacted can be searched");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_without_the_right_keeps_what_is_redacted() {
+    let (bench, id) = bench().await;
+    let letter = format!("/v1/letters/{id}");
+    let content = get(&bench, "ed", &letter).await.expect(200).json["content"].take();
+    let edited = content["payload"].as_str().unwrap().replace("\"amount\": 5", "\"amount\": 6");
+    let edit = async |body: Value| {
+        let request = bench.request(Method::PUT, &format!("{letter}/payload")).bearer_auth(secret("ed"));
+        bench.send(with_json(request, &body)).await
+    };
+    let wrong = json!({"payload": r#"{"card": [{"number": "[redacted]"}], "cards": 1}"#, "reason": "x"});
+    edit(wrong).await.expect(200);
+    let moved = json!({"payload": r#"{"card": {"number": "[redacted]"}}"#, "reason": "x"});
+    edit(moved).await.problem(409, "LZ0218");
+    edit(json!({"revert": true, "reason": "back"})).await.expect(200);
+    let digest = &content["payload-digest"];
+    edit(json!({"payload": edited, "expected-digest": digest, "reason": "amount"})).await.expect(200);
+    edit(json!({"payload": edited, "expected-digest": digest, "reason": "again"}))
+        .await
+        .problem(409, "LZ0218");
+    let revealed = post(&bench, "rita", &format!("{letter}/reveal"), json!({"reason": "check"})).await;
+    let payload = revealed.expect(200).json["content"]["payload"].take();
+    assert_eq!(payload, PAYLOAD.replace("\"amount\": 5", "\"amount\": 6"));
+    // The payloads that edits replaced are redacted as well.
+    let shown = get(&bench, "ed", &letter).await.expect(200).text;
+    assert!(!shown.contains(CARD), "{shown}");
+}
