@@ -16,6 +16,8 @@ use crate::process::{Cargo, passed_in};
 const AT_ONCE: usize = 3;
 /// How often the programs that still run are listed, with the last line of each: it shows where a test hangs.
 const PROGRESS: Duration = Duration::from_secs(60);
+/// The number of lines of a failed program that the summary repeats.
+const FAILURE_LINES: usize = 120;
 
 /// A test program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,7 +128,8 @@ fn run_next(work: &Mutex<Work>, tests: &Cargo) {
             let repeat = format!("cd {} && {}", program.folder.display(), program.executable.display());
             let failed = format!("{}: {why}\n  repeat it with: {repeat}", program.name);
             let _ = writeln!(out, "{failed}");
-            work.failed.push(failed);
+            // Once more at the end: other programs write many lines after these.
+            work.failed.push(format!("{failed}\n{}", failures(&String::from_utf8_lossy(&output))));
         }
     }
 }
@@ -175,6 +178,20 @@ fn execute(mut command: Command, output: &Path) -> Result<(), String> {
         Ok(status) => Err(status.to_string()),
         Err(error) => Err(format!("failed to wait: {error}")),
     }
+}
+
+/// Returns what a failed program wrote about its failures, or the end of its output when it died without a word.
+fn failures(output: &str) -> String {
+    let lines: Vec<&str> = output.lines().collect();
+    let told = lines.iter().position(|line| *line == "failures:");
+    let from = told.unwrap_or_else(|| lines.len().saturating_sub(FAILURE_LINES));
+    let mut text: Vec<String> = lines[from..].iter().map(|line| format!("  | {line}")).collect();
+    if text.len() > FAILURE_LINES {
+        let left_out = text.len() - FAILURE_LINES;
+        // Why it failed stands at the beginning, which tests failed at the end.
+        text.splice(FAILURE_LINES / 2..FAILURE_LINES / 2 + left_out, [format!("  | … {left_out} lines …")]);
+    }
+    text.join("\n")
 }
 
 /// Returns the last line of a file.
@@ -231,6 +248,19 @@ mod tests {
         let (text, result) = shell("echo before; exit 3");
         assert_eq!(text, "before\n");
         assert!(result.unwrap_err().contains('3'));
+    }
+
+    #[test]
+    fn the_summary_repeats_what_a_program_wrote_about_its_failures() {
+        let output = "running 2 tests\ntest a ... ok\nfailures:\n\n---- b stdout ----\nexpected 1";
+        assert_eq!(failures(output), "  | failures:\n  | \n  | ---- b stdout ----\n  | expected 1");
+        let many: Vec<String> = (0..500).map(|number| number.to_string()).collect();
+        // It died: the end of what it wrote.
+        let died = failures(&many.join("\n"));
+        assert!(died.starts_with("  | 380\n") && died.ends_with("  | 499"), "{died}");
+        let long = failures(&format!("failures:\n{}", many.join("\n")));
+        assert!(long.starts_with("  | failures:\n  | 0\n") && long.ends_with("  | 499"), "{long}");
+        assert!(long.contains("  | 58\n  | … 381 lines …\n  | 440\n"), "{long}");
     }
 
     #[test]

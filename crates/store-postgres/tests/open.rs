@@ -36,7 +36,8 @@ fn as_role(dsn: &str, role: &str) -> String {
 #[tokio::test]
 async fn the_tables_of_the_schema_are_measured_with_their_indexes() {
     let Some(dsn) = server() else { return };
-    let store = TestSchema::new(dsn).open(None).await;
+    let schema = TestSchema::new(dsn);
+    let store = schema.open(None).await;
     let empty = store.occupancy().await.unwrap();
     assert!(empty.used.unwrap() > 0 && empty.free.is_none(), "{empty:?}");
     // Larger than what the tables have allocated already.
