@@ -105,7 +105,7 @@ async fn consumer() {
     });
     let retry = RetryPolicy {
         strategy: Strategy::Ordered,
-        // A stall of the machine beyond the lease is an attempt that was cut off, and neither ends a letter here.
+        // A letter may be in flight at several of the kills: they must not use it up.
         max_attempts: 1000,
         max_crashes: 0,
         initial_delay: Duration::from_millis(20),
