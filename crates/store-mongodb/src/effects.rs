@@ -1,6 +1,6 @@
 //! What is done after a decision, in other documents. Whoever does it again, however late, changes nothing.
 //!
-//! The order: letters, groups, the audit, outcomes, then the document of the sequence without what was left to do, and with its new
+//! The order: letters, groups, sequences of letters that left, the audit, outcomes, then the document of the sequence without what was left to do, and with its new
 //! revision. Chunks that no letter refers to any more are deleted at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,10 +52,12 @@ impl MongoStore {
         let mut groups: BTreeMap<GroupId, Vec<Decision>> = BTreeMap::new();
         let mut lines: Vec<(String, LineDoc)> = Vec::new();
         let mut outcomes: Vec<OutcomeDoc> = Vec::new();
+        let mut detached: Vec<SequenceDoc> = Vec::new();
         for doc in &mut docs {
             for (place, left) in std::mem::take(&mut doc.left).into_iter().enumerate() {
                 match left {
                     Left::Letter { document, new } => letters.push((document, new)),
+                    Left::Sequence(doc) => detached.push(*doc),
                     Left::Chunks(claim) => claims.push(claim),
                     Left::Counts(counts) => {
                         let mut concerned: Vec<_> = counts.iter().flat_map(|count| count.groups()).collect();
@@ -77,6 +79,7 @@ impl MongoStore {
         }
         self.write_letters(letters).await?;
         self.count_all(groups).await?;
+        self.open_detached(detached).await?;
         for (token, line) in lines {
             self.append_line(&token, line).await?;
         }
@@ -88,6 +91,17 @@ impl MongoStore {
             self.db().delete(&self.db().chunks, doc! { "claim": { "$in": claims } }).await?;
         }
         Ok(())
+    }
+
+    /// Opens the sequences of letters that left theirs, and finishes them: groups have counted the letters before. A letter leaves its
+    /// sequence once, and no document is deleted: one that is there was opened by the same decision.
+    async fn open_detached(&self, docs: Vec<SequenceDoc>) -> Result<()> {
+        if docs.is_empty() {
+            return Ok(());
+        }
+        let new = docs.iter().map(encode).collect::<Result<Vec<RawDocumentBuf>>>()?;
+        self.db().insert_all(&self.db().sequences, &new).await?;
+        Box::pin(self.carry_out(docs)).await
     }
 
     /// Takes what was done out of the documents. Sequences that were opened get a revision now, after they are open: who has seen

@@ -63,7 +63,9 @@ mod polling;
 mod sequence;
 
 pub use acts::{LetterLookup, RestoreView, act, place_restored, restore};
-pub use effects::{AuditLine, Blocked, CountChange, CountedAs, Effects, Failed, LetterChange, LetterView};
+pub use effects::{
+    AuditLine, Blocked, CountChange, CountedAs, Detached, Effects, Failed, LetterChange, LetterView,
+};
 pub use freezing::{Candidate, Freeze, Frozen, FrozenItem, exclusion, plan};
 pub use groups::{GroupRow, LatestFailure};
 pub use intake::{
