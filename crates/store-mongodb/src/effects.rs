@@ -79,7 +79,7 @@ impl MongoStore {
         }
         self.write_letters(letters).await?;
         self.count_all(groups).await?;
-        self.open_detached(detached).await?;
+        docs.extend(self.open_detached(detached).await?);
         for (token, line) in lines {
             self.append_line(&token, line).await?;
         }
@@ -93,15 +93,21 @@ impl MongoStore {
         Ok(())
     }
 
-    /// Opens the sequences of letters that left theirs, and finishes them: groups have counted the letters before. A letter leaves its
+    /// Opens the sequences of letters that left theirs, and writes the letters: groups have counted them before. A letter leaves its
     /// sequence once, and no document is deleted: one that is there was opened by the same decision.
-    async fn open_detached(&self, docs: Vec<SequenceDoc>) -> Result<()> {
+    async fn open_detached(&self, mut docs: Vec<SequenceDoc>) -> Result<Vec<SequenceDoc>> {
         if docs.is_empty() {
-            return Ok(());
+            return Ok(docs);
         }
         let new = docs.iter().map(encode).collect::<Result<Vec<RawDocumentBuf>>>()?;
         self.db().insert_all(&self.db().sequences, &new).await?;
-        Box::pin(self.carry_out(docs)).await
+        let left = docs.iter_mut().flat_map(|doc| std::mem::take(&mut doc.left));
+        let letters = left.filter_map(|left| match left {
+            Left::Letter { document, new } => Some((document, new)),
+            _ => None,
+        });
+        self.write_letters(letters.collect()).await?;
+        Ok(docs)
     }
 
     /// Takes what was done out of the documents. Sequences that were opened get a revision now, after they are open: who has seen
