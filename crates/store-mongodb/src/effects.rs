@@ -1,7 +1,7 @@
 //! What is done after a decision, in other documents. Whoever does it again, however late, changes nothing.
 //!
-//! The order: letters, groups, sequences of letters that left, the audit, outcomes, then the document of the sequence without what was left to do, and with its new
-//! revision. Chunks that no letter refers to any more are deleted at the end.
+//! The order: letters, groups, sequences of letters that left, the audit, outcomes, then the document of the sequence without what was
+//! left to do, and with its new revision. Chunks that no letter refers to any more are deleted at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
