@@ -145,7 +145,7 @@ impl Model {
         let mut dues: Vec<u64> = self.claimable().iter().filter_map(|s| self.automatic(*s)).collect();
         dues.sort_unstable();
         let certain = dues.first() != Some(&0) && dues.first() != dues.get(1);
-        if one && certain { 1 } else { 16 }
+        if one && certain { 1 } else { ALL_SEQUENCES }
     }
 
     fn next_due(&self) -> Option<u64> {
