@@ -158,7 +158,14 @@ fn facts(visit: &Visit, detail: &LetterDetail, sequence: &Sequence) -> Markup {
             dt { "Message" } dd.mono { (visible(&letter.message.id)) }
             dt { "Key" } dd.mono { @if let Some(key) = &letter.message.key { (visible(key)) } @else if let Some(key) = &letter.message.key_base64 { "base64 " (key) } @else { span.muted { "none" } } }
             dt { "Stream" } dd { (visible(&letter.stream)) " at " span.mono { (visible(&letter.message.position)) } }
-            dt { "Sequence" } dd { a href=(links::sequence(&letter.queue, &letter.sequence)) { (visible(&letter.sequence)) } (lane::place(sequence, &letter.id)) }
+            dt { "Sequence" } dd {
+                @if let Some(left) = &letter.left_sequence {
+                    a href=(links::sequence(&letter.queue, left)) { (visible(left)) }
+                    ", left when the letter died. Later messages went on: a replay is out of order."
+                } @else {
+                    a href=(links::sequence(&letter.queue, &letter.sequence)) { (visible(&letter.sequence)) } (lane::place(sequence, &letter.id))
+                }
+            }
             dt { "Attempts" } dd { (letter.attempts) @if letter.replay_attempts > 0 { ", " (letter.replay_attempts) " by replay" } @if letter.crash_attempts > 0 { ", " (letter.crash_attempts) " crashed" } }
             (text("Owner", letter.owner.as_deref()))
             (time("Enqueued", Some(letter.enqueued_at)))

@@ -142,7 +142,7 @@ fn row(visit: &Visit, letter: &Letter) -> Markup {
             }
             td { (badge::letter(letter.state)) @if letter.poison { " " (badge::bad("poison")) } }
             td.optional {
-                a href=(links::sequence(&letter.queue, &letter.sequence)) { (visible(&cut(&letter.sequence, 60))) }
+                a href=(links::sequence(&letter.queue, &letter.sequence)) { (visible(&cut(&letter.shown_sequence(), 60))) }
                 span.sub.spare { (visible(&letter.queue)) }
             }
             td.cause {

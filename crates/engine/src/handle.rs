@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lazaret_core::policy::BreakerState;
+use lazaret_core::policy::{BreakerState, OnDeadPolicy};
 use lazaret_core::store::{Act, Actor, Pause, PauseScope, Result, StoreError};
 use lazaret_core::{ConsumerName, Letter, LetterId, QueueName, SequenceId};
 use tokio::time::Instant;
@@ -102,6 +102,16 @@ impl Handle {
             PauseCause::Requested => None,
         };
         Some(self.pauses().into_iter().find_map(blown).unwrap_or(FuseState::Intact))
+    }
+
+    /// What happens to the sequences of dead letters; `None` when dead letters are disabled.
+    pub fn on_dead(&self) -> Option<&OnDeadPolicy> {
+        self.first
+            .options
+            .dead_letter
+            .as_ref()
+            .filter(|letters| !letters.discard)
+            .map(|letters| &letters.on_dead)
     }
 
     /// Messages that were read and are not settled, each counted once per component.
@@ -264,6 +274,8 @@ impl Replayer {
                     Some(RunEnd::Held) => {
                         report.held += 1;
                         held.insert(hash);
+                        // Its head may have left it.
+                        held.insert(self.component.hash(&head.sequence.detached(head.id)));
                     }
                     Some(RunEnd::Stopped) | None => report.skipped += 1,
                 }

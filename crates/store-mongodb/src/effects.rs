@@ -1,7 +1,7 @@
 //! What is done after a decision, in other documents. Whoever does it again, however late, changes nothing.
 //!
-//! The order: letters, groups, the audit, outcomes, then the document of the sequence without what was left to do, and with its new
-//! revision. Chunks that no letter refers to any more are deleted at the end.
+//! The order: letters, groups, sequences of letters that left, the audit, outcomes, then the document of the sequence without what was
+//! left to do, and with its new revision. Chunks that no letter refers to any more are deleted at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,10 +52,12 @@ impl MongoStore {
         let mut groups: BTreeMap<GroupId, Vec<Decision>> = BTreeMap::new();
         let mut lines: Vec<(String, LineDoc)> = Vec::new();
         let mut outcomes: Vec<OutcomeDoc> = Vec::new();
+        let mut detached: Vec<SequenceDoc> = Vec::new();
         for doc in &mut docs {
             for (place, left) in std::mem::take(&mut doc.left).into_iter().enumerate() {
                 match left {
                     Left::Letter { document, new } => letters.push((document, new)),
+                    Left::Sequence(doc) => detached.push(*doc),
                     Left::Chunks(claim) => claims.push(claim),
                     Left::Counts(counts) => {
                         let mut concerned: Vec<_> = counts.iter().flat_map(|count| count.groups()).collect();
@@ -77,6 +79,7 @@ impl MongoStore {
         }
         self.write_letters(letters).await?;
         self.count_all(groups).await?;
+        docs.extend(self.open_detached(detached).await?);
         for (token, line) in lines {
             self.append_line(&token, line).await?;
         }
@@ -88,6 +91,23 @@ impl MongoStore {
             self.db().delete(&self.db().chunks, doc! { "claim": { "$in": claims } }).await?;
         }
         Ok(())
+    }
+
+    /// Opens the sequences of letters that left theirs, and writes the letters: groups have counted them before. A letter leaves its
+    /// sequence once, and no document is deleted: one that is there was opened by the same decision.
+    async fn open_detached(&self, mut docs: Vec<SequenceDoc>) -> Result<Vec<SequenceDoc>> {
+        if docs.is_empty() {
+            return Ok(docs);
+        }
+        let new = docs.iter().map(encode).collect::<Result<Vec<RawDocumentBuf>>>()?;
+        self.db().insert_all(&self.db().sequences, &new).await?;
+        let left = docs.iter_mut().flat_map(|doc| std::mem::take(&mut doc.left));
+        let letters = left.filter_map(|left| match left {
+            Left::Letter { document, new } => Some((document, new)),
+            _ => None,
+        });
+        self.write_letters(letters.collect()).await?;
+        Ok(docs)
     }
 
     /// Takes what was done out of the documents. Sequences that were opened get a revision now, after they are open: who has seen

@@ -161,6 +161,7 @@ impl LetterArrays {
             &self.payload_left_out,
             &self.edits,
             &self.body,
+            &self.sequence,
         ]
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lazaret_core::SequenceId;
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{self, AfterSettle, Head, LeaseKind, SequenceChange, SettleView};
-use lazaret_core::store::{Claim, Lease, LeaseUse, Outcome, Result, Settled, Settlement};
+use lazaret_core::store::{Claim, Lease, LeaseUse, Result, Settled, Settlement};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -289,17 +289,21 @@ impl Transaction<'_> {
     /// Applies what the rules have decided about one item.
     async fn apply_settled(&mut self, queue: &Queue, item: &SettleItem, ruled: Ruled) -> Work<Settled> {
         let Ruled { mut settle, open, head, next } = ruled;
-        if let Some((operation, Outcome::Ok)) = settle.outcome
+        if let Some((operation, _)) = settle.outcome
             && self.unit.paced.contains(&operation)
-            && let (Some(open), Some(from)) = (&open, settle.effects.released_from())
+            && let (Some(open), Some(from)) = (&open, settle.released_from())
             && let Some(pace) = self.pace_released(operation, open.sid, from).await?
         {
             settle.effects.pace(pace, self.now());
         }
         let head = head.ok_or_else(|| missing(&item.lease.sequence))?;
         let next_head = settle.effects.sequence.row().map(|row| row.head);
+        let number = match &settle.effects.detached {
+            Some(_) => self.numbers(1).await?.into_iter().next(),
+            None => None,
+        };
         let now = self.now();
-        self.unit.apply(queue, head, settle.effects, None, now)?;
+        self.unit.apply(queue, head, settle.effects, number, now)?;
         Ok(match (settle.after, next) {
             (AfterSettle::Next, Some(next)) => {
                 let mut next = self.with_edits(next).await?;

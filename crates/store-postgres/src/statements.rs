@@ -19,12 +19,12 @@ pub(crate) const UPDATE_LETTERS: &str = "UPDATE letters l SET sid = u.sid, idx =
     crash_attempts = u.crash_attempts, replay_attempts = u.replay_attempts, poison = u.poison,
     touched_at = u.touched_at, due_at = u.due_at, expires_at = u.expires_at, first_failed_at = u.first_failed_at,
     last_failed_at = u.last_failed_at, closed_at = u.closed_at, reason = u.reason, cause_group = u.cause_group,
-    payload_left_out = u.payload_left_out, edits = u.edits, body = u.body::json
+    payload_left_out = u.payload_left_out, edits = u.edits, body = u.body::json, sequence = u.sequence
     FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $5::bigint[], $6::bigint[], $7::bigint[],
     $8::boolean[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[],
-    $15::text[], $16::text[], $17::boolean[], $18::bigint[], $19::text[])
+    $15::text[], $16::text[], $17::boolean[], $18::bigint[], $19::text[], $20::text[])
     AS u (lid, sid, idx, state, attempts, crash_attempts, replay_attempts, poison, touched_at, due_at, expires_at,
-    first_failed_at, last_failed_at, closed_at, reason, cause_group, payload_left_out, edits, body)
+    first_failed_at, last_failed_at, closed_at, reason, cause_group, payload_left_out, edits, body, sequence)
     WHERE l.lid = u.lid";
 pub(crate) const UPDATE_PAYLOADS: &str = "UPDATE payloads p SET payload = u.payload
     FROM unnest($1::bigint[], $2::bytea[]) AS u (lid, payload) WHERE p.lid = u.lid";

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use lazaret_core::letter::Edit;
 use lazaret_core::store::OperationId;
 use lazaret_core::store::rules::{
-    AuditLine, Blocked, CountChange, Effects, Failed, GrantRow, GroupRow, LetterChange, SequenceChange,
+    AuditLine, Blocked, CountChange, Detached, Effects, Failed, GrantRow, GroupRow, LetterChange,
+    SequenceChange,
 };
 use lazaret_core::{Failure, Fingerprint, Letter, LetterState, Partition, SequenceId};
 use uuid::Uuid;
@@ -204,7 +205,7 @@ impl Unit {
     }
 
     /// Applies the effects of a rule to a stored letter, and returns it in its new form. `sid` is the number of its sequence, if
-    /// it opens one.
+    /// it opens one, also one that it is detached to.
     pub(crate) fn apply(
         &mut self,
         queue: &Queue,
@@ -213,7 +214,7 @@ impl Unit {
         sid: Option<i64>,
         now: Timestamp,
     ) -> Work<HeldLetter> {
-        let Effects { letter: change, sequence, count_change, failed, audit, .. } = effects;
+        let Effects { letter: change, sequence, detached, count_change, failed, audit, .. } = effects;
         let name = held.letter.sequence.clone();
         self.count(queue, &count_change);
         self.change_sequence(queue, &name, sid, sequence)?;
@@ -236,6 +237,10 @@ impl Unit {
             }
             (false, Some(_)) => (held.sid, held.closed_at) = (None, Some(now)),
             _ => {}
+        }
+        if let Some(Detached { sequence, row }) = detached {
+            self.change_sequence(queue, &sequence, sid, SequenceChange::Open(row))?;
+            (held.sid, held.letter.sequence) = (sid, sequence);
         }
         self.letters.insert(held.lid, held.clone());
         Ok(held)

@@ -53,12 +53,15 @@ pub(super) fn place(sequence: &Sequence, id: &str) -> Markup {
 /// The lane, head first.
 pub(super) fn panel(visit: &Visit, sequence: &Sequence, of: Option<&Letter>) -> Markup {
     let behind = sequence.size.saturating_sub(1);
+    let left = of.and_then(|of| of.left_sequence.as_deref());
+    let name = left.unwrap_or(&sequence.sequence);
     html! {
         section.panel {
             div.section-head {
-                h2 { "Lane " a href=(links::sequence(&sequence.queue, &sequence.sequence)) { (visible(&cut(&sequence.sequence, 80))) } }
+                h2 { "Lane " a href=(links::sequence(&sequence.queue, name)) { (visible(&cut(name, 80))) } }
                 p.muted {
-                    @if sequence.size == 0 { "not blocked" }
+                    @if left.is_some() { "not blocked by this letter: it left the lane when it died" }
+                    @else if sequence.size == 0 { "not blocked" }
                     @else if behind == 0 { "blocked by its head, nothing waits behind it" }
                     @else { "blocked by its head, " (plural(behind, "letter")) " behind it" }
                 }

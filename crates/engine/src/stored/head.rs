@@ -170,11 +170,7 @@ impl HeadAttempt<'_> {
         }
         let (settlement, by) = self.settlement(&letter, ended, due)?;
         left.claim = claim;
-        let settled = self.settle_by(&letter, settlement, by, left).await;
-        if let Some(Settled::Next(_)) = &settled {
-            std::mem::take(left).finish(self.component).await;
-        }
-        settled
+        self.settle_by(&letter, settlement, by, left).await
     }
 
     /// The wait for the due time of a letter. The store's clock said that it is due; ours must agree (I12).
@@ -483,10 +479,11 @@ impl HeadAttempt<'_> {
         let dead = newly_dead(letter, &settlement);
         self.lease.settlement_begins();
         let settled = settler.settle(letter, settlement).await?;
+        left.dead = dead;
         if let Settled::Next(_) = &settled {
             self.lease.continues();
+            std::mem::take(left).finish(self.component).await;
         }
-        left.dead = dead;
         Some(settled)
     }
 }

@@ -10,7 +10,7 @@ use lazaret_core::store::{Action, OperationMachine, PayloadDigest};
 use lazaret_core::{LetterId, SequenceId};
 use uuid::Uuid;
 
-use super::polling::ItemState;
+use super::polling::{ItemState, left_meanwhile};
 use crate::error::Work;
 use crate::letter_row::{HeldLetter, select_letter};
 use crate::sequence_row::{OpenSequence, select_sequence, sequence_key};
@@ -150,6 +150,10 @@ impl Transaction<'_> {
             }
             self.unit.hold_absent(queue, &sequence);
             let held = held.remove(&letter);
+            if held.as_ref().is_some_and(|held| left_meanwhile(held, &sequence)) {
+                ahead.states.insert(letter, None);
+                continue;
+            }
             let open = open.filter(|_| held.as_ref().is_some_and(|held| held.letter.state.is_open()));
             let digest = of_payload.remove(&letter).unwrap_or_else(|| PayloadDigest::of(None));
             let in_earlier = earlier.contains(&letter);

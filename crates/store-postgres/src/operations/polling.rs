@@ -51,6 +51,11 @@ impl ItemState {
     }
 }
 
+/// `true` if an open letter left this sequence after the sequence was looked up.
+pub(super) fn left_meanwhile(held: &HeldLetter, sequence: &SequenceId) -> bool {
+    held.letter.state.is_open() && held.letter.sequence != *sequence
+}
+
 impl PostgresStore {
     /// Serves each operation in a transaction of its own: none waits for another one while it holds one.
     pub(crate) async fn poll(
@@ -128,8 +133,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// Loads a pending letter with its sequence, both locked. `None` if another transaction works on the sequence: this one holds the
-    /// operation, for which that one may be waiting.
+    /// Loads a pending letter with its sequence, both locked. `None` if another transaction works on the sequence, or did: this one
+    /// holds the operation, for which that one may be waiting.
     async fn load_item(
         &mut self,
         queue: &Queue,
@@ -145,6 +150,9 @@ impl Transaction<'_> {
             LetterLookup::Letter(held) => Some(held),
             LetterLookup::Purged(_) | LetterLookup::Absent => None,
         };
+        if held.as_ref().is_some_and(|held| left_meanwhile(held, sequence)) {
+            return Ok(None);
+        }
         let mut digest = PayloadDigest::of(None);
         if let Some(held) = &held {
             let rows = self.query(PAYLOAD_DIGEST, &[&held.lid]).await?;

@@ -66,10 +66,14 @@ const UNDER_WAY: &str = select_operation!(
     "WHERE o.served_at IS NOT NULL AND o.ended_at IS NULL ORDER BY o.operation DESC LIMIT $1"
 );
 
-/// A query for [`read_pending`].
+/// A query for [`read_pending`]. A letter may have left the sequence that it had at the freeze.
 macro_rules! select_pending {
     ($rest:literal) => {
-        concat!("SELECT i.ordinal, i.last, i.letter, i.state, i.digest, i.sequence FROM items i ", $rest)
+        concat!(
+            "SELECT i.ordinal, i.last, i.letter, i.state, i.digest, coalesce((SELECT l.sequence FROM letters l \
+             WHERE l.id = i.letter AND l.sid IS NOT NULL), i.sequence) FROM items i ",
+            $rest
+        )
     };
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lazaret_core::SequenceId;
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{self, AfterSettle, Head, LeaseKind, SequenceChange, SettleView};
-use lazaret_core::store::{Claim, Lease, LeaseUse, Outcome, Settled, Settlement};
+use lazaret_core::store::{Claim, Lease, LeaseUse, Settled, Settlement};
 
 use rusqlite::params;
 
@@ -153,8 +153,7 @@ impl Queue<'_> {
         if let Some((operation, outcome)) = settle.outcome {
             let continues = self.settle_item(operation, id, outcome)?;
             settle.effects.reserve(continues.then_some(operation));
-            if outcome == Outcome::Ok
-                && let (Some(open), Some(from)) = (&open, settle.effects.released_from())
+            if let (Some(open), Some(from)) = (&open, settle.released_from())
                 && let Some(pace) = self.pace_released(operation, open.sid, from)?
             {
                 settle.effects.pace(pace, self.time());
