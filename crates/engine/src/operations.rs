@@ -44,7 +44,9 @@ async fn round(component: &Arc<Component>, shards: &Shards, places: &Arc<Semapho
     }
     // A letter without a place would hold its sequence for nothing: never poll more than there are places.
     let mut held = vec![place];
-    while held.len() < POLL_LIMIT
+    // A half-open breaker admits few.
+    while component.guards.gate.is_open()
+        && held.len() < POLL_LIMIT
         && let Ok(place) = places.clone().try_acquire_owned()
     {
         held.push(place);

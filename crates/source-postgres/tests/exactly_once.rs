@@ -10,11 +10,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lazaret_core::{HandlerError, Letter};
 use lazaret_core::handler::{Delivery, Handler, Next, Text, layer_fn};
 use lazaret_core::policy::{RetryPolicy, Strategy};
 use lazaret_core::query::Query;
 use lazaret_core::store::Triage;
+use lazaret_core::{HandlerError, Letter};
 use lazaret_engine::{Consumer, Options};
 use lazaret_source_postgres::{OutboxOptions, OutboxSource};
 use lazaret_store_postgres::{ExactlyOnce, ExactlyOnceOptions, Tx};

@@ -189,21 +189,33 @@ impl Breaker {
 
     /// Asks whether an attempt may start.
     pub fn admit(&mut self, now: Timestamp) -> Admit {
-        if let BreakerState::Open { until } = self.state(now) {
-            // Kept, because the clock may have gone backwards and `until` is nearer now than it was.
-            self.phase = Phase::Open { until };
+        if let Some(until) = self.held_until(now) {
+            if matches!(self.phase, Phase::Open { .. }) {
+                // Kept, because the clock may have gone backwards and `until` is nearer now than it was.
+                self.phase = Phase::Open { until };
+            }
             return Admit::No { until };
         }
         if matches!(self.phase, Phase::Open { .. }) {
             self.phase = Phase::HalfOpen { outstanding: 0, succeeded: 0 };
         }
         match &mut self.phase {
-            Phase::HalfOpen { outstanding, .. } if *outstanding < self.policy.probes => {
+            Phase::HalfOpen { outstanding, .. } => {
                 *outstanding += 1;
                 Admit::Probe
             }
-            Phase::HalfOpen { .. } => Admit::No { until: later(now, PROBE_WAIT) },
             Phase::Closed { .. } | Phase::Open { .. } => Admit::Yes,
+        }
+    }
+
+    /// When to ask again whether an attempt may start: it is open, or half-open with all probes under way. `None` if one may start now.
+    pub fn held_until(&self, now: Timestamp) -> Option<Timestamp> {
+        match (&self.phase, self.state(now)) {
+            (_, BreakerState::Open { until }) => Some(until),
+            (Phase::HalfOpen { outstanding, .. }, _) if *outstanding >= self.policy.probes => {
+                Some(later(now, PROBE_WAIT))
+            }
+            _ => None,
         }
     }
 
@@ -322,6 +334,22 @@ mod tests {
         assert!(!breaker.on_success(at(1000)));
         assert!(!breaker.on_failure(at(5000)));
         assert!(breaker.on_failure(at(5000)));
+    }
+
+    #[test]
+    fn it_holds_attempts_exactly_when_it_admits_none() {
+        let mut breaker = open();
+        assert_eq!(breaker.held_until(at(0)), Some(at(30_000)));
+        assert_eq!(breaker.held_until(at(30_000)), None);
+        for _ in 0..2 {
+            assert_eq!(breaker.held_until(at(30_000)), None);
+            assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
+        }
+        let until = breaker.held_until(at(30_000)).unwrap();
+        assert!(until > at(30_000), "all probes are under way");
+        assert_eq!(breaker.admit(at(30_000)), Admit::No { until });
+        breaker.probe_cancelled();
+        assert_eq!(breaker.held_until(at(30_000)), None);
     }
 
     #[test]
