@@ -307,6 +307,17 @@ impl Options {
         self.relay.as_ref().filter(|_| self.retry.strategy == Strategy::Topics)
     }
 
+    /// The number of sequences that are retried at once: they take at most half of the attempts, so that live messages always have the
+    /// other half (I3).
+    pub(crate) fn retries_at_once(&self) -> usize {
+        (self.concurrency / 2).max(1)
+    }
+
+    /// The number of sequences that an operation, or a replay from code, runs at once: a quarter of the attempts at most (I3).
+    pub(crate) fn replays_at_once(&self) -> usize {
+        (self.concurrency / 4).max(1)
+    }
+
     /// The number of shards to run.
     pub(crate) fn shard_count(&self) -> usize {
         let wanted = match self.shards {

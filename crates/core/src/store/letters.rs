@@ -180,7 +180,8 @@ pub struct Claim {
 }
 
 /// The outcome of an attempt on the head of a leased sequence.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Settlement {
     /// It was handled.
     Resolve(Option<AttemptRecord>),
@@ -194,7 +195,8 @@ pub enum Settlement {
 }
 
 /// The state of a letter after another failure.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct Requeue {
     /// Its new state, an open one.
     pub state: LetterState,

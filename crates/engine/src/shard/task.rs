@@ -223,11 +223,10 @@ impl Shard {
             ToShard::Open { component, sequences, revision } => {
                 self.open.listed(component, &sequences, revision);
             }
-            ToShard::Run(mut run, slot) => {
+            ToShard::Run(mut run) => {
                 run.open = Some(self.open.clone());
                 self.work.push(Work::Other(Box::pin(async move {
                     run.run().await;
-                    drop(slot);
                     Done::Run
                 })));
             }
