@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{self, AfterSettle, Head, LeaseKind, SequenceChange, SettleView};
-use lazaret_core::store::{Claim, Lease, LeaseUse, Outcome, Settled, Settlement};
+use lazaret_core::store::{Claim, Lease, LeaseUse, Settled, Settlement};
 use lazaret_core::{Letter, SequenceId};
 
 use rusqlite::params;
