@@ -254,8 +254,10 @@ impl Transaction<'_> {
         let entry = rules::hand_off(&request, &view)?;
         let slot = match (entry, open.map(|open| (open.sid, open.row.clone()))) {
             (Entry::Insert, Some((sid, row))) => {
-                // Letters of this call are found in the table, too.
-                self.write_rows().await?;
+                // Letters of this call are to be found in the table, too.
+                if self.unit.new_letters.iter().any(|new| new.sid == Some(sid)) {
+                    self.write_rows().await?;
+                }
                 let later = self.first_later(sid, letter).await?;
                 rules::place(&letter.sequence, &row, later, self.now())?
             }

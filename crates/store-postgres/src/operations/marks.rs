@@ -96,3 +96,42 @@ impl Marks {
         self.lock().clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lazaret_core::QueueName;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+    const LEASE: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_poll_continues_at_the_mark_of_the_same_owner_and_operation() {
+        let (marks, operation) = (Marks::default(), OperationId(7));
+        let queue = Queue { qid: 1, name: QueueName::of("c", "c") };
+        let claimant = Claimant { owner: "w1", lease: LEASE };
+        marks.set(&queue, claimant, operation, (0, 64), NOW);
+        assert_eq!(marks.from(&queue, "w1", operation, NOW), 64);
+        assert_eq!(marks.from(&queue, "w2", operation, NOW), 0);
+        assert_eq!(marks.from(&queue, "w1", OperationId(8), NOW), 0);
+        assert_eq!(marks.from(&queue, "w1", operation, NOW + LEASE), 0, "a lease may have ended");
+        marks.set(&queue, claimant, operation, (64, 128), NOW + LEASE / 2);
+        assert_eq!(marks.from(&queue, "w1", operation, NOW + LEASE), 0, "that of the first poll has");
+        marks.end_after("settle");
+        assert_eq!(marks.from(&queue, "w1", operation, NOW), 128);
+        marks.set(&queue, claimant, operation, (128, 0), NOW);
+        assert_eq!(marks.from(&queue, "w1", operation, NOW), 0, "the stage has no more letters");
+    }
+
+    #[test]
+    fn a_call_that_may_change_a_letter_in_flight_ends_the_marks() {
+        let (marks, operation) = (Marks::default(), OperationId(7));
+        let queue = Queue { qid: 1, name: QueueName::of("c", "c") };
+        for call in ["act", "command", "expire", "hand_off", "release", "set_pause"] {
+            marks.set(&queue, Claimant { owner: "w1", lease: LEASE }, operation, (0, 64), NOW);
+            marks.end_after(call);
+            assert_eq!(marks.from(&queue, "w1", operation, NOW), 0, "{call}");
+        }
+    }
+}
