@@ -15,6 +15,10 @@ use super::{OpenSequence, Queue};
 use crate::error::{Fault, Work};
 use crate::rows::{bound, limit as rows_of, nanos, unsigned};
 
+/// The sequences of a queue whose leases end after a time, or that were touched after one.
+pub(crate) const PROLONGED: &str =
+    select_sequence!("FROM sequences WHERE qid = ?1 AND (lease_until > ?2 OR touched > ?3)");
+
 impl Queue<'_> {
     pub(crate) fn claim_due(&mut self, owner: &str, lease: Duration, limit: usize) -> Work<Vec<Claim>> {
         self.clamp_rows(lease)?;
@@ -41,9 +45,7 @@ impl Queue<'_> {
         if !self.cache.clock_went_back(self.name, now) {
             return Ok(());
         }
-        let mut select = self.connection.prepare_cached(select_sequence!(
-            "FROM sequences WHERE qid = ?1 AND (lease_until > ?2 OR touched > ?3)"
-        ))?;
+        let mut select = self.connection.prepare_cached(PROLONGED)?;
         let lease_end = nanos(rules::latest_lease_end(lease, now));
         let mut rows = select.query([self.numbers.qid, lease_end, self.now])?;
         let mut prolonged = Vec::new();
