@@ -87,10 +87,10 @@ pub struct EditRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_digest: Option<String>,
     /// The payload as it arrived, before all edits.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub revert: bool,
     /// Accept a payload that is not JSON for a letter whose payload is JSON.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub force: bool,
     /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -134,8 +134,8 @@ impl Gate {
         if state.holds_stored(replay) {
             return Err(None);
         }
-        // Also while all probes are under way: what is claimed then would be returned at once, and claimed again.
-        match state.breaker.as_ref().and_then(|breaker| breaker.held_until(now)) {
+        // While all probes are in flight, too: what is claimed then is released at once, and claimed again.
+        match state.breaker.as_ref().and_then(|breaker| breaker.holds_until(now)) {
             Some(until) => Err(Some(until)),
             None => Ok(()),
         }

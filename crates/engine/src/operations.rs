@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use lazaret_core::policy::BreakerState;
 use tokio::time::Instant;
 
 use crate::admission::{self, AttemptOf};
@@ -38,7 +39,10 @@ async fn round(component: &Arc<Component>, shards: &Shards, places: &Places) {
     let mut changed = component.guards.gate.watch();
     if let Err(again) = admission::may_claim(component, AttemptOf::Replay) {
         drop(place);
-        signals.operations_active.store(false, Ordering::Release);
+        // While probes are in flight, an operation goes on when they have ended.
+        if component.guards.gate.breaker(component.guards.steady_now()) != Some(BreakerState::HalfOpen) {
+            signals.operations_active.store(false, Ordering::Release);
+        }
         return change_or(&mut changed, again.map(|again| until(component.now(), again))).await;
     }
     // A letter without a place would hold its sequence for nothing: never poll more than there are places.

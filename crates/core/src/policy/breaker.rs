@@ -189,10 +189,10 @@ impl Breaker {
 
     /// Asks whether an attempt may start.
     pub fn admit(&mut self, now: Timestamp) -> Admit {
-        if let Some(until) = self.held_until(now) {
-            if matches!(self.phase, Phase::Open { .. }) {
+        if let Some(until) = self.holds_until(now) {
+            if let Phase::Open { until: kept } = &mut self.phase {
                 // Kept, because the clock may have gone backwards and `until` is nearer now than it was.
-                self.phase = Phase::Open { until };
+                *kept = until;
             }
             return Admit::No { until };
         }
@@ -208,11 +208,11 @@ impl Breaker {
         }
     }
 
-    /// When to ask again whether an attempt may start: it is open, or half-open with all probes under way. `None` if one may start now.
-    pub fn held_until(&self, now: Timestamp) -> Option<Timestamp> {
-        match (&self.phase, self.state(now)) {
-            (_, BreakerState::Open { until }) => Some(until),
-            (Phase::HalfOpen { outstanding, .. }, _) if *outstanding >= self.policy.probes => {
+    /// Returns when to [ask](Self::admit) again if no attempt may start now: while it is open, and while all probes are in flight.
+    pub fn holds_until(&self, now: Timestamp) -> Option<Timestamp> {
+        match (self.state(now), &self.phase) {
+            (BreakerState::Open { until }, _) => Some(until),
+            (_, Phase::HalfOpen { outstanding, .. }) if *outstanding >= self.policy.probes => {
                 Some(later(now, PROBE_WAIT))
             }
             _ => None,
@@ -339,17 +339,17 @@ mod tests {
     #[test]
     fn it_holds_attempts_exactly_when_it_admits_none() {
         let mut breaker = open();
-        assert_eq!(breaker.held_until(at(0)), Some(at(30_000)));
-        assert_eq!(breaker.held_until(at(30_000)), None);
+        assert_eq!(breaker.holds_until(at(0)), Some(at(30_000)));
+        assert_eq!(breaker.holds_until(at(30_000)), None);
         for _ in 0..2 {
-            assert_eq!(breaker.held_until(at(30_000)), None);
+            assert_eq!(breaker.holds_until(at(30_000)), None);
             assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
         }
-        let until = breaker.held_until(at(30_000)).unwrap();
+        let until = breaker.holds_until(at(30_000)).unwrap();
         assert!(until > at(30_000), "all probes are under way");
         assert_eq!(breaker.admit(at(30_000)), Admit::No { until });
         breaker.probe_cancelled();
-        assert_eq!(breaker.held_until(at(30_000)), None);
+        assert_eq!(breaker.holds_until(at(30_000)), None);
     }
 
     #[test]

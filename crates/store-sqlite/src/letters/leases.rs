@@ -15,6 +15,10 @@ use super::{OpenSequence, Queue};
 use crate::error::{Fault, Work};
 use crate::rows::{bound, limit as rows_of, nanos, unsigned};
 
+/// The sequences of a queue whose leases end after a time, or that were touched after one.
+pub(crate) const PROLONGED: &str =
+    select_sequence!("FROM sequences WHERE qid = ?1 AND (lease_until > ?2 OR touched > ?3)");
+
 impl Queue<'_> {
     pub(crate) fn claim_due(&mut self, owner: &str, lease: Duration, limit: usize) -> Work<Vec<Claim>> {
         self.end_expired_leases()?;
@@ -37,9 +41,7 @@ impl Queue<'_> {
     /// Corrects the leases and due times that a clock which was set back prolongs.
     pub(crate) fn clamp_rows(&mut self, lease: Duration) -> Work<()> {
         let now = self.time();
-        let mut select = self.connection.prepare_cached(select_sequence!(
-            "FROM sequences WHERE qid = ?1 AND (lease_until > ?2 OR touched > ?3)"
-        ))?;
+        let mut select = self.connection.prepare_cached(PROLONGED)?;
         let lease_end = nanos(rules::latest_lease_end(lease, now));
         let mut rows = select.query([self.numbers.qid, lease_end, self.now])?;
         let mut prolonged = Vec::new();

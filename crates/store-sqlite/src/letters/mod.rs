@@ -20,6 +20,8 @@ mod sequences;
 pub(crate) use acts::Changed;
 #[cfg(test)]
 pub(crate) use acts::{CLOSED_BEFORE, EXPIRING};
+#[cfg(test)]
+pub(crate) use leases::PROLONGED;
 pub(crate) use sequences::{OpenSequence, set_schedule};
 #[cfg(test)]
 pub(crate) use sequences::{OpenSequenceRow, select_sequence};
