@@ -1,22 +1,23 @@
 //! What is done after a decision, in other documents. Whoever does it again, however late, changes nothing.
 //!
-//! The order: letters, groups, sequences of letters that left, the audit, outcomes, then the document of the sequence without what was
-//! left to do, and with its new revision. Chunks that no letter refers to any more are deleted at the end.
+//! The order: letters and groups, sequences of letters that left, the audit, outcomes, then the document of the sequence without what
+//! was left to do, and with its new revision. Chunks that no letter refers to any more are deleted at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
+use futures_util::future;
 use lazaret_core::store::{GroupId, Result};
 use serde::Deserialize;
 
-use crate::database::{Guarded, encode, project};
+use crate::database::{Guarded, by_ids, encode};
 use crate::documents::group::{Decision, GroupDoc, Pending};
 use crate::documents::left::{Left, LineDoc, OutcomeDoc};
 use crate::documents::sequence::SequenceDoc;
 use crate::store::MongoStore;
 
-/// Maximum number of sequences that one statement finishes.
-const IDS: usize = 1000;
+/// Maximum number of sequences that one statement finishes. Small, for servers that compare each document with every id.
+const IDS: usize = 50;
 
 /// Sequences that one statement finishes.
 struct Alike {
@@ -77,8 +78,8 @@ impl MongoStore {
                 }
             }
         }
-        self.write_letters(letters).await?;
-        self.count_all(groups).await?;
+        // At once: neither reads what the other writes.
+        future::try_join(self.write_letters(letters), self.count_all(groups)).await?;
         docs.extend(self.open_detached(detached).await?);
         for (token, line) in lines {
             self.append_line(&token, line).await?;
@@ -161,9 +162,8 @@ impl MongoStore {
     async fn count_all(&self, mut groups: BTreeMap<GroupId, Vec<Decision>>) -> Result<()> {
         while !groups.is_empty() {
             let ids: Vec<String> = groups.keys().map(ToString::to_string).collect();
-            let found = doc! { "_id": { "$in": ids } };
             let found: Vec<GroupDoc> =
-                project(&self.db().groups, found, Document::new(), Document::new()).await?;
+                by_ids(&self.db().groups, &ids, Document::new(), Document::new()).await?;
             let mut known: BTreeMap<GroupId, GroupDoc> =
                 found.into_iter().map(|doc| (doc.group_id(), doc)).collect();
             // Read after the groups: what is not pending any more was counted before.
@@ -198,9 +198,9 @@ impl MongoStore {
             version: i64,
         }
         let sequences: Vec<String> = sequences.into_iter().collect();
-        let filter = doc! { "_id": { "$in": sequences }, "unfinished": true };
+        let unfinished = doc! { "unfinished": true };
         let docs: Vec<VersionDoc> =
-            project(&self.db().sequences, filter, doc! { "version": 1 }, Document::new()).await?;
+            by_ids(&self.db().sequences, &sequences, unfinished, doc! { "version": 1 }).await?;
         Ok(docs.into_iter().map(|doc| (doc.id, doc.version)).collect())
     }
 }
