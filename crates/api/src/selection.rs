@@ -118,13 +118,9 @@ pub struct BulkAssignRequest {
     /// The letters.
     #[serde(flatten)]
     pub selection: Selection,
-    /// The person; `null` for none. Required: a request that leaves it out must not remove the name.
-    #[serde(deserialize_with = "Option::deserialize")]
-    #[schema(required = true)]
-    pub name: Option<String>,
-    /// The reason.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    /// The assignee of each.
+    #[serde(flatten)]
+    pub assignment: AssignRequest,
 }
 
 /// An export of letters with their redacted values.

@@ -33,8 +33,10 @@ pub(super) fn neighbours(sequence: &Sequence, id: &str) -> Markup {
     let before = at.and_then(|at| sequence.letters.get(at.checked_sub(1)?));
     let after = at.and_then(|at| sequence.letters.get(at + 1));
     html! {
-        @if let Some(before) = before { a rel="prev" href=(links::letter(&before.id)) { (icon("back")) "before" } }
-        @if let Some(after) = after { a rel="next" href=(links::letter(&after.id)) { "after" (icon("next")) } }
+        span.neighbours {
+            @if let Some(before) = before { a rel="prev" href=(links::letter(&before.id)) { (icon("back")) "before it in the lane" } }
+            @if let Some(after) = after { a rel="next" href=(links::letter(&after.id)) { "behind it in the lane" (icon("next")) } }
+        }
     }
 }
 
