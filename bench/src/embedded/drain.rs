@@ -32,16 +32,16 @@ pub(super) async fn run(scale: Scale, disk: &Disk) -> Vec<Row> {
     let (letters, long) = (scale.count(LETTERS), scale.count(LONG));
     let each = |number: usize| format!("order-{number}");
     let one = |_: usize| "order".to_owned();
-    let [mut handed_off, mut operation, mut from_code]: [Vec<f64>; 3] = Default::default();
-    let [mut syncs, mut long_operation, mut long_from_code]: [Vec<f64>; 3] = Default::default();
+    let [mut handed_off, mut operation, mut by_code]: [Vec<f64>; 3] = Default::default();
+    let [mut syncs, mut long_operation, mut long_by_code]: [Vec<f64>; 3] = Default::default();
     for _ in 0..ROUNDS {
         let filled = Filled::new(disk, letters, each).await;
         handed_off.push(filled.hand_off_rate);
         operation.push(filled.by_operation().await);
-        from_code.push(Filled::new(disk, letters, each).await.from_code().await);
+        by_code.push(Filled::new(disk, letters, each).await.by_code().await);
         syncs.push(synced_appends(&disk.file(), long));
         long_operation.push(Filled::new(disk, long, one).await.by_operation().await);
-        long_from_code.push(Filled::new(disk, long, one).await.from_code().await);
+        long_by_code.push(Filled::new(disk, long, one).await.by_code().await);
     }
     let row = |name, subject: &[f64], baseline: &[f64]| {
         Row::compared(BENCH, name, "letters/s", &Compared::new(subject, baseline))
@@ -49,9 +49,9 @@ pub(super) async fn run(scale: Scale, disk: &Disk) -> Vec<Row> {
     vec![
         row("drain/10 k sequences, as an operation, beside their hand-off", &operation, &handed_off)
             .with_bar(Bar::RatioAtLeast(0.4)),
-        row("drain/the same by process_all, beside the operation", &from_code, &operation)
+        row("drain/the same by process_all, beside the operation", &by_code, &operation)
             .with_bar(Bar::RatioAtLeast(0.8)),
-        row("drain/one sequence by process_all, beside an append with fdatasync a letter", &long_from_code, &syncs)
+        row("drain/one sequence by process_all, beside an append with fdatasync a letter", &long_by_code, &syncs)
             .with_note(
                 "a letter is settled durably before the next attempt begins, and the next claim rides with the settlement: one sync a \
                  letter is the limit",
@@ -99,7 +99,7 @@ impl Filled {
     }
 
     /// Drains with `process_all`. The consumer does not run: its source and scheduler are idle.
-    async fn from_code(self) -> f64 {
+    async fn by_code(self) -> f64 {
         let consumer = consumer(&Plan::uniform(0, 1), &self.store, with_default_guards(CONCURRENCY), nothing);
         let handle = consumer.handle();
         let replayer = handle.replayer(CONSUMER).expect("the consumer has a component of its name");

@@ -101,7 +101,7 @@ impl Run {
             biased;
             end = self.run_alone(&lease, &mut left) => end,
             () = lease.keep() => lease.lost(),
-            () = component.lifecycle.aborted() => return lease.release().await,
+            () = component.lifecycle.aborted() => return lease.abort().await,
         };
         // The last settlement has ended the lease, so nothing renews it any more, and another run may have begun.
         tokio::select! {

@@ -45,7 +45,12 @@ impl LetterView {
     /// Its entry in the row of its sequence, when it becomes the head now.
     pub fn head(&self, now: Timestamp) -> Head {
         let due = due_of(self.state, self.due_at, self.enqueued_at);
-        Head { index: self.index, due, touched: self.touched_at, group: self.group }.as_of(now)
+        let head = Head { index: self.index, due, touched: self.touched_at, group: self.group }.as_of(now);
+        match self.state {
+            // It only waited for its turn. Its touch does not tell that it was enqueued by a clock that was set back since.
+            LetterState::Waiting => Head { due: head.due.map(|due| due.min(now)), ..head },
+            _ => head,
+        }
     }
 
     /// How it is counted.
