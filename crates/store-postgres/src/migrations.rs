@@ -11,7 +11,7 @@ use tokio_postgres::Error;
 use crate::error::{of_commit, of_driver};
 
 /// The version of the tables that this store writes.
-pub const FORMAT_VERSION: i32 = 2;
+pub const FORMAT_VERSION: i32 = 3;
 
 const OPEN: &str = "open";
 
@@ -27,6 +27,8 @@ const MIGRATIONS: &[Migration] = &[
     Migration { sql: include_str!("schema/v1.sql"), usable_from: 1 },
     // Inboxes.
     Migration { sql: include_str!("schema/v2.sql"), usable_from: 1 },
+    // The outbox. What a process of an older version ends is not listed.
+    Migration { sql: include_str!("schema/v3.sql"), usable_from: 1 },
 ];
 
 const _: () = assert!(MIGRATIONS.len() == FORMAT_VERSION as usize);

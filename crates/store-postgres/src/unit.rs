@@ -12,6 +12,7 @@ use lazaret_core::store::rules::{
 use lazaret_core::{Failure, Fingerprint, Letter, LetterState, Partition, SequenceId};
 use uuid::Uuid;
 
+use crate::ends::NewEnd;
 use crate::error::{Fault, Work};
 use crate::letter_row::HeldLetter;
 use crate::sequence_row::{OpenSequence, sequence_key};
@@ -94,6 +95,7 @@ pub(crate) struct Unit {
     pub(crate) counts: BTreeMap<i64, Counted>,
     pub(crate) groups: BTreeMap<(i64, Fingerprint), Vec<GroupChange>>,
     pub(crate) audit: Vec<AuditLine>,
+    pub(crate) ends: Vec<NewEnd>,
     /// The operations of settlements that have a rate.
     pub(crate) paced: BTreeSet<OperationId>,
 }
@@ -179,6 +181,11 @@ impl Unit {
         }
     }
 
+    fn list_end(&mut self, queue: &Queue, letter: &Letter) {
+        let Letter { id, state, attempts, .. } = *letter;
+        self.ends.push(NewEnd { qid: queue.qid, id, state, attempts });
+    }
+
     /// Inserts a letter with the effects of the rule. `lid` is its number, and that of its sequence if it opens one.
     pub(crate) fn insert(
         &mut self,
@@ -188,7 +195,7 @@ impl Unit {
         effects: Effects,
         now: Timestamp,
     ) -> Work<()> {
-        let Effects { letter: change, sequence, count_change, failed, audit, .. } = effects;
+        let Effects { letter: change, sequence, count_change, failed, audit, ended } = effects;
         let name = letter.sequence.clone();
         self.count(queue, &count_change);
         self.record_failure(queue, letter.cause.as_ref(), failed);
@@ -199,6 +206,9 @@ impl Unit {
             false => None,
         };
         self.audit.extend(audit);
+        if ended {
+            self.list_end(queue, &letter);
+        }
         self.new_letters.push(NewLetter { lid, qid: queue.qid, sid, letter });
         Ok(())
     }
@@ -213,7 +223,7 @@ impl Unit {
         sid: Option<i64>,
         now: Timestamp,
     ) -> Work<HeldLetter> {
-        let Effects { letter: change, sequence, count_change, failed, audit, .. } = effects;
+        let Effects { letter: change, sequence, count_change, failed, audit, ended } = effects;
         let name = held.letter.sequence.clone();
         self.count(queue, &count_change);
         self.change_sequence(queue, &name, sid, sequence)?;
@@ -226,6 +236,9 @@ impl Unit {
         let had_payload = !held.letter.payload_left_out;
         change.apply(&mut held.letter, now);
         self.record_failure(queue, held.letter.cause.as_ref(), failed);
+        if ended {
+            self.list_end(queue, &held.letter);
+        }
         if had_payload && held.letter.payload_left_out {
             self.payloads.push((held.lid, None));
         }

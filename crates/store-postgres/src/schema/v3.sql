@@ -1,0 +1,18 @@
+-- The queues whose ended letters are listed. A call that ends letters locks its row until the commit: no number appears after a later one.
+CREATE TABLE watched (
+    qid    bigint  PRIMARY KEY,
+    -- A queue that is no longer watched keeps its row: numbers are not used again.
+    active boolean NOT NULL,
+    -- The last number.
+    last   bigint  NOT NULL
+) WITH (fillfactor = 50);
+
+-- The letters that ended, until they were announced.
+CREATE TABLE ends (
+    qid      bigint   NOT NULL,
+    number   bigint   NOT NULL,
+    letter   uuid     NOT NULL,
+    state    smallint NOT NULL,
+    attempts bigint   NOT NULL,
+    PRIMARY KEY (qid, number)
+);
