@@ -39,8 +39,6 @@ pub enum Capability {
     InboxInMongodb,
     /// The topic that receives a copy of each dead letter of a store in MongoDB.
     DeadLetterTopicWithMongodb,
-    /// The topic that receives a copy of each dead letter of a store in PostgreSQL.
-    DeadLetterTopicWithPostgres,
     /// The retry strategy `topics`.
     RetryTopics,
     /// The topic that receives a copy of each dead letter.
@@ -57,7 +55,7 @@ pub enum Capability {
 
 impl Capability {
     /// Every capability.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 17] = [
         Self::StoreSqlite,
         Self::StorePostgres,
         Self::StoreMongodb,
@@ -69,7 +67,6 @@ impl Capability {
         Self::InboxInMemory,
         Self::InboxInMongodb,
         Self::DeadLetterTopicWithMongodb,
-        Self::DeadLetterTopicWithPostgres,
         Self::RetryTopics,
         Self::DeadLetterTopic,
         Self::AdoptTopics,
@@ -92,9 +89,6 @@ impl Capability {
             Self::InboxInMemory => "the source `inbox` with a store in memory",
             Self::InboxInMongodb => "the source `inbox` with the store `mongodb`",
             Self::DeadLetterTopicWithMongodb => "copies of dead letters in a topic with the store `mongodb`",
-            Self::DeadLetterTopicWithPostgres => {
-                "copies of dead letters in a topic with the store `postgres`"
-            }
             Self::RetryTopics => "the retry strategy `topics`",
             Self::DeadLetterTopic => "copies of dead letters in a topic",
             Self::AdoptTopics => "the adoption of dead-letter topics",
@@ -110,8 +104,8 @@ impl Capability {
             Self::InboxInMemory | Self::InboxInMongodb => {
                 Some("use the store `sqlite:PATH` or `postgres://…`")
             }
-            Self::DeadLetterTopicWithMongodb | Self::DeadLetterTopicWithPostgres => {
-                Some("remove `topic`, or use the store `sqlite:PATH`")
+            Self::DeadLetterTopicWithMongodb => {
+                Some("remove `topic`, or use the store `sqlite:PATH` or `postgres://…`")
             }
             _ => None,
         }
@@ -298,12 +292,9 @@ fn consumer_requirements(top: &Fields, fields: &Fields) -> Vec<Requirement> {
     let letters = fields.section("dead-letter").filter(|letters| letters.flag("enabled") != Some(false));
     if letters.is_some_and(|letters| letters.text("topic").is_some()) {
         needs.push((Capability::DeadLetterTopic, within("dead-letter", "topic")));
-        let with_store = match store_of(top) {
-            Some(StoreLocation::Mongodb(_)) => Some(Capability::DeadLetterTopicWithMongodb),
-            Some(StoreLocation::Postgres(_)) => Some(Capability::DeadLetterTopicWithPostgres),
-            _ => None,
-        };
-        needs.extend(with_store.map(|capability| (capability, within("dead-letter", "topic"))));
+        if matches!(store_of(top), Some(StoreLocation::Mongodb(_))) {
+            needs.push((Capability::DeadLetterTopicWithMongodb, within("dead-letter", "topic")));
+        }
     }
     needs.extend(topics(fields).map(|(format, _)| (Capability::AdoptTopics, within("adopt", format))));
     needs

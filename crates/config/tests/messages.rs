@@ -37,11 +37,7 @@ fn env() -> BTreeMap<String, String> {
 
 /// A build with all that a build can have; for the files that say so, one without databases on servers.
 fn build(file: &str) -> Capabilities {
-    let never = [
-        Capability::InboxInMongodb,
-        Capability::DeadLetterTopicWithMongodb,
-        Capability::DeadLetterTopicWithPostgres,
-    ];
+    let never = [Capability::InboxInMongodb, Capability::DeadLetterTopicWithMongodb];
     let servers = [Capability::StorePostgres, Capability::StoreMongodb, Capability::SourceMongodb];
     let is_missing = |part: &Capability| {
         never.contains(part) || (file.starts_with("build-without-") && servers.contains(part))

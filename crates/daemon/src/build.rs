@@ -30,8 +30,7 @@ pub fn capabilities() -> Capabilities {
         .chain(kafka.into_iter().filter(|_| cfg!(feature = "kafka")))
         .chain(mongodb.into_iter().filter(|_| cfg!(feature = "mongodb")))
         .chain([Capability::SourcePostgresOutbox].into_iter().filter(|_| cfg!(feature = "postgres")))
-        .chain(in_mongodb())
-        .chain(in_postgres());
+        .chain(in_mongodb());
     let parts = Capabilities::of(parts);
     #[cfg(feature = "mongodb")]
     let parts = parts
@@ -51,13 +50,4 @@ fn in_mongodb() -> impl Iterator<Item = Capability> {
     let inbox = has.inbox.then_some(Capability::InboxInMongodb);
     let outbox = has.outbox.then_some(Capability::DeadLetterTopicWithMongodb);
     inbox.into_iter().chain(outbox)
-}
-
-/// Returns what the store in PostgreSQL adds to other parts, by its own capabilities.
-fn in_postgres() -> impl Iterator<Item = Capability> {
-    #[cfg(feature = "postgres")]
-    let has = lazaret_store_postgres::PostgresStore::CAPABILITIES;
-    #[cfg(not(feature = "postgres"))]
-    let has = lazaret_core::store::Capabilities::NONE;
-    has.outbox.then_some(Capability::DeadLetterTopicWithPostgres).into_iter()
 }

@@ -1,6 +1,6 @@
 //! Writes what a call has changed, an array for each column, and commits it.
 //!
-//! All transactions take locks in the same order: grants, sequences, letters, operations, groups, audit, queues, counters. The last four
+//! All transactions take locks in the same order: grants, sequences, letters, operations, groups, audit, queues, watched queues, counters. The last five
 //! are busy rows, and locked only for the last round trips of a call.
 
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -9,6 +9,7 @@ use bytes::Bytes;
 use tokio_postgres::types::ToSql;
 
 use crate::audit;
+use crate::ends::{EndArrays, LIST_ENDS};
 use crate::error::{Fault, Work};
 use crate::group_locks::GroupKey;
 use crate::groups::GroupArrays;
@@ -155,6 +156,7 @@ struct LastRows {
     counts: [Vec<i64>; 11],
     stripe: i16,
     audit: audit::AuditArrays,
+    ends: EndArrays,
 }
 
 impl LastRows {
@@ -187,6 +189,7 @@ impl LastRows {
             (slot.revised, slot.changed, slot.stored) = (false, false, Some(open.sid));
         }
         rows.revisions = opened.into_iter().unzip();
+        rows.ends = EndArrays::of(std::mem::take(&mut unit.ends));
         for (qid, counted) in std::mem::take(&mut unit.counts) {
             if counted.sequences == 0 && counted.by_state == [0; 9] {
                 continue;
@@ -228,6 +231,9 @@ impl LastRows {
         }
         if !self.reopened.is_empty() {
             to.push(sql::UPDATE_SEQUENCES, self.reopened.parameters());
+        }
+        if !self.ends.is_empty() {
+            to.push(LIST_ENDS, self.ends.parameters());
         }
         if !self.counts[0].is_empty() {
             let [qid, rest @ ..] = &self.counts;

@@ -33,6 +33,7 @@
 //! - `inbox_source`: the inbox as a source.
 //! - `transaction`, `unit`, `commit`, `statements`: the steps above.
 //! - `letter_row`, `sequence_row`, `values`: what the rows hold.
+//! - `ends`: the outbox.
 //! - `settlements`: settlements of many callers, collected for one call.
 //! - `views`, `intake`, `leases`, `acts`, `retention`, `operations/`, `pauses`, `notes`: views for the rules.
 //! - `listing`, `groups`, `query`: reads.
@@ -44,6 +45,7 @@ mod commit;
 mod connector;
 mod contract;
 mod dsn;
+mod ends;
 mod error;
 mod group_locks;
 mod groups;

@@ -114,7 +114,7 @@ impl PostgresStore {
     }
 
     /// The whole letters of an answer.
-    async fn whole_letters(
+    pub(crate) async fn whole_letters(
         &self,
         operation: &'static str,
         queue: &Queue,

@@ -60,7 +60,7 @@ impl PostgresStore {
         let mut capabilities = Capabilities::NONE;
         (capabilities.durable, capabilities.shared_by_processes) = (true, true);
         (capabilities.shared_by_machines, capabilities.audit_chain) = (true, true);
-        capabilities.inbox = true;
+        (capabilities.inbox, capabilities.outbox) = (true, true);
         capabilities
     };
 

@@ -13,6 +13,7 @@ use lazaret_core::store::rules::{
 use lazaret_core::{Failure, Fingerprint, Letter, LetterState, Partition, SequenceId};
 use uuid::Uuid;
 
+use crate::ends::NewEnd;
 use crate::error::{Fault, Work};
 use crate::group_locks::GroupKey;
 use crate::letter_row::HeldLetter;
@@ -98,6 +99,7 @@ pub(crate) struct Unit {
     /// The groups that are locked already, as they are in the table.
     pub(crate) locked_groups: BTreeMap<GroupKey, GroupRow>,
     pub(crate) audit: Vec<AuditLine>,
+    pub(crate) ends: Vec<NewEnd>,
     /// The operations of settlements that have a rate.
     pub(crate) paced: BTreeSet<OperationId>,
 }
@@ -183,6 +185,11 @@ impl Unit {
         }
     }
 
+    fn list_end(&mut self, queue: &Queue, letter: &Letter) {
+        let Letter { id, state, attempts, .. } = *letter;
+        self.ends.push(NewEnd { qid: queue.qid, id, state, attempts });
+    }
+
     /// Inserts a letter with the effects of the rule. `lid` is its number, and that of its sequence if it opens one.
     pub(crate) fn insert(
         &mut self,
@@ -192,7 +199,7 @@ impl Unit {
         effects: Effects,
         now: Timestamp,
     ) -> Work<()> {
-        let Effects { letter: change, sequence, count_change, failed, audit, .. } = effects;
+        let Effects { letter: change, sequence, count_change, failed, audit, ended } = effects;
         let name = letter.sequence.clone();
         self.count(queue, &count_change);
         self.record_failure(queue, letter.cause.as_ref(), failed);
@@ -203,6 +210,9 @@ impl Unit {
             false => None,
         };
         self.audit.extend(audit);
+        if ended {
+            self.list_end(queue, &letter);
+        }
         self.new_letters.push(NewLetter { lid, qid: queue.qid, sid, letter });
         Ok(())
     }
@@ -217,7 +227,7 @@ impl Unit {
         sid: Option<i64>,
         now: Timestamp,
     ) -> Work<HeldLetter> {
-        let Effects { letter: change, sequence, detached, count_change, failed, audit, .. } = effects;
+        let Effects { letter: change, sequence, detached, count_change, failed, audit, ended } = effects;
         let name = held.letter.sequence.clone();
         self.count(queue, &count_change);
         self.change_sequence(queue, &name, sid, sequence)?;
@@ -230,6 +240,9 @@ impl Unit {
         let had_payload = !held.letter.payload_left_out;
         change.apply(&mut held.letter, now);
         self.record_failure(queue, held.letter.cause.as_ref(), failed);
+        if ended {
+            self.list_end(queue, &held.letter);
+        }
         if had_payload && held.letter.payload_left_out {
             self.payloads.push((held.lid, None));
         }

@@ -155,7 +155,7 @@ impl Stores {
             letters: shared.clone(),
             checkpoints: shared.clone(),
             #[cfg(feature = "kafka")]
-            outbox: None,
+            outbox: Some(shared.clone()),
             values: shared.clone(),
             #[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
             adoption: shared.clone(),

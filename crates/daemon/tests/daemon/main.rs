@@ -20,6 +20,8 @@ mod postgres;
 mod postgres_faults;
 #[cfg(feature = "postgres")]
 mod postgres_fleet;
+#[cfg(all(feature = "kafka", feature = "postgres"))]
+mod postgres_mirror;
 #[cfg(feature = "postgres")]
 mod postgres_outbox;
 mod reload;

@@ -195,18 +195,6 @@ fn a_server_that_is_away_is_named_without_its_password() {
 }
 
 #[test]
-fn what_the_store_in_postgresql_does_not_have_is_refused_before_the_start() {
-    let topic = folder(
-        "postgres://127.0.0.1:1/lazaret",
-        "{ kafka: { brokers: 'h:1', topics: [t] } }",
-        "dead-letter: { topic: dead }",
-    );
-    assert_eq!(topic.run(&["check"]), 1);
-    let said = topic.read("stderr.log");
-    assert!(said.contains("copies of dead letters in a topic"), "{said}");
-}
-
-#[test]
 fn the_doctor_examines_server_tables_and_grants() {
     let Some(database) = Database::open() else { return };
     let here = folder(&database.store(), "{ inbox: {} }", "order: key");

@@ -25,6 +25,9 @@ macro_rules! outbox_test_suite {
     ($name:ident, io, $make:expr) => {
         $crate::__outbox_test_suite! { $name, [], $make }
     };
+    ($name:ident, io, $make:expr, if $ready:path) => {
+        $crate::__outbox_test_suite! { $name, [], $make, $ready }
+    };
 }
 
 /// The list of cases. Not for direct use.
@@ -32,8 +35,11 @@ macro_rules! outbox_test_suite {
 #[macro_export]
 macro_rules! __outbox_test_suite {
     ($name:ident, $runtime:tt, $make:expr) => {
+        $crate::__outbox_test_suite! { $name, $runtime, $make, $crate::suite::always }
+    };
+    ($name:ident, $runtime:tt, $make:expr, $ready:path) => {
         $crate::__suite! {
-            $name, $runtime, $make, $crate::suite::letters::Fixture::new;
+            $name, $runtime, $make, $crate::suite::letters::Fixture::new, $ready;
             outbox {
                 ends_of_an_unwatched_queue_are_not_listed
                 letters_that_end_are_listed_in_their_order
