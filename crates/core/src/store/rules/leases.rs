@@ -311,6 +311,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_letter_that_waited_for_its_turn_is_due_at_once_by_any_clock() {
+        // It was enqueued by a clock that was set back, and was at the head once before, by the clock as it is now.
+        let later = NOW + jiff::SignedDuration::from_hours(3);
+        let waiting = LetterView { enqueued_at: later, ..letter(1, LetterState::Waiting) };
+        assert_eq!(waiting.head(NOW).due, Some(NOW));
+        let untouched = LetterView { touched_at: later, ..waiting };
+        assert!(untouched.head(NOW).due <= Some(NOW));
+        // A retry has a delay, which counts.
+        let retrying = LetterView { due_at: Some(later), ..letter(1, LetterState::Retrying) };
+        assert_eq!(retrying.head(NOW).due, Some(later));
+    }
+
     fn claimed(count: u64, kind: LeaseKind) -> (SequenceRow, Lease) {
         let head: Head = letter(1, LetterState::Waiting).head(NOW);
         let row = SequenceRow { count, ..SequenceRow::opened(head, false) }.claimed("w", LEASE, kind, 4, NOW);
