@@ -33,9 +33,12 @@ const HEAD: &str = select_letter!(
     "FROM sequences s JOIN letters l ON l.sid = s.sid AND l.idx = s.head_idx JOIN payloads p ON p.lid = l.lid
      WHERE s.qid = $1 AND s.hash = $2"
 );
-/// The payload of a head is not needed: it is in the hands of the one who settles it.
+/// The payload of a head is not needed: it is in the hands of the one who settles it. `OFFSET 0` keeps the server from reading all
+/// sequences of a queue that seems small.
 const HEADS_AND_NEXT: &str = select_letter!(
-    "FROM unnest($2::uuid[]) AS k (hash) JOIN sequences s ON s.qid = $1 AND s.hash = k.hash CROSS JOIN LATERAL (
+    "FROM unnest($2::uuid[]) AS k (hash) CROSS JOIN LATERAL (
+         SELECT x.sid, x.head_idx FROM sequences x WHERE x.qid = $1 AND x.hash = k.hash OFFSET 0) s
+     CROSS JOIN LATERAL (
          SELECT * FROM letters x WHERE x.sid = s.sid AND x.idx >= s.head_idx ORDER BY x.idx LIMIT 2) l
      LEFT JOIN payloads p ON p.lid = l.lid AND l.idx > s.head_idx ORDER BY l.sid, l.idx"
 );

@@ -13,6 +13,7 @@ use lazaret_core::{Failure, Fingerprint, Letter, LetterState, Partition, Sequenc
 use uuid::Uuid;
 
 use crate::error::{Fault, Work};
+use crate::group_locks::GroupKey;
 use crate::letter_row::HeldLetter;
 use crate::sequence_row::{OpenSequence, sequence_key};
 use crate::store::Queue;
@@ -92,7 +93,9 @@ pub(crate) struct Unit {
     pub(crate) purged: Vec<i64>,
     pub(crate) grants: BTreeMap<(i64, Partition), HeldGrant>,
     pub(crate) counts: BTreeMap<i64, Counted>,
-    pub(crate) groups: BTreeMap<(i64, Fingerprint), Vec<GroupChange>>,
+    pub(crate) groups: BTreeMap<GroupKey, Vec<GroupChange>>,
+    /// The groups that are locked already, as they are in the table.
+    pub(crate) locked_groups: BTreeMap<GroupKey, GroupRow>,
     pub(crate) audit: Vec<AuditLine>,
     /// The operations of settlements that have a rate.
     pub(crate) paced: BTreeSet<OperationId>,

@@ -21,6 +21,8 @@ use crate::views::FENCES;
 
 /// Number of pending letters in a page, those behind the ones to try included (I7).
 const PAGE: usize = 512;
+/// Number of letters of a page that are loaded together at least: a poll passes those in flight before it comes to one to try.
+const LOADED: usize = 64;
 
 const TRY_LOCK: &str = select_sequence!(
     "FROM unnest($2::uuid[]) AS k (hash) CROSS JOIN LATERAL (
@@ -31,10 +33,14 @@ const EXIST: &str = "SELECT k.hash FROM unnest($2::uuid[]) AS k (hash)
 const LETTERS: &str = select_letter!(light "FROM letters l WHERE l.id = ANY($2) AND l.qid + 0 = $1");
 const DIGESTS: &str = "SELECT l.id, sha256(p.payload) FROM letters l JOIN payloads p ON p.lid = l.lid
     WHERE l.id = ANY($2) AND l.qid + 0 = $1";
-const IN_EARLIER: &str = "SELECT i.letter FROM items i JOIN operations o ON o.plan = i.plan
-    WHERE i.letter = ANY($2) AND i.outcome IS NULL AND o.operation < $1 AND o.ended_at IS NULL";
+/// `OFFSET 0` keeps the server from reading all letters of the operations before.
+const IN_EARLIER: &str = "SELECT u.letter FROM unnest($2::uuid[]) AS u (letter)
+    CROSS JOIN LATERAL (SELECT x.plan FROM items x WHERE x.letter = u.letter AND x.outcome IS NULL OFFSET 0) i
+    JOIN operations o ON o.plan = i.plan WHERE o.operation < $1 AND o.ended_at IS NULL";
+/// `OFFSET 0` keeps the server from reading all sequences of a queue that seems small.
 const HEADS: &str = select_letter!(
-    "FROM unnest($2::uuid[]) AS k (hash) JOIN sequences s ON s.qid = $1 AND s.hash = k.hash
+    "FROM unnest($2::uuid[]) AS k (hash) CROSS JOIN LATERAL (
+         SELECT x.sid, x.head_idx FROM sequences x WHERE x.qid = $1 AND x.hash = k.hash OFFSET 0) s
      JOIN letters l ON l.sid = s.sid AND l.idx = s.head_idx JOIN payloads p ON p.lid = l.lid"
 );
 
@@ -52,7 +58,7 @@ pub(super) struct Ahead {
 impl Ahead {
     /// For a poll that returns at most this many letters.
     pub(super) fn of(limit: usize) -> Self {
-        Self { limit, ..Self::default() }
+        Self { limit: limit.max(LOADED), ..Self::default() }
     }
 
     /// The state of a letter, if it was loaded: `Some(None)` if another transaction works on its sequence.

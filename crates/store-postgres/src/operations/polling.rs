@@ -17,9 +17,10 @@ use crate::transaction::{Transaction, transaction};
 use crate::values::unsigned;
 use crate::views::Tried;
 
-/// The operations that have letters of this queue without an outcome, the least recently served first.
+/// The operations that have letters of this queue without an outcome, the least recently served first. `OFFSET 0` keeps the server from
+/// reading the letters of all plans.
 const LIVE: &str = "SELECT o.operation FROM operations o WHERE o.served_at IS NOT NULL
-    AND EXISTS (SELECT 1 FROM items i WHERE i.plan = o.plan AND i.qid = $1 AND i.outcome IS NULL)
+    AND EXISTS (SELECT 1 FROM items i WHERE i.plan = o.plan AND i.qid = $1 AND i.outcome IS NULL OFFSET 0)
     ORDER BY o.served_at, o.operation";
 const PAYLOAD_DIGEST: &str = "SELECT sha256(payload) FROM payloads WHERE lid = $1";
 
