@@ -123,6 +123,32 @@ async fn an_attempt_whose_lease_was_lost_counts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_attempt_counts_when_the_drain_ends_before_its_outcome_is_stored() {
+    // I4
+    let (bench, calls) = (Bench::new(), Calls::default());
+    bench.push(&["a1"]);
+    let options = Options { drain_deadline: secs(1), ..short_lease() };
+    let failing = || bench.builder(options.clone()).handler(calls.handler(transient, secs(0)));
+    let running = Running::start(failing());
+    eventually("it is a letter", || bench.committed() == Some(0)).await;
+    // No settlement arrives any more.
+    bench.store.slow_down("settle", secs(3600));
+    eventually("its retry ran", || calls.attempts().len() == 2).await;
+    running.begin_stop();
+    // How it ends does not matter here: it ran out of time.
+    _ = running.ended().await;
+    assert_eq!(bench.store.calls("release"), 0, "the lease expires");
+    bench.store.slow_down("settle", secs(0));
+    let running = Running::start(failing());
+    eventually("it is handled again", || {
+        bench.letter_at(0).is_some_and(|letter| letter.state == LetterState::Resolved)
+    })
+    .await;
+    assert_eq!(calls.attempts(), [1, 2, 3], "the one before counts");
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lost_lease_does_not_use_up_the_last_attempt() {
     let (bench, calls) = (Bench::new(), Calls::default());
     bench.push(&["a1"]);

@@ -198,6 +198,7 @@ impl RunningEngine {
     pub(crate) async fn drain(mut self, world: &World) {
         world.trace(|| format!("process {} drains", self.process.number));
         world.leaving(self.process.number, None);
+        world.history().draining.insert(self.process.number);
         self.drain.cancel();
         let crash = self.process.crash.clone();
         tokio::select! {

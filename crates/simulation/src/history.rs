@@ -33,6 +33,8 @@ pub(crate) struct History {
     pub(crate) assigned: BTreeMap<(u64, u32), Timestamp>,
     /// Since when each process has to give up each partition.
     pub(crate) leaving: BTreeMap<(u64, u32), Timestamp>,
+    /// The processes that drain.
+    pub(crate) draining: BTreeSet<u64>,
     /// Processes that have ended.
     pub(crate) ended: BTreeSet<u64>,
     /// The last checked commit of each partition.
@@ -115,6 +117,7 @@ impl Attempt {
         let now = self.world.now();
         let mut history = self.world.history();
         let runs = !history.ended.contains(&self.process);
+        let drains = history.draining.contains(&self.process);
         let record = history.records.entry((self.component, self.message.clone())).or_default();
         if handled || acknowledged {
             // A redelivery is allowed as long as the position is not committed.
@@ -126,6 +129,8 @@ impl Attempt {
             record.handled_in = runs.then_some(self.process);
         } else if !self.replay {
             record.last_failed_at = Some(now);
+            // The drain may end before the outcome is stored. A lease that expires then does not use up the last attempt.
+            record.uncounted += u32::from(drains);
         }
         record.acknowledged |= acknowledged;
         drop(history);
