@@ -217,11 +217,7 @@ async fn rules_are_tried_on_a_letter() {
     let shown = bench.get(&tried("")).await.expect(200);
     shown.shows("4111").shows("No rule on trial").shows("Without what varies");
     let hidden = bench.get(&tried("headers=Tenant&payload=/card/number")).await.expect(200);
-    hidden
-        .shows("payload./card/number")
-        .shows("header.tenant")
-        .shows(redacted)
-        .lacks("acme<");
+    hidden.shows("payload./card/number").shows("header.tenant").shows(redacted).lacks("acme<");
     bench
         .get(&tried("payload=/nothing"))
         .await
