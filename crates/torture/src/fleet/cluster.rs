@@ -1,0 +1,144 @@
+//! A PostgreSQL server of the run's own, which may be killed.
+//!
+//! The server refuses to run as root. For root it runs as the user `postgres` or `nobody`.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// How long a server may take to start, after a crash too.
+const START_TIMEOUT: Duration = Duration::from_secs(240);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Where the distribution puts the programs of each version.
+const VERSIONS: &str = "/usr/lib/postgresql";
+/// The users as which root runs the server, the first that exists.
+const USERS: [&str; 2] = ["postgres", "nobody"];
+
+/// A server and its cluster, which end with this.
+pub(super) struct Cluster {
+    programs: PathBuf,
+    folder: TempDir,
+    user: Option<(u32, u32)>,
+    port: u16,
+    server: Option<Child>,
+}
+
+impl Cluster {
+    /// Creates a cluster and starts its server.
+    pub(super) fn start() -> Result<Self, String> {
+        let programs = programs().ok_or("initdb, pg_ctl and postgres not found; install postgresql")?;
+        let folder = tempfile::tempdir().map_err(|error| format!("failed to make a folder: {error}"))?;
+        let user = unprivileged();
+        let prepared = fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700))
+            .and_then(|()| user.map_or(Ok(()), |(uid, gid)| chown(folder.path(), Some(uid), Some(gid))));
+        prepared.map_err(|error| format!("failed to prepare the folder of the server: {error}"))?;
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+        let port = free.map_err(|error| format!("no free port: {error}"))?.port();
+        let mut cluster = Self { programs, folder, user, port, server: None };
+        let mut initdb = cluster.command("initdb");
+        initdb.args(["-U", "lazaret", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]);
+        succeeded("initdb", initdb.output())?;
+        cluster.run()?;
+        Ok(cluster)
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.programs.join(program));
+        command.arg("-D").arg(self.folder.path().join("data")).current_dir(self.folder.path());
+        command.stdin(Stdio::null());
+        if let Some((uid, gid)) = self.user {
+            command.uid(uid).gid(gid);
+        }
+        command
+    }
+
+    /// Starts the server, and waits until it accepts connections.
+    pub(super) fn run(&mut self) -> Result<(), String> {
+        let log = self.folder.path().join("log");
+        let file = fs::File::create(&log).map_err(|error| format!("failed to make the log: {error}"))?;
+        let mut postgres = self.command("postgres");
+        postgres.args(["-p", &self.port.to_string()]).stdout(Stdio::null()).stderr(file);
+        for setting in
+            ["listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=on", "max_connections=200"]
+        {
+            postgres.args(["-c", setting]);
+        }
+        let started = Instant::now();
+        let server = postgres.spawn().map_err(|error| format!("failed to start the server: {error}"))?;
+        let server = self.server.insert(server);
+        loop {
+            let text = fs::read_to_string(&log).unwrap_or_default();
+            if text.contains("ready to accept connections") {
+                return Ok(());
+            }
+            if started.elapsed() > START_TIMEOUT || !matches!(server.try_wait(), Ok(None)) {
+                return Err(format!("the server does not start:\n{text}"));
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    /// Stops the server as a crash does: nothing is written any more.
+    pub(super) fn crash(&mut self) -> Result<(), String> {
+        succeeded("pg_ctl", self.command("pg_ctl").args(["stop", "-w", "-m", "immediate"]).output())?;
+        match self.server.take().map(|mut server| server.wait()) {
+            Some(Err(error)) => Err(format!("the server cannot be waited for: {error}")),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            // The processes of the server end with the first one.
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+fn succeeded(program: &str, ended: std::io::Result<Output>) -> Result<(), String> {
+    let ended = ended.map_err(|error| format!("failed to run {program}: {error}"))?;
+    match ended.status.success() {
+        true => Ok(()),
+        false => Err(format!("{program} failed: {}", String::from_utf8_lossy(&ended.stderr))),
+    }
+}
+
+/// The folder with the programs of the newest version that is installed.
+pub(super) fn programs() -> Option<PathBuf> {
+    let versions = fs::read_dir(VERSIONS).into_iter().flatten().flatten();
+    let mut versions: Vec<(u32, PathBuf)> = versions
+        .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin"))))
+        .collect();
+    versions.sort_by_key(|(version, _)| std::cmp::Reverse(*version));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let has_all = |folder: &PathBuf| {
+        ["initdb", "pg_ctl", "postgres"].iter().all(|program| folder.join(program).is_file())
+    };
+    std::env::split_paths(&path).chain(versions.into_iter().map(|(_, folder)| folder)).find(has_all)
+}
+
+/// The user as which root runs the server; `None` for another user than root.
+fn unprivileged() -> Option<(u32, u32)> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let users = fs::read_to_string("/etc/passwd").ok()?;
+    USERS.into_iter().find_map(|name| {
+        let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
+        let fields: Vec<&str> = line.split(':').collect();
+        Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?))
+    })
+}
