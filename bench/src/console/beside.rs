@@ -6,54 +6,36 @@ use std::time::{Duration, Instant};
 use lazaret_core::handler::Payload;
 use lazaret_core::{HandlerError, Reason};
 use lazaret_engine::Consumer;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::site::{Site, fetch};
+use super::site::Site;
+use super::viewers::Viewers;
 use super::{BENCH, VIEWERS};
 use crate::Scale;
 use crate::core::{options, rate};
 use crate::source::{BenchSource, Plan, is_bad};
-use crate::table::{Compared, ROUNDS, Row};
+use crate::table::{Bar, Compared, ROUNDS, Row};
 
 /// The messages of a round, and the share that becomes letters: enough that the store has work.
 const MESSAGES: usize = 200_000;
 const BAD: f64 = 0.01;
-/// How often a viewer's page is refreshed: as often as live updates do at most.
-const REFRESH: Duration = Duration::from_secs(1);
+/// The consumer keeps this share of its throughput.
+const KEPT: f64 = 0.98;
 
 pub(super) async fn run(scale: Scale, site: &Site) -> Vec<Row> {
     let (mut alone, mut viewed) = (Vec::new(), Vec::new());
+    let paths: Vec<String> = site.screens().await.into_iter().map(|(_, path)| path).collect();
     let plan = Plan::distinct(scale.count(MESSAGES) as u32, BAD);
     for round in 0..ROUNDS {
         alone.push(rate(plan.len(), measure(site, &plan, &format!("alone-{round}")).await));
-        let mut viewers = viewers(site).await;
+        let viewers = Viewers::open(site, &paths, VIEWERS).await;
         viewed.push(rate(plan.len(), measure(site, &plan, &format!("viewed-{round}")).await));
-        viewers.shutdown().await;
+        viewers.close().await;
     }
     let name = format!("beside/consumer, {BAD} of its messages dead-lettered, beside {VIEWERS} viewers");
     let row = Row::compared(BENCH, name, "msg/s", &Compared::new(&viewed, &alone));
-    vec![row.with_note(format!(
-        "each viewer refreshes the overview, the groups and a group every second, over {} groups",
-        site.groups
-    ))]
-}
-
-/// Starts viewers, who refresh their pages until they are aborted.
-async fn viewers(site: &Site) -> JoinSet<()> {
-    let paths: Vec<String> = site.screens().await.into_iter().take(3).map(|(_, path)| path).collect();
-    let mut viewers = JoinSet::new();
-    for number in 0..VIEWERS {
-        let (client, url) = (site.client.clone(), format!("{}{}", site.base, paths[number % paths.len()]));
-        viewers.spawn(async move {
-            let mut ticks = tokio::time::interval(REFRESH);
-            loop {
-                ticks.tick().await;
-                fetch(&client, &url).await;
-            }
-        });
-    }
-    viewers
+    let note = format!("each viewer has one of the screens open, over {} groups", site.groups);
+    vec![row.with_bar(Bar::RatioAtLeast(KEPT)).with_note(note)]
 }
 
 /// Runs a consumer with a queue of its own: messages that the store knows from an earlier run would cost a lookup each.

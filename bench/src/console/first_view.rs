@@ -8,7 +8,7 @@ use super::site::{Site, fetch};
 use crate::table::{Bar, Row};
 
 /// The budget of the first view.
-const LIMIT_KB: f64 = 150.0;
+const LIMIT_KB: f64 = 100.0;
 
 pub(super) async fn run(site: &Site) -> Result<Vec<Row>, String> {
     let overview = fetch(&site.client, &format!("{}/console/overview", site.base)).await;

@@ -5,6 +5,7 @@ mod first_view;
 mod live;
 mod screens;
 mod site;
+mod viewers;
 
 use std::time::Instant;
 

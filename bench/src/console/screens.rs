@@ -8,10 +8,12 @@ use tokio::task::JoinSet;
 use super::site::{Site, fetch};
 use super::{BENCH, VIEWERS};
 use crate::Scale;
-use crate::table::{Row, share_of};
+use crate::table::{Bar, Row, share_of};
 
 /// The pages that each viewer opens, of each screen.
 const PAGES: usize = 50;
+/// The most that a page takes, but for one in a hundred.
+const LIMIT_MS: f64 = 50.0;
 
 pub(super) async fn run(scale: Scale, site: &Site) -> Vec<Row> {
     // A quick run still has pages for a percentile.
@@ -25,7 +27,8 @@ pub(super) async fn run(scale: Scale, site: &Site) -> Vec<Row> {
             Row::new(BENCH, name, "ms", share_of(&times, share))
         };
         rows.push(row(0.5, "p50"));
-        rows.push(row(0.99, "p99").with_note(format!("the page {name} has {bytes} bytes")));
+        let note = format!("the page {name} has {bytes} bytes");
+        rows.push(row(0.99, "p99").with_bar(Bar::ValueAtMost(LIMIT_MS)).with_note(note));
     }
     rows
 }

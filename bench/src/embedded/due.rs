@@ -1,26 +1,36 @@
 //! Many retries due within one second, in an SQLite file.
 
-use std::time::Duration;
-
-use lazaret_store_sqlite::Durability;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::disk::{Disk, remove};
-use super::{BENCH, open, open_with};
+use super::hand_off::in_flight;
+use super::{BENCH, open};
 use crate::Scale;
 use crate::consumer::let_go;
 use crate::due::Schedule;
-use crate::letters::fill;
+use crate::letters::{open_with, put};
 use crate::table::Row;
 
-/// The time from the start of filling to the first due time: long enough for slow machines.
+/// The time from the start of the hand-offs to the first due time: long enough for slow machines.
 const AHEAD: Duration = Duration::from_secs(15);
 
 pub(super) async fn run(scale: Scale, disk: &Disk) -> Vec<Row> {
     let file = disk.file();
-    let schedule = Schedule::after(AHEAD, scale);
-    fill(&*open_with(&file, Durability::Normal), schedule.letters()).await;
     let store = open(&file);
-    let rows = schedule.run(BENCH, &store).await;
+    let schedule = Schedule::after(AHEAD, scale);
+    let letters: Arc<Vec<_>> = Arc::new(schedule.letters().collect());
+    let started = Instant::now();
+    in_flight(letters.len(), {
+        let (store, letters) = (store.clone(), letters.clone());
+        move |number| {
+            let (store, letter) = (store.clone(), letters[number].clone());
+            async move { put(&*store, vec![open_with(letter)]).await }
+        }
+    })
+    .await;
+    let handed_off = started.elapsed();
+    let rows = schedule.run(BENCH, &store, Some(handed_off)).await;
     let_go(store).await;
     remove(&file);
     rows

@@ -100,7 +100,7 @@ fn sequence_of(number: usize) -> String {
 }
 
 /// Runs all work items with [`IN_FLIGHT`] concurrent callers.
-async fn in_flight<F>(
+pub(super) async fn in_flight<F>(
     count: usize,
     work: impl Fn(usize) -> F + Clone + Send + Sync + 'static,
 ) -> std::time::Duration

@@ -2,6 +2,7 @@
 
 mod consumer;
 pub(crate) mod disk;
+mod drain;
 mod due;
 mod growth;
 mod hand_off;
@@ -24,7 +25,8 @@ use million::Million;
 const BENCH: &str = "embedded";
 
 /// The benchmarks of the group, in order.
-pub(crate) const NAMES: [&str; 7] = ["hand-off", "growth", "consumer", "replay", "due", "listing", "restart"];
+pub(crate) const NAMES: [&str; 8] =
+    ["hand-off", "growth", "consumer", "drain", "replay", "due", "listing", "restart"];
 
 /// Runs every benchmark of the group, or only the given one.
 pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Result<Vec<Row>, String> {
@@ -38,6 +40,7 @@ pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Result<Vec<Row>, St
             "hand-off" => hand_off::run(scale, &disk).await,
             "growth" => growth::run(scale, &disk, &million).await,
             "consumer" => consumer::run(scale, &disk).await,
+            "drain" => drain::run(scale, &disk).await,
             "replay" => replay::run(scale, &disk).await,
             "due" => due::run(scale, &disk).await,
             "listing" => listing::run(&million).await,

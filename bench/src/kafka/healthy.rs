@@ -7,10 +7,11 @@ use std::time::Duration;
 use lazaret_core::handler::Payload;
 use lazaret_memory::MemoryStore;
 
+use super::runs::Runs;
 use super::topic::{Cluster, Topic};
 use super::{BENCH, bare, consumer, timed};
 use crate::Scale;
-use crate::core::{options, rate};
+use crate::core::options;
 use crate::table::{Bar, Compared, Row, median, spread};
 use crate::zipf::Random;
 
@@ -53,33 +54,6 @@ pub(super) async fn run(scale: Scale, cluster: &Cluster) -> Vec<Row> {
             &Compared::new(&engine.costs, &faster.costs),
         ),
     ]
-}
-
-/// The results of one contender, by round.
-#[derive(Default)]
-struct Runs {
-    /// Messages per second.
-    rates: Vec<f64>,
-    /// Nanoseconds of CPU time per message, which depends less on other load.
-    costs: Vec<f64>,
-}
-
-impl Runs {
-    async fn add(&mut self, topic: &Topic, run: impl Future<Output = Duration>) {
-        let before = processor_time();
-        self.rates.push(rate(topic.messages, run.await));
-        self.costs.push((processor_time() - before).as_nanos() as f64 / topic.messages as f64);
-    }
-}
-
-/// Returns the CPU time of this process, with a resolution of 10 ms.
-fn processor_time() -> Duration {
-    const STEPS_A_SECOND: u64 = 100;
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The second field is the program name in parentheses. Of the fields after it, the twelfth and thirteenth are utime and stime.
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
-    let steps: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
-    Duration::from_millis(steps * 1000 / STEPS_A_SECOND)
 }
 
 async fn no_op(Payload(payload): Payload) {

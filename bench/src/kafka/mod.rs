@@ -5,6 +5,9 @@
 
 mod bare;
 mod healthy;
+mod healthy_6;
+mod isolation;
+mod runs;
 mod slow;
 mod sweep;
 mod topic;
@@ -31,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(1);
 const TOO_LONG: Duration = Duration::from_secs(300);
 
 /// The benchmarks of the group, in order.
-pub(crate) const NAMES: [&str; 3] = ["healthy", "slow", "sweep"];
+pub(crate) const NAMES: [&str; 5] = ["healthy", "healthy-6", "isolation", "slow", "sweep"];
 
 /// Runs every benchmark of the group, or only the given one.
 pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Result<Vec<Row>, String> {
@@ -42,6 +45,8 @@ pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Result<Vec<Row>, St
         let started = Instant::now();
         rows.extend(match name {
             "healthy" => healthy::run(scale, &cluster).await,
+            "healthy-6" => healthy_6::run(scale, &cluster).await?,
+            "isolation" => Box::pin(isolation::run(scale, &cluster)).await?,
             "slow" => slow::run(scale, &cluster).await,
             "sweep" => sweep::run(scale, &cluster).await?,
             _ => unreachable!("every name has its benchmark"),

@@ -52,7 +52,7 @@ impl Cluster {
         for number in 0..messages {
             let key = key(number);
             payload[..LOT].copy_from_slice(&(random.next() as u32).to_be_bytes());
-            let text = format!("order-{key}");
+            let text = format!("{KEY}{key}");
             let record = || {
                 let record = BaseRecord::to(&name).partition((key % partitions) as i32);
                 record.key(&text).payload(&payload)
@@ -95,6 +95,14 @@ const LOT: usize = 4;
 pub(super) fn draws_the_short_straw(payload: Option<&[u8]>, share: f64) -> bool {
     let lot = payload.and_then(|payload| payload.first_chunk::<LOT>()).map(|lot| u32::from_be_bytes(*lot));
     lot.is_some_and(|lot| f64::from(lot) < share * f64::from(u32::MAX))
+}
+
+/// What the keys of messages begin with.
+const KEY: &str = "order-";
+
+/// Returns the number that a key was made from.
+pub(super) fn key_number(key: Option<&[u8]>) -> Option<u32> {
+    std::str::from_utf8(key?).ok()?.strip_prefix(KEY)?.parse().ok()
 }
 
 /// Returns an unused name.

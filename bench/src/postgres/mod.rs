@@ -53,7 +53,7 @@ async fn due(scale: Scale, server: &Server) -> Vec<Row> {
     let store = schema.store().await;
     let schedule = Schedule::after(Duration::from_secs(60), scale);
     fill(&*store, schedule.letters()).await;
-    let rows = schedule.run(BENCH, &store).await;
+    let rows = schedule.run(BENCH, &store, None).await;
     schema.drop(store).await;
     rows
 }

@@ -1,5 +1,6 @@
 //! Letters: a summary for lists, and the full letter.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use lazaret_core::letter;
@@ -26,6 +27,10 @@ pub struct Letter {
     pub stream: String,
     /// The sequence.
     pub sequence: String,
+    /// The sequence that it left when it died, because the consumer has `on-dead: continue`: later messages went on, and a
+    /// replay is out of order. Absent if it holds its sequence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_sequence: Option<String>,
     /// The index in the sequence: increasing, with gaps.
     pub index: u64,
     /// The state.
@@ -271,6 +276,7 @@ impl From<&lazaret_core::Letter> for Letter {
             consumer: l.queue.consumer().to_owned(),
             stream: l.message.stream.to_string(),
             sequence: l.sequence.to_string(),
+            left_sequence: l.sequence.origin().map(|origin| origin.to_string()),
             index: l.index,
             state: l.state.into(),
             reason: cause.map(|cause| cause.reason.to_string()),
@@ -297,6 +303,16 @@ impl From<&lazaret_core::Letter> for Letter {
             poison: l.poison,
             group: cause.map(|cause| format!("{}@{}", cause.fingerprint, l.queue)),
             diagnostics: l.diagnostics.clone(),
+        }
+    }
+}
+
+impl Letter {
+    /// The sequence as people know it: of a letter that left its own, that one, marked.
+    pub fn shown_sequence(&self) -> Cow<'_, str> {
+        match &self.left_sequence {
+            Some(left) => Cow::Owned(format!("{left} (left)")),
+            None => Cow::Borrowed(&self.sequence),
         }
     }
 }

@@ -111,7 +111,7 @@ pub use selection::{
 };
 pub use status::{
     Breaker, BreakerCause, Consumer, ConsumerState, Fuse, Health, Instance, InstanceList, InstancePartition,
-    QueueStatus, Readiness, Status, StoreCapabilities,
+    OnDead, QueueStatus, Readiness, Status, StoreCapabilities,
 };
 
 #[cfg(test)]

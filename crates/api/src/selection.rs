@@ -87,10 +87,10 @@ pub struct EditRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_digest: Option<String>,
     /// The payload as it arrived, before all edits.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub revert: bool,
     /// Accept a payload that is not JSON for a letter whose payload is JSON.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub force: bool,
     /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -118,13 +118,9 @@ pub struct BulkAssignRequest {
     /// The letters.
     #[serde(flatten)]
     pub selection: Selection,
-    /// The person; `null` for none. Required: a request that leaves it out must not remove the name.
-    #[serde(deserialize_with = "Option::deserialize")]
-    #[schema(required = true)]
-    pub name: Option<String>,
-    /// The reason.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    /// The assignee of each.
+    #[serde(flatten)]
+    pub assignment: AssignRequest,
 }
 
 /// An export of letters with their redacted values.

@@ -1,5 +1,6 @@
 //! The status of consumers and operations, health and readiness.
 
+use lazaret_core::policy::{self, OnDeadPolicy};
 use lazaret_core::store::{Capabilities, SeenInstance};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -8,6 +9,28 @@ use crate::failure::LetterError;
 use crate::group::StateCounts;
 use crate::operation::Operation;
 use crate::pause::Pause;
+
+/// What happens to the sequences of dead letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnDead {
+    /// Later messages wait behind a dead letter.
+    Hold,
+    /// Later messages go on. A replay of a dead letter is out of order.
+    Continue,
+    /// It depends on the event type or the reason.
+    Mixed,
+}
+
+impl From<&OnDeadPolicy> for OnDead {
+    fn from(policy: &OnDeadPolicy) -> Self {
+        match policy.on_dead {
+            _ if policy.overrides.iter().any(|over| over.on_dead != policy.on_dead) => Self::Mixed,
+            policy::OnDead::Hold => Self::Hold,
+            policy::OnDead::Continue => Self::Continue,
+        }
+    }
+}
 
 /// The status of all consumers and operations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -157,6 +180,9 @@ pub struct Consumer {
     /// The address of the handler, without credentials and parameters; absent if it is part of the program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handler: Option<String>,
+    /// What happens to the sequences of dead letters; absent for a consumer that runs elsewhere, or has no dead letters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_dead: Option<OnDead>,
     /// Whether messages wait because store writes fail.
     pub store_trouble: bool,
     /// The queues, one per component.

@@ -28,6 +28,7 @@ pub(crate) fn letter(id: &str, sequence: &str, state: State) -> Letter {
         consumer: "payments".into(),
         stream: "charges".into(),
         sequence: sequence.into(),
+        left_sequence: None,
         index: 3,
         state,
         reason: (!is_waiting).then(|| "TIMEOUT".into()),
@@ -79,6 +80,7 @@ pub(crate) fn consumer(name: &str, state: ConsumerState, dead: u64) -> Consumer 
         fuse_why: None,
         breaker_cause: None,
         handler: None,
+        on_dead: None,
         store_trouble: false,
         queues: vec![],
     }

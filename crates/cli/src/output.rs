@@ -11,12 +11,13 @@ mod table;
 
 use clap::ValueEnum;
 pub(crate) use lazaret_api::numbers::{age, count, plural, span, sparkline, time_with_age};
+pub(crate) use lazaret_tui::Tone;
 
 pub(crate) use color::ColorChoice;
 pub(crate) use csv::{csv_header, csv_row};
 pub(crate) use error_summary::error_summary;
 pub(crate) use fields::Fields;
-pub(crate) use line::{Line, Tone};
+pub(crate) use line::Line;
 pub(crate) use record::{Record, print_page, print_value, print_values};
 pub(crate) use screen::Screen;
 pub(crate) use table::{Cell, Column, Table, truncate};

@@ -22,7 +22,12 @@ pub(crate) fn check(document: &Document, findings: &mut Findings) {
         if let Some(retry) = fields.section("retry") {
             retries(retry, consumer.name_span, findings);
             topics(fields, retry, findings);
-            overrides(retry, findings);
+            let hint = "add `type` or `reason`, or set the keys of `retry` itself";
+            overrides(retry, "this schedule matches every failure", hint, findings);
+        }
+        if let Some(letters) = fields.section("dead-letter") {
+            let hint = "add `type` or `reason`, or set `on-dead` of `dead-letter` itself";
+            overrides(letters, "this override matches every dead letter", hint, findings);
         }
         policies(fields, consumer.name_span, findings);
         poison(fields, findings);
@@ -393,16 +398,14 @@ fn topics(fields: &Fields, retry: &Fields, findings: &mut Findings) {
     }
 }
 
-/// Refuses a schedule without conditions, which would replace that of the consumer.
-fn overrides(retry: &Fields, findings: &mut Findings) {
-    for over in retry.list("overrides") {
+/// Refuses an override without conditions, which would replace the keys of the consumer.
+fn overrides(fields: &Fields, message: &str, hint: &str, findings: &mut Findings) {
+    for over in fields.list("overrides") {
         let Value::Section(parts) = &over.value else { continue };
         let Some(when) = parts.section("when") else { continue };
         if when.invalid.is_empty() && when.list.is_empty() {
             let span = parts.span("when").or(over.span).unwrap_or_default();
-            let finding =
-                FindingBuilder::new(Code::Contradiction, span, "this schedule matches every failure");
-            findings.add(finding.hint("add `type` or `reason`, or set the keys of `retry` itself"));
+            findings.add(FindingBuilder::new(Code::Contradiction, span, message).hint(hint));
         }
     }
 }
@@ -527,6 +530,21 @@ fn order(fields: &Fields, findings: &mut Findings) {
             format!("`hold` has no effect with `strategy: {strategy}`"),
         );
         findings.add(finding.hint("remove it: only `ordered` holds a lane in memory"));
+    }
+    let unordered = match (fields.text("order"), strategy) {
+        (Some("none"), _) => Some("order: none".to_owned()),
+        (_, "unordered" | "topics") => Some(format!("strategy: {strategy}")),
+        _ => None,
+    };
+    let Some(letters) = fields.section("dead-letter") else { return };
+    if let Some(unordered) = unordered
+        && is_own(letters, "on-dead")
+        && letters.text("on-dead") == Some("continue")
+    {
+        let span = letters.span("on-dead").unwrap_or_default();
+        let finding =
+            FindingBuilder::new(Code::NoEffect, span, format!("`on-dead` has no effect with `{unordered}`"));
+        findings.add(finding.hint("remove it: no message waits behind another"));
     }
 }
 

@@ -11,8 +11,10 @@ use lazaret_config::{
     AdoptTopics, Advanced, Approval, CommandMode, Config, FullDocument, Handler, KafkaSource, NoEnv, Order,
     Reload, Reprocess, SequenceRule, Source, StoreLocation, TopicFormat, check, diff,
 };
-use lazaret_core::policy::{BreakerPolicy, FusePolicy, PoisonPolicy, RetryPolicy, Strategy};
-use lazaret_core::{Reason, Sequencing, Verdict};
+use lazaret_core::policy::{
+    BreakerPolicy, FusePolicy, OnDead, OnDeadPolicy, PoisonPolicy, RetryPolicy, Strategy,
+};
+use lazaret_core::{Message, Position, Reason, Sequencing, Verdict};
 use lazaret_engine::{DeadLetterOptions, Options, ReplayOptions, Schedule};
 
 fn env() -> BTreeMap<String, String> {
@@ -266,8 +268,8 @@ fn what_is_not_given_is_what_the_engine_takes_by_itself() {
         (expected.limits, expected.ttl, expected.keep_closed)
     );
     assert_eq!(
-        (letters.include_payload, letters.include_backtrace),
-        (expected.include_payload, expected.include_backtrace)
+        (letters.include_payload, letters.include_backtrace, &letters.on_dead),
+        (expected.include_payload, expected.include_backtrace, &expected.on_dead)
     );
     let replay = ReplayOptions {
         max_replays: consumer.replay.max_replays,
@@ -518,4 +520,29 @@ consumers:
     let everything = text.replace("{ reason: RATE_LIMITED }", "{}");
     let report = check("f", everything.as_bytes(), &NoEnv);
     assert!(report.config.is_none());
+}
+
+#[test]
+fn a_dead_letter_holds_its_sequence_unless_the_file_says_otherwise() {
+    let text = "
+consumers:
+  billing:
+    source: { inbox: {} }
+    handler: { http: { url: 'http://127.0.0.1:8080/' } }
+    dead-letter:
+      on-dead: continue
+      overrides:
+        - { when: { type: 'Invoice*', reason: TIMEOUT }, on-dead: hold }
+";
+    let letters = |text: &str| {
+        let config = check("f", text.as_bytes(), &NoEnv).config.unwrap();
+        config.consumers[0].dead_letter.clone().unwrap()
+    };
+    let policy = letters(text).on_dead;
+    let message = Message::new("m", "s", Position::new(0, 0));
+    let invoice = message.clone().with_type("InvoicePaid");
+    assert_eq!(policy.decide(&invoice, Some(&Reason::TIMEOUT)), OnDead::Hold);
+    assert_eq!(policy.decide(&message, Some(&Reason::TIMEOUT)), OnDead::Continue);
+    let bare = text.split("    dead-letter").next().unwrap();
+    assert_eq!(letters(bare).on_dead, OnDeadPolicy::default());
 }

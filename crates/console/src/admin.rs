@@ -1,26 +1,28 @@
-//! Admin: your permissions, pauses, the audit with its verification, tokens, the configuration, and what the store can do.
+//! Admin: your permissions, pauses, the audit with its verification, rules on trial, tokens, the configuration, and what the store
+//! can do.
 
+mod rules;
 mod setup;
 
 use axum::extract::Query;
 use axum::response::Response;
 use lazaret_api::numbers::count;
-use lazaret_api::text::sanitize;
 use lazaret_api::{AuditCheck, AuditEntry, AuditPage, Code, Problem, Scope, Status};
 use lazaret_core::LetterId;
 use lazaret_core::store::{OperationId, PlanId};
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use crate::api::{Result, escape, with_query};
-use crate::form::{csrf_field, hidden};
+use crate::api::{Result, with_query};
 use crate::icon::icon;
 use crate::layout::{Section, page_head, region};
-use crate::pause::{pause_line, resume_form};
+use crate::pause::{pause_form, pause_line, resume_form};
 use crate::text::visible;
 use crate::time::{age, exact, exact_with_age};
 use crate::visit::{Page, Visit};
 use crate::{badge, cli_line, links, problem};
+
+pub(crate) use rules::{PATH as RULES_PATH, show as show_rules};
 
 /// The entries of a page of the audit.
 const PAGE: &str = "50";
@@ -48,7 +50,7 @@ async fn page(visit: &Visit, params: &AdminParams) -> Result<Page> {
     };
     let setup = setup::sections(visit).await;
     let main = html! {
-        (page_head(&html! { "Admin" }, &html! { "Permissions, pauses, and who did what" }, &html! {}))
+        (page_head(&html! { "Admin" }, &html! { "Permissions, pauses, and who did what" }, &rules::link(visit)))
         div.panels {
             (permissions(visit))
             (region("admin-pauses", &pauses(visit, &status)))
@@ -118,8 +120,6 @@ fn permissions(visit: &Visit) -> Markup {
 }
 
 fn pauses(visit: &Visit, status: &Status) -> Markup {
-    let may = visit.may(Scope::Pause);
-    let why = (!may).then_some("needs the right pause");
     html! {
         section.panel #pauses {
             div.section-head { h2 { "Pauses" } }
@@ -129,12 +129,7 @@ fn pauses(visit: &Visit, status: &Status) -> Markup {
                     @if of.paused.is_none() {
                         li {
                             div.line { strong { (visible(&of.name)) } (badge::consumer(of.state)) }
-                            form.inline-form method="post" action={ "/console/consumers/" (escape(&of.name)) "/pause" } {
-                                (csrf_field(visit)) (hidden("back", "/console/admin#pauses"))
-                                input type="text" name="reason" placeholder="Reason to pause" aria-label={ "Reason to pause " (sanitize(&of.name)) } required maxlength="1024" disabled[!may];
-                                label.check { input type="checkbox" name="replay" value="true"; " replays only" }
-                                button disabled[!may] title=[why] { (icon("pause")) "Pause" }
-                            }
+                            (pause_form(visit, &of.name, "/console/admin#pauses"))
                         }
                     }
                 }

@@ -7,9 +7,9 @@ use maud::{Markup, html};
 const BARS: usize = 60;
 /// The size of the throughput chart, in its own units.
 const WIDTH: usize = 960;
-const HEIGHT: usize = 120;
+const HEIGHT: usize = 104;
 /// The room below the bars, for the axis.
-const AXIS: usize = 18;
+const AXIS: usize = 2;
 
 /// Handled and failed per bucket of time, the current one last.
 pub(crate) fn throughput(handled: &[u64], failed: &[u64], bucket_seconds: u64) -> Markup {
@@ -27,7 +27,7 @@ pub(crate) fn throughput(handled: &[u64], failed: &[u64], bucket_seconds: u64) -
         count(failed.iter().sum())
     );
     html! {
-        svg.chart viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(label) {
+        svg.chart viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } preserveAspectRatio="none" role="img" aria-label=(label) {
             @for (index, (handled, failed)) in handled.iter().zip(&failed).enumerate() {
                 @let (x, of_failed, of_handled) = (index * step, scale(*failed), scale(*handled));
                 @let base = (HEIGHT - AXIS) as u64;
@@ -38,9 +38,12 @@ pub(crate) fn throughput(handled: &[u64], failed: &[u64], bucket_seconds: u64) -
                 @if of_failed > 0 { rect.failed x=(x) y=(base - of_failed.min(base)) width=(step - 2) height=(of_failed) {} }
             }
             line.axis x1="0" y1=(HEIGHT - AXIS) x2=(WIDTH) y2=(HEIGHT - AXIS) {}
-            text x="0" y=(HEIGHT - 4) { (minutes) " min ago" }
-            text x=(WIDTH) y=(HEIGHT - 4) text-anchor="end" { "now" }
-            text x=(WIDTH / 2) y=(HEIGHT - 4) text-anchor="middle" { "at most " (count(most)) " in " (plural(seconds, "second")) }
+        }
+        // As text of the page: within the picture it would shrink with it.
+        div.axis-labels {
+            span { (minutes) " min ago" }
+            span { "peak " (count(most)) " in " (plural(seconds, "second")) }
+            span { "now" }
         }
         div.legend-row {
             span { span.swatch.handled {} "handled " (count(handled.iter().sum())) }

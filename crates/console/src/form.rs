@@ -3,7 +3,7 @@
 use axum::extract::rejection::FormRejection;
 use axum::extract::{Form, FromRequest, Request};
 use axum::response::Response;
-use lazaret_api::{Code, CsrfToken, Problem};
+use lazaret_api::{Code, CsrfToken, Problem, Scope};
 use maud::{Markup, html};
 
 use crate::problem;
@@ -17,9 +17,85 @@ pub(crate) fn csrf_field(visit: &Visit) -> Markup {
     }
 }
 
-/// A form with one hidden set of values and a button, for an act without further fields.
+/// A hidden field.
 pub(crate) fn hidden(name: &str, value: &str) -> Markup {
     html! { input type="hidden" name=(name) value=(value); }
+}
+
+/// The longest reason.
+const MAX_REASON: u16 = 1024;
+
+/// A form in one line: a text, a button, and nothing else to decide. Without the right both are disabled, and say so.
+pub(crate) struct LineForm<'a> {
+    action: String,
+    right: Scope,
+    field: &'static str,
+    limit: u16,
+    is_required: bool,
+    label: &'a str,
+    placeholder: &'a str,
+    value: &'a str,
+    more: Markup,
+}
+
+impl<'a> LineForm<'a> {
+    /// A form for a text that may be empty.
+    pub(crate) fn new(
+        action: String,
+        right: Scope,
+        field: &'static str,
+        limit: u16,
+        placeholder: &'a str,
+    ) -> Self {
+        let (label, value) = (placeholder, "");
+        Self { action, right, field, limit, is_required: false, label, placeholder, value, more: html! {} }
+    }
+
+    /// A form for an act that needs a reason.
+    pub(crate) fn reason(action: String, right: Scope, placeholder: &'a str) -> Self {
+        Self::new(action, right, "reason", MAX_REASON, placeholder).required()
+    }
+
+    pub(crate) fn required(self) -> Self {
+        Self { is_required: true, ..self }
+    }
+
+    /// Names the field for those who do not see it beside its subject; default: the placeholder.
+    pub(crate) fn label(self, label: &'a str) -> Self {
+        Self { label, ..self }
+    }
+
+    /// Sets the text to begin with.
+    pub(crate) fn value(self, value: &'a str) -> Self {
+        Self { value, ..self }
+    }
+
+    /// Adds fields between the text and the button.
+    pub(crate) fn with(self, more: Markup) -> Self {
+        Self { more, ..self }
+    }
+
+    /// The form, with this on its button.
+    pub(crate) fn render(&self, visit: &Visit, button: &Markup) -> Markup {
+        let why = visit.missing(self.right);
+        html! {
+            form.inline-form method="post" action=(self.action) {
+                (csrf_field(visit))
+                input type="text" name=(self.field) value=[Some(self.value).filter(|value| !value.is_empty())]
+                    placeholder=(self.placeholder) aria-label=(self.label) required[self.is_required] maxlength=(self.limit)
+                    disabled[why.is_some()];
+                (self.more)
+                button disabled[why.is_some()] title=[why] { (button) }
+            }
+        }
+    }
+}
+
+/// The form that assigns what a page shows.
+pub(crate) fn assign_form(visit: &Visit, page: &str, assignee: Option<&str>) -> Markup {
+    let form =
+        LineForm::new(format!("{page}/assignee"), Scope::Triage, "name", 200, "Nobody").label("Assignee");
+    form.value(assignee.unwrap_or_default()).render(visit, &html! { "Assign" })
 }
 
 /// The values that a form sent. Names may repeat.

@@ -5,7 +5,8 @@ use axum::http::Method;
 use axum::response::Response;
 use lazaret_api::numbers::{count, plural};
 use lazaret_api::{
-    BulkAnswer, BulkAssignRequest, Facet, Group, GroupFacets, LetterPage, Scope, Selection, Variant,
+    AssignRequest, BulkAnswer, BulkAssignRequest, Facet, Group, GroupFacets, LetterPage, Scope, Selection,
+    Variant,
 };
 use lazaret_core::Traceback;
 use lazaret_core::fingerprint::normalise;
@@ -13,27 +14,35 @@ use lazaret_core::query::TextField;
 use maud::{Markup, html};
 
 use crate::api::{Result, escape, with_query};
-use crate::form::{Fields, csrf_field, hidden};
+use crate::form::{Fields, assign_form, csrf_field, hidden};
 use crate::icon::icon;
 use crate::layout::{Section, page_head, region};
 use crate::query::{group_term, term};
-use crate::text::{block, cut, visible};
+use crate::text::{block, cut, telling_type, visible};
 use crate::time::{age, maybe_age};
 use crate::visit::{Answer, Page, Visit};
-use crate::{chart, cli_line, groups, letters, links, operations, plan};
+use crate::{chart, cli_line, groups, letters, links, operations, plan, short_id};
 
 /// The letters shown.
-const LETTERS: &str = "25";
+const LETTERS: &str = "10";
 /// The most calls that assign letters for one form. A call assigns a bounded number of letters.
 const ASSIGN_CALLS: usize = 5;
 
 pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Response {
-    let page = page(&visit, &id).await;
-    visit.respond(page)
+    let answer = answer(&visit, &id).await;
+    visit.respond(answer)
 }
 
-async fn page(visit: &Visit, id: &str) -> Result<Page> {
-    let group: Group = visit.api.get(&format!("/v1/groups/{}", escape(id))).await?;
+/// The page of a group, or a redirect to its complete id: a page has one address.
+async fn answer(visit: &Visit, id: &str) -> Result<Answer> {
+    match visit.api.get::<Group>(&format!("/v1/groups/{}", escape(id))).await {
+        Ok(group) if group.id == id => Ok(page(visit, &group).await?.into()),
+        Ok(group) => Ok(Answer::SeeOther(links::group(&group.id))),
+        Err(problem) => short_id::group(visit, id, problem).await,
+    }
+}
+
+async fn page(visit: &Visit, group: &Group) -> Result<Page> {
     let facets: GroupFacets = visit.api.get(&format!("/v1/groups/{}/facets", escape(&group.id))).await?;
     let query = group_term([group.id.as_str()]).unwrap_or_default();
     let listed = if group.letters > 0 { query.clone() } else { format!("{query} state:closed") };
@@ -45,42 +54,49 @@ async fn page(visit: &Visit, id: &str) -> Result<Page> {
         html! {}
     };
     let about = html! {
-        span.tag { (visible(&group.reason)) } " " (visible(&cut(&group.error.error_type, 80))) " in "
+        span.tag { (visible(&group.reason)) } @if let Some(kind) = telling_type(&group.error.error_type) { " " (visible(&kind)) } " in "
         a href=(links::letters(&term(TextField::Queue, &group.queue))) { (visible(&group.queue)) }
     };
     let main = html! {
         div.crumbs { a href="/console/groups" { "Groups" } (icon("next")) span.mono { (group.fingerprint) } }
-        (page_head(&visible(&groups::title(&group)), &about, &actions))
-        (region("group-numbers", &numbers(visit, &group)))
-        div.panel.pad { div.error-text { (block(&cut(&group.error.message, 4000))) } }
+        (page_head(&visible(&groups::title(group)), &about, &actions))
+        (region("group-numbers", &numbers(visit, group)))
+        @if group.error.message.trim() != groups::title(group) {
+            div.panel.pad { div.error-text { (block(&cut(&group.error.message, 4000))) } }
+        }
         div.split {
             div.stack {
                 (region("group-letters", &html! {
                     div.section-head {
                         h2 { "Letters" }
-                        a href=(links::letters(&listed)) { "Search these letters" }
+                        a href=(links::letters(&listed)) { "All of these letters" }
                     }
-                    (letters::list(visit, &first.letters))
+                    (letters::list_of_one_cause(visit, &first.letters))
                 }))
                 (region("group-operations", &operated(visit, &facets)))
                 (region("group-sequences", &sequences(visit, &facets)))
                 (region("group-variants", &variants(&facets)))
             }
             div.stack {
-                (assigned(visit, &group, &facets))
-                (why(&group, &facets))
+                (assigned(visit, group, &facets))
+                (why(group, &facets))
                 (region("group-facets", &shares(&facets, &query)))
                 (region("group-comments", &comments(visit, &facets)))
             }
         }
         (cli_line::line("cli", &cli_line::command("plan retry", &[], &[&query])))
     };
-    Ok(Page::new(groups::title(&group), Section::Groups, main))
+    Ok(Page::new(groups::title(group), Section::Groups, main))
 }
 
 fn numbers(visit: &Visit, group: &Group) -> Markup {
     let states = group.states.summary();
-    let states = if states.is_empty() { "open letters" } else { &states };
+    // Of a single state, its number stands above it already.
+    let states = match states.split_once(' ') {
+        Some((_, state)) if !states.contains(',') => format!("{state} letters"),
+        Some(_) => states,
+        None => "open letters".to_owned(),
+    };
     html! {
         div.numbers {
             div { span.value { (count(group.letters)) } span.label { (states) } }
@@ -89,16 +105,16 @@ fn numbers(visit: &Visit, group: &Group) -> Markup {
             div { span.value { (maybe_age(group.oldest_at, visit.now)) } span.label { "oldest" } }
             div { span.value { (age(group.first_seen_at, visit.now)) } span.label { "since first seen" } }
             div { span.value { (age(group.last_seen_at, visit.now)) } span.label { "since last seen" } }
-            div { span.value { (chart::spark(&group.trend, group.trend_bucket_seconds)) } span.label { "new letters, 24 h" } }
+            div { span.value { (chart::spark(&group.trend, group.trend_bucket_seconds)) } span.label { "new letters, 24\u{a0}h" } }
         }
     }
 }
 
 /// Who works on the letters of the group, and the forms to claim or assign them.
 fn assigned(visit: &Visit, group: &Group, facets: &GroupFacets) -> Markup {
-    let why = (!visit.may(Scope::Triage)).then(|| format!("needs the right {}", Scope::Triage));
+    let why = visit.missing(Scope::Triage);
     let facet = facets.facets.iter().find(|facet| facet.field == "assignee");
-    let action = format!("{}/assignee", links::group(&group.id));
+    let page = links::group(&group.id);
     let me = &visit.identity.person;
     html! {
         section.panel {
@@ -110,12 +126,8 @@ fn assigned(visit: &Visit, group: &Group, facets: &GroupFacets) -> Markup {
                     } @else { p.muted { "Nobody." } }
                 }))
                 @if group.letters > 0 {
-                    form.inline-form method="post" action=(action) {
-                        (csrf_field(visit))
-                        input type="text" name="name" placeholder="Nobody" aria-label="Assignee" maxlength="200" disabled[why.is_some()];
-                        button disabled[why.is_some()] title=[why.clone()] { "Assign" }
-                    }
-                    form method="post" action=(action) {
+                    (assign_form(visit, &page, None))
+                    form method="post" action={ (page) "/assignee" } {
                         (csrf_field(visit)) (hidden("name", me))
                         button disabled[why.is_some()] title=[why] { (icon("person")) "Claim for " (visible(me)) }
                     }
@@ -141,7 +153,8 @@ async fn assign_all(visit: &Visit, id: &str, name: Option<&str>) -> Result<Answe
     };
     for _ in 0..ASSIGN_CALLS {
         let selection = Selection { query: Some(left.clone()), ..Selection::default() };
-        let request = BulkAssignRequest { selection, name: name.map(str::to_owned), reason: None };
+        let assignment = AssignRequest { name: name.map(str::to_owned), reason: None };
+        let request = BulkAssignRequest { selection, assignment };
         let done: BulkAnswer = visit.api.change(Method::POST, "/v1/letters/assign", &request).await?;
         if !done.more || done.done == 0 {
             break;
@@ -182,7 +195,7 @@ fn why(group: &Group, facets: &GroupFacets) -> Markup {
 }
 
 /// The message without what varies: of a stack trace, only the exception counts.
-fn normalised(message: &str) -> String {
+pub(crate) fn normalised(message: &str) -> String {
     normalise(Traceback::last(message).map_or(message, |trace| trace.exception))
 }
 

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::api::{Result, with_query};
 use crate::layout::{Section, empty, page_head, region};
 use crate::query::{invalid_query, search_box};
-use crate::text::{cut, visible};
+use crate::text::{cut, telling_type, visible};
 use crate::time::{age, maybe_age};
 use crate::visit::{Page, Visit};
 use crate::{chart, cli_line, links, plan};
@@ -155,7 +155,7 @@ pub(crate) fn table(visit: &Visit, groups: &[Group], selectable: bool) -> Markup
             thead { tr {
                 @if selectable { th.check { input type="checkbox" data-mark-all aria-label="Mark all groups"; } }
                 th { "Cause" } th.optional { "Trend, 24 h" } th.num { "Letters" } th.num title="Sequences that are blocked by a letter of the group" { "Blocked" } th.num.optional title="Letters that wait behind them" { "Behind" }
-                th.num { "Oldest" } th.num.optional { "First seen" } th.num.optional { "Last seen" }
+                th.num.optional { "Oldest" } th.num.optional { "First seen" } th.num.optional { "Last seen" }
             } }
             tbody data-rows { @for group in groups { (row(visit, group, selectable)) } }
         }
@@ -170,13 +170,13 @@ fn row(visit: &Visit, group: &Group, selectable: bool) -> Markup {
             }
             td.wide {
                 a.title-link data-open href=(links::group(&group.id)) { (visible(&title(group))) }
-                span.sub { span.tag { (visible(&group.reason)) } " " (visible(&cut(&group.error.error_type, 80))) " in " (visible(&group.queue)) }
+                span.sub { span.tag { (visible(&group.reason)) } @if let Some(kind) = telling_type(&group.error.error_type) { " " (visible(&kind)) } " in " (visible(&group.queue)) }
             }
             td.optional { (chart::spark(&group.trend, group.trend_bucket_seconds)) }
             td.num { (count(group.letters)) }
             td.num.zero[group.sequences == 0] { (count(group.sequences)) }
             td.num.optional.zero[group.blocked_behind == 0] { (count(group.blocked_behind)) }
-            td.num { (maybe_age(group.oldest_at, visit.now)) }
+            td.num.optional { (maybe_age(group.oldest_at, visit.now)) }
             td.num.optional { (age(group.first_seen_at, visit.now)) }
             td.num.optional { (age(group.last_seen_at, visit.now)) }
         }

@@ -7,11 +7,12 @@ mod failure;
 mod history;
 mod lane;
 mod reveal;
+mod trace;
 
 use axum::extract::{Path, Query};
 use axum::response::Response;
 use lazaret_api::numbers::plural;
-use lazaret_api::{Letter, LetterDetail, Scope, Sequence, State};
+use lazaret_api::{Letter, LetterDetail, Sequence, State};
 use lazaret_core::query::TextField;
 use maud::{Markup, html};
 use serde::Deserialize;
@@ -29,8 +30,8 @@ use crate::payload::INLINE_BYTES;
 use crate::query::term;
 use crate::text::visible;
 use crate::time::exact_with_age;
-use crate::visit::{Page, Visit};
-use crate::{badge, cli_line, letters, links, plan};
+use crate::visit::{Answer, Page, Visit};
+use crate::{badge, cli_line, letters, links, plan, short_id};
 
 /// How to show the payload.
 #[derive(Default, Deserialize)]
@@ -43,8 +44,8 @@ pub(crate) async fn show(
     Query(params): Query<LetterParams>,
     visit: Visit,
 ) -> Response {
-    let page = page(&visit, &id, &params).await;
-    visit.respond(page)
+    let answer = answer(&visit, &id, &params).await;
+    visit.respond(answer)
 }
 
 /// How a letter is shown.
@@ -57,7 +58,7 @@ enum Shown<'a> {
 }
 
 /// Reads a letter, with the beginning of its payload.
-async fn read(visit: &Visit, id: &str, payload_bytes: usize) -> Result<LetterDetail> {
+pub(crate) async fn read(visit: &Visit, id: &str, payload_bytes: usize) -> Result<LetterDetail> {
     let most = payload_bytes.to_string();
     visit
         .api
@@ -65,9 +66,12 @@ async fn read(visit: &Visit, id: &str, payload_bytes: usize) -> Result<LetterDet
         .await
 }
 
-async fn page(visit: &Visit, id: &str, params: &LetterParams) -> Result<Page> {
-    let detail = read(visit, id, INLINE_BYTES).await?;
-    page_of(visit, &detail, Shown::Redacted(params.view.as_deref())).await
+/// The page of a letter, or a redirect to its complete id.
+async fn answer(visit: &Visit, id: &str, params: &LetterParams) -> Result<Answer> {
+    match read(visit, id, INLINE_BYTES).await {
+        Ok(detail) => Ok(page_of(visit, &detail, Shown::Redacted(params.view.as_deref())).await?.into()),
+        Err(problem) => short_id::letter(visit, id, problem).await,
+    }
 }
 
 async fn page_of(visit: &Visit, detail: &LetterDetail, shown: Shown<'_>) -> Result<Page> {
@@ -158,7 +162,14 @@ fn facts(visit: &Visit, detail: &LetterDetail, sequence: &Sequence) -> Markup {
             dt { "Message" } dd.mono { (visible(&letter.message.id)) }
             dt { "Key" } dd.mono { @if let Some(key) = &letter.message.key { (visible(key)) } @else if let Some(key) = &letter.message.key_base64 { "base64 " (key) } @else { span.muted { "none" } } }
             dt { "Stream" } dd { (visible(&letter.stream)) " at " span.mono { (visible(&letter.message.position)) } }
-            dt { "Sequence" } dd { a href=(links::sequence(&letter.queue, &letter.sequence)) { (visible(&letter.sequence)) } (lane::place(sequence, &letter.id)) }
+            dt { "Sequence" } dd {
+                @if let Some(left) = &letter.left_sequence {
+                    a href=(links::sequence(&letter.queue, left)) { (visible(left)) }
+                    ", left when the letter died. Later messages went on: a replay is out of order."
+                } @else {
+                    a href=(links::sequence(&letter.queue, &letter.sequence)) { (visible(&letter.sequence)) } (lane::place(sequence, &letter.id))
+                }
+            }
             dt { "Attempts" } dd { (letter.attempts) @if letter.replay_attempts > 0 { ", " (letter.replay_attempts) " by replay" } @if letter.crash_attempts > 0 { ", " (letter.crash_attempts) " crashed" } }
             (text("Owner", letter.owner.as_deref()))
             (time("Enqueued", Some(letter.enqueued_at)))
@@ -172,6 +183,7 @@ fn facts(visit: &Visit, detail: &LetterDetail, sequence: &Sequence) -> Markup {
             (text("Schema version", content.schema_version.as_deref()))
             (text("Change", content.operation.as_deref()))
             (text("Correlation", content.correlation.as_deref()))
+            (trace::fact(&content.headers))
             (text("Not decodable", content.undecodable.as_deref()))
             @for (name, value) in letter.diagnostics.iter().chain(&detail.context) { dt { (visible(name)) } dd { (visible(value)) } }
         } } }
@@ -189,9 +201,4 @@ fn related(letter: &Letter, sequence: &Sequence) -> Markup {
             p { a href=(links::letters(&term(TextField::Consumer, &letter.consumer))) { "Letters of " (visible(&letter.consumer)) } }
         } }
     }
-}
-
-/// The right to change a letter, and why a control is disabled without it.
-fn missing(visit: &Visit, scope: Scope) -> Option<String> {
-    (!visit.may(scope)).then(|| format!("needs the right {scope}"))
 }

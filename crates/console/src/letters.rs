@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::api::{Result, with_query};
 use crate::layout::{Section, empty, page_head, region};
 use crate::query::{invalid_query, search_box};
-use crate::text::{cut, visible};
+use crate::text::{cut, telling_type, visible};
 use crate::time::age;
 use crate::visit::{Page, Visit};
 use crate::{badge, cli_line, links, plan};
@@ -116,6 +116,15 @@ fn results(visit: &Visit, params: &LetterParams, found: &LetterPage) -> Markup {
 
 /// A list of letters that can be marked and planned.
 pub(crate) fn list(visit: &Visit, letters: &[Letter]) -> Markup {
+    listed(visit, letters, true)
+}
+
+/// A list of letters with the same cause, which the page states once.
+pub(crate) fn list_of_one_cause(visit: &Visit, letters: &[Letter]) -> Markup {
+    listed(visit, letters, false)
+}
+
+fn listed(visit: &Visit, letters: &[Letter], with_cause: bool) -> Markup {
     html! {
         form method="post" action="/console/plans" {
             div.panel {
@@ -123,16 +132,16 @@ pub(crate) fn list(visit: &Visit, letters: &[Letter]) -> Markup {
                 div.scroll { table {
                     thead { tr {
                         th.check { input type="checkbox" data-mark-all aria-label="Mark all letters"; }
-                        th { "Letter" } th { "State" } th.optional { "Sequence" } th { "Cause" } th.num.optional.spare { "Attempts" } th.num { "Age" }
+                        th { "Letter" } th { "State" } th.optional { "Sequence" } @if with_cause { th { "Cause" } } th.num.optional.spare { "Attempts" } th.num.optional { "Age" }
                     } }
-                    tbody data-rows { @for letter in letters { (row(visit, letter)) } }
+                    tbody data-rows { @for letter in letters { (row(visit, letter, with_cause)) } }
                 } }
             }
         }
     }
 }
 
-fn row(visit: &Visit, letter: &Letter) -> Markup {
+fn row(visit: &Visit, letter: &Letter, with_cause: bool) -> Markup {
     html! {
         tr data-row {
             td.check { input type="checkbox" name="id" value=(letter.id) aria-label={ "Mark letter " (short(&letter.id)) }; }
@@ -142,17 +151,17 @@ fn row(visit: &Visit, letter: &Letter) -> Markup {
             }
             td { (badge::letter(letter.state)) @if letter.poison { " " (badge::bad("poison")) } }
             td.optional {
-                a href=(links::sequence(&letter.queue, &letter.sequence)) { (visible(&cut(&letter.sequence, 60))) }
-                span.sub.spare { (visible(&letter.queue)) }
+                a href=(links::sequence(&letter.queue, &letter.sequence)) { (visible(&cut(&letter.shown_sequence(), 60))) }
+                span.sub.spare.nowrap { (visible(&letter.queue)) }
             }
-            td.cause {
+            @if with_cause { td.cause {
                 @if let Some(error) = &letter.error {
                     span.clip { (visible(&cut(headline(&error.error_type, &error.message), 160))) }
-                    span.sub { span.tag { (visible(letter.reason.as_deref().unwrap_or_default())) } " " (visible(&cut(&error.error_type, 80))) }
+                    span.sub { span.tag { (visible(letter.reason.as_deref().unwrap_or_default())) } @if let Some(kind) = telling_type(&error.error_type) { " " (visible(&kind)) } }
                 } @else { span.muted { "waits behind the head of its sequence" } }
-            }
+            } }
             td.num.optional.spare { (count(u64::from(letter.attempts))) }
-            td.num { (age(letter.enqueued_at, visit.now)) }
+            td.num.optional { (age(letter.enqueued_at, visit.now)) }
         }
     }
 }

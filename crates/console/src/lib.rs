@@ -21,6 +21,7 @@
 //! - `routes`: the table of all pages.
 //! - `login`: sign-in with a token or a provider.
 //! - `visit`, `api`, `problem`: one request of a page, its calls of the API, and what it shows when one fails.
+//! - `short_id`: groups and letters by a prefix of their ids.
 //! - `layout`, `text`, `time`, `badge`, `icon`, `chart`, `form`, `query`, `links`, `cli_line`: the frame of a page and its parts.
 //! - `overview`, `groups`, `group`, `letters`, `letter`, `plan`, `operations`, `operation`, `pause`, `admin`: the
 //!   screens and their forms.
@@ -54,6 +55,7 @@ mod plan;
 mod problem;
 mod query;
 mod routes;
+mod short_id;
 mod text;
 mod time;
 mod visit;

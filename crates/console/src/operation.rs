@@ -3,7 +3,7 @@
 use axum::extract::{Path, Query};
 use axum::http::Method;
 use axum::response::Response;
-use lazaret_api::numbers::{count, span};
+use lazaret_api::numbers::{count, plural, span};
 use lazaret_api::{
     Action, Code, Command, CommandRequest, ItemPage, Operation, OperationState, Outcome, Plan, Problem, Scope,
 };
@@ -21,6 +21,8 @@ use crate::{badge, cli_line, letters, links, operations, plan, problem};
 
 /// The letters of a page.
 const PAGE: &str = "50";
+/// The most letters that failed again of one new plan.
+const MAX_FAILED: &str = "500";
 
 /// The letters to show.
 #[derive(Default, Deserialize)]
@@ -65,13 +67,14 @@ async fn page(visit: &Visit, id: &str, params: &ItemParams, problem: Option<&Pro
         &[("outcome", outcome), ("after", params.after.as_deref()), ("limit", Some(PAGE))],
     );
     let items: ItemPage = visit.api.get(&list).await?;
+    let failed = failed_letters(visit, &of).await?;
     let title = format!("{} {}", plan::verb(of.action), of.id);
     let about = html! { (visible(&of.by.why)) };
     let main = html! {
         div.crumbs { a href="/console/operations" { "Operations" } (icon("next")) span.mono { (of.id) } }
         (page_head(&html! { (title) }, &about, &html! {}))
         @if let Some(problem) = problem { (problem::banner(problem)) }
-        (region("operation-state", &html! { (steps(&of)) (note(&of)) (outcomes(visit, &of)) }))
+        (region("operation-state", &html! { (steps(&of)) (note(&of)) (retry_failed(visit, &failed)) (outcomes(visit, &of)) }))
         div.split {
             div.stack {
                 (region("operation-items", &letters_of(visit, &of, outcome, &items)))
@@ -81,7 +84,7 @@ async fn page(visit: &Visit, id: &str, params: &ItemParams, problem: Option<&Pro
                 (region("operation-facts", &facts(visit, &of, plan.as_ref())))
             }
         }
-        (cli_line::line("cli", &cli_line::command(if of.state.is_over() { "op show" } else { "op watch" }, &[], &[&of.id])))
+        (region("operation-cli", &cli_line::line("cli", &cli_line::command(if of.state.is_over() { "op show" } else { "op watch" }, &[], &[&of.id]))))
     };
     let page = Page::new(title, Section::Operations, main);
     Ok(if let Some(problem) = problem { page.status(problem.status) } else { page })
@@ -108,7 +111,7 @@ fn steps(of: &Operation) -> Markup {
                 li { (icon("ok")) "Planned" }
                 @for (state, symbol, name) in way.into_iter().chain([end]) {
                     li aria-current=[(state == at).then_some("step")] {
-                        (icon(symbol)) @if state == at && of.state == OperationState::Paused { "Paused" } @else { (name) }
+                        @if state == at && of.state == OperationState::Paused { (icon("pause")) "Paused" } @else { (icon(symbol)) (name) }
                     }
                 }
             }
@@ -129,6 +132,7 @@ fn stages(of: &Operation) -> Markup {
     let is_done = |index: usize| of.state == OperationState::Done || (index as u64) < of.stage;
     html! {
         ol.stages aria-label="Canary stages" {
+            li.legend aria-hidden="true" { "Letters per stage" }
             @for (index, letters) in stages.iter().enumerate() {
                 @let is_current = index as u64 == of.stage && !of.state.is_over();
                 li aria-current=[is_current.then_some("step")] data-state=[(is_done(index) && !is_current).then_some("done")] {
@@ -143,14 +147,46 @@ fn stages(of: &Operation) -> Markup {
 fn note(of: &Operation) -> Markup {
     html! {
         @if let Some(note) = &of.note {
-            div.banner.warn { (icon("warn")) " " (visible(note)) }
+            div.banner.warn {
+                (icon("warn")) " " (visible(note))
+                @if of.state == OperationState::Paused && of.failed_again > 0 {
+                    p { a href=(failed_again(of)) { "See which failed again" } ", find out why, and repair it. Then resume: the letters that are left are sent." }
+                }
+            }
         }
     }
 }
 
+/// The letters that a finished retry leaves behind, up to a page.
+async fn failed_letters(visit: &Visit, of: &Operation) -> Result<ItemPage> {
+    if of.failed_again == 0 || of.action != Action::Retry || !of.state.is_over() {
+        return Ok(ItemPage { items: Vec::new(), next: None });
+    }
+    let values = [("outcome", Some(Outcome::FailedAgain.as_str())), ("limit", Some(MAX_FAILED))];
+    visit.api.get(&with_query(&format!("/v1/operations/{}/items", escape(&of.id)), &values)).await
+}
+
+/// What to do with letters that failed again.
+fn retry_failed(visit: &Visit, failed: &ItemPage) -> Markup {
+    let ids: Vec<&str> = failed.items.iter().map(|item| item.letter.as_str()).collect();
+    html! {
+        @if !ids.is_empty() {
+            div.banner.warn {
+                (icon("warn")) " " (plural(ids.len() as u64, "letter")) @if failed.next.is_some() { " and more" } " failed again. Once the cause is repaired:"
+                (plan::retry_button(visit, &ids, "Plan retry of those that failed again"))
+            }
+        }
+    }
+}
+
+/// The page of the letters of an operation that failed again.
+fn failed_again(of: &Operation) -> String {
+    with_query(&links::operation(&of.id), &[("outcome", Some(Outcome::FailedAgain.as_str()))])
+}
+
 fn outcomes(visit: &Visit, of: &Operation) -> Markup {
     let left = of.letters.saturating_sub(of.ok + of.failed_again + of.skipped);
-    let failed = with_query(&links::operation(&of.id), &[("outcome", Some(Outcome::FailedAgain.as_str()))]);
+    let failed = failed_again(of);
     html! {
         div.section-head { h2 { (badge::operation(of.state)) } p.muted { "changed " (age(of.updated_at, visit.now)) " ago" } }
         (operations::progress(of, true))
@@ -201,10 +237,9 @@ fn commands(visit: &Visit, of: &Operation) -> Markup {
                     p.actions {
                         @for (command, right, symbol, name) in possible {
                             @let own = is_own && *right == Scope::Approve;
-                            @let may = visit.may(*right) && !own;
-                            @let why = if own { Some("another person must decide: you started it".to_owned()) } else { (!may).then(|| format!("needs the right {right}")) };
+                            @let why = if own { Some("another person must decide: you started it".to_owned()) } else { visit.missing(*right) };
                             button .primary[matches!(command, Command::Approve | Command::Resume)] .danger[matches!(command, Command::Cancel | Command::Reject)]
-                                formaction={ (links::operation(&of.id)) "/" (command.as_str()) } disabled[!may] title=[why] { (icon(symbol)) (name) }
+                                formaction={ (links::operation(&of.id)) "/" (command.as_str()) } disabled[why.is_some()] title=[why] { (icon(symbol)) (name) }
                         }
                     }
                     @if of.state == OperationState::AwaitingApproval && is_own { p.muted { "You started it, so another person must approve it." } }
@@ -233,7 +268,7 @@ fn facts(visit: &Visit, of: &Operation, plan: Option<&Plan>) -> Markup {
             @if let Some(at) = of.ended_at { dt { "Ended" } dd { (exact_with_age(at, visit.now)) } }
             dt { "Plan" } dd { a.mono href=(links::plan(&of.plan)) { (of.plan) } }
             @if let Some(plan) = plan {
-                @if let Some(query) = plan.query.as_deref().filter(|query| !query.is_empty()) { dt { "Query" } dd { code { (visible(query)) } } }
+                @if let Some(query) = plan.query.as_deref().filter(|query| !query.is_empty()) { dt { "Query" } dd { a href=(links::letters(query)) { code { (visible(query)) } } } }
                 dt { "Frozen set" } dd.mono { (plan.hash) }
                 @for excluded in &plan.excluded { dt { "Excluded" } dd { (count(excluded.letters)) " " (excluded.reason.as_str()) } }
             }

@@ -27,7 +27,9 @@ async fn page(visit: &Visit) -> Result<Page> {
     let groups: GroupPage = visit.api.get("/v1/groups?limit=5").await?;
     let store = if status.store.durable { "" } else { ", the store keeps nothing across a restart" };
     let about = html! {
-        (plural(status.consumers.len() as u64, "consumer")) ", " (plural(status.instances.len() as u64, "instance")) (store)
+        (plural(status.consumers.len() as u64, "consumer"))
+        @if !status.instances.is_empty() { ", " (plural(status.instances.len() as u64, "instance")) }
+        (store)
     };
     let main = html! {
         (page_head(&html! { "Overview" }, &about, &html! {}))
@@ -40,7 +42,7 @@ async fn page(visit: &Visit) -> Result<Page> {
         (region("overview-operations", &running(visit, &status)))
         (region("overview-groups", &html! {
             @if !groups.groups.is_empty() {
-                div.section-head { h2 { "Most letters" } a href="/console/groups" { "All groups" } }
+                div.section-head { h2 { "Groups with the most letters" } a href="/console/groups" { "All groups" } }
                 div.panel.scroll { (groups::table(visit, &groups.groups, false)) }
             }
         }))
@@ -159,7 +161,7 @@ fn consumers(visit: &Visit, consumers: &[Consumer]) -> Markup {
         div.section-head { h2 { "Consumers" } }
         div.panel.scroll { table.tight {
             thead { tr {
-                th { "Consumer" } th { "State" } th.num { "Lag" } th.num.optional { "In flight" } th.num { "Handled" }
+                th { "Consumer" } th { "State" } th.num.optional { "Lag" } th.num.optional { "In flight" } th.num.optional { "Handled" }
                 th.num.optional { "Failed" } th.num { "Dead" } th.num { "Retrying" } th.num.optional { "Parked" }
                 th.num.optional { "Quarantined" } th.num { "Waiting" } th.num { "Oldest" }
             } }
@@ -170,9 +172,9 @@ fn consumers(visit: &Visit, consumers: &[Consumer]) -> Markup {
                         (badge::consumer(of.state))
                         (guards(of))
                     }
-                    td.num { (number(of.lag)) }
+                    td.num.optional { (number(of.lag)) }
                     td.num.optional { (number(of.in_flight)) }
-                    td.num { (number(of.handled)) }
+                    td.num.optional { (number(of.handled)) }
                     td.num.optional { (number(of.failed)) }
                     (held(of, "dead", of.dead))
                     (held(of, "retrying", of.retrying))

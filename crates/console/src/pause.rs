@@ -4,11 +4,12 @@ use axum::extract::Path;
 use axum::http::Method;
 use axum::response::Response;
 use jiff::Timestamp;
+use lazaret_api::text::sanitize;
 use lazaret_api::{Pause, PauseRequest, PauseScope, ResumeAnswer, Scope};
 use maud::{Markup, html};
 
 use crate::api::{Result, escape};
-use crate::form::{Fields, csrf_field, hidden};
+use crate::form::{Fields, LineForm, hidden};
 use crate::icon::icon;
 use crate::text::visible;
 use crate::time::age;
@@ -38,19 +39,28 @@ pub(crate) fn scope(pause: &Pause) -> Markup {
 
 /// The form that ends a pause, and returns to a page.
 pub(crate) fn resume_form(visit: &Visit, consumer: &str, pause: &Pause, back: &str) -> Markup {
-    let may = visit.may(Scope::Pause);
-    html! {
-        form.inline-form method="post" action={ "/console/consumers/" (escape(consumer)) "/resume" } {
-            (csrf_field(visit))
-            (hidden("back", back))
-            @if let Some(stream) = &pause.stream { (hidden("stream", stream)) }
-            @if let Some(partition) = pause.partition { (hidden("partition", &partition.to_string())) }
-            @if let Some(sequence) = &pause.sequence { (hidden("sequence", sequence)) }
-            @if pause.scope == PauseScope::Replay { (hidden("replay", "true")) }
-            input type="text" name="reason" placeholder="Reason to resume" aria-label="Reason to resume" required maxlength="1024" disabled[!may];
-            button disabled[!may] title=[(!may).then_some("needs the right pause")] { (icon("play")) "Resume" }
-        }
-    }
+    let paused = html! {
+        (hidden("back", back))
+        @if let Some(stream) = &pause.stream { (hidden("stream", stream)) }
+        @if let Some(partition) = pause.partition { (hidden("partition", &partition.to_string())) }
+        @if let Some(sequence) = &pause.sequence { (hidden("sequence", sequence)) }
+        @if pause.scope == PauseScope::Replay { (hidden("replay", "true")) }
+    };
+    let action = format!("/console/consumers/{}/resume", escape(consumer));
+    let form = LineForm::reason(action, Scope::Pause, "Reason to resume").with(paused);
+    form.render(visit, &html! { (icon("play")) "Resume" })
+}
+
+/// The form that pauses a consumer, and returns to a page.
+pub(crate) fn pause_form(visit: &Visit, consumer: &str, back: &str) -> Markup {
+    let label = format!("Reason to pause {}", sanitize(consumer));
+    let more = html! {
+        (hidden("back", back))
+        label.check { input type="checkbox" name="replay" value="true"; " replays only" }
+    };
+    let action = format!("/console/consumers/{}/pause", escape(consumer));
+    let form = LineForm::reason(action, Scope::Pause, "Reason to pause").label(&label).with(more);
+    form.render(visit, &html! { (icon("pause")) "Pause" })
 }
 
 /// The request that a form describes.

@@ -52,10 +52,10 @@ fn symbol(action: Action) -> &'static str {
 fn buttons(visit: &Visit, prefix: &str) -> Markup {
     html! {
         @for action in [Action::Retry, Action::Evict, Action::Park, Action::Release] {
-            @let may = visit.may(right(action));
+            @let why = visit.missing(right(action));
             @let key = match action { Action::Retry => Some("R"), Action::Evict => Some("E"), _ => None };
-            button .primary[action == Action::Retry && prefix.is_empty()] name="action" value=(action.as_str()) disabled[!may]
-                title=[(!may).then(|| format!("needs the right {}", right(action)))]
+            button .primary[action == Action::Retry && prefix.is_empty()] name="action" value=(action.as_str()) disabled[why.is_some()]
+                title=[why]
                 data-key=[key.filter(|_| prefix.is_empty())] data-marked-key=[key.filter(|_| !prefix.is_empty())] {
                 (icon(symbol(action)))
                 @if prefix.is_empty() { "Plan " (action.as_str()) } @else { (verb(action)) }
@@ -75,6 +75,18 @@ pub(crate) fn query_buttons(visit: &Visit, query: &str) -> Markup {
 pub(crate) fn letter_buttons(visit: &Visit, id: &str) -> Markup {
     html! {
         form method="post" action="/console/plans" { (csrf_field(visit)) (hidden("id", id)) (buttons(visit, "")) }
+    }
+}
+
+/// The button that plans a retry of these letters, as it says.
+pub(crate) fn retry_button(visit: &Visit, ids: &[&str], text: &str) -> Markup {
+    let why = visit.missing(right(Action::Retry));
+    html! {
+        form method="post" action="/console/plans" {
+            (csrf_field(visit))
+            @for id in ids { (hidden("id", id)) }
+            button.primary name="action" value=(Action::Retry.as_str()) disabled[why.is_some()] title=[why] { (icon("retry")) (text) }
+        }
     }
 }
 
@@ -248,7 +260,7 @@ const fn exclusion(reason: Exclusion) -> &'static str {
 }
 
 fn start_form(visit: &Visit, plan: &Plan, fields: &Fields) -> Markup {
-    let may = visit.may(right(plan.action));
+    let why = visit.missing(right(plan.action));
     let runs = matches!(plan.action, Action::Retry);
     let value = |name: &str| fields.get(name).unwrap_or_default().to_owned();
     let begin = if plan.needs_approval { "Ask for approval" } else { "Start" };
@@ -261,7 +273,7 @@ fn start_form(visit: &Visit, plan: &Plan, fields: &Fields) -> Markup {
                     div.field.full {
                         label for="reason" { "Reason" }
                         input #reason type="text" name="reason" value=(value("reason")) required maxlength="1024" autofocus
-                            placeholder="fixed in 2.8.2, OPS-1421" data-option="--reason" data-absent="TEXT" disabled[!may];
+                            placeholder="fixed in 2.8.2, OPS-1421" data-option="--reason" data-absent="TEXT" disabled[why.is_some()];
                         span.help { "It is recorded in the audit, with your name." }
                     }
                     (field("rate", "Rate", &value("rate"), "50/s", "default: that of the consumer"))
@@ -275,10 +287,10 @@ fn start_form(visit: &Visit, plan: &Plan, fields: &Fields) -> Markup {
                     p { label.check { input type="checkbox" name="needs-approval" value="true"; " Ask a second person to approve" } }
                 }
                 p.actions {
-                    button.primary disabled[!may] title=[(!may).then(|| format!("needs the right {}", right(plan.action)))] {
+                    button.primary disabled[why.is_some()] title=[why] {
                         (icon(symbol(plan.action))) (begin)
                     }
-                    @if runs { span.muted { "One letter first, then 5, 25, 100 and the rest; it pauses by itself when more than 5 % fail again." } }
+                    @if runs { span.muted { "One letter first, then 5, 25, 100 and the rest; it pauses by itself when more than 5\u{a0}% fail again." } }
                 }
                 (cli_line::following("cli-start", &start, &cli_line::command(plan.action.as_str(), &[("--plan", &plan.id), ("--reason", "TEXT")], &[])))
             }

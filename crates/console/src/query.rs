@@ -33,8 +33,11 @@ pub(crate) fn search_box(action: &str, query: &str, example: &str, error: Option
             button type="submit" { "Search" }
         }
         @if let Some(error) = error {
-            div #query-error role="alert" {
-                pre.caret { (block(&mark(query, error))) }
+            @let text = mark(query, error);
+            @let (place, why) = split(&text);
+            div.query-error #query-error role="alert" {
+                @if let Some(place) = place { pre.caret { (block(place)) } }
+                p { (block(why)) }
             }
         }
     }
@@ -49,6 +52,19 @@ fn mark(query: &str, problem: &Problem) -> String {
             format!("{query}\n{}{hint}", problem.detail.as_deref().unwrap_or(&problem.title))
         }
     }
+}
+
+/// Splits a marked query from the explanation below it, which may be long.
+fn split(text: &str) -> (Option<&str>, &str) {
+    let is_mark = |line: &str| line.contains('^') && line.bytes().all(|byte| matches!(byte, b' ' | b'^'));
+    let mut end = 0;
+    for line in text.split_inclusive('\n') {
+        end += line.len();
+        if is_mark(line.trim_end()) {
+            return (Some(&text[..end]), text[end..].trim());
+        }
+    }
+    (None, text)
 }
 
 /// Separates an invalid query, which a page shows in its search box, from other problems.

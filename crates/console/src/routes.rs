@@ -8,6 +8,7 @@ use axum::middleware::from_fn;
 use axum::routing::{MethodRouter, get, post};
 use lazaret_api::Scope;
 
+use crate::events::Listeners;
 use crate::login::{InvalidOidc, Oidc, OidcOptions};
 use crate::visit::see_other;
 use crate::{
@@ -22,11 +23,12 @@ pub struct Options {
     pub oidc: Option<OidcOptions>,
 }
 
-/// The state of all pages: the API that they call, and the provider to sign in with.
+/// The state of all pages: the API that they call, the provider to sign in with, and who listens to live updates.
 #[derive(Clone)]
 pub(crate) struct Console {
     pub(crate) api: Router,
     pub(crate) oidc: Option<Arc<Oidc>>,
+    pub(crate) listeners: Listeners,
 }
 
 /// A page or a form of the console.
@@ -101,6 +103,7 @@ fn table() -> Table {
         route(Change, "/console/consumers/{name}/pause", post(pause::pause), PAUSE),
         route(Change, "/console/consumers/{name}/resume", post(pause::resume), PAUSE),
         route(Read, "/console/admin", get(admin::show), READ),
+        route(Read, admin::RULES_PATH, get(admin::show_rules), PAYLOAD),
         route(Read, "/console/events", get(events::stream), READ),
         route(Read, "/console/{*path}", get(admin::not_found), READ),
     ]
@@ -117,13 +120,13 @@ pub fn routes() -> Vec<PageRoute> {
 /// When the options of the provider are invalid.
 pub fn pages(options: Options) -> Result<impl FnOnce(Router) -> Router + Send + 'static, InvalidOidc> {
     let oidc = options.oidc.map(Oidc::new).transpose()?.map(Arc::new);
-    Ok(move |api| with_state(Console { api, oidc }))
+    Ok(move |api| with_state(Console { api, oidc, listeners: Listeners::default() }))
 }
 
 /// The pages, on this API, with the default options. A request to it must carry the extensions of the page's request; see
 /// `Builder::pages` of the server.
 pub fn router(api: Router) -> Router {
-    with_state(Console { api, oidc: None })
+    with_state(Console { api, oidc: None, listeners: Listeners::default() })
 }
 
 fn with_state(console: Console) -> Router {

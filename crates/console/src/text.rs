@@ -53,6 +53,11 @@ pub(crate) fn cut(text: &str, characters: usize) -> String {
     }
 }
 
+/// The type of an error that says something: an error that was made from a text alone has the type `message`.
+pub(crate) fn telling_type(error_type: &str) -> Option<String> {
+    (!error_type.is_empty() && error_type != "message").then(|| cut(error_type, 80))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

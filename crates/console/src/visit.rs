@@ -65,6 +65,11 @@ impl Visit {
         self.identity.may(scope)
     }
 
+    /// Says which right a control needs that the caller may not use.
+    pub(crate) fn missing(&self, right: Scope) -> Option<String> {
+        (!self.may(right)).then(|| format!("needs the right {right}"))
+    }
+
     /// Renders an answer, or the problem that the API reported.
     pub(crate) fn respond<A: Into<Answer>>(&self, answer: Result<A, Box<Problem>>) -> Response {
         let page = match answer.map(Into::into) {

@@ -16,6 +16,7 @@ pub mod clock;
 pub mod failure;
 pub mod fingerprint;
 pub mod handler;
+mod json_walk;
 pub mod letter;
 pub mod message;
 pub mod policy;

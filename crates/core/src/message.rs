@@ -1,5 +1,9 @@
 //! Messages: one event as it arrived, and its names.
 
+mod id;
+mod interned;
+mod stream_name;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,6 +12,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::relay::Hop;
+
+pub use id::{MessageId, PositionIds};
+pub use stream_name::StreamName;
 
 /// Makes a cheap, immutable name type: an `Arc<str>` with a meaning.
 macro_rules! name_type {
@@ -61,69 +68,6 @@ macro_rules! name_type {
     };
 }
 
-name_type! {
-    /// The identity of a message. It never changes: not on retry, not on replay (I5).
-    ///
-    /// ```
-    /// let id = lazaret_core::MessageId::from("evt-123");
-    /// assert_eq!(id.as_str(), "evt-123");
-    /// ```
-    MessageId
-}
-/// Marks an id that a sender gave and that has the form of one that a source makes.
-const ESCAPE: char = '=';
-
-impl MessageId {
-    /// The id of a message whose sender gave none: its position.
-    ///
-    /// ```
-    /// use lazaret_core::{MessageId, Position};
-    /// assert_eq!(MessageId::of_position(&Position::new(0, 41)).as_str(), "0:41");
-    /// ```
-    pub fn of_position(position: &Position) -> Self {
-        Self::from(position.to_string())
-    }
-
-    /// The id of a message whose sender gave this one.
-    ///
-    /// Sources make ids from positions for messages without one: `partition:offset` and `stream/partition/offset`. No sender can
-    /// give such an id, or one message would be taken for another. A given id of that form gets a `=` in front.
-    ///
-    /// ```
-    /// use lazaret_core::MessageId;
-    /// assert_eq!(MessageId::given("evt-123".into()).as_str(), "evt-123");
-    /// assert_eq!(MessageId::given("0:41".into()).as_str(), "=0:41");
-    /// assert_eq!(MessageId::given("=0:41".into()).as_str(), "==0:41");
-    /// assert_eq!(MessageId::given("orders/3/41".into()).as_str(), "=orders/3/41");
-    /// ```
-    #[must_use]
-    pub fn given(id: Self) -> Self {
-        match is_position(id.as_str().trim_start_matches(ESCAPE)) {
-            true => Self::from(format!("{ESCAPE}{id}")),
-            false => id,
-        }
-    }
-}
-
-/// Returns whether a text has the form of an id that a source makes from a position.
-fn is_position(text: &str) -> bool {
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !text.ends_with(|last: char| last.is_ascii_digit()) {
-        return false;
-    }
-    let is_pair =
-        text.split_once(':').is_some_and(|(partition, offset)| is_number(partition) && is_number(offset));
-    is_pair
-        || text.rsplit_once('/').filter(|(_, offset)| is_number(offset)).is_some_and(|(before, _)| {
-            let place = before.rsplit_once('/');
-            place.is_some_and(|(stream, partition)| !stream.is_empty() && is_number(partition))
-        })
-}
-
-name_type! {
-    /// The logical name of what is consumed: a topic, a collection, an inbox.
-    StreamName
-}
 name_type! {
     /// The name of a consumer: a source, its handlers and its policy.
     ConsumerName
@@ -470,29 +414,6 @@ mod tests {
     fn a_tombstone_is_not_an_empty_payload() {
         let tombstone = Message::new("1", "s", Position::new(0, 0));
         assert_ne!(tombstone, tombstone.clone().with_payload(""));
-    }
-
-    #[test]
-    fn no_sender_can_give_an_id_that_a_source_makes() {
-        // I8: two messages with one id are one letter.
-        let given = |text: &str| MessageId::given(text.into()).to_string();
-        let kept = [
-            "", "evt-1", "7", "0:", ":1", "0:1x", "a:1", "1:2:3", "a/1", "/1/2", "a/x/2", "=", "=evt", "٣:٣",
-        ];
-        for text in kept {
-            assert_eq!(given(text), text);
-        }
-        let positions =
-            ["0:125", "00:1", "4294967296:18446744073709551616", "orders/0/1", "a/b/1/2", "//1/2"];
-        for text in positions {
-            assert_eq!(given(text), format!("={text}"));
-            assert_eq!(given(&given(text)), format!("=={text}"), "no two given ids become one");
-        }
-        let made =
-            [MessageId::of_position(&Position::new(3, 7)), format!("{}/7", Partition::new("s", 3)).into()];
-        for id in made {
-            assert_ne!(MessageId::given(id.clone()), id);
-        }
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Identity {
         hasher.write(queue.as_str().as_bytes());
         // No UTF-8 text has this byte, so the border between the two is clear.
         hasher.write_u8(0xff);
-        hasher.write(message.as_str().as_bytes());
+        message.with_str(|id| hasher.write(id.as_bytes()));
         Self(hasher.finish128().as_u128())
     }
 }

@@ -5,14 +5,13 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
 use bytes::Bytes;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::json_walk::{Place, walk};
 use crate::letter::Letter;
 use crate::message::Headers;
 use crate::query::Term;
@@ -216,9 +215,8 @@ impl Redaction {
     fn find(&self, json: &[u8]) -> Option<Vec<Found>> {
         let found = RefCell::new(Vec::new());
         let paths: Vec<&[Step]> = self.paths.iter().map(|PayloadPath(steps)| steps.as_slice()).collect();
-        let mut reader = serde_json::Deserializer::from_slice(json);
         let search = Search { paths, pointer: String::new(), start: json.as_ptr().addr(), found: &found };
-        search.deserialize(&mut reader).and_then(|()| reader.end()).ok()?;
+        walk(json, search).ok()?;
         Some(found.into_inner())
     }
 }
@@ -254,83 +252,24 @@ struct Search<'p> {
     found: &'p RefCell<Vec<Found>>,
 }
 
-impl<'p> Search<'p> {
+impl<'de> Place<'de> for Search<'_> {
     /// The search in a member of this value; `None` if no path leads there.
     fn below(&self, name: &str) -> Option<Self> {
         let leading = self.paths.iter().filter_map(|steps| steps.split_first());
-        let paths: Vec<&'p [Step]> =
-            leading.filter(|(step, _)| step.fits(name)).map(|(_, rest)| rest).collect();
+        let paths: Vec<&[Step]> = leading.filter(|(step, _)| step.fits(name)).map(|(_, rest)| rest).collect();
         let pointer = || format!("{}/{}", self.pointer, name.replace('~', "~0").replace('/', "~1"));
         (!paths.is_empty()).then(|| Self { paths, pointer: pointer(), start: self.start, found: self.found })
     }
-}
 
-impl<'de> DeserializeSeed<'de> for Search<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        if self.paths.iter().all(|rest| !rest.is_empty()) {
-            return deserializer.deserialize_any(self);
-        }
-        let raw: &'de RawValue = serde::Deserialize::deserialize(deserializer)?;
-        let start = raw.get().as_ptr().addr() - self.start;
-        self.found.borrow_mut().push(Found { pointer: self.pointer, range: start..start + raw.get().len() });
-        Ok(())
-    }
-}
-
-impl<'de> Visitor<'de> for Search<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
+    fn is_wanted(&self) -> bool {
+        self.paths.iter().any(|rest| rest.is_empty())
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        // Of two members with one name both are searched: readers differ in which one counts.
-        while let Some(name) = map.next_key::<String>()? {
-            match self.below(&name) {
-                Some(search) => map.next_value_seed(search)?,
-                None => map.next_value::<IgnoredAny>().map(drop)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        for index in 0_usize.. {
-            let next = match self.below(&index.to_string()) {
-                Some(search) => list.next_element_seed(search)?,
-                None => list.next_element::<IgnoredAny>()?.map(drop),
-            };
-            if next.is_none() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
+    fn found(self, value: &'de RawValue) -> serde_json::Result<()> {
+        let start = value.get().as_ptr().addr() - self.start;
+        self.found
+            .borrow_mut()
+            .push(Found { pointer: self.pointer, range: start..start + value.get().len() });
         Ok(())
     }
 }

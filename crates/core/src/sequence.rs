@@ -6,13 +6,20 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::letter::LetterId;
 use crate::message::Message;
+
+/// The start of the sequence of a message that has no key, or no order.
+const ALONE: &str = "~m:";
+/// The start of the sequence of a dead letter that left its own.
+const DETACHED: &str = "~d:";
 
 /// The name of a sequence. Messages with one sequence id are handled one after the other, in their order.
 ///
 /// A printable key is its own sequence id, so that operators can type it. Other keys get a form that starts with
 /// `~`: `~empty`, `~x:` and hexadecimal digits, `~m:` and the message id where there is no key. No two different
-/// keys share a sequence id.
+/// keys share a sequence id. A dead letter that left its sequence has one that starts with `~d:`
+/// ([`SequenceId::detached`]).
 ///
 /// ```
 /// use lazaret_core::{Message, Position, SequenceId};
@@ -39,7 +46,36 @@ impl SequenceId {
 
     /// The sequence that holds one message alone.
     pub fn alone(message: &Message) -> Self {
-        Self(format!("~m:{}", message.id).into())
+        Self(format!("{ALONE}{}", message.id).into())
+    }
+
+    /// The sequence of a letter that died and left `origin`, so that the letters behind it go on: `~d:`, its id and the origin.
+    ///
+    /// A sequence that [stands alone](Self::stands_alone) has nobody to go on, and stays as it is.
+    ///
+    /// ```
+    /// use lazaret_core::{LetterId, MessageId, QueueName, SequenceId};
+    /// let letter = LetterId::of(&QueueName::of("a", "a"), &MessageId::from("evt-1"));
+    /// let detached = SequenceId::from("order-7").detached(letter);
+    /// assert_eq!(detached.as_str(), format!("~d:{letter}:order-7"));
+    /// assert_eq!(detached.origin().unwrap().as_str(), "order-7");
+    /// assert_eq!(detached.detached(letter), detached);
+    /// assert_eq!(SequenceId::from("order-7").origin(), None);
+    /// ```
+    #[must_use]
+    pub fn detached(&self, letter: LetterId) -> Self {
+        if self.stands_alone() { self.clone() } else { Self(format!("{DETACHED}{letter}:{self}").into()) }
+    }
+
+    /// The sequence that a dead letter left, if this is the one it went to.
+    pub fn origin(&self) -> Option<Self> {
+        let (_, origin) = self.0.strip_prefix(DETACHED)?.split_once(':')?;
+        Some(Self(origin.into()))
+    }
+
+    /// Returns whether the sequence is made for one letter: no other one waits behind it.
+    pub fn stands_alone(&self) -> bool {
+        self.0.starts_with(ALONE) || self.0.starts_with(DETACHED)
     }
 
     /// The id as text.
@@ -100,10 +136,10 @@ impl Sequencing {
             },
             Self::Json(pointer) => json_text(message, pointer).unwrap_or_else(|| key_text(message)),
             Self::Partition => format!("~p:{}/{}", message.stream, message.position.partition).into(),
-            Self::Alone => format!("~m:{}", message.id).into(),
+            Self::Alone => format!("{ALONE}{}", message.id).into(),
             Self::Custom(rule) => match rule(message) {
                 Some(id) => id.as_str().to_owned().into(),
-                None => format!("~m:{}", message.id).into(),
+                None => format!("{ALONE}{}", message.id).into(),
             },
         }
     }
@@ -130,7 +166,7 @@ impl fmt::Debug for Sequencing {
 fn key_text(message: &Message) -> Cow<'_, str> {
     match &message.key {
         Some(key) => bytes_text(key),
-        None => format!("~m:{}", message.id).into(),
+        None => format!("{ALONE}{}", message.id).into(),
     }
 }
 

@@ -80,5 +80,6 @@ fn dead_letter(config: &DeadLetter) -> Result<DeadLetterOptions, InvalidSchedule
         owner: config.owner.as_deref().map(Arc::from),
         include_payload: config.include_payload,
         include_backtrace: config.include_backtrace,
+        on_dead: config.on_dead.clone(),
     })
 }

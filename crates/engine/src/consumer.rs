@@ -6,7 +6,6 @@ use std::sync::Arc;
 use lazaret_core::handler::{BoxHandler, Handler, handler};
 use lazaret_core::store::Store;
 use lazaret_core::{Clock, ConsumerName, QueueName, Source, SystemClock};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -34,7 +33,7 @@ use crate::shard::Shard;
 use crate::store_changes;
 use crate::store_clock::StoreClock;
 use crate::store_refresh;
-use crate::stored::ActiveRuns;
+use crate::stored::{ActiveRuns, Places};
 use crate::telemetry::{Stats, Telemetry};
 
 /// A named subscription: a source, handlers and a policy. It owns its letters.
@@ -130,10 +129,8 @@ impl Consumer {
             let shard = Shard::new(index, components.clone(), open, mailbox.clone(), notices.clone());
             tasks.spawn(shard.run());
         }
-        // Retries may take half of the attempts that run at once, so that live messages always have the other half (I3).
-        let places = Arc::new(Semaphore::new((options.concurrency / 2).max(1)));
-        // Replays take a quarter at most.
-        let replays = Arc::new(Semaphore::new((options.concurrency / 4).max(1)));
+        let places = Places::new(options.retries_at_once());
+        let replays = Places::new(options.replays_at_once());
         for component in &components {
             tasks.spawn(scheduler::schedule(component.clone(), shards.clone(), places.clone()));
             tasks.spawn(operations::operate(component.clone(), shards.clone(), replays.clone()));

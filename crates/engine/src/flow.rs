@@ -9,7 +9,6 @@
 use std::sync::Arc;
 
 use lazaret_core::Message;
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::hash::SequenceHash;
 use crate::mailbox::Mailbox;
@@ -64,8 +63,8 @@ pub(crate) enum ToShard {
     Assigned(Arc<PartitionOwnership>),
     /// Sequences that are open in the store, up to a revision.
     Open { component: usize, sequences: Vec<SequenceHash>, revision: u64 },
-    /// A stored sequence to run. The permit is released when the run ends.
-    Run(Box<Run>, OwnedSemaphorePermit),
+    /// A stored sequence to run.
+    Run(Box<Run>),
     /// A partition is being revoked: messages of it that were not started are abandoned.
     Revoking { slot: u32, generation: u32 },
     /// A partition is revoked: what still runs of it is dropped.

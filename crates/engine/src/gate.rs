@@ -134,9 +134,10 @@ impl Gate {
         if state.holds_stored(replay) {
             return Err(None);
         }
-        match state.breaker.as_ref().map_or(BreakerState::Closed, |breaker| breaker.state(now)) {
-            BreakerState::Open { until } => Err(Some(until)),
-            BreakerState::Closed | BreakerState::HalfOpen => Ok(()),
+        // While all probes are in flight, too: what is claimed then is released at once, and claimed again.
+        match state.breaker.as_ref().and_then(|breaker| breaker.holds_until(now)) {
+            Some(until) => Err(Some(until)),
+            None => Ok(()),
         }
     }
 

@@ -1,10 +1,9 @@
 //! The handle of a consumer: states, pauses and replays, also while it runs.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lazaret_core::policy::BreakerState;
+use lazaret_core::policy::{BreakerState, OnDeadPolicy};
 use lazaret_core::store::{Act, Actor, Pause, PauseScope, Result, StoreError};
 use lazaret_core::{ConsumerName, Letter, LetterId, QueueName, SequenceId};
 use tokio::time::Instant;
@@ -14,6 +13,7 @@ use crate::component::Component;
 use crate::flow::Shards;
 use crate::guards::{BreakerCause, PauseCause};
 use crate::panics::guarded;
+use crate::replay_all::ReplayAll;
 use crate::sequence_sync;
 use crate::store_refresh;
 use crate::stored::{Purpose, Run, RunEnd};
@@ -102,6 +102,16 @@ impl Handle {
             PauseCause::Requested => None,
         };
         Some(self.pauses().into_iter().find_map(blown).unwrap_or(FuseState::Intact))
+    }
+
+    /// What happens to the sequences of dead letters; `None` when dead letters are disabled.
+    pub fn on_dead(&self) -> Option<&OnDeadPolicy> {
+        self.first
+            .options
+            .dead_letter
+            .as_ref()
+            .filter(|letters| !letters.discard)
+            .map(|letters| &letters.on_dead)
     }
 
     /// Messages that were read and are not settled, each counted once per component.
@@ -239,43 +249,14 @@ impl Replayer {
         Ok(self.run(sequence, operation).await?.map(|end| end == RunEnd::Closed))
     }
 
-    /// Runs every sequence that is open now, each once; one that fails does not stop the others.
+    /// Runs every sequence that is open now, each once; one that fails does not stop the others. Several run at a time, at most a quarter
+    /// of [`concurrency`](crate::Options::concurrency).
     pub async fn process_all(&self, operation: &str) -> Result<ReplayReport> {
-        let started = self.component.now();
-        let mut report = ReplayReport::default();
-        // Heads come in the order of their last touch, and one that fails moves to the end. The store's clock may lag behind
-        // ours or tick slowly, so time alone does not show which ones have run.
-        let mut held = HashSet::new();
-        let mut after = None;
-        loop {
-            let store = &self.component.store;
-            let page = store.heads(&self.component.queue, after.as_deref(), PAGE).await?;
-            for head in &page.heads {
-                if head.last_touched_at > started {
-                    // From here on they were touched after this replay began.
-                    return Ok(report);
-                }
-                let hash = self.component.hash(&head.sequence);
-                if held.contains(&hash) {
-                    continue;
-                }
-                match self.run(&head.sequence, operation).await? {
-                    Some(RunEnd::Closed) => report.closed += 1,
-                    Some(RunEnd::Held) => {
-                        report.held += 1;
-                        held.insert(hash);
-                    }
-                    Some(RunEnd::Stopped) | None => report.skipped += 1,
-                }
-            }
-            match page.next {
-                Some(next) => after = Some(next),
-                None => return Ok(report),
-            }
-        }
+        ReplayAll::new(self, &self.component, operation).run().await
     }
 
-    async fn run(
+    /// Claims a sequence and runs it. `None` when it may not be claimed.
+    pub(crate) async fn run(
         &self,
         sequence: &SequenceId,
         operation: &str,
@@ -290,7 +271,8 @@ impl Replayer {
             return Ok(None);
         };
         let purpose = Purpose::Replay(operation.to_owned());
-        let run = Run { component: self.component.clone(), claim, claimed_at, purpose, open: None };
+        let component = self.component.clone();
+        let run = Run { component, claim, claimed_at, purpose, place: None, open: None };
         Ok(Some(run.run().await))
     }
 }

@@ -66,6 +66,7 @@ mod ownership;
 mod panics;
 mod publish;
 mod record;
+mod replay_all;
 mod reprocess;
 mod retention;
 mod scheduler;

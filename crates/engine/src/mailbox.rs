@@ -1,29 +1,53 @@
-//! A queue between two tasks that is emptied in batches.
+//! A queue between two tasks that is filled and emptied in batches.
 //!
 //! A mailbox has no capacity of its own: what goes in is bounded by the window of messages in flight, which the
 //! intake keeps. In return a push never waits, so the source is polled whatever the other side does.
+//!
+//! Batches stay as they were added: a receiver that falls behind costs the sender no copy of what waits.
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
+/// The number of emptied batches that are kept for the next ones.
+const SPARES: usize = 4;
+
 /// A queue between two tasks.
 #[derive(Debug)]
 pub(crate) struct Mailbox<T> {
-    queue: Mutex<Vec<T>>,
+    queue: Mutex<Queue<T>>,
     arrived: Notify,
+}
+
+#[derive(Debug)]
+struct Queue<T> {
+    /// Not empty, each of them.
+    batches: VecDeque<Vec<T>>,
+    /// Emptied batches: their memory is used again, while it is in the cache.
+    spares: Vec<Vec<T>>,
 }
 
 impl<T> Default for Mailbox<T> {
     fn default() -> Self {
-        Self { queue: Mutex::new(Vec::new()), arrived: Notify::new() }
+        let queue = Queue { batches: VecDeque::new(), spares: Vec::new() };
+        Self { queue: Mutex::new(queue), arrived: Notify::new() }
     }
 }
 
 impl<T> Mailbox<T> {
     /// Adds one item.
     pub(crate) fn push(&self, item: T) {
-        self.lock().push(item);
+        let mut queue = self.lock();
+        match queue.batches.back_mut() {
+            Some(last) => last.push(item),
+            None => {
+                let mut batch = queue.spares.pop().unwrap_or_default();
+                batch.push(item);
+                queue.batches.push_back(batch);
+            }
+        }
+        drop(queue);
         self.arrived.notify_one();
     }
 
@@ -33,11 +57,8 @@ impl<T> Mailbox<T> {
             return;
         }
         let mut queue = self.lock();
-        match queue.is_empty() {
-            // The receiver keeps up: nothing has to be copied.
-            true => std::mem::swap(&mut *queue, items),
-            false => queue.append(items),
-        }
+        let spare = queue.spares.pop().unwrap_or_default();
+        queue.batches.push_back(std::mem::replace(items, spare));
         drop(queue);
         self.arrived.notify_one();
     }
@@ -47,11 +68,17 @@ impl<T> Mailbox<T> {
         self.arrived.notify_one();
     }
 
-    /// Moves all items into `into`, which must be empty. Returns `true` when there were any.
+    /// Moves the oldest batch into `into`, which must be empty. Returns `false` when there is none. A receiver takes until then,
+    /// because one notification may stand for several batches.
     pub(crate) fn take(&self, into: &mut Vec<T>) -> bool {
         debug_assert!(into.is_empty(), "the last batch was processed");
-        std::mem::swap(&mut *self.lock(), into);
-        !into.is_empty()
+        let mut queue = self.lock();
+        let Some(batch) = queue.batches.pop_front() else { return false };
+        let emptied = std::mem::replace(into, batch);
+        if emptied.capacity() > 0 && queue.spares.len() < SPARES {
+            queue.spares.push(emptied);
+        }
+        true
     }
 
     /// Waits until an item was added since the last call.
@@ -59,8 +86,44 @@ impl<T> Mailbox<T> {
         self.arrived.notified().await;
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<T>> {
-        // A panic while a Vec is pushed to or swapped leaves it whole.
+    fn lock(&self) -> std::sync::MutexGuard<'_, Queue<T>> {
+        // No change under this lock is partial.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_are_taken_in_the_order_in_which_they_were_added() {
+        // I2
+        let mailbox = Mailbox::default();
+        mailbox.push(1);
+        mailbox.append(&mut vec![2, 3]);
+        mailbox.append(&mut Vec::new());
+        mailbox.push(4);
+        mailbox.append(&mut vec![5]);
+        let (mut all, mut batch) = (Vec::new(), Vec::new());
+        while mailbox.take(&mut batch) {
+            assert!(!batch.is_empty());
+            all.append(&mut batch);
+        }
+        assert_eq!(all, [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn few_emptied_batches_are_kept() {
+        // I7
+        let mailbox = Mailbox::default();
+        for round in 0..100 {
+            mailbox.append(&mut vec![round; 10]);
+        }
+        let mut batch = Vec::new();
+        while mailbox.take(&mut batch) {
+            batch.clear();
+        }
+        assert_eq!(mailbox.lock().spares.len(), SPARES);
     }
 }

@@ -10,6 +10,6 @@ pub(crate) fn memory_size(message: &Message) -> usize {
         .hop
         .as_ref()
         .map_or(0, |hop| size_of::<Hop>() + hop.failure.message.len() + hop.failure.error_type.len());
-    let bytes = message.payload_len() + key + message.headers.byte_size() + message.id.as_str().len();
+    let bytes = message.payload_len() + key + message.headers.byte_size() + message.id.with_str(str::len);
     size_of::<Message>() + bytes + hop
 }

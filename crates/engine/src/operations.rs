@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use lazaret_core::policy::BreakerState;
 use tokio::time::Instant;
 
 use crate::admission::{self, AttemptOf};
@@ -15,11 +15,11 @@ use crate::component::Component;
 use crate::flow::{Shards, ToShard};
 use crate::gate::change_or;
 use crate::scheduler::until_drained;
-use crate::stored::{Purpose, Run};
+use crate::stored::{Places, Purpose, Run};
 use crate::time::until;
 
 /// The number of letters that are polled at once at most.
-const POLL_LIMIT: usize = 64;
+const POLL_LIMIT: usize = 256;
 /// The delay after an error.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// An operation that continues within this time counts as active. One that starts tomorrow keeps no consumer from ending
@@ -28,27 +28,27 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// Carries out the operations on one queue until the consumer drains. `places` bounds how many letters are replayed at
 /// once.
-pub(crate) async fn operate(component: Arc<Component>, shards: Shards, places: Arc<Semaphore>) {
+pub(crate) async fn operate(component: Arc<Component>, shards: Shards, places: Places) {
     until_drained(&component, || round(&component, &shards, &places)).await;
 }
 
 /// Polls the letters to replay, then waits until there may be more.
-async fn round(component: &Arc<Component>, shards: &Shards, places: &Arc<Semaphore>) {
+async fn round(component: &Arc<Component>, shards: &Shards, places: &Places) {
     let Component { queue, store, options, identity, signals, .. } = &**component;
-    let Ok(place) = places.clone().acquire_owned().await else { return };
+    let Some(place) = places.take().await else { return };
     let mut changed = component.guards.gate.watch();
     if let Err(again) = admission::may_claim(component, AttemptOf::Replay) {
         drop(place);
-        signals.operations_active.store(false, Ordering::Release);
+        // While probes are in flight, an operation goes on when they have ended.
+        if component.guards.gate.breaker(component.guards.steady_now()) != Some(BreakerState::HalfOpen) {
+            signals.operations_active.store(false, Ordering::Release);
+        }
         return change_or(&mut changed, again.map(|again| until(component.now(), again))).await;
     }
     // A letter without a place would hold its sequence for nothing: never poll more than there are places.
-    let mut held = vec![place];
-    while held.len() < POLL_LIMIT
-        && let Ok(place) = places.clone().try_acquire_owned()
-    {
-        held.push(place);
-    }
+    // A half-open breaker admits few.
+    let most = if component.guards.gate.is_open() { POLL_LIMIT } else { 1 };
+    let held = places.fill(place, most);
     let limit = held.len();
     let claimed_at = Instant::now();
     let polled = match store.poll_work(queue, &identity.instance, options.lease, limit).await {
@@ -65,9 +65,10 @@ async fn round(component: &Arc<Component>, shards: &Shards, places: &Arc<Semapho
     signals.operations_active.store(busy || soon || !polled.items.is_empty(), Ordering::Release);
     for (item, place) in polled.items.into_iter().zip(held) {
         let purpose = Purpose::Replay(item.operation.to_string());
-        let run = Run { component: component.clone(), claim: item.claim, claimed_at, purpose, open: None };
+        let (component, claim, place) = (component.clone(), item.claim, Some(place));
+        let run = Run { component, claim, claimed_at, purpose, place, open: None };
         let shard = run.hash().shard(shards.len());
-        shards[shard].push(ToShard::Run(Box::new(run), place));
+        shards[shard].push(ToShard::Run(Box::new(run)));
     }
     if polled.settled > 0 {
         // Letters may have been released.

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use lazaret_core::policy::{
     AlwaysEnqueue, BreakerPolicy, BudgetPolicy, CapacityPolicy, Classifier, EnqueuePolicy, FusePolicy,
-    PoisonPolicy, RetryOverride, RetryPolicy, Strategy,
+    OnDead, OnDeadPolicy, PoisonPolicy, RetryOverride, RetryPolicy, Strategy,
 };
 use lazaret_core::recorder::FlightRecorder;
 use lazaret_core::relay::Relay;
 use lazaret_core::store::{Dedupe, Limits};
-use lazaret_core::{HandlerError, LetterState, Message, Sequencing};
+use lazaret_core::{HandlerError, LetterState, Message, Reason, Sequencing};
 
 use crate::error::BuildError;
 use crate::reprocess::Reprocess;
@@ -127,12 +127,20 @@ pub struct DeadLetterOptions {
     pub include_payload: bool,
     /// Keeps backtraces.
     pub include_backtrace: bool,
+    /// Whether later messages of a sequence wait behind a dead letter.
+    pub on_dead: OnDeadPolicy,
 }
 
 impl DeadLetterOptions {
     /// Returns whether a message that ends in this state is discarded.
     pub(crate) fn discards(&self, state: LetterState) -> bool {
         self.discard && state == LetterState::Dead
+    }
+
+    /// Returns whether a letter of this message that ends in this state, for this reason, leaves its sequence. Only dead ones do:
+    /// a person or a deployment is awaited for the others.
+    pub(crate) fn detaches(&self, state: LetterState, message: &Message, reason: Option<&Reason>) -> bool {
+        state == LetterState::Dead && self.on_dead.decide(message, reason) == OnDead::Continue
     }
 
     /// Returns whether a letter in this state loses its payload. One that is retried automatically needs it.
@@ -153,6 +161,7 @@ impl Default for DeadLetterOptions {
             owner: None,
             include_payload: true,
             include_backtrace: true,
+            on_dead: OnDeadPolicy::default(),
         }
     }
 }
@@ -288,9 +297,25 @@ impl Options {
         self.dead_letter.as_ref().is_some_and(|options| options.discards(state))
     }
 
+    /// Returns whether a letter that ends in this state, for this reason, leaves its sequence.
+    pub(crate) fn detaches(&self, state: LetterState, message: &Message, reason: Option<&Reason>) -> bool {
+        self.dead_letter.as_ref().is_some_and(|options| options.detaches(state, message, reason))
+    }
+
     /// The relay that takes failed messages instead of the store.
     pub(crate) fn relay(&self) -> Option<&Arc<dyn Relay>> {
         self.relay.as_ref().filter(|_| self.retry.strategy == Strategy::Topics)
+    }
+
+    /// The number of sequences that are retried at once: they take at most half of the attempts, so that live messages always have the
+    /// other half (I3).
+    pub(crate) fn retries_at_once(&self) -> usize {
+        (self.concurrency / 2).max(1)
+    }
+
+    /// The number of sequences that an operation, or a replay from code, runs at once: a quarter of the attempts at most (I3).
+    pub(crate) fn replays_at_once(&self) -> usize {
+        (self.concurrency / 4).max(1)
     }
 
     /// The number of shards to run.

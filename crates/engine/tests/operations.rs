@@ -2,10 +2,11 @@
 
 mod support;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lazaret_core::LetterState;
+use lazaret_core::policy::{BreakerPolicy, BreakerState, RetryPolicy, Strategy};
 use lazaret_core::query::Query;
 use lazaret_core::store::{
     Action, Command, Operation, OperationId, OperationState, Operations, Outcome, PauseScope, Plan,
@@ -13,8 +14,8 @@ use lazaret_core::store::{
 };
 use lazaret_engine::{DeadLetterOptions, Options, ReplayOptions, Reprocess};
 use support::{
-    Bench, PausedClock, Repaired, Reply, Try, at_once, eventually, fatal, let_pass, one_attempt, operator,
-    options, secs, with_dead,
+    Bench, PausedClock, Repaired, Reply, Try, at_once, eventually, fatal, let_pass, millis, one_attempt,
+    operator, options, retry, secs, transient, with_dead,
 };
 
 fn freeze(bench: &Bench, action: Action) -> Plan {
@@ -74,6 +75,31 @@ async fn a_replay_tells_its_handler_the_operation() {
     let plan = freeze(&bench, Action::Retry);
     let done = over(&bench, begin(&bench, &plan, &RolloutPolicy::unlimited())).await;
     assert_eq!(done.ok, 1);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_claimed_in_vain_while_a_probe_of_the_breaker_is_under_way() {
+    let bench = Bench::new();
+    bench.push(&["a1", "b1", "c1", "d1", "e1", "f1", "g1", "h1"]);
+    let replays = AtomicUsize::new(0);
+    let script = move |this: &Try| match this.replay.as_ref().map(|_| replays.fetch_add(1, Ordering::SeqCst))
+    {
+        None => Reply::Fail(fatal()),
+        Some(0..4) => Reply::Fail(transient()),
+        Some(_) => Reply::after(secs(5), Reply::Done),
+    };
+    let breaker = BreakerPolicy { failures: 4, window: secs(10), open_for: secs(30), probes: 1 };
+    let options = Options { breaker: Some(breaker), concurrency: 2, ..one_attempt() };
+    let running = bench.start(options, script);
+    eventually("all are letters", || bench.committed() == Some(7)).await;
+    let plan = freeze(&bench, Action::Retry);
+    let done = over(&bench, begin(&bench, &plan, &RolloutPolicy::unlimited())).await;
+    assert_eq!((bench.events.count("BreakerOpened"), bench.events.count("BreakerClosed")), (1, 1));
+    assert_eq!((done.ok, done.failed_again), (4, 4));
+    // Some for each letter and for each time the breaker changes. Without an end, the clock would have stood still.
+    let polls = bench.store.calls("poll_work");
+    assert!(polls < 1000, "{polls} polls");
     running.stop().await;
 }
 
@@ -155,6 +181,35 @@ async fn a_ramp_stops_at_too_many_failures_and_continues_on_command() {
     at_once(bench.store.memory().command(id, Command::Resume, &operator("seen")));
     let done = over(&bench, id).await;
     assert_eq!((done.ok, done.failed_again), (3, 1));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_letters_are_polled_while_all_probes_of_the_breaker_are_in_flight() {
+    // They would be released at once, and polled again.
+    let bench = Bench::new();
+    bench.push(&["z1"]);
+    let script = |this: &Try| match (&*this.name, &this.replay, this.attempt) {
+        ("z1", None, _) => Reply::Fail(fatal()),
+        ("z1", Some(_), _) => Reply::Done,
+        (_, _, 1) => Reply::Fail(transient()),
+        _ => Reply::after(secs(10), Reply::Done),
+    };
+    let breaker = BreakerPolicy { failures: 2, window: secs(10), open_for: secs(30), probes: 2 };
+    let retry = RetryPolicy { hold: secs(3600), ..retry(Strategy::Ordered) };
+    let running = bench.start(Options { breaker: Some(breaker), retry, ..options() }, script);
+    eventually("it is a letter", || bench.committed() == Some(0)).await;
+    let_pass(secs(2)).await;
+    bench.push(&["a1", "b1"]);
+    eventually("both probes are in flight", || bench.calls.len() == 5).await;
+    assert_eq!(running.handle.breaker(), Some(BreakerState::HalfOpen));
+    // Time passes with every call.
+    bench.store.slow_down("poll_work", millis(1));
+    let polls = bench.store.calls("poll_work");
+    let id = begin(&bench, &freeze(&bench, Action::Retry), &RolloutPolicy::unlimited());
+    let_pass(secs(5)).await;
+    assert!(bench.store.calls("poll_work") <= polls + 1, "{} polls", bench.store.calls("poll_work") - polls);
+    assert_eq!(over(&bench, id).await.ok, 1);
     running.stop().await;
 }
 

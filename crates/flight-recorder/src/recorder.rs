@@ -109,19 +109,21 @@ impl MappedRecorder {
     fn write(&self, slot: u32, queue: &QueueName, message: &Message, attempt: u32) {
         // The position that is committed for this message.
         let (stream, position) = message.place();
-        let record_data = AttemptRecord {
-            identity: Identity::NONE,
-            offset: position.offset,
-            partition: position.partition,
-            attempt,
-            queue: queue.as_str(),
-            stream: stream.as_str(),
-            id: message.id.as_str(),
-        };
-        let identity =
-            if layout::fits(&record_data) { record_data.identity } else { Identity::of(queue, &message.id) };
-        let record_data = AttemptRecord { identity, ..record_data };
-        layout::write(layout::slot_of(self.map.words(), slot as usize), &record_data, Mark::default());
+        message.id.with_str(|id| {
+            let record_data = AttemptRecord {
+                identity: Identity::NONE,
+                offset: position.offset,
+                partition: position.partition,
+                attempt,
+                queue: queue.as_str(),
+                stream: stream.as_str(),
+                id,
+            };
+            let fits = layout::fits(&record_data);
+            let identity = if fits { record_data.identity } else { Identity::of(queue, &message.id) };
+            let record_data = AttemptRecord { identity, ..record_data };
+            layout::write(layout::slot_of(self.map.words(), slot as usize), &record_data, Mark::default());
+        });
     }
 
     fn unrecorded_now(&self) -> &AtomicU64 {

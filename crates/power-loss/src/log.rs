@@ -76,6 +76,8 @@ pub struct Exploration {
     pub limit: usize,
     /// The number of random selections at each cut.
     pub random: usize,
+    /// The first cut, to explore the end of a log only.
+    pub from: usize,
 }
 
 impl Exploration {
@@ -84,7 +86,12 @@ impl Exploration {
         let number = |name| std::env::var(name).ok().and_then(|value| value.parse().ok());
         let seed = number("LAZARET_POWER_LOSS_SEED").unwrap_or(1);
         let limit = number("LAZARET_POWER_LOSS_STATES").map_or(limit, |states| states as usize);
-        Self { seed, limit, random: 3 }
+        Self { seed, limit, random: 3, from: 0 }
+    }
+
+    /// An exploration of every kind of state at each cut from this one on. What it finds does not depend on the seed.
+    pub fn all_from(cut: usize) -> Self {
+        Self { limit: usize::MAX, from: cut, ..Self::of(0) }
     }
 }
 
@@ -249,7 +256,7 @@ impl Log {
                 disk.add(last);
             }
             // More is demanded after the mark, of the same disk.
-            if self.events.get(cut) == Some(&Event::Mark) {
+            if cut < exploration.from || self.events.get(cut) == Some(&Event::Mark) {
                 continue;
             }
             all.extend(disk.survivals(last).into_iter().map(|survival| (cut, survival)));

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 
 use lazaret_power_loss::{Event, Exploration, History, Log, Recording, Survival, scratch};
 
-const ALL: Exploration = Exploration { seed: 1, limit: usize::MAX, random: 400 };
+const ALL: Exploration = Exploration { seed: 1, limit: usize::MAX, random: 400, from: 0 };
 
 /// Ends a recording with a mark, so that the states at the end are not those that were explored before it.
 fn finish(recording: Recording) -> Log {
@@ -253,7 +253,7 @@ fn a_seed_decides_which_states_are_explored() {
     let (log, _) = promised("write sync write write sync answer");
     let states = |seed| {
         let mut states = Vec::new();
-        let few = Exploration { seed, limit: 7, random: 3 };
+        let few = Exploration { seed, limit: 7, ..Exploration::of(7) };
         let explored = log.explore(&few, |state| states.push((state.cut(), state.survival())));
         assert!(explored.states <= 7);
         states

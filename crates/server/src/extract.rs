@@ -104,7 +104,8 @@ fn shorten_integers(value: &mut Value) -> bool {
     }
 }
 
-/// Rejects unknown fields: a typo must not pause a whole consumer or select every letter.
+/// Rejects unknown fields: a typo must not pause a whole consumer or select every letter. A request has to serialize all that it
+/// understands, apart from `None`.
 fn refuse_unknown<T: Serialize>(given: &[u8], understood: &T) -> Result<()> {
     let unreadable = |error: serde_json::Error| ApiError::invalid("/", error.to_string());
     let given: BTreeMap<String, Option<IgnoredAny>> = serde_json::from_slice(given).map_err(unreadable)?;

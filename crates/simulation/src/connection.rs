@@ -18,6 +18,8 @@ use crate::world::{Process, World};
 const CALL_TIMEOUT: Duration = Duration::from_millis(700);
 /// The longest time that a slow request or answer takes.
 const SLOW_MILLIS: u64 = 600;
+/// More calls of one process at one moment than any run needs.
+const CALLS_AT_ONCE: u32 = 5000;
 
 /// The store as one process reaches it.
 pub(crate) struct Connection {
@@ -28,6 +30,13 @@ pub(crate) struct Connection {
     random: Mutex<Random>,
     store_state: Arc<StoreState>,
     cuts: Option<Cuts>,
+    busy: Mutex<Busy>,
+}
+
+/// The calls of a process while the clock stands still.
+struct Busy {
+    at: Instant,
+    calls: u32,
 }
 
 /// The state of the store that all connections share.
@@ -83,6 +92,29 @@ impl Connection {
                 .then(|| Cuts::new(Random::new(world.plan.seed).fork(70_000 + process.number))),
             process,
             store_state,
+            busy: Mutex::new(Busy { at: Instant::now(), calls: 0 }),
+        }
+    }
+
+    /// Counts the calls at this moment. A process that never ends to call while nothing changes would keep a core busy, and a real
+    /// store writing: it is told, and slowed down so that the run ends.
+    async fn count_call(&self, operation: &str) {
+        let is_busy = {
+            let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = Instant::now();
+            if busy.at != now {
+                *busy = Busy { at: now, calls: 0 };
+            }
+            busy.calls += 1;
+            if busy.calls == CALLS_AT_ONCE {
+                let number = self.process.number;
+                let text = format!("process {number} calls the store without end, with {operation}");
+                self.world.violated("busy loop", &text);
+            }
+            busy.calls >= CALLS_AT_ONCE
+        };
+        if is_busy {
+            tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
 
@@ -142,6 +174,7 @@ impl Connection {
         effect: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         let operation = call.operation;
+        self.count_call(operation).await;
         self.crash_point(operation).await;
         self.latency().await;
         let unavailable = |text| Err(StoreError::not_done(ErrorKind::Unavailable, operation, text));

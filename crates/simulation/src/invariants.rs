@@ -4,15 +4,21 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use jiff::SignedDuration;
-use lazaret_core::policy::Strategy;
+use lazaret_core::policy::{OnDead, Strategy};
 use lazaret_core::store::AuditEntry;
 use lazaret_core::{
-    Clock, Letter, LetterId, LetterState, Message, MessageId, Reason, SequenceId, Timestamp, Verdict,
+    Clock, Letter, LetterId, LetterState, Message, MessageId, QueueName, Reason, SequenceId, Timestamp,
+    Verdict,
 };
 
 use crate::history::Record;
 use crate::plan::Script;
 use crate::world::{Process, World};
+
+/// Returns `true` for a letter that left its sequence when it died.
+pub(crate) fn has_left(letter: &Letter) -> bool {
+    letter.sequence.origin().is_some()
+}
 
 impl World {
     /// I5: the message is the one that was published.
@@ -30,17 +36,22 @@ impl World {
     }
 
     /// I2 and I6: no earlier message of the sequence is unsettled or open, no other attempt of the sequence runs, and no
-    /// later message was handled since this one was last delivered.
+    /// later message was handled since this one was last delivered. For a letter that left its sequence, this ended with its death: it
+    /// has a sequence of its own.
     pub(crate) async fn check_order(
         &self,
         process: &Process,
         component: usize,
         message: &Message,
-        live: bool,
+        letter: Option<&Letter>,
     ) {
         if matches!(self.plan.options.retry.strategy, Strategy::Unordered | Strategy::Topics) {
             return;
         }
+        if let Some(letter) = letter.filter(|letter| has_left(letter)) {
+            return self.check_left(component, letter);
+        }
+        let live = letter.is_none();
         let (earlier, overlap, overtaken) = {
             let history = self.history();
             let Some(original) = history.messages.get(&message.id) else { return };
@@ -84,6 +95,7 @@ impl World {
         let states = self.run(self.store.lookup(queue, &ids)).unwrap_or_default();
         for ((id, settled), state) in earlier.iter().zip(states) {
             match state {
+                Some(state) if state.is_open() && self.continues() && self.letter_has_left(queue, id) => {}
                 Some(state) if state.is_open() => {
                     self.violated("I2", &format!("{} starts while the earlier {id} is {state}", message.id));
                 }
@@ -96,6 +108,31 @@ impl World {
                 _ => {}
             }
         }
+    }
+
+    /// I6: a letter that left its sequence is tried by one process at a time, and the policy let it go.
+    fn check_left(&self, component: usize, letter: &Letter) {
+        let running = |other: &&crate::history::Running| {
+            other.component == component && other.sequence == letter.sequence
+        };
+        let other = self.history().running.iter().find(running).map(|other| other.process);
+        if let Some(process) = other {
+            self.violated("I6", &format!("{} starts while process {process} handles it", letter.message.id));
+        }
+        if !self.continues() {
+            self.violated("I2", &format!("{} left a sequence that it has to hold", letter.message.id));
+        }
+    }
+
+    /// Returns `true` when dead letters leave their sequences.
+    fn continues(&self) -> bool {
+        let letters = self.plan.options.dead_letter.as_ref();
+        letters.is_some_and(|letters| letters.on_dead.on_dead == OnDead::Continue)
+    }
+
+    fn letter_has_left(&self, queue: &QueueName, id: &MessageId) -> bool {
+        let letter = self.run(self.store.get(queue, LetterId::of(queue, id))).unwrap_or_default();
+        letter.is_some_and(|letter| has_left(&letter))
     }
 
     /// I12: no retry runs before its due time.

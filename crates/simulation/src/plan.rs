@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lazaret_core::policy::{BreakerPolicy, BudgetPolicy, FusePolicy, RetryPolicy, Strategy};
+use lazaret_core::policy::{BreakerPolicy, BudgetPolicy, FusePolicy, OnDead, RetryPolicy, Strategy};
 use lazaret_core::store::Limits;
 use lazaret_core::{HandlerError, Phase, Reason, Verdict};
 use lazaret_engine::{DeadLetterOptions, Options};
@@ -134,6 +134,11 @@ impl Plan {
         if let Some(dead_letter) = &mut options.dead_letter {
             (dead_letter.ttl, dead_letter.keep_closed) =
                 (ttl.or(dead_letter.ttl), keep_closed.or(dead_letter.keep_closed));
+        }
+        // Drawn apart from these.
+        let continues = Random::new(seed).fork(6).chance(300);
+        if let Some(dead_letter) = options.dead_letter.as_mut().filter(|_| continues) {
+            dead_letter.on_dead.on_dead = OnDead::Continue;
         }
         let dedupe = extra.chance(250);
         let topics = extra.chance(150);

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::block_on::block_on;
 use crate::history::{Attempt, History, Original, Running};
+use crate::invariants::has_left;
 use crate::pauses::Pauses;
 use crate::plan::{Plan, Script};
 use crate::recorder::Isolation;
@@ -305,7 +306,7 @@ impl World {
         self.check_duplicate(component, message);
         self.check_isolation(process, component, message);
         if !self.has_copies(&message.id) {
-            self.check_order(process, component, message, live).await;
+            self.check_order(process, component, message, letter).await;
             self.check_due(component, message, letter, replay);
             self.check_letter(component, message, letter);
             self.check_handed_off(process, component, message, live).await;
@@ -322,11 +323,11 @@ impl World {
         let running = Running {
             attempt: number,
             component,
-            // That of a copy is not that of the original.
-            sequence: if original.message.position == message.position {
-                original.sequence.clone()
-            } else {
-                SequenceId::by_key(message)
+            sequence: match letter.filter(|letter| has_left(letter)) {
+                Some(letter) => letter.sequence.clone(),
+                None if original.message.position == message.position => original.sequence.clone(),
+                // That of a copy is not that of the original.
+                None => SequenceId::by_key(message),
             },
             message: message.id.clone(),
             member: process.member,

@@ -14,7 +14,7 @@ use crate::client::callbacks::{Callbacks, Client};
 use crate::lookup::StartPosition;
 use crate::positions::metadata;
 use crate::positions::settled::SettledOffsets;
-use crate::record::{PositionIds, RecordReader};
+use crate::record::{PartitionNames, RecordReader};
 use crate::retry_reader::RetryReader;
 use crate::topology::Topology;
 
@@ -27,7 +27,7 @@ pub(crate) struct OwnedPartition {
     batches: Batches,
     /// The same queue in the client's type. It wakes the member when a record arrives.
     _queue: PartitionQueue<Callbacks>,
-    ids: PositionIds,
+    names: PartitionNames,
     pub(crate) stage: Stage,
     pub(crate) paused: bool,
     /// Unique to each assignment, of whatever partition.
@@ -84,7 +84,8 @@ impl OwnedPartition {
         let callbacks = callbacks.clone();
         queue.set_nonempty_callback(move || callbacks.wake());
         let batches = Batches::of(client, partition.stream.as_str(), partition.index as i32)?;
-        let ids = PositionIds::new(&partition);
+        let names = PartitionNames::new(&partition);
+        let partition = names.partition().clone();
         let (stage, paused, at_end) = (Stage::Reading, false, false);
         let next = start;
         let retry = topology.and_then(|topology| RetryReader::new(topology, &partition, start));
@@ -92,7 +93,7 @@ impl OwnedPartition {
             partition,
             batches,
             _queue: queue,
-            ids,
+            names,
             stage,
             paused,
             assignment_id: next_assignment_id(),
@@ -158,7 +159,8 @@ impl OwnedPartition {
             if remaining == 0 {
                 break;
             }
-            messages.reserve_exact(limit.min(remaining));
+            // Once for the whole batch: records of other partitions follow, and growing would move these.
+            messages.reserve(limit);
             for record in batch.iter() {
                 remaining -= 1;
                 let record = match record {
@@ -174,18 +176,18 @@ impl OwnedPartition {
                 };
                 let offset = record.offset();
                 if offset < self.next {
-                    reader.finish(&mut self.ids, messages);
+                    reader.finish(&self.names, messages);
                     return ReadEnd::Truncated(offset);
                 }
                 // Offsets in between hold no message: compacted, aborted, or a transaction marker.
                 self.next = offset + 1;
                 if let Some(retry) = &mut self.retry {
-                    messages.push(retry.read(reader, &record, offset, &mut self.ids));
+                    messages.push(retry.read(reader, &record, offset, &self.names));
                 } else if !(finite && offset >= self.end) {
-                    reader.copy(&record, offset, remaining + 1, &mut self.ids, messages);
+                    reader.copy(&record, offset, remaining + 1, &self.names, messages);
                 }
             }
-            reader.finish(&mut self.ids, messages);
+            reader.finish(&self.names, messages);
         }
         ReadEnd::Done
     }

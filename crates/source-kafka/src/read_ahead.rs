@@ -41,7 +41,8 @@ pub(crate) struct ReadAhead {
 
 #[derive(Default)]
 struct Queue {
-    items: VecDeque<Item>,
+    /// The items, each with the size of its messages in bytes.
+    items: VecDeque<(Item, usize)>,
     /// Totals of its messages.
     batches: usize,
     messages: usize,
@@ -56,7 +57,7 @@ impl Queue {
     fn contains(&self, error: &SourceError) -> bool {
         let error = error.to_string();
         let is_same = |item: &Item| matches!(item, Item::Error(known) if known.to_string() == error);
-        self.items.iter().any(is_same)
+        self.items.iter().any(|(item, _)| is_same(item))
     }
 
     /// Returns whether more may be read.
@@ -124,18 +125,22 @@ impl ReadAhead {
 
     /// Adds an item. An error that is queued already is dropped.
     pub(crate) fn put(&self, item: Item) {
+        let bytes = match &item {
+            Item::Event(SourceEvent::Messages(messages)) => size(messages),
+            _ => 0,
+        };
         let mut queue = self.queue();
         if let Item::Event(SourceEvent::Messages(messages)) = &item {
             queue.batches += 1;
             queue.messages += messages.len();
-            queue.bytes += size(messages);
+            queue.bytes += bytes;
         }
         if let Item::Error(error) = &item
             && queue.contains(error)
         {
             return;
         }
-        queue.items.push_back(item);
+        queue.items.push_back((item, bytes));
         drop(queue);
         self.arrived.notify_one();
     }
@@ -144,14 +149,14 @@ impl ReadAhead {
     pub(crate) fn take(&self) -> Option<Item> {
         self.record_asked();
         let mut queue = self.queue();
-        let Some(item) = queue.items.pop_front() else {
+        let Some((item, bytes)) = queue.items.pop_front() else {
             return queue.closed.then(|| Item::Error(closed_error()));
         };
         if let Item::Event(SourceEvent::Messages(messages)) = &item {
             let was_low = queue.is_low();
             queue.batches -= 1;
             queue.messages -= messages.len();
-            queue.bytes -= size(messages);
+            queue.bytes -= bytes;
             if !was_low && queue.is_low() {
                 self.taken.notify_one();
             }

@@ -8,7 +8,7 @@ use lazaret_core::relay::Hop;
 use lazaret_core::{Message, Partition, Position, Timestamp};
 
 use crate::headers::{self, Relayed};
-use crate::record::{PositionIds, Record, RecordReader};
+use crate::record::{PartitionNames, Record, RecordReader};
 use crate::topology::Topology;
 
 /// How many handovers of a partition are remembered to detect copies. A copy follows soon: it is sent when the outcome of
@@ -69,9 +69,9 @@ impl RetryReader {
         reader: &RecordReader,
         record: &impl Record,
         offset: u64,
-        ids: &mut PositionIds,
+        names: &PartitionNames,
     ) -> Message {
-        let stored = reader.read(record, offset, ids);
+        let stored = reader.read(record, offset, names);
         let topics = self.topology.of_retry_topic(self.partition.stream.as_str());
         let invalid = |headers::InvalidHeaders(reason)| reason;
         let relayed = headers::read(&stored.headers).map_err(invalid).and_then(|relayed| {
@@ -79,7 +79,7 @@ impl RetryReader {
             fits.then_some(relayed).ok_or_else(|| "it belongs to another stream".to_owned())
         });
         match relayed {
-            Ok(relayed) => self.restore(reader, stored, relayed, ids),
+            Ok(relayed) => self.restore(reader, stored, relayed, names),
             // No handler runs: the record becomes a letter as it is.
             Err(reason) => {
                 let reason =
@@ -95,13 +95,13 @@ impl RetryReader {
         reader: &RecordReader,
         stored: Message,
         relayed: Relayed,
-        ids: &mut PositionIds,
+        names: &PartitionNames,
     ) -> Message {
         let seen = self.remember(relayed.handover, self.digests.hash_one((&stored.key, &stored.payload)));
         // It is not the message that was read before, and must not be settled as a copy of it.
         let id = match seen {
             Seen::New | Seen::Copy => relayed.id,
-            Seen::Other => ids.at(stored.position.offset),
+            Seen::Other => names.at(stored.position.offset),
         };
         let written_at = stored.timestamp.unwrap_or(Timestamp::UNIX_EPOCH);
         // The wait is bounded whatever a header contains, and a relayed message failed at least once.
@@ -205,8 +205,8 @@ mod tests {
 
     fn read(retry: &mut RetryReader, record: &OwnedMessage) -> Message {
         let reader = RecordReader::new(&KafkaOptions::new("b", "g", ["orders"]));
-        let mut ids = PositionIds::new(&Partition::new(TOPIC, 1));
-        retry.read(&reader, record, 4, &mut ids)
+        let names = PartitionNames::new(&Partition::new(TOPIC, 1));
+        retry.read(&reader, record, 4, &names)
     }
 
     fn written(letter: &Letter) -> OwnedMessage {

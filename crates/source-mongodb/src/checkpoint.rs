@@ -5,6 +5,7 @@
 //! one value that is changed by compare-and-set, so that neither writer overwrites the other. Each write checks that no newer
 //! leader has claimed the checkpoint (I6).
 
+mod anchors;
 mod progress;
 
 use std::convert::Infallible;
@@ -13,10 +14,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use lazaret_core::store::{Anchor, Checkpoint, Expect, KeyValue, StoreError, Written as Outcome};
+use lazaret_core::store::{Checkpoint, Expect, KeyValue, StoreError, Written as Outcome};
 use tokio::sync::{Mutex, watch};
 
-use self::progress::{FENCE, INVALIDATED, OFFSET, SEEN_AFTER, SETTLED, fence_of, resumable_at, text_of};
+use self::progress::{FENCE, INVALIDATED, fence_of, resumable_at};
 pub(crate) use self::progress::{Progress, is_invalidated, is_seen_after_processed};
 use crate::options::CheckpointOptions;
 
@@ -200,73 +201,6 @@ impl CheckpointWriter {
         Ok(())
     }
 
-    /// Writes a position that the server certified behind the processed one, which must be `after`. Does nothing when another
-    /// event was settled meanwhile.
-    pub(crate) async fn certify(&self, after: Option<&Bytes>, seen: Anchor) -> Result<(), CheckpointError> {
-        let mut state = self.state.lock().await;
-        if state.dirty {
-            self.write(&mut state).await?;
-        }
-        let state = &*state;
-        if state.committed.token.as_ref() != after {
-            return Ok(());
-        }
-        let now = Timestamp::now();
-        self.change(state, |checkpoint| {
-            checkpoint.seen = Some(seen.clone());
-            checkpoint.heartbeat = Some(now);
-            match after {
-                Some(token) => checkpoint.metadata.insert(SEEN_AFTER.into(), text_of(token)),
-                None => checkpoint.metadata.remove(SEEN_AFTER),
-            };
-        })
-        .await
-        .map(drop)
-    }
-
-    /// Replaces both anchors by a start position: at the first start, or after the history was lost. Everything that was
-    /// delivered is settled.
-    pub(crate) async fn start_at(&self, fresh: Anchor) -> Result<(), CheckpointError> {
-        self.replace(Progress::default(), Some(fresh)).await
-    }
-
-    /// Replaces both anchors.
-    pub(crate) async fn replace(
-        &self,
-        processed: Progress,
-        seen: Option<Anchor>,
-    ) -> Result<(), CheckpointError> {
-        let mut state = self.state.lock().await;
-        let now = Timestamp::now();
-        self.change(&state, |checkpoint| {
-            checkpoint.processed = None;
-            checkpoint.seen = seen.clone();
-            checkpoint.heartbeat = Some(now);
-            for name in [OFFSET, SETTLED, SEEN_AFTER, INVALIDATED] {
-                checkpoint.metadata.remove(name);
-            }
-            processed.put(checkpoint);
-        })
-        .await?;
-        self.reset(&mut state, processed);
-        Ok(())
-    }
-
-    /// Notes that the stream ends with this event, an invalidation. Everything before it is settled.
-    pub(crate) async fn end_with(&self, token: Bytes, offset: u64) -> Result<(), CheckpointError> {
-        let mut state = self.state.lock().await;
-        let now = Timestamp::now();
-        let progress = Progress { token: Some(token), offset, settled: Vec::new() };
-        self.change(&state, |checkpoint| {
-            progress.put(checkpoint);
-            checkpoint.heartbeat = Some(now);
-            checkpoint.metadata.insert(INVALIDATED.into(), "true".into());
-        })
-        .await?;
-        self.reset(&mut state, progress);
-        Ok(())
-    }
-
     /// The event time of the position that the stream would resume from after a crash.
     pub(crate) fn resumable_at(&self) -> Option<Timestamp> {
         *self.resumable_at.borrow()
@@ -327,7 +261,7 @@ impl CheckpointWriter {
 
 #[cfg(test)]
 mod tests {
-    use lazaret_core::store::Checkpoints;
+    use lazaret_core::store::{Anchor, Checkpoints};
     use lazaret_memory::MemoryStore;
 
     use super::*;

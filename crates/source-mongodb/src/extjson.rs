@@ -148,16 +148,30 @@ fn write_db_pointer(out: &mut String, value: RawBsonRef<'_>) -> Result<(), Write
 /// Large values are written in pieces of this many bytes, each of which becomes digits without a remainder.
 const BASE64_PIECE: usize = 192;
 
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// The two digits of each twelve bits: half as many lookups for a payload of binary values.
+static DIGIT_PAIRS: [[u8; 2]; 1 << 12] = {
+    let mut pairs = [[0; 2]; 1 << 12];
+    let mut bits = 0;
+    while bits < pairs.len() {
+        pairs[bits] = [DIGITS[bits >> 6], DIGITS[bits & 63]];
+        bits += 1;
+    }
+    pairs
+};
+
 fn write_base64(out: &mut String, bytes: &[u8]) {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let digit = |bits: u32, place: u32| DIGITS[(bits >> (18 - 6 * place) & 63) as usize];
+    let pair = |bits: u32| DIGIT_PAIRS[(bits & 0xfff) as usize];
     let mut digits = [b'='; BASE64_PIECE / 3 * 4];
     for piece in bytes.chunks(BASE64_PIECE) {
         let groups = piece.chunks_exact(3);
         let rest = groups.remainder();
         for (group, digits) in groups.zip(digits.chunks_exact_mut(4)) {
             let bits = u32::from(group[0]) << 16 | u32::from(group[1]) << 8 | u32::from(group[2]);
-            digits.copy_from_slice(&[digit(bits, 0), digit(bits, 1), digit(bits, 2), digit(bits, 3)]);
+            digits[..2].copy_from_slice(&pair(bits >> 12));
+            digits[2..].copy_from_slice(&pair(bits));
         }
         if let [first, ..] = *rest {
             let second = rest.get(1).copied();

@@ -1,6 +1,7 @@
 //! Reads the stream: finds the position, delivers events in order, certifies idle positions, and restarts after errors.
 
 mod establish;
+mod idle;
 mod repeats;
 
 use std::convert::Infallible;
@@ -11,7 +12,7 @@ use bytes::Bytes;
 use futures_util::poll;
 use jiff::Timestamp;
 use lazaret_core::store::{Anchor, Checkpoint};
-use lazaret_core::{Message, Operation, StreamName};
+use lazaret_core::{Message, Operation};
 use mongodb::change_stream::ChangeStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -24,23 +25,13 @@ use crate::event::{MessageFactory, ReadEvent};
 use crate::options::OnInvalidate;
 use crate::position::{StreamPosition, time_of_token, wall_time};
 use crate::resume::{AnchorKind, Candidate, candidates};
-use crate::status::{OplogWindow, StreamState};
+use crate::status::StreamState;
 use crate::stream::Connection;
 
 /// The number of messages of a batch at most.
 const BATCH: usize = 256;
-/// A server that answers sooner than this did not wait for events.
-const ANSWERED_AT_ONCE: Duration = Duration::from_millis(10);
-/// The pause before such a server is asked again.
-const POLL: Duration = Duration::from_millis(20);
 /// How long a request may take beyond the time that the server waits for events.
 const REQUEST_LIMIT: Duration = Duration::from_secs(60);
-/// How often the oplog is looked at.
-const OPLOG_INTERVAL: Duration = Duration::from_secs(60);
-/// How long that may take.
-const OPLOG_LIMIT: Duration = Duration::from_secs(5);
-/// The pause after a heartbeat that could not be written.
-const HEARTBEAT_RETRY: Duration = Duration::from_secs(5);
 
 /// Why a stream that goes back is opened again.
 const REPEATED: &str = "the connection was cut, and the driver resumed the stream at an earlier position";
@@ -60,7 +51,7 @@ pub(crate) struct Reader {
     last_offset: u64,
     repeats: Repeats,
     /// The token of the last event, until it is noted as the position to go on from.
-    read_up_to: Option<RawDocumentBuf>,
+    read_up_to: Option<Bytes>,
     /// Events that the status does not count yet, and the time of the last one.
     uncounted: (u64, Option<Timestamp>),
     /// The position that the server certified last.
@@ -176,13 +167,14 @@ impl Reader {
     ) -> Result<(), StreamError> {
         let limit = self.context.options.max_await + REQUEST_LIMIT;
         loop {
-            let asked = Instant::now();
+            let mut asked = None;
             let answer = {
                 let next = stream.next_if_any();
                 tokio::pin!(next);
                 match poll!(next.as_mut()) {
                     std::task::Poll::Ready(answer) => answer,
                     std::task::Poll::Pending => {
+                        asked = Some(Instant::now());
                         // A request is under way: what was read goes on meanwhile.
                         self.deliver(messages).await;
                         self.observe();
@@ -196,7 +188,7 @@ impl Reader {
                 self.deliver(messages).await;
                 self.note_position();
                 let certified = stream.resume_token().and_then(|token| token_document(&token));
-                return self.idle(certified, stream.is_alive(), asked).await;
+                return self.idle(certified, stream.is_alive(), asked.unwrap_or_else(Instant::now)).await;
             };
             let event = self.factory.message(raw, self.last_offset).ok_or_else(|| {
                 StreamError::new(
@@ -208,10 +200,10 @@ impl Reader {
                 // It is not delivered, and neither is what follows: the stream is opened again behind the last event (I1).
                 return Err(StreamError::new(ErrorClass::Resumable, REPEATED));
             }
-            if let Some(token) = self.take(event, messages) {
+            if let Some(position) = self.take(event, messages) {
                 self.deliver(messages).await;
                 self.note_position();
-                return self.invalidate(token, stream).await;
+                return self.invalidate(position, stream).await;
             }
             if messages.len() >= BATCH {
                 self.deliver(messages).await;
@@ -219,29 +211,25 @@ impl Reader {
         }
     }
 
-    /// Takes an event into the batch if its operation is selected. Returns the token of an invalidation.
-    fn take(&mut self, event: ReadEvent, messages: &mut Vec<Message>) -> Option<Document> {
-        let ReadEvent { message, operation, token, cluster_time } = event;
+    /// Takes an event into the batch if its operation is selected. Returns the position of an invalidation.
+    fn take(&mut self, event: ReadEvent, messages: &mut Vec<Message>) -> Option<StreamPosition> {
+        let ReadEvent { message, operation, cluster_time } = event;
         self.last_offset = message.position.offset;
         self.progressed = true;
-        self.active = Instant::now();
         let (count, at) = self.uncounted;
         self.uncounted = (count + 1, cluster_time.map(wall_time).or(at));
+        self.read_up_to = message.position.token.clone();
         let selected = &self.context.options.operations;
         if selected.is_empty() || selected.contains(&operation) {
             self.tail = message.position.token.clone();
             messages.push(message);
         }
-        let invalidated = (operation == Operation::Invalidate).then(|| Document::try_from(&token).ok());
-        self.read_up_to = Some(token);
-        invalidated.flatten()
+        if operation == Operation::Invalidate { position_behind(self.read_up_to.as_ref()) } else { None }
     }
 
     /// The stream goes on behind the last event, whatever happens to it.
     fn note_position(&mut self) {
-        let token = self.read_up_to.take().and_then(|token| Document::try_from(&token).ok());
-        if let Some(token) = token {
-            let position = StreamPosition::After(token);
+        if let Some(position) = position_behind(self.read_up_to.take().as_ref()) {
             self.candidates =
                 vec![Candidate { position, kind: AnchorKind::Processed, after_invalidation: false }];
         }
@@ -251,6 +239,7 @@ impl Reader {
     async fn deliver(&mut self, messages: &mut Vec<Message>) {
         let (events, at) = std::mem::take(&mut self.uncounted);
         if events > 0 {
+            self.active = Instant::now();
             self.context.status.send_modify(|status| {
                 status.events += events;
                 status.last_event_at = at.or(status.last_event_at);
@@ -266,13 +255,12 @@ impl Reader {
     /// The stream ended with an invalidation. Waits until it is settled, then starts after it, or fails.
     async fn invalidate(
         &mut self,
-        token: Document,
+        position: StreamPosition,
         stream: &mut ChangeStream<RawDocumentBuf>,
     ) -> Result<(), StreamError> {
         self.context.set_state(StreamState::Invalidated);
         tracing::warn!(stream = %self.context.options.stream, "change stream invalidated");
         self.context.writer.until_settled(self.tail.as_ref()).await;
-        let position = StreamPosition::After(token);
         let written = self.context.writer.end_with(position.to_bytes(), self.last_offset).await;
         self.written(written).await?;
         self.tail = Some(position.to_bytes());
@@ -290,78 +278,6 @@ impl Reader {
                 Ok(())
             }
         }
-    }
-
-    /// The server has no event: its certified position is kept from time to time, so that it does not fall out of the oplog.
-    async fn idle(
-        &mut self,
-        certified: Option<Document>,
-        is_alive: bool,
-        asked: Instant,
-    ) -> Result<(), StreamError> {
-        self.context.status.send_modify(|status| status.answered_at = Some(Timestamp::now()));
-        if !is_alive {
-            let why = "the server ended the stream without an event; let `invalidate` pass the pipeline";
-            return Err(StreamError::new(ErrorClass::Fatal, why));
-        }
-        if let Some(token) = certified
-            && self.certified.as_ref() != Some(&token)
-        {
-            self.progressed = true;
-            let position = StreamPosition::After(token.clone());
-            self.candidates = vec![Candidate { position, kind: AnchorKind::Seen, after_invalidation: false }];
-            self.certified = Some(token);
-        }
-        self.heartbeat().await?;
-        if asked.elapsed() < ANSWERED_AT_ONCE {
-            tokio::time::sleep(POLL).await;
-        }
-        Ok(())
-    }
-
-    async fn heartbeat(&mut self) -> Result<(), StreamError> {
-        let Some(interval) = self.context.writer.idle_heartbeat() else { return Ok(()) };
-        let Some(token) = self.certified.clone() else { return Ok(()) };
-        // While an event is in flight, the position would skip it (I1).
-        if self.active.elapsed() < interval || !self.context.writer.is_settled(self.tail.as_ref()) {
-            return Ok(());
-        }
-        let anchor = anchor(&StreamPosition::After(token));
-        let written = self.context.writer.certify(self.tail.as_ref(), anchor).await;
-        match written {
-            Err(CheckpointError::Store(error)) if error.kind().is_temporary() => {
-                tracing::warn!(stream = %self.context.options.stream, %error, "idle heartbeat not written, retrying");
-                self.active =
-                    Instant::now() - interval.saturating_sub(HEARTBEAT_RETRY).min(self.active.elapsed());
-                Ok(())
-            }
-            other => {
-                self.active = Instant::now();
-                self.written(other).await
-            }
-        }
-    }
-
-    /// Keeps the status current: the age of the position, and from time to time the oplog. Nothing waits for that.
-    fn observe(&mut self) {
-        let resumable_at = self.context.writer.resumable_at();
-        self.context.status.send_if_modified(|status| {
-            let is_new = status.token_at != resumable_at;
-            status.token_at = resumable_at;
-            is_new
-        });
-        if self.oplog_at.is_some_and(|at| at.elapsed() < OPLOG_INTERVAL) {
-            return;
-        }
-        self.oplog_at = Some(Instant::now());
-        let Some(connection) = self.connection.clone() else { return };
-        let (status, stream) = (self.context.status.clone(), self.context.options.stream.clone());
-        // One that is still under way is older than this one.
-        self.oplog = JoinSet::new();
-        self.oplog.spawn(async move {
-            let oplog = oplog_window(&connection, &stream).await;
-            status.send_modify(|status| status.oplog = oplog);
-        });
     }
 
     /// Turns the result of a write into one of the stream. A fenced reader waits: its worker drops it.
@@ -386,19 +302,6 @@ impl Reader {
     }
 }
 
-/// Looks at the oplog. That needs rights that the stream does not: it is a convenience.
-async fn oplog_window(connection: &Connection, stream: &StreamName) -> Option<OplogWindow> {
-    match tokio::time::timeout(OPLOG_LIMIT, connection.oplog_window()).await {
-        Err(_) => None,
-        Ok(Ok(window)) => window
-            .map(|(oldest, newest)| OplogWindow { oldest: wall_time(oldest), newest: wall_time(newest) }),
-        Ok(Err(error)) => {
-            tracing::debug!(%stream, %error, "oplog not readable");
-            None
-        }
-    }
-}
-
 fn invalidated() -> StreamError {
     StreamError::new(
         ErrorClass::Fatal,
@@ -406,6 +309,11 @@ fn invalidated() -> StreamError {
          watch the new name with another stream, or set `on-invalidate: start-after` to go on with what is created under the same \
          name",
     )
+}
+
+/// The position behind the event with this token. The source has written the token itself, so it can be read.
+fn position_behind(token: Option<&Bytes>) -> Option<StreamPosition> {
+    StreamPosition::from_bytes(token?).ok()
 }
 
 /// The anchor of a position, with the time that its token tells.

@@ -119,12 +119,12 @@ impl Connection {
         Ok(self.client.database("admin").run_command(doc! { "hello": 1 }).await?)
     }
 
-    /// The time of the last operation. A replica set tells it with every answer; other servers have it in the oplog, which is
-    /// small enough to sort.
+    /// The time of the last operation. A replica set tells it with every answer; other servers have it in the last entry of the oplog.
     async fn newest(&self, hello: &Document) -> Result<Option<ClusterTime>, StreamError> {
         match hello.get("operationTime") {
             Some(Bson::Timestamp(time)) => Ok(Some(*time)),
-            _ => self.oplog_entry(doc! { "ts": -1 }).await,
+            // Not by `ts`: that would sort the whole oplog.
+            _ => self.oplog_entry(doc! { "$natural": -1 }).await,
         }
     }
 

@@ -10,11 +10,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lazaret_core::{HandlerError, Letter};
 use lazaret_core::handler::{Delivery, Handler, Next, Text, layer_fn};
 use lazaret_core::policy::{RetryPolicy, Strategy};
 use lazaret_core::query::Query;
 use lazaret_core::store::Triage;
+use lazaret_core::{HandlerError, Letter};
 use lazaret_engine::{Consumer, Options};
 use lazaret_source_postgres::{OutboxOptions, OutboxSource};
 use lazaret_store_postgres::{ExactlyOnce, ExactlyOnceOptions, Tx};
@@ -105,7 +105,7 @@ async fn consumer() {
     });
     let retry = RetryPolicy {
         strategy: Strategy::Ordered,
-        // A stall of the machine beyond the lease is an attempt that was cut off, and neither ends a letter here.
+        // A letter may be in flight at several of the kills: they must not use it up.
         max_attempts: 1000,
         max_crashes: 0,
         initial_delay: Duration::from_millis(20),

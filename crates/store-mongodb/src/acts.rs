@@ -5,12 +5,13 @@ use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::store::rules::{
     self, AuditLine, Effects, Head, LetterView, RestoreView, SequenceRow, Slot,
 };
-use lazaret_core::store::{Act, Actor, Change as Edit, Cleared, Expired, Result};
+use lazaret_core::store::{Act, Actor, Change as Edit, Cleared, ErrorKind, Expired, Result, StoreError};
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 use serde::Deserialize;
 
 use crate::commit::View;
 use crate::database::{decode, project};
+use crate::documents::letter::Held;
 use crate::error::reading;
 use crate::intake::{end_index, first_later};
 use crate::store::MongoStore;
@@ -33,6 +34,17 @@ struct CandidateOf {
 }
 
 impl MongoStore {
+    /// The letter of a view, by its id. It may have left the sequence before the view was loaded, and was in flight until then.
+    async fn known_in(&self, view: &View, id: LetterId, operation: &'static str) -> Result<Held> {
+        let queue = &view.doc.queue;
+        let held = self.known(queue, id).await?.into_result(queue, id, operation)?;
+        if held.letter.sequence != view.doc.sequence {
+            let context = format!("letter {id} has just left {}", view.doc.sequence);
+            return Err(StoreError::not_done(ErrorKind::Conflict, operation, context));
+        }
+        Ok(held)
+    }
+
     /// Acts on a letter.
     pub(crate) async fn act_on(
         &self,
@@ -52,8 +64,7 @@ impl MongoStore {
     }
 
     async fn decide_act(&self, view: &mut View, id: LetterId, act: Act, by: &Actor) -> Result<Letter> {
-        let queue = view.doc.queue.clone();
-        let held = self.known(&queue, id).await?.into_result(&queue, id, "act")?;
+        let held = self.known_in(view, id, "act").await?;
         let effects = if act == Act::Restore {
             let index = self.index_restored(view, &held.letter).await?;
             rules::restore(&held.letter, index, view.row.as_ref(), view.paused, by, view.now)
@@ -103,8 +114,7 @@ impl MongoStore {
     }
 
     async fn decide_edit(&self, view: &mut View, id: LetterId, edit: &Edit, by: &Actor) -> Result<Letter> {
-        let queue = view.doc.queue.clone();
-        let mut held = self.known(&queue, id).await?.into_result(&queue, id, "change")?;
+        let mut held = self.known_in(view, id, "change").await?;
         rules::check_change(edit, &LetterView::of(&held.letter), view.row.as_ref(), view.now)?;
         let parks = edit.parks(held.letter.state);
         let line = edit.apply(&mut held.letter, by, view.now)?;
@@ -139,8 +149,7 @@ impl MongoStore {
     }
 
     async fn decide_purge(&self, view: &mut View, id: LetterId, by: Option<&Actor>) -> Result<()> {
-        let queue = view.doc.queue.clone();
-        let held = self.known(&queue, id).await?.into_result(&queue, id, "purge")?;
+        let held = self.known_in(view, id, "purge").await?;
         let effects = rules::purge(&LetterView::of(&held.letter), by)?;
         view.apply(held, effects).map(drop)
     }
@@ -163,7 +172,8 @@ impl MongoStore {
     }
 
     async fn decide_close(&self, view: &mut View, id: LetterId, rule: ClosingRule) -> Result<Option<bool>> {
-        let held = self.letter_of(view, id).await?.filter(|held| held.letter.state.is_open());
+        let is_here = |held: &Held| held.letter.state.is_open() && held.letter.sequence == view.doc.sequence;
+        let held = self.letter_of(view, id).await?.filter(is_here);
         let (Some(held), Some(row)) = (held, view.row.clone()) else { return Ok(None) };
         let next = self.next_of(view, held.letter.index).await?;
         match rule(&LetterView::of(&held.letter), &row, next, view.now) {

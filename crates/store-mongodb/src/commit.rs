@@ -3,7 +3,7 @@
 use bson::{Document, RawDocumentBuf, doc};
 use lazaret_core::letter::Letter;
 use lazaret_core::store::Result;
-use lazaret_core::store::rules::{AuditLine, Effects, LetterChange, SequenceChange, SequenceRow};
+use lazaret_core::store::rules::{AuditLine, Detached, Effects, LetterChange, SequenceChange, SequenceRow};
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 
 use crate::database::{Guarded, find_one, get, project};
@@ -86,12 +86,17 @@ impl View {
 
     /// Turns the effects on a letter into the sequence as it shall stand, and what is left to do then. Returns the letter.
     pub(crate) fn apply(&mut self, mut held: Held, effects: Effects) -> Result<Letter> {
-        let Effects { letter: change, sequence, count_change, failed, audit, ended: _ } = effects;
+        let Effects { letter: change, sequence, detached, count_change, failed, audit, ended: _ } = effects;
         let new = matches!(change, LetterChange::Insert { .. });
         let count = self.row.as_ref().map_or(0, |row| row.count);
         if matches!(change, LetterChange::Forget) {
             let encoded = held.encode_purged(self.decided(), self.now)?;
             self.leave_letter(encoded, &held.letter.id.to_string(), false);
+        } else if let Some(Detached { sequence, row }) = detached {
+            change.apply(&mut held.letter, self.now);
+            held.letter.sequence = sequence;
+            self.detach(&held, &row)?;
+            self.doc.move_ahead(&held.letter.id.to_string(), None, count);
         } else {
             change.apply(&mut held.letter, self.now);
             self.write_letter(&held, new)?;
@@ -118,6 +123,25 @@ impl View {
         }
         self.changed = true;
         Ok(held.letter)
+    }
+
+    /// Leaves the sequence of a letter that leaves this one to be opened. Its document has the version of this decision, so that those
+    /// about the letter go on from there, and the letter as what is left to do: who finds the document finds the letter.
+    fn detach(&mut self, held: &Held, row: &SequenceRow) -> Result<()> {
+        let (letter, version) = (&held.letter, self.decided());
+        let Encoded { document, chunks, dropped } = held.encode(version, self.now)?;
+        let mut doc = SequenceDoc::new(&self.doc.queue, &letter.sequence);
+        doc.set_row(Some(row));
+        doc.move_ahead(&letter.id.to_string(), Some(letter.index), 0);
+        doc.by_state[letter.state as usize] = 1;
+        (doc.version, doc.taken_in, doc.opened, doc.unfinished) = (version, 1, true, true);
+        doc.open_as(0);
+        doc.left = vec![Left::Letter { document, new: false }];
+        self.doc.by_state[letter.state as usize] -= 1;
+        self.chunks.extend(chunks);
+        self.leave(Left::Sequence(Box::new(doc)));
+        dropped.into_iter().for_each(|claim| self.leave(Left::Chunks(claim)));
+        Ok(())
     }
 
     /// The document as it shall be written, and the chunks that it refers to. `place` is its place among those of this decision.

@@ -15,7 +15,7 @@ use lazaret_core::store::{
 };
 use lazaret_core::{
     Clock, Failure, Fingerprint, Letter, LetterId, LetterState, Message, MessageId, Partition, Position,
-    QueueName, Reason,
+    QueueName, Reason, SequenceId,
 };
 use lazaret_testkit::ManualClock;
 use mongodb::Client;
@@ -25,7 +25,6 @@ use crate::{MongoStore, MongoStoreOptions};
 const LEASE: Duration = Duration::from_secs(30);
 /// How many stories run at once, each in collections of its own.
 const AT_ONCE: usize = 6;
-const SEQUENCES: [&str; 4] = ["a", "b", "c", "d"];
 /// The payload of one message is kept in chunks.
 const LARGE: usize = 2 << 20;
 const MESSAGES: [(&str, LetterState, Placement); 8] = [
@@ -51,14 +50,29 @@ fn ada() -> Actor {
     Actor::new("ada", "cli", "the service is back")
 }
 
+/// Every sequence of the story: the last one is that of a letter that leaves its own.
+fn sequences() -> [SequenceId; 5] {
+    let detached = SequenceId::from("b").detached(id("b2"));
+    ["a".into(), "b".into(), "c".into(), "d".into(), detached]
+}
+
 fn failed(letter: &Letter, message: &str) -> Settlement {
-    Settlement::Requeue(Box::new(Requeue {
+    Settlement::Requeue(Box::new(requeue(letter, message)))
+}
+
+/// It dies and leaves its sequence.
+fn left(letter: &Letter, message: &str) -> Settlement {
+    Settlement::Requeue(Box::new(Requeue { detach: true, ..requeue(letter, message) }))
+}
+
+fn requeue(letter: &Letter, message: &str) -> Requeue {
+    Requeue {
         state: LetterState::Dead,
         due_at: None,
         cause: Some(Failure::new(Reason::TIMEOUT, "HttpError", message)),
         attempts: letter.attempts + 1,
         ..Requeue::of(letter)
-    }))
+    }
 }
 
 fn item(fence: u64, turn: u64, number: usize) -> HandOff {
@@ -98,7 +112,9 @@ async fn story(store: &MongoStore, stored: &mut Vec<MessageId>) -> Result<()> {
     for claim in store.claim_due(&queue, "w", LEASE, 10).await? {
         store.settle(&claim.lease, claim.head.id, Settlement::Resolve(None)).await?;
         let next = store.get(&queue, id("b2")).await?.unwrap();
-        store.settle(&claim.lease, next.id, failed(&next, "no route")).await?;
+        store.settle(&claim.lease, next.id, left(&next, "no route")).await?;
+        let last = store.get(&queue, id("b3")).await?.unwrap();
+        store.settle(&claim.lease, last.id, failed(&last, "boom")).await?;
     }
     for act in [Act::Park, Act::Release, Act::Evict, Act::Restore] {
         store.act(&queue, id("c1"), act, &ada()).await?;
@@ -133,11 +149,11 @@ async fn check(store: &MongoStore, stored: &[MessageId]) {
     assert!(!store.lookup(&queue, stored).await.unwrap().contains(&None), "an answered letter is lost");
     let (mut counts, mut groups) = (Counts::default(), BTreeMap::<Fingerprint, (Counts, u64)>::new());
     let mut open = BTreeSet::new();
-    for sequence in SEQUENCES {
-        let letters = store.sequence(&queue, &sequence.into(), 0, 100).await.unwrap();
+    for sequence in sequences() {
+        let letters = store.sequence(&queue, &sequence, 0, 100).await.unwrap();
         assert!(letters.is_sorted_by_key(|letter| letter.message.position.offset), "the order is lost");
         assert!(letters.iter().all(|letter| open.insert(letter.id)), "a letter stands twice");
-        let size = store.sequence_size(&queue, &sequence.into()).await.unwrap();
+        let size = store.sequence_size(&queue, &sequence).await.unwrap();
         assert_eq!(size, letters.len() as u64, "the row counts its letters");
         counts.sequences += u64::from(!letters.is_empty());
         if let Some(cause) = letters.first().and_then(|head| head.cause.as_ref()) {
@@ -183,9 +199,9 @@ async fn after(store: &MongoStore, clock: &ManualClock) {
         assert_eq!(operation.state, OperationState::Done, "{operation:?}");
         assert_eq!(operation.letters, operation.ok + operation.failed_again + operation.skipped);
     }
-    for sequence in SEQUENCES {
+    for sequence in sequences() {
         let mut last = None;
-        while let Some(claim) = store.claim(&queue, &sequence.into(), "heir", LEASE).await.unwrap() {
+        while let Some(claim) = store.claim(&queue, &sequence, "heir", LEASE).await.unwrap() {
             let offset = Some(claim.head.message.position.offset);
             assert!(offset > last, "{sequence} goes back");
             last = offset;

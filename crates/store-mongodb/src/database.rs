@@ -2,19 +2,20 @@
 //!
 //! Every write goes through [`Database::gate`], so that a test can interrupt the store between any two of them.
 
+mod reads;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bson::raw::CStr;
 use bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, cstr, doc, rawdoc};
-use futures_util::TryStreamExt;
 use lazaret_core::store::{ErrorKind, Result, StoreError};
-use mongodb::action::Action;
 use mongodb::error::{Error, ErrorKind as Driver, WriteFailure};
 use mongodb::options::{CollectionOptions, ReadConcern, ReturnDocument, SelectionCriteria, WriteConcern};
 use mongodb::{Client, Collection, Namespace};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub(crate) use self::reads::{by_ids, count, find_one, first, get, list, project};
 use crate::calls::{Calls, Documents};
 use crate::error::{DUPLICATE_KEY, corrupt, invalid, of_code, reading, writing};
 
@@ -273,66 +274,6 @@ pub(crate) async fn put_if(
         Err(error) if is_duplicate(&error) => Ok(false),
         written => written.map_err(writing),
     }
-}
-
-/// The first document that fits, reduced to some fields.
-pub(crate) async fn find_one(
-    from: &Documents,
-    filter: Document,
-    fields: Document,
-) -> Result<Option<RawDocumentBuf>> {
-    let found = from.call(|from| async move { from.find_one(filter).projection(fields).await });
-    found.await.map_err(reading)
-}
-
-/// The document with this id.
-pub(crate) async fn get<T: DeserializeOwned>(from: &Documents, id: impl Into<Bson>) -> Result<Option<T>> {
-    first(from, doc! { "_id": id.into() }, Document::new()).await
-}
-
-/// The first document that fits, in this order.
-pub(crate) async fn first<T: DeserializeOwned>(
-    from: &Documents,
-    filter: Document,
-    sort: Document,
-) -> Result<Option<T>> {
-    let found = from.call(|from| async move { from.find_one(filter).sort(sort).await });
-    found.await.map_err(reading)?.map(decode).transpose()
-}
-
-/// How many documents fit, counted no further than the limit.
-pub(crate) async fn count(of: &Documents, filter: Document, limit: Option<u64>) -> Result<u64> {
-    let counted = of.call(|of| async move {
-        of.count_documents(filter).optional(limit, |count, limit| count.limit(limit)).await
-    });
-    counted.await.map_err(reading)
-}
-
-/// The documents that fit, in this order, at most `limit`.
-pub(crate) async fn list<T: DeserializeOwned>(
-    from: &Documents,
-    filter: Document,
-    sort: Document,
-    limit: usize,
-) -> Result<Vec<T>> {
-    let limit = i64::try_from(limit.max(1)).unwrap_or(i64::MAX);
-    let found = from.call(|from| async move {
-        from.find(filter).sort(sort).limit(limit).await?.try_collect::<Vec<_>>().await
-    });
-    found.await.map_err(reading)?.into_iter().map(decode).collect()
-}
-
-/// The documents that fit, in this order, reduced to some fields.
-pub(crate) async fn project<T: DeserializeOwned>(
-    from: &Documents,
-    filter: Document,
-    fields: Document,
-    sort: Document,
-) -> Result<Vec<T>> {
-    let found = from.call(|from| async move {
-        from.find(filter).projection(fields).sort(sort).await?.try_collect::<Vec<_>>().await
-    });
-    found.await.map_err(reading)?.into_iter().map(decode).collect()
 }
 
 /// A document as a value.

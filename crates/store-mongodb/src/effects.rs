@@ -1,22 +1,23 @@
 //! What is done after a decision, in other documents. Whoever does it again, however late, changes nothing.
 //!
-//! The order: letters, groups, the audit, outcomes, then the document of the sequence without what was left to do, and with its new
-//! revision. Chunks that no letter refers to any more are deleted at the end.
+//! The order: letters and groups, sequences of letters that left, the audit, outcomes, then the document of the sequence without what
+//! was left to do, and with its new revision. Chunks that no letter refers to any more are deleted at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
+use futures_util::future;
 use lazaret_core::store::{GroupId, Result};
 use serde::Deserialize;
 
-use crate::database::{Guarded, encode, project};
+use crate::database::{Guarded, by_ids, encode};
 use crate::documents::group::{Decision, GroupDoc, Pending};
 use crate::documents::left::{Left, LineDoc, OutcomeDoc};
 use crate::documents::sequence::SequenceDoc;
 use crate::store::MongoStore;
 
-/// Maximum number of sequences that one statement finishes.
-const IDS: usize = 1000;
+/// Maximum number of sequences that one statement finishes. Small, for servers that compare each document with every id.
+const IDS: usize = 50;
 
 /// Sequences that one statement finishes.
 struct Alike {
@@ -52,10 +53,12 @@ impl MongoStore {
         let mut groups: BTreeMap<GroupId, Vec<Decision>> = BTreeMap::new();
         let mut lines: Vec<(String, LineDoc)> = Vec::new();
         let mut outcomes: Vec<OutcomeDoc> = Vec::new();
+        let mut detached: Vec<SequenceDoc> = Vec::new();
         for doc in &mut docs {
             for (place, left) in std::mem::take(&mut doc.left).into_iter().enumerate() {
                 match left {
                     Left::Letter { document, new } => letters.push((document, new)),
+                    Left::Sequence(doc) => detached.push(*doc),
                     Left::Chunks(claim) => claims.push(claim),
                     Left::Counts(counts) => {
                         let mut concerned: Vec<_> = counts.iter().flat_map(|count| count.groups()).collect();
@@ -75,8 +78,9 @@ impl MongoStore {
                 }
             }
         }
-        self.write_letters(letters).await?;
-        self.count_all(groups).await?;
+        // At once: neither reads what the other writes.
+        future::try_join(self.write_letters(letters), self.count_all(groups)).await?;
+        docs.extend(self.open_detached(detached).await?);
         for (token, line) in lines {
             self.append_line(&token, line).await?;
         }
@@ -88,6 +92,23 @@ impl MongoStore {
             self.db().delete(&self.db().chunks, doc! { "claim": { "$in": claims } }).await?;
         }
         Ok(())
+    }
+
+    /// Opens the sequences of letters that left theirs, and writes the letters: groups have counted them before. A letter leaves its
+    /// sequence once, and no document is deleted: one that is there was opened by the same decision.
+    async fn open_detached(&self, mut docs: Vec<SequenceDoc>) -> Result<Vec<SequenceDoc>> {
+        if docs.is_empty() {
+            return Ok(docs);
+        }
+        let new = docs.iter().map(encode).collect::<Result<Vec<RawDocumentBuf>>>()?;
+        self.db().insert_all(&self.db().sequences, &new).await?;
+        let left = docs.iter_mut().flat_map(|doc| std::mem::take(&mut doc.left));
+        let letters = left.filter_map(|left| match left {
+            Left::Letter { document, new } => Some((document, new)),
+            _ => None,
+        });
+        self.write_letters(letters.collect()).await?;
+        Ok(docs)
     }
 
     /// Takes what was done out of the documents. Sequences that were opened get a revision now, after they are open: who has seen
@@ -141,9 +162,8 @@ impl MongoStore {
     async fn count_all(&self, mut groups: BTreeMap<GroupId, Vec<Decision>>) -> Result<()> {
         while !groups.is_empty() {
             let ids: Vec<String> = groups.keys().map(ToString::to_string).collect();
-            let found = doc! { "_id": { "$in": ids } };
             let found: Vec<GroupDoc> =
-                project(&self.db().groups, found, Document::new(), Document::new()).await?;
+                by_ids(&self.db().groups, &ids, Document::new(), Document::new()).await?;
             let mut known: BTreeMap<GroupId, GroupDoc> =
                 found.into_iter().map(|doc| (doc.group_id(), doc)).collect();
             // Read after the groups: what is not pending any more was counted before.
@@ -178,9 +198,9 @@ impl MongoStore {
             version: i64,
         }
         let sequences: Vec<String> = sequences.into_iter().collect();
-        let filter = doc! { "_id": { "$in": sequences }, "unfinished": true };
+        let unfinished = doc! { "unfinished": true };
         let docs: Vec<VersionDoc> =
-            project(&self.db().sequences, filter, doc! { "version": 1 }, Document::new()).await?;
+            by_ids(&self.db().sequences, &sequences, unfinished, doc! { "version": 1 }).await?;
         Ok(docs.into_iter().map(|doc| (doc.id, doc.version)).collect())
     }
 }

@@ -3,25 +3,24 @@
 //! One round loads all that the rules need for a batch, asks them for each letter in order, and decides about all sequences by one
 //! command. A sequence about which another call decided meanwhile is taken again in the next round.
 
+mod round;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Document, doc};
-use futures_util::future;
-use lazaret_core::letter::{Letter, LetterId, LetterState};
+use lazaret_core::letter::Letter;
 use lazaret_core::store::rules::{
-    self, Entry, FIRST_INDEX, GrantRow, HandOffRequest, HandOffView, INDEX_STEP, LaterLetter, LetterView,
-    Slot,
+    self, Entry, FIRST_INDEX, HandOffRequest, HandOffView, INDEX_STEP, LaterLetter, LetterView, Slot,
 };
 use lazaret_core::store::{ErrorKind, HandOff, Limits, Placed, Result, StoreError};
 use lazaret_core::{Partition, QueueName, SequenceId};
 use serde::Deserialize;
 
+use self::round::Round;
 use crate::commit::{View, next_version};
-use crate::database::{count, project};
+use crate::database::by_ids;
 use crate::documents::letter::{Held, message_size};
-use crate::documents::sequence::{SequenceDoc, sequence_key};
 use crate::error::{invalid, maybe_done};
-use crate::grants::GrantDoc;
 use crate::letters::Place;
 use crate::store::MongoStore;
 
@@ -35,39 +34,6 @@ const LETTER_BYTES: usize = 1 << 20;
 /// The index at the end of a queue for the letter with this number in the order of arrival.
 pub(crate) const fn end_index(number: u64) -> u64 {
     FIRST_INDEX + number * INDEX_STEP
-}
-
-#[derive(Deserialize)]
-struct StateDoc {
-    #[serde(rename = "_id", with = "crate::values::text")]
-    id: LetterId,
-    lazaret: StateOf,
-}
-
-#[derive(Deserialize)]
-struct StateOf {
-    state: LetterState,
-}
-
-/// All that a round has loaded, and what it decides.
-struct Round<'a> {
-    queue: &'a QueueName,
-    limits: &'a Limits,
-    views: BTreeMap<SequenceId, View>,
-    /// Where the open letters of a sequence stand, those of this round as well, if a letter had to be placed between them.
-    stored: BTreeMap<SequenceId, Vec<Place>>,
-    /// Where the letters of this round stand, in sequences that were not looked up.
-    added: BTreeMap<SequenceId, Vec<Place>>,
-    /// Sequences whose letters moved, so that their places are not known in this round.
-    moved: BTreeSet<SequenceId>,
-    held: BTreeMap<LetterId, LetterState>,
-    grants: BTreeMap<Partition, GrantDoc>,
-    /// The rows of the grants as they shall stand, and the sequences under way.
-    rows: BTreeMap<Partition, (GrantRow, BTreeSet<SequenceId>)>,
-    revision: u64,
-    sequences: u64,
-    /// The numbers for new letters.
-    next_number: u64,
 }
 
 impl MongoStore {
@@ -143,94 +109,6 @@ impl MongoStore {
             refused.remove(sequence);
         });
         Ok(answers)
-    }
-
-    async fn load_round<'a>(
-        &self,
-        queue: &'a QueueName,
-        limits: &'a Limits,
-        items: &[HandOff],
-        batch: &[usize],
-    ) -> Result<Round<'a>> {
-        let items = || batch.iter().map(|number| &items[*number]);
-        // A sequence that is opened after the views has a later revision.
-        let revision = self.db().counter("revision").await?;
-        let partitions = items().flat_map(|item| {
-            let granted = item.grant.as_ref().map(|grant| grant.partition.clone());
-            granted.into_iter().chain([item.letter.message.partition()])
-        });
-        let sequences: BTreeSet<SequenceId> = items().map(|item| item.letter.sequence.clone()).collect();
-        let ids: Vec<String> = items().map(|item| item.letter.id.to_string()).collect();
-        let known = doc! { "_id": { "$in": ids }, "lazaret.queue": queue.as_str() };
-        let views = async {
-            let docs = self.finished(queue, &sequences).await?;
-            // Behind the sequences: a letter that is decided later makes this decision late.
-            let held: Vec<StateDoc> =
-                project(&self.db().letters, known, doc! { "lazaret.state": 1 }, Document::new()).await?;
-            Ok((docs, held))
-        };
-        let (grants, paused, (docs, held)) =
-            future::try_join3(self.grants(queue, partitions.collect()), self.paused_sequences(queue), views)
-                .await?;
-        let opens = limits.max_sequences.filter(|_| docs.values().any(|doc| !doc.open));
-        let sequences = match opens {
-            Some(max) => self.count_open(queue, max).await?,
-            None => 0,
-        };
-        let letters = batch.len() as u64;
-        // Behind the views: a letter that is appended has a larger index than all that are there.
-        let next_number = self.db().count_up("letters", letters).await? - letters + 1;
-        let mut views = BTreeMap::new();
-        for (sequence, doc) in docs {
-            let paused = paused.contains(&sequence);
-            views.insert(sequence, self.view(doc, paused).await?);
-        }
-        let held = held.into_iter().map(|doc| (doc.id, doc.lazaret.state)).collect();
-        Ok(Round {
-            queue,
-            limits,
-            views,
-            stored: BTreeMap::new(),
-            added: BTreeMap::new(),
-            moved: BTreeSet::new(),
-            held,
-            grants,
-            rows: BTreeMap::new(),
-            revision,
-            sequences,
-            next_number,
-        })
-    }
-
-    /// The documents of these sequences, in which nothing is left to do.
-    async fn finished(
-        &self,
-        queue: &QueueName,
-        sequences: &BTreeSet<SequenceId>,
-    ) -> Result<BTreeMap<SequenceId, SequenceDoc>> {
-        let ids: Vec<String> = sequences.iter().map(|sequence| sequence_key(queue, sequence)).collect();
-        loop {
-            let filter = doc! { "_id": { "$in": &ids } };
-            let docs: Vec<SequenceDoc> =
-                project(&self.db().sequences, filter, Document::new(), Document::new()).await?;
-            let (unfinished, docs): (Vec<_>, Vec<_>) = docs.into_iter().partition(|doc| doc.unfinished);
-            if !unfinished.is_empty() {
-                Box::pin(self.carry_out(unfinished)).await?;
-                continue;
-            }
-            let mut known: BTreeMap<SequenceId, SequenceDoc> =
-                docs.into_iter().map(|doc| (doc.sequence.clone(), doc)).collect();
-            for sequence in sequences {
-                known.entry(sequence.clone()).or_insert_with(|| SequenceDoc::new(queue, sequence));
-            }
-            return Ok(known);
-        }
-    }
-
-    /// The number of open sequences of a queue, counted no further than needed.
-    async fn count_open(&self, queue: &QueueName, max: u64) -> Result<u64> {
-        let filter = doc! { "queue": queue.as_str(), "open": true };
-        count(&self.db().sequences, filter, Some(max.saturating_add(1).min(1 << 31))).await
     }
 
     /// Asks the rules about one letter.
@@ -422,22 +300,13 @@ impl MongoStore {
         if views.is_empty() {
             return Ok(BTreeSet::new());
         }
-        let ids: Vec<&str> = views.iter().map(|view| view.doc.id.as_str()).collect();
-        let filter = doc! { "_id": { "$in": ids } };
+        let ids: Vec<String> = views.iter().map(|view| view.doc.id.clone()).collect();
         let versions: Vec<VersionDoc> =
-            project(&self.db().sequences, filter, doc! { "version": 1 }, Document::new()).await?;
+            by_ids(&self.db().sequences, &ids, Document::new(), doc! { "version": 1 }).await?;
         let versions: BTreeMap<String, i64> = versions.into_iter().map(|doc| (doc.id, doc.version)).collect();
         let is_late =
             |view: &&View| versions.get(&view.doc.id).copied().unwrap_or_default() != view.doc.version;
         Ok(views.iter().filter(is_late).map(|view| view.doc.sequence.clone()).collect())
-    }
-}
-
-impl Round<'_> {
-    /// The row of a grant, as far as this round has decided.
-    fn row_of(&self, partition: &Partition) -> GrantRow {
-        let decided = self.rows.get(partition).map(|(row, _)| *row);
-        decided.unwrap_or_else(|| self.grants.get(partition).map(GrantDoc::row).unwrap_or_default())
     }
 }
 

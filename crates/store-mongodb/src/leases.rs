@@ -268,9 +268,8 @@ impl MongoStore {
         if let Some((operation, of_letter)) = settle.outcome {
             let continues = self.continues(operation, id, of_letter).await?;
             settle.effects.reserve(continues.then_some(operation));
-            let released = settle.effects.released_from().filter(|_| of_letter == Outcome::Ok);
-            let released = match released {
-                // The head is closed by this settlement.
+            let released = match settle.released_from() {
+                // The head leaves the sequence by this settlement.
                 Some(from) => self.released_letters(view, from).await?,
                 None => 0,
             };

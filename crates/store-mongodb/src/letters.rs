@@ -10,7 +10,8 @@ use serde::de::DeserializeOwned;
 
 use crate::commit::View;
 use crate::database::{get, list, project};
-use crate::documents::letter::{ChunksRef, Held, LetterDoc, join};
+use crate::documents::chunks::{ChunksRef, join};
+use crate::documents::letter::{Held, LetterDoc};
 use crate::documents::sequence::{AHEAD, sequence_key};
 use crate::store::MongoStore;
 use crate::values::{int, uint};

@@ -23,9 +23,10 @@
 //!    high costs a lookup.
 //! 3. The document of the **sequence**, if it still has the version on which the rule decided: the new row, and what is left to do
 //!    elsewhere, packed into one binary value. A new one is inserted. From here on the call has happened.
-//! 4. What is left: the **letters** in their new form, the counters of **groups**, lines of the **audit**, **outcomes** in operations.
-//! 5. The document of the sequence again, without what was done; one that was opened gets its revision. One statement does this for all
-//!    sequences of a batch that have the same version: each is changed for itself, if it still has that version.
+//! 4. What is left: the **letters** in their new form and, at the same time, the counters of **groups**; then lines of the **audit**, and
+//!    **outcomes** in operations.
+//! 5. The document of the sequence again, without what was done; one that was opened gets its revision. One command does this for all
+//!    sequences of a batch: each is changed for itself, if it still has the version of the decision.
 //! 6. Chunks that no letter refers to any more are deleted. For hand-offs: the sequences are not under way any more.
 //!
 //! A process that dies before step 3 has changed nothing that counts. One that dies after it is finished by the next call that loads
@@ -37,16 +38,17 @@
 //!
 //! # What a batch costs
 //!
-//! A hand-off of n letters into new sequences makes about 13 commands, whatever n is, up to 1000 letters or 6 MiB, plus the writes of
-//! grants. It inserts n documents of sequences with the letters packed in them, then n letters, updates each group of failures that
-//! occurs once, and finishes all sequences by one statement. A letter is encoded once; its bytes are copied from there on.
+//! A hand-off of n letters into new sequences waits for about a dozen commands, one after the other, whatever n is, up to 1000 letters or
+//! 6 MiB, plus the writes of grants. Reads by id ask for 100 documents each, all at once. The hand-off inserts n documents of sequences with
+//! the letters packed in them, then n letters, updates each group of failures that occurs once, and finishes all sequences by one command.
+//! A letter is encoded once; its bytes are copied from there on.
 //!
 //! # Modules
 //!
 //! - `contract/`, `audit`, `key_values`: the traits of [`lazaret_core::store`].
 //! - `store`, `options`, `error`, `clock`: opening, options, errors of the driver, the server's clock.
 //! - `calls`: the connections, and which calls share them.
-//! - `database`: collections, guarded writes, commands with many statements.
+//! - `database`: collections, guarded writes, commands with many statements; `database/reads` reads.
 //! - `documents/`: what the documents hold; `documents/readable` has the fields that people read.
 //! - `commit`, `effects`: the steps above.
 //! - `intake`, `grants`, `leases`, `acts`, `operations/`, `pauses`, `notes`: views for the rules.

@@ -13,7 +13,7 @@ use crate::transaction::Transaction;
 use crate::unit::NewEdit;
 use crate::values::{bound, text, unsigned};
 
-/// Not locked: a sequence is locked before its letters. Which sequence a letter belongs to never changes.
+/// Not locked: a sequence is locked before its letters. A letter that leaves its sequence meanwhile is looked up again.
 const PEEK: &str = select_letter!(light "FROM letters l WHERE l.id = $1 AND l.qid = $2");
 const FREE_INDEX: &str = "SELECT i FROM generate_series($2::bigint, $2::bigint + 65536) AS i
     WHERE NOT EXISTS (SELECT 1 FROM letters WHERE sid = $1 AND idx = i) ORDER BY i LIMIT 1";
@@ -38,10 +38,15 @@ impl Transaction<'_> {
             Some(held) if !held.is_purged() => self.sequence(queue, &held.letter.sequence).await?,
             _ => None,
         };
-        let held = match peeked {
+        let held = match &peeked {
             Some(_) => self.letter(queue, id).await?,
             None => LetterLookup::Absent,
         };
+        if let (LetterLookup::Letter(held), Some(peeked)) = (&held, &peeked)
+            && held.letter.sequence != peeked.letter.sequence
+        {
+            return Err(Fault::Interfered);
+        }
         self.read_clock().await?;
         Ok((held.into_result(&queue.name, id, operation)?, open))
     }

@@ -6,21 +6,20 @@
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use bytes::Bytes;
-use lazaret_core::Fingerprint;
-use lazaret_core::store::rules::GroupRow;
 use tokio_postgres::types::ToSql;
-use uuid::Uuid;
 
 use crate::audit;
 use crate::ends::{EndArrays, LIST_ENDS};
 use crate::error::{Fault, Work};
-use crate::groups::{GroupArrays, LOCK_GROUPS, read_group};
-use crate::letter_row::{NO_BODY, body_of};
+use crate::group_locks::GroupKey;
+use crate::groups::GroupArrays;
+use crate::letter_arrays::{EditArrays, LetterArrays, PayloadArrays};
+use crate::letter_row::NO_BODY;
 use crate::sequence_row::SequenceArrays;
 use crate::statements as sql;
 use crate::transaction::{Query, Transaction};
 use crate::unit::{HeldGrant, NewEdit, NewLetter, Unit};
-use crate::values::{bound, encode_headers, nanos, state_number, text};
+use crate::values::{bound, encode_headers, nanos, text};
 
 /// Over how many rows the counters of a queue are spread.
 const STRIPES: u16 = 8;
@@ -36,165 +35,6 @@ impl<'a> Statements<'a> {
 
     fn queries(&self) -> Vec<Query<'_>> {
         self.0.iter().map(|(sql, parameters)| (*sql, parameters.as_slice())).collect()
-    }
-}
-
-/// The columns of letters, an array each.
-#[derive(Default)]
-struct LetterArrays {
-    lid: Vec<i64>,
-    id: Vec<Uuid>,
-    qid: Vec<i64>,
-    sid: Vec<Option<i64>>,
-    idx: Vec<i64>,
-    state: Vec<i16>,
-    attempts: [Vec<i64>; 3],
-    poison: Vec<bool>,
-    enqueued_at: Vec<i64>,
-    touched_at: Vec<i64>,
-    /// Due, expiry, first and last failure, closing.
-    times: [Vec<Option<i64>>; 5],
-    partition: Vec<i64>,
-    position: Vec<i64>,
-    stream: Vec<String>,
-    sequence: Vec<String>,
-    message: Vec<String>,
-    event_type: Vec<Option<String>>,
-    reason: Vec<Option<String>>,
-    cause_group: Vec<Option<String>>,
-    payload_left_out: Vec<bool>,
-    edits: Vec<i64>,
-    body: Vec<String>,
-}
-
-impl LetterArrays {
-    fn push(
-        &mut self,
-        (lid, qid, sid, edits): (i64, i64, Option<i64>, i64),
-        letter: &lazaret_core::Letter,
-        closed_at: Option<i64>,
-    ) -> Work<()> {
-        let owned = |plain: &str| text(plain).into_owned();
-        let (message, cause) = (&letter.message, letter.cause.as_ref());
-        self.lid.push(lid);
-        self.id.push(letter.id.as_uuid());
-        self.qid.push(qid);
-        self.sid.push(sid);
-        self.idx.push(bound(letter.index));
-        self.state.push(state_number(letter.state));
-        let counts = [letter.attempts, letter.crash_attempts, letter.replay_attempts];
-        for (column, count) in self.attempts.iter_mut().zip(counts) {
-            column.push(count.into());
-        }
-        self.poison.push(letter.poison);
-        self.enqueued_at.push(nanos(letter.enqueued_at));
-        self.touched_at.push(nanos(letter.last_touched_at));
-        let times = [letter.due_at, letter.expires_at, letter.first_failed_at, letter.last_failed_at]
-            .map(|time| time.map(nanos));
-        for (column, time) in self.times.iter_mut().zip(times.into_iter().chain([closed_at])) {
-            column.push(time);
-        }
-        self.partition.push(message.position.partition.into());
-        self.position.push(bound(message.position.offset));
-        self.stream.push(owned(message.stream.as_str()));
-        self.sequence.push(owned(letter.sequence.as_str()));
-        self.message.push(owned(message.id.as_str()));
-        self.event_type.push(message.event_type.as_deref().map(owned));
-        self.reason.push(cause.map(|cause| owned(cause.reason.as_str())));
-        self.cause_group.push(cause.map(|cause| cause.fingerprint.to_string()));
-        self.payload_left_out.push(letter.payload_left_out);
-        self.edits.push(edits);
-        self.body.push(body_of(letter)?);
-        Ok(())
-    }
-
-    fn insert(&self) -> Vec<&(dyn ToSql + Sync)> {
-        vec![
-            &self.lid,
-            &self.id,
-            &self.qid,
-            &self.sid,
-            &self.idx,
-            &self.state,
-            &self.attempts[0],
-            &self.attempts[1],
-            &self.attempts[2],
-            &self.poison,
-            &self.enqueued_at,
-            &self.touched_at,
-            &self.times[0],
-            &self.times[1],
-            &self.times[2],
-            &self.times[3],
-            &self.times[4],
-            &self.partition,
-            &self.position,
-            &self.stream,
-            &self.sequence,
-            &self.message,
-            &self.event_type,
-            &self.reason,
-            &self.cause_group,
-            &self.payload_left_out,
-            &self.edits,
-            &self.body,
-        ]
-    }
-
-    fn update(&self) -> Vec<&(dyn ToSql + Sync)> {
-        vec![
-            &self.lid,
-            &self.sid,
-            &self.idx,
-            &self.state,
-            &self.attempts[0],
-            &self.attempts[1],
-            &self.attempts[2],
-            &self.poison,
-            &self.touched_at,
-            &self.times[0],
-            &self.times[1],
-            &self.times[2],
-            &self.times[3],
-            &self.times[4],
-            &self.reason,
-            &self.cause_group,
-            &self.payload_left_out,
-            &self.edits,
-            &self.body,
-        ]
-    }
-}
-
-/// The columns of payloads, an array each.
-#[derive(Default)]
-struct PayloadArrays {
-    lid: Vec<i64>,
-    key: Vec<Option<Vec<u8>>>,
-    headers: Vec<Option<Vec<u8>>>,
-    payload: Vec<Option<Vec<u8>>>,
-}
-
-#[derive(Default)]
-struct EditArrays {
-    lid: Vec<i64>,
-    number: Vec<i64>,
-    who: Vec<String>,
-    at: Vec<i64>,
-    why: Vec<String>,
-    kept: Vec<i64>,
-    original: Vec<Option<Vec<u8>>>,
-}
-
-impl EditArrays {
-    fn push(&mut self, new: &NewEdit) {
-        self.lid.push(new.lid);
-        self.number.push(new.number);
-        self.who.push(text(&new.edit.by).into_owned());
-        self.at.push(nanos(new.edit.at));
-        self.why.push(text(&new.edit.why).into_owned());
-        self.kept.push(i64::try_from(new.kept).unwrap_or(i64::MAX));
-        self.original.push(new.edit.original.as_ref().map(|original| original.to_vec()));
     }
 }
 
@@ -426,15 +266,16 @@ impl Transaction<'_> {
 
     /// Writes all that was changed, and commits.
     pub(crate) async fn commit(&mut self) -> Work<()> {
-        let changes: Vec<((i64, Fingerprint), _)> =
-            std::mem::take(&mut self.unit.groups).into_iter().collect();
+        let changes = std::mem::take(&mut self.unit.groups);
         let lines = std::mem::take(&mut self.unit.audit);
-        let groups = self.lock_groups(changes.iter().map(|(group, _)| *group).collect()).await?;
+        let keys: Vec<GroupKey> = changes.keys().copied().collect();
+        let mut groups = self.lock_groups(&keys).await?;
         let mut last = LastRows::take(&mut self.unit);
         if !lines.is_empty() {
             last.audit = self.next_audit_entries(lines).await?;
         }
-        for (((qid, group), changes), mut row) in changes.into_iter().zip(groups) {
+        for ((qid, group), changes) in changes {
+            let mut row = groups.remove(&(qid, group)).ok_or(Fault::Interfered)?;
             changes.iter().for_each(|change| change.apply(&mut row, self.now()));
             if row.is_empty() {
                 last.empty_groups.0.push(qid);
@@ -449,36 +290,5 @@ impl Transaction<'_> {
         rows.statements(&mut statements);
         last.statements(&mut statements);
         self.send_and_commit(&statements.queries()).await
-    }
-
-    /// Locks these groups, which are created if necessary, and returns them in the same order.
-    async fn lock_groups(&self, groups: Vec<(i64, Fingerprint)>) -> Work<Vec<GroupRow>> {
-        if groups.is_empty() {
-            return Ok(Vec::new());
-        }
-        let (qids, names): (Vec<i64>, Vec<String>) =
-            groups.iter().map(|(qid, group)| (*qid, group.to_string())).unzip();
-        let new = GroupRow::new(self.now());
-        let (first, last) = (nanos(new.first_seen), nanos(new.last_seen));
-        let [_, rows] = self
-            .query_all([
-                (sql::CREATE_GROUPS, &[&qids, &names, &first, &last]),
-                (LOCK_GROUPS, &[&qids, &names]),
-            ])
-            .await?;
-        let mut found = Vec::with_capacity(rows.len());
-        for row in &rows {
-            found.push(read_group(row, self.now())?);
-        }
-        // Another transaction has removed one after it was found.
-        if found.len() != groups.len() {
-            return Err(Fault::Interfered);
-        }
-        let mut ordered = Vec::with_capacity(groups.len());
-        for group in &groups {
-            let place = found.iter().position(|(key, _)| key == group).ok_or(Fault::Interfered)?;
-            ordered.push(found.swap_remove(place).1);
-        }
-        Ok(ordered)
     }
 }

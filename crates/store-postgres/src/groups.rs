@@ -13,34 +13,30 @@ use crate::error::{Fault, Work};
 use crate::store::{PostgresStore, first};
 use crate::values::{Columns, bound, from_json, limit as rows_of, nanos, text, to_json, unsigned};
 
-/// A query for [`read_group`].
+/// A query for [`read_group`], of a table with the alias `g`.
 macro_rules! select_group {
-    ($more:literal, $rest:literal) => {
+    ($more:literal, $from:literal) => {
         concat!(
             "SELECT g.qid, g.fingerprint, g.reason, g.error_type, g.message, g.sequences, g.behind, g.first_seen, \
              g.last_seen, g.trend::text, g.by_state",
             $more,
-            " FROM groups g ",
-            $rest
+            " ",
+            $from
         )
     };
 }
+pub(crate) use select_group;
 
-pub(crate) const LOCK_GROUPS: &str = select_group!(
-    "",
-    "JOIN unnest($1::bigint[], $2::text[]) AS u (qid, fingerprint) ON g.qid = u.qid AND g.fingerprint = u.fingerprint
-     ORDER BY g.qid, g.fingerprint FOR UPDATE OF g"
-);
 /// The first open letter of a group is its oldest: numbers follow the order of arrival.
 const ONE: &str = select_group!(
     ", (SELECT l.enqueued_at FROM letters l WHERE l.qid = g.qid AND l.cause_group = g.fingerprint AND l.sid IS NOT NULL
         ORDER BY l.lid LIMIT 1)",
-    "WHERE g.qid = $1 AND g.fingerprint = $2"
+    "FROM groups g WHERE g.qid = $1 AND g.fingerprint = $2"
 );
 const PAGE: &str = select_group!(
     ", (SELECT l.enqueued_at FROM letters l WHERE l.qid = g.qid AND l.cause_group = g.fingerprint AND l.sid IS NOT NULL
         ORDER BY l.lid LIMIT 1), q.name, o.open",
-    "JOIN queues q ON q.qid = g.qid
+    "FROM groups g JOIN queues q ON q.qid = g.qid
      CROSS JOIN LATERAL (SELECT sum(n)::bigint AS open FROM unnest(g.by_state[1:5]) AS n) o
      WHERE ($1::bigint IS NULL OR g.qid = $1) AND o.open >= $2
      AND (o.open < $3 OR (o.open = $3 AND (g.qid, g.fingerprint) > ($4, $5)))

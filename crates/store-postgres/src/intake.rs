@@ -1,6 +1,6 @@
 //! Grants and hand-offs.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{
@@ -13,13 +13,14 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::error::{Fault, Work};
-use crate::pauses::{LOCK_SHARED, PAUSED, pauses_lock, sequence_pause};
+use crate::group_locks::LOCK_GROUPS_OF_HAND_OFF;
+use crate::pauses::{PAUSED, pauses_lock, sequence_pause};
 use crate::sequence_row::sequence_key;
 use crate::store::{Queue, first};
-use crate::transaction::{CLOCK, Transaction};
+use crate::transaction::Transaction;
 use crate::unit::HeldGrant;
 use crate::values::{Columns, bound, letter_id, lock_key, number, small, state, text, unsigned};
-use crate::views::{LOCK_SEQUENCES, NUMBERS, index_of, numbers};
+use crate::views::{LOCK_SEQUENCES, index_of};
 
 const HAND_OFF: &str = "hand_off";
 
@@ -29,7 +30,12 @@ const NEAR_LIMIT: u64 = 1000;
 const LOCK_GRANTS: &str = "SELECT g.stream, g.partition, g.fence, g.turn, g.horizon FROM grants g
     JOIN unnest($2::text[], $3::bigint[]) AS u (stream, partition) ON g.stream = u.stream AND g.partition = u.partition
     WHERE g.qid = $1 ORDER BY g.stream, g.partition FOR UPDATE OF g";
-const REVISION: &str = "SELECT revision FROM queues WHERE qid = $1";
+/// Locks the pauses of a consumer, as [`pauses`](crate::pauses) has it, and reads the revision of its queue.
+const LOCK_PAUSES: &str =
+    "SELECT pg_advisory_xact_lock_shared($1), (SELECT revision FROM queues WHERE qid = $2)";
+/// The time behind all locks, and new numbers for letters.
+const CLOCK_AND_NUMBERS: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000,
+    ARRAY(SELECT nextval('numbers') FROM generate_series(1, $1::bigint))";
 /// `+ 0` keeps the server from reading all letters of a queue that seems small.
 const HELD: &str = "SELECT id, state FROM letters WHERE id = ANY($1) AND qid + 0 = $2";
 const SEQUENCES: &str = "SELECT coalesce(sum(sequences), 0)::bigint FROM counts WHERE qid = $1";
@@ -162,40 +168,49 @@ impl Transaction<'_> {
         let keys: Vec<Uuid> = names.keys().map(|name| sequence_key(name)).collect();
         let pauses = names.keys().map(|name| sequence_pause(name)).collect::<Work<Vec<Uuid>>>()?;
         let ids: Vec<Uuid> = items.iter().map(|item| item.letter.id.as_uuid()).collect();
+        let causes = items.iter().filter_map(|item| item.letter.cause.as_ref());
+        let groups: BTreeSet<String> = causes.map(|cause| cause.fingerprint.to_string()).collect();
+        let groups: Vec<String> = groups.into_iter().collect();
         let (consumer, count) = (text(queue.name.consumer()), i64::try_from(items.len()).unwrap_or(i64::MAX));
         let lock = pauses_lock(self.store.schema(), queue.name.consumer());
-        let [_, revision, grants, open, held, paused, sequences, new, clock] = self
+        let [pauses_locked, grants, open, held, paused, groups, clock] = self
             .query_all([
-                (LOCK_SHARED, &[&lock]),
-                (REVISION, &[&queue.qid]),
+                (LOCK_PAUSES, &[&lock, &queue.qid]),
                 (LOCK_GRANTS, &[&queue.qid, &streams, &indexes]),
                 (LOCK_SEQUENCES, &[&queue.qid, &keys]),
                 (HELD, &[&ids, &queue.qid]),
                 (PAUSED, &[&consumer, &pauses]),
-                (SEQUENCES, &[&queue.qid]),
-                (NUMBERS, &[&count]),
-                (CLOCK, &[]),
+                (LOCK_GROUPS_OF_HAND_OFF, &[&queue.qid, &groups, &keys]),
+                (CLOCK_AND_NUMBERS, &[&count]),
             ])
             .await?;
         self.set_now(&clock)?;
+        self.hold_groups(&groups)?;
         self.hold_grants(queue, partitions.keys(), &grants)?;
         self.hold_sequences(queue, names.into_keys(), &open)?;
         let read_held = |row: &Row| Ok((letter_id(row.try_get(0)?)?, state(row.try_get(1)?)?));
         let mut intake = Intake {
             limits,
-            revision: first(&revision, |row| unsigned(row.try_get(0)?))?.unwrap_or_default(),
-            sequences: first(&sequences, |row| unsigned(row.try_get(0)?))?.unwrap_or_default(),
+            revision: first(&pauses_locked, |row| unsigned(row.try_get(1)?))?.unwrap_or_default(),
+            sequences: 0,
             held: held.iter().map(read_held).collect::<Work<_>>()?,
             paused: paused.iter().map(|row| Ok(row.try_get(0)?)).collect::<Work<_>>()?,
-            numbers: numbers(&new)?.into(),
+            numbers: first(&clock, |row| Ok(row.try_get::<_, Vec<i64>>(1)?))?.unwrap_or_default().into(),
         };
+        let Some(max) = limits.max_sequences else { return Ok(intake) };
+        intake.sequences = self.count_sequences(queue).await?;
         let needed = intake.sequences.saturating_add(items.len() as u64).saturating_add(NEAR_LIMIT);
-        if limits.max_sequences.is_some_and(|max| needed > max) {
+        if needed > max {
             let lock = lock_key(&["lazaret limit", self.store.schema(), queue.name.as_str()]);
-            let [_, sequences] = self.query_all([(LOCK, &[&lock]), (SEQUENCES, &[&queue.qid])]).await?;
-            intake.sequences = first(&sequences, |row| unsigned(row.try_get(0)?))?.unwrap_or_default();
+            self.query(LOCK, &[&lock]).await?;
+            intake.sequences = self.count_sequences(queue).await?;
         }
         Ok(intake)
+    }
+
+    async fn count_sequences(&self, queue: &Queue) -> Work<u64> {
+        let rows = self.query(SEQUENCES, &[&queue.qid]).await?;
+        Ok(first(&rows, |row| unsigned(row.try_get(0)?))?.unwrap_or_default())
     }
 
     async fn hand_off(
@@ -239,8 +254,10 @@ impl Transaction<'_> {
         let entry = rules::hand_off(&request, &view)?;
         let slot = match (entry, open.map(|open| (open.sid, open.row.clone()))) {
             (Entry::Insert, Some((sid, row))) => {
-                // Letters of this call are found in the table, too.
-                self.write_rows().await?;
+                // Letters of this call are to be found in the table, too.
+                if self.unit.new_letters.iter().any(|new| new.sid == Some(sid)) {
+                    self.write_rows().await?;
+                }
                 let later = self.first_later(sid, letter).await?;
                 rules::place(&letter.sequence, &row, later, self.now())?
             }

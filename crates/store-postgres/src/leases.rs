@@ -6,7 +6,7 @@ use std::time::Duration;
 use lazaret_core::SequenceId;
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{self, AfterSettle, Head, LeaseKind, SequenceChange, SettleView};
-use lazaret_core::store::{Claim, Lease, LeaseUse, Outcome, Result, Settled, Settlement};
+use lazaret_core::store::{Claim, Lease, LeaseUse, Result, Settled, Settlement};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -33,9 +33,12 @@ const HEAD: &str = select_letter!(
     "FROM sequences s JOIN letters l ON l.sid = s.sid AND l.idx = s.head_idx JOIN payloads p ON p.lid = l.lid
      WHERE s.qid = $1 AND s.hash = $2"
 );
-/// The payload of a head is not needed: it is in the hands of the one who settles it.
+/// The payload of a head is not needed: it is in the hands of the one who settles it. `OFFSET 0` keeps the server from reading all
+/// sequences of a queue that seems small.
 const HEADS_AND_NEXT: &str = select_letter!(
-    "FROM unnest($2::uuid[]) AS k (hash) JOIN sequences s ON s.qid = $1 AND s.hash = k.hash CROSS JOIN LATERAL (
+    "FROM unnest($2::uuid[]) AS k (hash) CROSS JOIN LATERAL (
+         SELECT x.sid, x.head_idx FROM sequences x WHERE x.qid = $1 AND x.hash = k.hash OFFSET 0) s
+     CROSS JOIN LATERAL (
          SELECT * FROM letters x WHERE x.sid = s.sid AND x.idx >= s.head_idx ORDER BY x.idx LIMIT 2) l
      LEFT JOIN payloads p ON p.lid = l.lid AND l.idx > s.head_idx ORDER BY l.sid, l.idx"
 );
@@ -106,7 +109,8 @@ impl Transaction<'_> {
     async fn clamp_rows(&mut self, queue: &Queue, lease: Duration) -> Work<()> {
         let now = self.now();
         let end = nanos(rules::latest_lease_end(lease, now));
-        for row in self.query(PROLONGED, &[&queue.qid, &end, &nanos(now)]).await? {
+        // Planned for these times: there is an index for each of them, and a plan for any time reads all sequences.
+        for row in self.query_once(PROLONGED, &[&queue.qid, &end, &nanos(now)]).await? {
             let open = OpenSequence::read(&row)?;
             let Some(row) = rules::clamp_row(&open.row, lease, now) else { continue };
             self.unit.hold(open.clone());
@@ -269,6 +273,10 @@ impl Transaction<'_> {
                 Some(ItemOutcome { operation, letter: item.letter, outcome })
             })
             .collect();
+        // Others than those of operations may have been in front of the next letter of one.
+        if outcomes.len() < answers.iter().filter(|answer| answer.is_ok()).count() {
+            self.store.marks().end();
+        }
         let mut continued = self.settle_items(queue, &outcomes).await?.into_iter();
         let mut settled = Vec::with_capacity(items.len());
         for (answer, item) in answers.into_iter().zip(items) {
@@ -289,24 +297,31 @@ impl Transaction<'_> {
     /// Applies what the rules have decided about one item.
     async fn apply_settled(&mut self, queue: &Queue, item: &SettleItem, ruled: Ruled) -> Work<Settled> {
         let Ruled { mut settle, open, head, next } = ruled;
-        if let Some((operation, Outcome::Ok)) = settle.outcome
+        if let Some((operation, _)) = settle.outcome
             && self.unit.paced.contains(&operation)
-            && let (Some(open), Some(from)) = (&open, settle.effects.released_from())
+            && let (Some(open), Some(from)) = (&open, settle.released_from())
             && let Some(pace) = self.pace_released(operation, open.sid, from).await?
         {
             settle.effects.pace(pace, self.now());
         }
         let head = head.ok_or_else(|| missing(&item.lease.sequence))?;
         let next_head = settle.effects.sequence.row().map(|row| row.head);
+        let number = match &settle.effects.detached {
+            Some(_) => self.numbers(1).await?.into_iter().next(),
+            None => None,
+        };
         let now = self.now();
-        self.unit.apply(queue, head, settle.effects, None, now)?;
+        self.unit.apply(queue, head, settle.effects, number, now)?;
         Ok(match (settle.after, next) {
             (AfterSettle::Next, Some(next)) => {
                 let mut next = self.with_edits(next).await?;
                 next_head.iter().for_each(|head| head.date(&mut next));
                 Settled::Next(Box::new(next))
             }
-            (AfterSettle::Requeued, _) => Settled::Requeued,
+            (AfterSettle::Requeued, _) => {
+                self.store.marks().end();
+                Settled::Requeued
+            }
             (AfterSettle::Closed, _) => Settled::Closed,
             (AfterSettle::Blocked | AfterSettle::Next, _) => Settled::Blocked,
         })

@@ -27,7 +27,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { sql: include_str!("schema/v1.sql"), usable_from: 1 },
     // Inboxes.
     Migration { sql: include_str!("schema/v2.sql"), usable_from: 1 },
-    // The outbox. What a process of an older version ends is not listed.
+    // An index of the leases, and the outbox. What a process of an older version ends is not listed.
     Migration { sql: include_str!("schema/v3.sql"), usable_from: 1 },
 ];
 

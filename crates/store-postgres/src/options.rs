@@ -90,12 +90,13 @@ impl PostgresStoreOptions {
     ///
     /// Each statement of the store has an index that it is meant to use. A server that plans by its statistics reads whole tables
     /// instead while they are new and seem small, and keeps to such a plan when they grow; and it plans short statements
-    /// again and again, which takes longer than to run them.
+    /// again and again, which takes longer than to run them. None of them runs long enough to be worth compiling (`jit`).
     pub(crate) fn session(&self, given: &str) -> String {
         let millis = self.statement_timeout.as_millis().min(i32::MAX.cast_unsigned().into());
         format!(
             "-c statement_timeout={millis} -c idle_in_transaction_session_timeout={millis} \
-             -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off {given} \
+             -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off \
+             -c jit=off {given} \
              -c search_path={} -c default_transaction_isolation=read\\ committed",
             self.schema
         )

@@ -12,7 +12,7 @@ use crate::transaction::{CLOCK, Transaction};
 use crate::values::{Columns, from_json, key_of, lock_key, nanos, text, to_json};
 
 /// A pause of a sequence and its opening exclude each other: one that is opened sees the pause, or the pause sees it.
-pub(crate) const LOCK_SHARED: &str = "SELECT pg_advisory_xact_lock_shared($1)";
+const LOCK_SHARED: &str = "SELECT pg_advisory_xact_lock_shared($1)";
 const LOCK: &str = "SELECT pg_advisory_xact_lock($1)";
 pub(crate) const PAUSED: &str = "SELECT hash FROM pauses WHERE consumer = $1 AND hash = ANY($2)";
 const DELETE: &str = "DELETE FROM pauses WHERE consumer = $1 AND hash = $2 RETURNING 1";

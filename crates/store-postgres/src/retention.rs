@@ -97,7 +97,11 @@ impl Transaction<'_> {
             // It may have been closed, or got more time, before its sequence was locked.
             let rules::LetterLookup::Letter(held) = self.letter(queue, id).await? else { continue };
             let still = held.letter.expires_at.is_some_and(|at| at <= self.now());
-            let Some(open) = self.unit.sequence(queue, name).filter(|_| still && held.sid.is_some()).cloned()
+            let Some(open) = self
+                .unit
+                .sequence(queue, name)
+                .filter(|_| still && held.sid.is_some() && held.letter.sequence == *name)
+                .cloned()
             else {
                 continue;
             };

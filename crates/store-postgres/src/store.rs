@@ -17,6 +17,7 @@ use crate::dsn::Dsn;
 use crate::error::{Fault, Work, of_commit, of_pool, spoils_connection};
 use crate::migrations;
 use crate::notifications::Notifications;
+use crate::operations::Marks;
 use crate::options::PostgresStoreOptions;
 use crate::settlements::Settlements;
 use crate::transaction::CLOCK;
@@ -50,6 +51,7 @@ struct Shared {
     queues: Mutex<HashMap<QueueName, i64>>,
     watches: Mutex<BTreeMap<QueueName, ClockWatch>>,
     settlements: Settlements,
+    marks: Marks,
 }
 
 impl PostgresStore {
@@ -87,6 +89,7 @@ impl PostgresStore {
             queues: Mutex::default(),
             watches: Mutex::default(),
             settlements: Settlements::default(),
+            marks: Marks::default(),
         };
         let store = Self { shared: Arc::new(shared) };
         let client = store.client("open").await?;
@@ -122,6 +125,11 @@ impl PostgresStore {
     /// The settlements that wait for a transaction.
     pub(crate) fn settlements(&self) -> &Settlements {
         &self.shared.settlements
+    }
+
+    /// Where polls of operations continue.
+    pub(crate) fn marks(&self) -> &Marks {
+        &self.shared.marks
     }
 
     /// The name of the schema.

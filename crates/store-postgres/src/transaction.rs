@@ -114,7 +114,7 @@ impl<'s> Transaction<'s> {
         Ok(client.query(&statement, parameters).await?)
     }
 
-    /// Runs one statement that is not kept prepared: its text depends on the call. It is planned for these parameters.
+    /// Runs one statement that is not kept prepared: its text depends on the call, or it is rare. It is planned for these parameters.
     pub(crate) async fn query_once(&self, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Work<Vec<Row>> {
         let client = self.client()?;
         client.batch_execute(PLAN_FOR_PARAMETERS).await?;
@@ -185,7 +185,10 @@ impl<'s> Transaction<'s> {
             Err(fault) => Err(fault),
         };
         let fault = match ended {
-            Ok(answer) => return Ok(Some(answer)),
+            Ok(answer) => {
+                self.store.marks().end_after(operation);
+                return Ok(Some(answer));
+            }
             Err(fault) => fault,
         };
         self.roll_back(&fault).await;

@@ -7,13 +7,15 @@ use jiff::Timestamp;
 use lazaret_core::letter::Edit;
 use lazaret_core::store::OperationId;
 use lazaret_core::store::rules::{
-    AuditLine, Blocked, CountChange, Effects, Failed, GrantRow, GroupRow, LetterChange, SequenceChange,
+    AuditLine, Blocked, CountChange, Detached, Effects, Failed, GrantRow, GroupRow, LetterChange,
+    SequenceChange,
 };
 use lazaret_core::{Failure, Fingerprint, Letter, LetterState, Partition, SequenceId};
 use uuid::Uuid;
 
 use crate::ends::NewEnd;
 use crate::error::{Fault, Work};
+use crate::group_locks::GroupKey;
 use crate::letter_row::HeldLetter;
 use crate::sequence_row::{OpenSequence, sequence_key};
 use crate::store::Queue;
@@ -93,7 +95,9 @@ pub(crate) struct Unit {
     pub(crate) purged: Vec<i64>,
     pub(crate) grants: BTreeMap<(i64, Partition), HeldGrant>,
     pub(crate) counts: BTreeMap<i64, Counted>,
-    pub(crate) groups: BTreeMap<(i64, Fingerprint), Vec<GroupChange>>,
+    pub(crate) groups: BTreeMap<GroupKey, Vec<GroupChange>>,
+    /// The groups that are locked already, as they are in the table.
+    pub(crate) locked_groups: BTreeMap<GroupKey, GroupRow>,
     pub(crate) audit: Vec<AuditLine>,
     pub(crate) ends: Vec<NewEnd>,
     /// The operations of settlements that have a rate.
@@ -214,7 +218,7 @@ impl Unit {
     }
 
     /// Applies the effects of a rule to a stored letter, and returns it in its new form. `sid` is the number of its sequence, if
-    /// it opens one.
+    /// it opens one, also one that it is detached to.
     pub(crate) fn apply(
         &mut self,
         queue: &Queue,
@@ -223,7 +227,7 @@ impl Unit {
         sid: Option<i64>,
         now: Timestamp,
     ) -> Work<HeldLetter> {
-        let Effects { letter: change, sequence, count_change, failed, audit, ended } = effects;
+        let Effects { letter: change, sequence, detached, count_change, failed, audit, ended } = effects;
         let name = held.letter.sequence.clone();
         self.count(queue, &count_change);
         self.change_sequence(queue, &name, sid, sequence)?;
@@ -249,6 +253,10 @@ impl Unit {
             }
             (false, Some(_)) => (held.sid, held.closed_at) = (None, Some(now)),
             _ => {}
+        }
+        if let Some(Detached { sequence, row }) = detached {
+            self.change_sequence(queue, &sequence, sid, SequenceChange::Open(row))?;
+            (held.sid, held.letter.sequence) = (sid, sequence);
         }
         self.letters.insert(held.lid, held.clone());
         Ok(held)

@@ -30,7 +30,7 @@ const WHOLE: &str = select_letter!("FROM letters l LEFT JOIN payloads p ON p.lid
 pub(crate) const EDITS: &str =
     "SELECT lid, who, at, why, original FROM edits WHERE lid = ANY($1) ORDER BY lid, number";
 const STATES: &str = "SELECT state FROM letters WHERE sid = $1 AND idx >= $2 ORDER BY idx";
-pub(crate) const NUMBERS: &str = "SELECT nextval('numbers') FROM generate_series(1, $1::bigint)";
+const NUMBERS: &str = "SELECT nextval('numbers') FROM generate_series(1, $1::bigint)";
 pub(crate) const FENCES: &str = "SELECT nextval('fences') FROM generate_series(1, $1::bigint)";
 
 /// The answer to a try for the lock of a sequence.
@@ -48,7 +48,7 @@ pub(crate) fn index_of(number: i64) -> Work<u64> {
 }
 
 /// The numbers of an answer.
-pub(crate) fn numbers(rows: &[Row]) -> Work<Vec<i64>> {
+fn numbers(rows: &[Row]) -> Work<Vec<i64>> {
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 

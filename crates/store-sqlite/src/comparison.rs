@@ -250,6 +250,7 @@ fn settlement(how: How, now: lazaret_core::Timestamp) -> Settlement {
             diagnostics: Default::default(),
             attempt: None,
             leave_out_payload: false,
+            detach: state == LetterState::Dead,
         })),
     }
 }

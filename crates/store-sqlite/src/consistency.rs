@@ -155,7 +155,7 @@ mod tests {
     use super::check;
     use crate::encoded_letter::EncodedLetter;
     use crate::error::Fault;
-    use crate::letters::{CLOSED_BEFORE, EXPIRING, groups};
+    use crate::letters::{CLOSED_BEFORE, EXPIRING, PROLONGED, groups};
     use crate::{Options, SqliteStore};
 
     /// Opens a store in a new file, with one dead letter.
@@ -240,16 +240,31 @@ mod tests {
             (EXPIRING, "letters_expiring (qid=? AND expires_at"),
             (CLOSED_BEFORE, "letters_closed (qid=? AND closed_at"),
         ] {
-            let mut explain = file.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
-            let parameters = vec![rusqlite::types::Null; explain.parameter_count()];
-            let mut rows = explain.query(rusqlite::params_from_iter(parameters)).unwrap();
-            let mut plan = Vec::new();
-            while let Some(row) = rows.next().unwrap() {
-                plan.push(row.get::<_, String>(3).unwrap());
-            }
+            let plan = plan_of(&file, sql);
             assert_eq!(plan.len(), 1, "{sql}: {plan:?}");
             assert!(plan[0].contains(index), "{sql}: {plan:?}");
         }
+    }
+
+    /// The first claim of a process reads the leases of a queue, and not all its sequences.
+    #[tokio::test]
+    async fn the_leases_of_a_queue_are_found_by_an_index() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, _) = one_letter(&folder, Options::default()).await;
+        let plan = plan_of(&rusqlite::Connection::open(store.path()).unwrap(), PROLONGED);
+        for index in ["sequences_leased (qid=? AND lease_until>?)", "sequences_touched (qid=? AND touched>?)"]
+        {
+            assert!(plan.iter().any(|step| step.contains(index)), "{index}: {plan:?}");
+        }
+        assert!(plan.iter().all(|step| !step.contains("SCAN") && !step.contains("(qid=?)")), "{plan:?}");
+    }
+
+    /// The steps of a query, as SQLite plans it.
+    fn plan_of(file: &rusqlite::Connection, sql: &str) -> Vec<String> {
+        let mut explain = file.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let parameters = vec![rusqlite::types::Null; explain.parameter_count()];
+        let rows = explain.query_map(rusqlite::params_from_iter(parameters), |row| row.get(3)).unwrap();
+        rows.map(Result::unwrap).collect()
     }
 
     /// Groups were added in version 2: they are computed when a file of version 1 is opened.

@@ -29,7 +29,7 @@ impl Repeatable for HandOffs {
     const OPERATION: &'static str = "hand_off";
     type Answer = Vec<Result<Placed>>;
 
-    fn run(&self, step: &mut Step<'_>) -> Work<Self::Answer> {
+    fn run(&mut self, step: &mut Step<'_>) -> Work<Self::Answer> {
         step.queue(&self.queue, |queue| queue.hand_off_all(&self.items, &self.limits))
     }
 
@@ -63,7 +63,7 @@ impl Repeatable for HandOffs {
         Ok(Self { queue, limits, items })
     }
 
-    fn size(&self) -> Size {
+    fn size(&self, _: &Self::Answer) -> Size {
         let bytes = self.items.iter().map(EncodedLetter::byte_size).sum();
         Size { count: self.items.len(), bytes }
     }
@@ -93,7 +93,7 @@ impl Repeatable for Notes {
     const OPERATION: &'static str = "note_attempts";
     type Answer = ();
 
-    fn run(&self, step: &mut Step<'_>) -> Work<()> {
+    fn run(&mut self, step: &mut Step<'_>) -> Work<()> {
         step.queue(&self.queue, |queue| queue.note_attempts(&self.notes))
     }
 
@@ -123,7 +123,7 @@ impl Repeatable for Notes {
         Ok(Self { queue, notes })
     }
 
-    fn size(&self) -> Size {
+    fn size(&self, _: &Self::Answer) -> Size {
         Size { count: self.notes.len(), bytes: self.notes.iter().map(|note| 128 + note.body.len()).sum() }
     }
 }

@@ -38,7 +38,7 @@
 //! - `store`, `options`, `error`: opening and closing, options, errors of SQLite.
 //! - `backup`, `replacement`, `permissions`: copies of the file while it is in use, and back; file permissions.
 //! - `writer/`, `readers`, `step`: the thread that writes, the connections that read, and the context of a write.
-//! - `redo/`, `recorded`, `hand_offs`, `encoded_letter`: the redo log, which knows only bytes, and the calls that it can hold.
+//! - `redo/`, `recorded`, `hand_offs`, `lease_calls`, `encoded_letter`: the redo log, which knows only bytes, and the calls that it can hold.
 //! - `write_cache/`: cached counters of queues, groups and inboxes, written once per commit.
 //! - `letters/`: one queue inside a transaction: views for the [rules](lazaret_core::store::rules), their effects as rows, and
 //!   `query/` from a query to SQL.
@@ -60,6 +60,7 @@ mod encoded_letter;
 mod error;
 mod hand_offs;
 mod inbox_source;
+mod lease_calls;
 mod letters;
 mod occupancy;
 mod operations;

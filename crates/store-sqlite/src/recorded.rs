@@ -13,16 +13,20 @@ pub(crate) trait Repeatable: Send + Sized + 'static {
     /// Its result.
     type Answer: Send;
 
-    /// Runs it. A call that is refused as a whole has written nothing.
-    fn run(&self, step: &mut Step<'_>) -> Work<Self::Answer>;
+    /// `true` if it runs in a savepoint of its own: it may fail after it has written. Otherwise its failure is that of its group, and a
+    /// call that is refused as a whole has written nothing.
+    const HAS_SAVEPOINT: bool = false;
+
+    /// Runs it.
+    fn run(&mut self, step: &mut Step<'_>) -> Work<Self::Answer>;
     /// Encodes the result, to verify a repetition.
     fn outcome(answer: &Self::Answer, into: &mut Vec<u8>);
-    /// Encodes the call.
+    /// Encodes the call that has run.
     fn encode(&self, into: &mut Vec<u8>);
     /// Decodes the call.
     fn decode(fields: &mut Fields<'_>) -> Work<Self>;
-    /// Its size.
-    fn size(&self) -> Size;
+    /// Its size, with this result.
+    fn size(&self, answer: &Self::Answer) -> Size;
 }
 
 /// Appends an executed call to a record.

@@ -1,4 +1,5 @@
-//! The redo log: a file beside the database in which hand-offs and posts are durable before their transaction commits.
+//! The redo log: a file beside the database in which hand-offs, posts, claims and settlements are durable before their transaction
+//! commits.
 //!
 //! A commit writes every page that its letters touch, and letters of random sequences touch random pages. Under load
 //! the writer therefore keeps its transaction open over many groups of calls. Each group is appended here, as the calls
@@ -26,6 +27,8 @@
 mod fields;
 #[cfg(test)]
 mod fuzz;
+#[cfg(test)]
+mod lease_tests;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -52,7 +55,7 @@ const LET_IN_STEP: Duration = Duration::from_micros(500);
 /// The size of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size {
-    /// Number of letters, notes and posts.
+    /// Number of letters, notes, posts, claims and settlements.
     pub(crate) count: usize,
     /// Approximate number of bytes in the log.
     pub(crate) bytes: usize,
@@ -285,6 +288,11 @@ pub(crate) fn path_of(database: &Path) -> PathBuf {
 pub(crate) fn empty_record(into: &mut Vec<u8>) {
     into.clear();
     into.resize(HEADER_BYTES, 0);
+}
+
+/// `true` if a record has no calls.
+pub(crate) fn is_without_calls(record: &[u8]) -> bool {
+    record.len() <= HEADER_BYTES
 }
 
 /// Reads until the buffer is full or the file ends.

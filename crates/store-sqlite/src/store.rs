@@ -164,6 +164,15 @@ impl SqliteStore {
         }
     }
 
+    /// Runs a query on a reader that may miss what is only in the redo log.
+    pub(crate) async fn ask_committed<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        question: impl FnOnce(&View<'_>) -> Work<T> + Send + 'static,
+    ) -> Result<T> {
+        self.shared.readers.ask_after(operation, question).await
+    }
+
     /// Changes a queue, which is created if necessary.
     pub(crate) async fn change<T: Send + 'static>(
         &self,

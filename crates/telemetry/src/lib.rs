@@ -48,7 +48,7 @@ pub mod traces;
 pub use attempt_layer::AttemptLayer;
 pub use error::Error;
 pub use log_observer::LogObserver;
-pub use metrics::{BUCKETS, CUSTOM_REASONS, ChangeStreamAges, Metrics, OTHER, Overview, QueueOverview};
+pub use metrics::{BUCKETS, CUSTOM_REASONS, ChangeStreamStats, Metrics, OTHER, Overview, QueueOverview};
 
 /// Compiles the Rust code in the observability page.
 #[cfg(doctest)]

@@ -87,6 +87,8 @@ families! {
         "Time between the last change that was read or passed over and the newest entry of the oplog; NaN while unknown.";
     MONGODB_TOKEN_AGE = Gauge "lazaret_mongodb_token_age_seconds" ["consumer"]
         "Age of the position that the change stream would resume from; NaN while unknown.";
+    MONGODB_RESTARTS = Counter "lazaret_mongodb_restarts_total" ["consumer"]
+        "Restarts of the change stream after errors.";
     PAUSED = Gauge "lazaret_paused" ["consumer"]
         "1 while the whole consumer is paused.";
     PAUSES = Gauge "lazaret_pauses" ["consumer", "scope"]

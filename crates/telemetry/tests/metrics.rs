@@ -6,7 +6,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lazaret_core::LetterState;
@@ -14,7 +14,7 @@ use lazaret_core::handler::{Handler, handler};
 use lazaret_core::store::{Act, Actor, PauseScope};
 use lazaret_engine::{Options, Stats};
 use lazaret_telemetry::names::{self, FAMILIES, Kind};
-use lazaret_telemetry::{AttemptLayer, ChangeStreamAges, Metrics};
+use lazaret_telemetry::{AttemptLayer, ChangeStreamStats, Metrics};
 use support::{Bench, NAME, Running, eventually, options, queue, scripted};
 
 /// A strictly parsed scrape: invalid exposition format fails the test.
@@ -87,7 +87,7 @@ async fn a_scrape_contains_every_metric_with_exact_values_and_no_message_content
     let bench = Bench::new();
     let metrics = Metrics::prometheus();
     metrics.owner(NAME, Some("checkout-team"));
-    metrics.change_stream(NAME, ChangeStreamAges::default);
+    metrics.change_stream(NAME, ChangeStreamStats::default);
     metrics.file(NAME, || Some(7));
     metrics.process();
     metrics.adopted(NAME, "orders-dlt", &[("adopted", 2)], 5);
@@ -231,6 +231,33 @@ async fn counters_continue_after_a_consumer_restart() {
         assert_eq!((handled(), handled()), (2.0 * f64::from(life), 2.0 * f64::from(life)));
         running.stop().await;
     }
+}
+
+#[test]
+fn restarts_of_a_change_stream_continue_after_a_consumer_restart() {
+    let metrics = Metrics::prometheus();
+    let restarts = || {
+        let scraped = Scrape::read(&metrics.render());
+        scraped
+            .samples
+            .iter()
+            .find(|((name, _), _)| name == names::MONGODB_RESTARTS.name)
+            .map(|(_, value)| *value)
+    };
+    let count = Arc::new(AtomicU64::new(0));
+    let stream = |count: &Arc<AtomicU64>| {
+        let count = count.clone();
+        move || ChangeStreamStats { restarts: count.load(Ordering::SeqCst), ..ChangeStreamStats::default() }
+    };
+    metrics.change_stream(NAME, stream(&count));
+    assert_eq!(restarts(), Some(0.0), "a counter that appears with 1 has not increased");
+    count.store(2, Ordering::SeqCst);
+    assert_eq!((restarts(), restarts()), (Some(2.0), Some(2.0)));
+    // The last restart of the old stream happened after the last scrape.
+    count.store(3, Ordering::SeqCst);
+    let new = Arc::new(AtomicU64::new(1));
+    metrics.change_stream(NAME, stream(&new));
+    assert_eq!(restarts(), Some(4.0));
 }
 
 #[tokio::test(start_paused = true)]

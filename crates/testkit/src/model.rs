@@ -26,6 +26,8 @@ use steps::{How, Item, Step, Under, steps};
 const SEQUENCES: [&str; 4] = ["a", "b", "c", "d"];
 /// How many messages there are. Few, so that some come twice.
 const MESSAGES: u64 = 24;
+/// How many sequences there are: behind those of the messages, one for each letter that leaves its own.
+const ALL_SEQUENCES: usize = SEQUENCES.len() + MESSAGES as usize;
 /// How long leases last, in seconds.
 const LEASE: u64 = 30;
 const LIMITS: Limits = Limits { max_sequences: Some(3), max_sequence_size: Some(4) };
@@ -34,6 +36,7 @@ const LIMITS: Limits = Limits { max_sequences: Some(3), max_sequence_size: Some(
 #[derive(Clone, Debug)]
 struct Row {
     message: u64,
+    sequence: usize,
     state: LetterState,
     due: Option<u64>,
     attempts: u32,
@@ -75,17 +78,28 @@ fn sequence_of(message: u64) -> usize {
     (message % 4) as usize
 }
 
+/// The sequence of a letter that left its own.
+fn detached(message: u64) -> usize {
+    SEQUENCES.len() + message as usize
+}
+
+/// The name of a sequence in answers.
+fn name(sequence: usize) -> String {
+    match SEQUENCES.get(sequence) {
+        Some(name) => (*name).to_owned(),
+        None => format!("left {}", sequence - SEQUENCES.len()),
+    }
+}
+
 impl Model {
     /// The places of the open letters of a sequence, in order.
     fn open(&self, sequence: usize) -> Vec<usize> {
         let rows = self.letters.iter().enumerate();
-        rows.filter(|(_, row)| sequence_of(row.message) == sequence && row.state.is_open())
-            .map(|(at, _)| at)
-            .collect()
+        rows.filter(|(_, row)| row.sequence == sequence && row.state.is_open()).map(|(at, _)| at).collect()
     }
 
     fn open_sequences(&self) -> Vec<usize> {
-        (0..4).filter(|sequence| !self.open(*sequence).is_empty()).collect()
+        (0..ALL_SEQUENCES).filter(|sequence| !self.open(*sequence).is_empty()).collect()
     }
 
     fn head(&self, sequence: usize) -> Option<&Row> {
@@ -113,12 +127,17 @@ impl Model {
 
     /// The due time of the head of a sequence that may be claimed, apart from leases and the time.
     fn automatic(&self, sequence: usize) -> Option<u64> {
-        self.head(sequence).filter(|_| !self.paused[sequence]).and_then(Self::due)
+        let paused = self.paused.get(sequence) == Some(&true);
+        self.head(sequence).filter(|_| !paused).and_then(Self::due)
     }
 
     fn claimable(&self) -> Vec<usize> {
         let free = |sequence: &usize| self.lease_on(*sequence).is_none();
-        (0..4).filter(free).filter(|s| self.automatic(*s).is_some_and(|due| due <= self.now)).collect()
+        self.open_sequences()
+            .into_iter()
+            .filter(free)
+            .filter(|s| self.automatic(*s).is_some_and(|due| due <= self.now))
+            .collect()
     }
 
     /// How many to claim: one where the contract says which, else all.
@@ -126,13 +145,14 @@ impl Model {
         let mut dues: Vec<u64> = self.claimable().iter().filter_map(|s| self.automatic(*s)).collect();
         dues.sort_unstable();
         let certain = dues.first() != Some(&0) && dues.first() != dues.get(1);
-        if one && certain { 1 } else { 16 }
+        if one && certain { 1 } else { ALL_SEQUENCES }
     }
 
     fn next_due(&self) -> Option<u64> {
         let free_at = |sequence: usize| self.lease_on(sequence).map_or(0, |lease| self.leases[lease].until);
         // The contract does not say how long a past due time is shown.
-        (0..4).filter_map(|s| Some(self.automatic(s)?.max(free_at(s)).max(self.now))).min()
+        let open = self.open_sequences().into_iter();
+        open.filter_map(|s| Some(self.automatic(s)?.max(free_at(s)).max(self.now))).min()
     }
 
     fn is_full(&self, sequence: usize, limits: &Limits) -> bool {
@@ -145,7 +165,7 @@ impl Model {
     fn take(&mut self, sequence: usize, replay: bool) -> String {
         self.leases.push(LeaseRow { sequence, until: self.now + LEASE, replay, ended: false });
         let head = self.head(sequence).map(|row| row.message);
-        format!("{}: {head:?}", SEQUENCES[sequence])
+        format!("{}: {head:?}", name(sequence))
     }
 
     /// The message that a settlement speaks of, as far as the lease's sequence has one.
@@ -255,6 +275,7 @@ impl Model {
         if self.find(item.message).is_none() {
             self.letters.push(Row {
                 message: item.message,
+                sequence,
                 state: item.state,
                 due: (item.state == Retrying).then_some(self.now + item.delay),
                 attempts: 1,
@@ -296,11 +317,23 @@ impl Model {
                 self.leases[lease].ended = true;
                 return vec!["requeued".into()];
             }
+            How::Leave => {
+                self.change(at, Dead);
+                let row = &mut self.letters[at];
+                row.attempts += 1;
+                row.poison = row.attempts > 3;
+                let stays = sequence == detached(row.message);
+                row.sequence = detached(row.message);
+                if stays || replay {
+                    self.leases[lease].ended = true;
+                    return vec!["requeued".into()];
+                }
+            }
             How::Resolve => self.change(at, Resolved),
             How::Evict => self.change(at, Evicted),
             How::Skip => self.change(at, Skipped),
         }
-        self.audited += usize::from(!matches!(how, How::Resolve));
+        self.audited += usize::from(matches!(how, How::Evict | How::Skip));
         let Some(next) = self.head(sequence) else {
             self.leases[lease].ended = true;
             return vec!["closed".into()];
@@ -314,8 +347,7 @@ impl Model {
 
     fn act(&mut self, message: u64, act: Act) -> Answer {
         let Some(at) = self.find(message) else { return refused(ErrorKind::NotFound) };
-        let sequence = sequence_of(message);
-        let state = self.letters[at].state;
+        let Row { sequence, state, .. } = self.letters[at];
         let allowed = if act == Act::Restore { state == Evicted } else { state.is_open() };
         let in_work = self.lease_on(sequence).is_some() && at <= self.open(sequence)[0];
         if !allowed || in_work {
@@ -340,7 +372,7 @@ impl Model {
 
     fn clear(&mut self) -> Answer {
         let (mut evicted, mut busy) = (0, 0);
-        for sequence in 0..4 {
+        for sequence in 0..ALL_SEQUENCES {
             let keep = usize::from(self.lease_on(sequence).is_some());
             busy += keep;
             for at in self.open(sequence).into_iter().skip(keep) {
@@ -355,10 +387,12 @@ impl Model {
     /// Everything that can be observed, as text.
     fn observe(&self) -> Answer {
         let mut lines = Vec::new();
-        for (sequence, name) in SEQUENCES.iter().enumerate() {
+        let left = self.open_sequences().into_iter().filter(|sequence| *sequence >= SEQUENCES.len());
+        for sequence in (0..SEQUENCES.len()).chain(left) {
+            let name = name(sequence);
             lines.push(format!("{name}: full {}", self.is_full(sequence, &LIMITS)));
             for row in self.open(sequence).iter().map(|at| &self.letters[*at]) {
-                let Row { message, state, due, attempts, poison, enqueued, touched } = row;
+                let Row { message, state, due, attempts, poison, enqueued, touched, .. } = row;
                 lines.push(format!(
                     "{name}: {message} {state} due {due:?} attempts {attempts} poison {poison} at {enqueued} {touched}"
                 ));

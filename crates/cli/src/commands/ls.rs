@@ -134,7 +134,7 @@ impl Record for Letter {
         vec![
             Cell::new(short_id(&self.id)).tone(Tone::Strong),
             Cell::new(&self.queue),
-            Cell::new(&self.sequence),
+            Cell::new(self.shown_sequence()),
             Cell::new(self.state.as_str()).tone(state_tone(self.state)),
             Cell::or_dash(self.reason.as_ref()),
             Cell::new(count(u64::from(self.attempts) + u64::from(self.replay_attempts))),

@@ -209,7 +209,13 @@ impl View {
         fields.toned("letter", &letter.id, Tone::Strong);
         fields.toned("state", letter.state.as_str(), state_tone(letter.state));
         fields.add("queue", &letter.queue);
-        fields.add("sequence", &letter.sequence);
+        match &letter.left_sequence {
+            Some(left) => {
+                let note = "left when the letter died: later messages went on, and a replay is out of order";
+                fields.add("sequence", format!("{left}, {note}"));
+            }
+            None => fields.add("sequence", &letter.sequence),
+        }
         fields.add("message", &letter.message.id);
         fields.add("stream", format!("{} at {}", letter.stream, letter.message.position));
         fields.add(

@@ -3,7 +3,9 @@
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
 use lazaret_api::values::duration;
-use lazaret_api::{Breaker, Consumer, ConsumerState, Fuse, Instance, OperationState, Pause, PauseScope};
+use lazaret_api::{
+    Breaker, Consumer, ConsumerState, Fuse, Instance, OnDead, OperationState, Pause, PauseScope,
+};
 
 use super::Run;
 use crate::client::Client;
@@ -176,6 +178,14 @@ pub(super) fn notes(consumer: &Consumer, now: Timestamp) -> Vec<Line> {
         lines.push(name.plain(breaker_note(consumer, now)));
     }
     lines.extend(consumer.pauses.iter().map(|pause| pause_line(&consumer.name, pause, now)));
+    let leave = match consumer.on_dead.filter(|_| consumer.dead > 0) {
+        Some(OnDead::Continue) => Some("dead letters have left their sequences"),
+        Some(OnDead::Mixed) => Some("some dead letters have left their sequences"),
+        Some(OnDead::Hold) | None => None,
+    };
+    if let Some(leave) = leave {
+        lines.push(name().plain(format!(": {leave} (on-dead: continue), and their replay is out of order")));
+    }
     lines
 }
 

@@ -1,6 +1,7 @@
 //! Formats one record as aligned names and values.
 
-use super::line::{Line, Tone};
+use super::Tone;
+use super::line::Line;
 
 /// Names and values.
 #[derive(Clone, Debug, Default)]

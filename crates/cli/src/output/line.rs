@@ -1,49 +1,30 @@
 //! A styled line of text. Text is sanitized when it is added.
 
+use lazaret_tui::Tone;
 use owo_colors::{OwoColorize, Style};
 
 use crate::sanitize::sanitize;
 
-/// The meaning of a span of text, which selects its style.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tone {
-    /// No style.
-    #[default]
-    Plain,
-    /// A heading or a subject.
-    Strong,
-    /// Secondary text.
-    Dim,
-    /// Success.
-    Good,
-    /// A warning.
-    Warning,
-    /// An error.
-    Bad,
-    /// A command to type.
-    Hint,
+const fn style(tone: Tone) -> Style {
+    let style = Style::new();
+    match tone {
+        Tone::Plain => style,
+        Tone::Strong => style.bold(),
+        Tone::Dim => style.dimmed(),
+        Tone::Good => style.green(),
+        Tone::Warning => style.yellow(),
+        Tone::Bad => style.red(),
+        Tone::Hint => style.cyan(),
+        Tone::Key => style.reversed(),
+    }
 }
 
-impl Tone {
-    fn style(self) -> Style {
-        match self {
-            Self::Plain => Style::new(),
-            Self::Strong => Style::new().bold(),
-            Self::Dim => Style::new().dimmed(),
-            Self::Good => Style::new().green(),
-            Self::Warning => Style::new().yellow(),
-            Self::Bad => Style::new().red(),
-            Self::Hint => Style::new().cyan(),
-        }
+/// Returns the text in a tone, if colors are enabled. The text must be sanitized already.
+pub(super) fn paint(tone: Tone, text: &str, color: bool) -> String {
+    if !color || tone == Tone::Plain || text.is_empty() {
+        return text.to_owned();
     }
-
-    /// Returns the text in this tone, if colors are enabled. The text must be sanitized already.
-    pub(super) fn paint(self, text: &str, color: bool) -> String {
-        if !color || self == Self::Plain || text.is_empty() {
-            return text.to_owned();
-        }
-        text.style(self.style()).to_string()
-    }
+    text.style(style(tone)).to_string()
 }
 
 /// A styled line of text.
@@ -83,7 +64,7 @@ impl Line {
 
     /// Renders the line.
     pub fn render(&self, color: bool) -> String {
-        self.spans.iter().map(|(text, tone)| tone.paint(text, color)).collect()
+        self.spans.iter().map(|(text, tone)| paint(*tone, text, color)).collect()
     }
 }
 

@@ -4,8 +4,9 @@ use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
 
+use super::Tone;
 use super::color::ColorChoice;
-use super::line::{Line, Tone};
+use super::line::Line;
 use super::table::Table;
 use crate::error::{Error, Result};
 use crate::sanitize::escape_json;

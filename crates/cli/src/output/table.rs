@@ -5,7 +5,8 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::line::Tone;
+use super::Tone;
+use super::line::paint;
 use crate::sanitize::sanitize;
 
 /// The space between two columns.
@@ -114,7 +115,7 @@ impl Table {
             if place > 0 {
                 text.push_str(&" ".repeat(GAP));
             }
-            let painted = cell.tone.paint(&shown, color);
+            let painted = paint(cell.tone, &shown, color);
             match (self.columns[*index].right, is_last) {
                 (true, _) => text.extend([fill.as_str(), painted.as_str()]),
                 (false, true) => text.push_str(&painted),

@@ -244,6 +244,16 @@ fn changes_are_confirmed_on_a_terminal() {
 }
 
 #[test]
+fn a_prompt_says_what_may_run_behind_the_letters_and_how_long_it_takes() {
+    let bench = bench();
+    let arguments = ["retry", "state:dead", "--reason", "test", "--rate", "1/s"];
+    let mut prompt = Terminal::start(&bench, 140, &arguments, &[]);
+    prompt.sees("1 letter behind them may run after them; it takes 3s at least");
+    prompt.sees("Retry 2 letters of 2 sequences? [y/N] ").types("\n");
+    prompt.ends(1);
+}
+
+#[test]
 fn a_bar_shows_progress_and_ctrl_c_detaches() {
     let bench = bench();
     // Slow enough to observe: one letter every ten seconds.

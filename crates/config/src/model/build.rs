@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::policy::{
-    BreakerPolicy, BudgetPolicy, CapacityPolicy, FusePolicy, PoisonPolicy, RetryOverride, RetryPolicy, Rule,
-    Strategy, When,
+    BreakerPolicy, BudgetPolicy, CapacityPolicy, FusePolicy, OnDead, OnDeadOverride, OnDeadPolicy,
+    PoisonPolicy, RetryOverride, RetryPolicy, Rule, Strategy, When,
 };
 use lazaret_core::redaction::Redaction;
 use lazaret_core::store::Limits;
@@ -501,6 +501,21 @@ fn glob(value: &Value) -> Option<lazaret_core::policy::Glob> {
     }
 }
 
+fn on_dead(fields: &Fields) -> OnDead {
+    let written = OnDead::ALL.into_iter().find(|value| fields.text("on-dead") == Some(value.as_str()));
+    written.unwrap_or_default()
+}
+
+fn on_dead_override(fields: &Fields) -> OnDeadOverride {
+    let none = Fields::default();
+    let when = fields.section("when").unwrap_or(&none);
+    OnDeadOverride {
+        event_type: when.get("type").and_then(|field| glob(&field.value)),
+        reason: when.reason("reason").cloned(),
+        on_dead: on_dead(fields),
+    }
+}
+
 fn dead_letter(fields: &Fields) -> DeadLetter {
     let none = Fields::default();
     let reprocess = fields.section("reprocess").unwrap_or(&none);
@@ -511,6 +526,10 @@ fn dead_letter(fields: &Fields) -> DeadLetter {
         keep_closed: unless_zero(fields, "keep-closed"),
         include_payload: fields.flag("include-payload").unwrap_or(true),
         include_backtrace: fields.flag("include-backtrace").unwrap_or(true),
+        on_dead: OnDeadPolicy {
+            on_dead: on_dead(fields),
+            overrides: sections(fields.list("overrides")).map(on_dead_override).collect(),
+        },
         limits: Limits {
             max_sequences: fields.count("max-sequences"),
             max_sequence_size: fields.count("max-sequence-size"),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lazaret_core::policy::{
-    BreakerPolicy, BudgetPolicy, CapacityPolicy, Classifier, FusePolicy, PoisonPolicy, Rate, RetryOverride,
-    RetryPolicy, Rule,
+    BreakerPolicy, BudgetPolicy, CapacityPolicy, Classifier, FusePolicy, OnDeadPolicy, PoisonPolicy, Rate,
+    RetryOverride, RetryPolicy, Rule,
 };
 use lazaret_core::store::Limits;
 use lazaret_core::{Reason, Sequencing};
@@ -150,6 +150,8 @@ pub struct DeadLetter {
     pub include_payload: bool,
     /// Whether backtraces are kept.
     pub include_backtrace: bool,
+    /// Whether later messages of a sequence wait behind a dead letter.
+    pub on_dead: OnDeadPolicy,
     /// The strict limits of the queue.
     pub limits: Limits,
     /// The bounds on letters, bytes and free disk.

@@ -177,7 +177,7 @@ static OVERRIDE: Section = Section {
 
 static OVERRIDE_WHEN: Section = Section {
     name: "override-when",
-    doc: "Conditions of a schedule.",
+    doc: "Conditions of an override.",
     keys: &[
         Key::new("type", Kind::Text(Format::Glob), "Event type, with `*` as wildcard.").example("Invoice*"),
         Key::new("reason", Kind::Text(Format::Reason), "Reason code of the last failure.")
@@ -349,6 +349,20 @@ static POISON: Section = Section {
     .or("10")],
 };
 
+const ON_DEAD: Kind = Kind::Enum(&[
+    EnumValue("hold", "later messages of its sequence wait behind it"),
+    EnumValue("continue", "later messages of its sequence go on; a replay of the letter is out of order"),
+]);
+
+static DEAD_LETTER_OVERRIDE: Section = Section {
+    name: "dead-letter-override",
+    doc: "What happens to the sequences of some dead letters.",
+    keys: &[
+        Key::new("when", Kind::Section(&OVERRIDE_WHEN), "Conditions, all of which must match.").required(),
+        Key::new("on-dead", ON_DEAD, "What happens to the sequence of a dead letter.").required(),
+    ],
+};
+
 static DEAD_LETTER: Section = Section {
     name: "dead-letter",
     doc: "Dead letters: messages whose failure is final.",
@@ -381,6 +395,13 @@ static DEAD_LETTER: Section = Section {
         )
         .or("true"),
         Key::new("include-backtrace", Kind::Flag, "Keep backtraces.").or("true"),
+        Key::new("on-dead", ON_DEAD, "What happens to the sequence of a dead letter.").or("hold"),
+        Key::new(
+            "overrides",
+            Kind::List { of: &Kind::Section(&DEAD_LETTER_OVERRIDE), min: 0 },
+            "`on-dead` for some event types or reasons. The first that matches replaces that of the consumer.",
+        )
+        .or("[]"),
         Key::new(
             "max-sequences",
             UNLIMITED,

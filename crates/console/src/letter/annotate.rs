@@ -7,9 +7,8 @@ use lazaret_api::{ActRequest, AssignRequest, CommentRequest, Letter, LetterDetai
 use maud::{Markup, html};
 use serde::Serialize;
 
-use super::missing;
 use crate::api::{Result, escape};
-use crate::form::{Fields, csrf_field};
+use crate::form::{Fields, LineForm, assign_form};
 use crate::icon::icon;
 use crate::layout::region;
 use crate::links;
@@ -19,7 +18,7 @@ use crate::visit::{Answer, Visit};
 
 /// The assignee and the comments of a letter, with their forms.
 pub(super) fn panel(visit: &Visit, detail: &LetterDetail) -> Markup {
-    let (id, why) = (&detail.letter.id, missing(visit, Scope::Triage));
+    let id = &detail.letter.id;
     html! {
         section.panel {
             div.section-head { h2 { "Triage" } }
@@ -31,32 +30,25 @@ pub(super) fn panel(visit: &Visit, detail: &LetterDetail) -> Markup {
                 } } }
             }))
             div.pad.stack {
-                form.inline-form method="post" action={ (links::letter(id)) "/comments" } {
-                    (csrf_field(visit))
-                    input type="text" name="text" placeholder="Comment" aria-label="Comment" required maxlength="4096" disabled[why.is_some()];
-                    button disabled[why.is_some()] title=[why.clone()] { "Comment" }
-                }
-                form.inline-form method="post" action={ (links::letter(id)) "/assignee" } {
-                    (csrf_field(visit))
-                    input type="text" name="name" value=(detail.letter.assignee.as_deref().unwrap_or_default()) placeholder="Nobody"
-                        aria-label="Assignee" maxlength="200" disabled[why.is_some()];
-                    button disabled[why.is_some()] title=[why] { "Assign" }
-                }
+                (comment_form(visit, id))
+                (assign_form(visit, &links::letter(id), detail.letter.assignee.as_deref()))
             }
         }
     }
 }
 
+fn comment_form(visit: &Visit, id: &str) -> Markup {
+    let action = format!("{}/comments", links::letter(id));
+    LineForm::new(action, Scope::Triage, "text", 4096, "Comment")
+        .required()
+        .render(visit, &html! { "Comment" })
+}
+
 /// The form that reopens an evicted letter.
 pub(super) fn restore_form(visit: &Visit, id: &str) -> Markup {
-    let why = missing(visit, Scope::Triage);
-    html! {
-        form.inline-form method="post" action={ (links::letter(id)) "/restore" } {
-            (csrf_field(visit))
-            input type="text" name="reason" placeholder="Reason to restore" aria-label="Reason to restore" required maxlength="1024" disabled[why.is_some()];
-            button disabled[why.is_some()] title=[why] { (icon("retry")) "Restore" }
-        }
-    }
+    let action = format!("{}/restore", links::letter(id));
+    let form = LineForm::reason(action, Scope::Triage, "Reason to restore");
+    form.render(visit, &html! { (icon("retry")) "Restore" })
 }
 
 pub(crate) async fn comment(Path(id): Path<String>, visit: Visit, fields: Fields) -> Response {

@@ -9,7 +9,7 @@ use lazaret_api::{Header, LetterDetail, PayloadState, Scope};
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use super::{Shown, missing, reveal};
+use super::{Shown, reveal};
 use crate::api::{Result, escape, with_query};
 use crate::icon::icon;
 use crate::layout::{Section, page_head};
@@ -49,7 +49,7 @@ fn content(visit: &Visit, id: &str, payload: &Payload, shown: Shown<'_>) -> Mark
     let Shown::Redacted(view) = shown else { return revealed(payload, views[0]) };
     let chosen = views.iter().copied().find(|known| Some(known.as_str()) == view).unwrap_or(views[0]);
     let link = |view: View| with_query(&links::letter(id), &[("view", Some(view.as_str()))]) + "#payload";
-    let edit = missing(visit, Scope::Edit);
+    let edit = visit.missing(Scope::Edit);
     html! {
         div.payload-bar {
             div.tabs { @for view in View::ALL { @if views.contains(&view) {

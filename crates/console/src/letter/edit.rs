@@ -7,7 +7,7 @@ use lazaret_api::{Code, EditRequest, Letter, LetterDetail, Problem, Scope};
 use lazaret_core::redaction::REDACTED;
 use maud::{Markup, html};
 
-use super::{missing, read};
+use super::read;
 use crate::api::{Result, escape};
 use crate::form::{Fields, csrf_field, hidden};
 use crate::icon::icon;
@@ -124,7 +124,7 @@ async fn page(visit: &Visit, id: &str, fields: &Fields, problem: Option<&Problem
 }
 
 fn form(visit: &Visit, detail: &LetterDetail, before: &str, fields: &Fields) -> Markup {
-    let why = missing(visit, Scope::Edit);
+    let why = visit.missing(Scope::Edit);
     let after = fields.raw("payload").map(|_| written(fields, before));
     let digest =
         fields.get("expected-digest").or(detail.content.payload_digest.as_deref()).unwrap_or_default();

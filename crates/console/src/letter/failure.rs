@@ -3,7 +3,7 @@
 use lazaret_api::{Failure, LetterDetail};
 use maud::{Markup, html};
 
-use crate::text::{block, cut, visible};
+use crate::text::{block, cut, telling_type, visible};
 
 /// Longer texts are cut on the page.
 const MAX_TEXT: usize = 16_000;
@@ -39,7 +39,7 @@ const fn phase(cause: &Failure) -> &'static str {
 pub(super) fn failure(of: &Failure, name: &str) -> Markup {
     html! {
         div.pad {
-            p { strong.mono { (visible(&of.error_type)) } " " span.tag { (visible(&of.reason)) }
+            p { @if let Some(kind) = telling_type(&of.error_type) { strong.mono { (visible(&kind)) } " " } span.tag { (visible(&of.reason)) }
                 @if let Some(status) = of.status { " " span.tag { "status " (status) } }
                 @if of.panicked { " " span.tag { "panicked" } }
                 @if let Some(seconds) = of.retry_after_seconds { " " span.muted { "asked to retry after " (seconds) " s" } }

@@ -1,12 +1,13 @@
 //! The history of a letter: its attempts, and its edits with what they changed.
 
 use lazaret_api::numbers::plural;
+use lazaret_api::text::headline;
 use lazaret_api::{Attempt, Edit, LetterDetail, Scope};
 use maud::{Markup, html};
 
-use super::{failure, missing};
-use crate::form::csrf_field;
-use crate::text::visible;
+use super::failure;
+use crate::form::{LineForm, hidden};
+use crate::text::{cut, visible};
 use crate::time::exact_with_age;
 use crate::visit::Visit;
 use crate::{badge, diff, links};
@@ -35,7 +36,7 @@ fn attempted(visit: &Visit, number: usize, attempt: &Attempt) -> Markup {
             }
             @if let Some(of) = &attempt.failure {
                 details id={ "attempt-" (number) } {
-                    summary { span.mono { (visible(&of.error_type)) } }
+                    summary { span.mono { (visible(&cut(headline(&of.error_type, &of.message), 120))) } }
                     (failure::failure(of, &format!("attempt-{number}")))
                 }
             }
@@ -81,13 +82,9 @@ fn whole(text: Option<&str>, bytes: Option<u64>) -> Option<&str> {
 }
 
 fn revert_form(visit: &Visit, detail: &LetterDetail) -> Markup {
-    let why = missing(visit, Scope::Edit);
-    html! {
-        form.inline-form method="post" action={ (links::letter(&detail.letter.id)) "/revert" } {
-            (csrf_field(visit))
-            @if let Some(digest) = &detail.content.payload_digest { input type="hidden" name="expected-digest" value=(digest); }
-            input type="text" name="reason" placeholder="Reason to revert" aria-label="Reason to revert" required maxlength="1024" disabled[why.is_some()];
-            button disabled[why.is_some()] title=[why] { "Revert to the first payload" }
-        }
-    }
+    let action = format!("{}/revert", links::letter(&detail.letter.id));
+    let digest = detail.content.payload_digest.as_deref();
+    LineForm::reason(action, Scope::Edit, "Reason to revert")
+        .with(html! { @if let Some(digest) = digest { (hidden("expected-digest", digest)) } })
+        .render(visit, &html! { "Revert to the first payload" })
 }

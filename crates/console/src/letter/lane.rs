@@ -33,8 +33,10 @@ pub(super) fn neighbours(sequence: &Sequence, id: &str) -> Markup {
     let before = at.and_then(|at| sequence.letters.get(at.checked_sub(1)?));
     let after = at.and_then(|at| sequence.letters.get(at + 1));
     html! {
-        @if let Some(before) = before { a rel="prev" href=(links::letter(&before.id)) { (icon("back")) "before" } }
-        @if let Some(after) = after { a rel="next" href=(links::letter(&after.id)) { "after" (icon("next")) } }
+        span.neighbours {
+            @if let Some(before) = before { a rel="prev" href=(links::letter(&before.id)) { (icon("back")) "before it in the lane" } }
+            @if let Some(after) = after { a rel="next" href=(links::letter(&after.id)) { "behind it in the lane" (icon("next")) } }
+        }
     }
 }
 
@@ -53,12 +55,15 @@ pub(super) fn place(sequence: &Sequence, id: &str) -> Markup {
 /// The lane, head first.
 pub(super) fn panel(visit: &Visit, sequence: &Sequence, of: Option<&Letter>) -> Markup {
     let behind = sequence.size.saturating_sub(1);
+    let left = of.and_then(|of| of.left_sequence.as_deref());
+    let name = left.unwrap_or(&sequence.sequence);
     html! {
         section.panel {
             div.section-head {
-                h2 { "Lane " a href=(links::sequence(&sequence.queue, &sequence.sequence)) { (visible(&cut(&sequence.sequence, 80))) } }
+                h2 { "Lane " a href=(links::sequence(&sequence.queue, name)) { (visible(&cut(name, 80))) } }
                 p.muted {
-                    @if sequence.size == 0 { "not blocked" }
+                    @if left.is_some() { "not blocked by this letter: it left the lane when it died" }
+                    @else if sequence.size == 0 { "not blocked" }
                     @else if behind == 0 { "blocked by its head, nothing waits behind it" }
                     @else { "blocked by its head, " (plural(behind, "letter")) " behind it" }
                 }

@@ -7,9 +7,9 @@ use lazaret_api::numbers::plural;
 use lazaret_api::{ActRequest, LetterDetail, Scope};
 use maud::{Markup, html};
 
-use super::{Shown, missing, page_of};
+use super::{Shown, page_of};
 use crate::api::{Result, escape, with_query};
-use crate::form::{Fields, csrf_field};
+use crate::form::{Fields, LineForm};
 use crate::icon::icon;
 use crate::links;
 use crate::payload::INLINE_BYTES;
@@ -37,14 +37,9 @@ pub(super) fn panel(visit: &Visit, detail: &LetterDetail, shown: Shown<'_>) -> M
 }
 
 fn form(visit: &Visit, id: &str) -> Markup {
-    let why = missing(visit, Scope::Reveal);
-    html! {
-        form.inline-form method="post" action={ (links::letter(id)) "/reveal" } {
-            (csrf_field(visit))
-            input type="text" name="reason" placeholder="Reason to reveal" aria-label="Reason to reveal" required maxlength="1024" disabled[why.is_some()];
-            button disabled[why.is_some()] title=[why] { (icon("eye")) "Reveal" }
-        }
-    }
+    let action = format!("{}/reveal", links::letter(id));
+    LineForm::reason(action, Scope::Reveal, "Reason to reveal")
+        .render(visit, &html! { (icon("eye")) "Reveal" })
 }
 
 /// Shows the letter with its redacted values, as the response to the form: the values are in no address and in no later page.

@@ -31,6 +31,7 @@ pub(crate) fn all(site: &Site) -> Vec<String> {
         format!("/console/operations/{operation}"),
         format!("/console/plans/{plan}"),
         "/console/admin".to_owned(),
+        format!("/console/admin/rules?letter={letter}&payload=/n"),
     ]
 }
 

@@ -121,3 +121,20 @@ async fn a_large_payload_is_shown_in_parts() {
     let whole = bench.get(&format!("{path}/download")).await.expect(200);
     assert_eq!(whole.bytes.len(), text.len() + 2, "with the quotes of JSON");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sixty_megabytes_of_bytes_are_listed_shown_and_downloaded() {
+    const SIZE: usize = 60 * 1024 * 1024;
+    let bench = Bench::new().await;
+    let mut payload = vec![b'x'; SIZE];
+    payload[0] = 0xff;
+    payload[SIZE - 1] = 0xfe;
+    let path = format!("/console/letters/{}", bench.store_letter(payload.clone()).await);
+    bench.get("/console/letters").await.expect(200).shows(&path);
+    let page = bench.get(&path).await.expect(200);
+    page.shows("ff 78 78").shows("of 60.0 MiB");
+    assert!(page.bytes.len() < 200_000, "{} bytes", page.bytes.len());
+    bench.get(&format!("{path}/payload?offset={}", SIZE - 16)).await.expect(200).shows("78 fe");
+    bench.get(&format!("{path}/edit")).await.expect(200).shows("cannot be edited here");
+    assert!(bench.get(&format!("{path}/download")).await.expect(200).bytes == payload, "another payload");
+}

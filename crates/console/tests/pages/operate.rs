@@ -2,6 +2,7 @@
 
 use lazaret_api::Scope;
 use lazaret_server::Approval;
+use serde_json::json;
 
 use crate::support::{Bench, bad, eventually, id, token};
 
@@ -116,4 +117,75 @@ async fn a_plan_without_a_selection_is_refused() {
         .shows("no such group");
     let empty = bench.post("/console/plans", &[("action", "retry"), ("query", "type:none")]).await.location();
     bench.get(&empty).await.expect(200).shows("Nothing to do");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn letters_that_fail_after_the_plan_are_not_touched() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(None, &[bad("a", "1"), bad("b", "2")], 2).await;
+    let group = letters[0]["group"].as_str().unwrap();
+    let query = format!("group:{group}");
+    let plan = bench.post("/console/plans", &[("action", "retry"), ("query", &query)]).await.location();
+    let late = bench.letters(None, &[bad("c", "3")], 3).await;
+    let late = late.iter().find(|letter| letter["sequence"] == "c").unwrap();
+    assert_eq!(late["group"], group, "it would have been part of the query");
+    bench.fix_handler();
+    let fields = [("reason", "fixed"), ("ramp", "none")];
+    let operation = bench.post(&format!("{plan}/start"), &fields).await.location();
+    eventually("the operation is done", || async { bench.get(&operation).await.text.contains(">done<") })
+        .await;
+    assert_eq!(bench.api(None, "/v1/letters/count").await["letters"], 1);
+    let late = bench.api(None, &format!("/v1/letters/{}", id(late))).await;
+    assert_eq!((&late["state"], &late["replay-attempts"]), (&json!("dead"), &json!(0)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_that_failed_again_are_retried_by_one_button() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(None, &[bad("a", "1"), bad("b", "2")], 2).await;
+    let ids: Vec<(&str, &str)> = letters.iter().map(|letter| ("id", id(letter))).collect();
+    let fields: Vec<(&str, &str)> = [("action", "retry")].into_iter().chain(ids).collect();
+    let plan = bench.post("/console/plans", &fields).await.location();
+    let fields = [("reason", "try"), ("ramp", "none"), ("stop-at", "never")];
+    let operation = bench.post(&format!("{plan}/start"), &fields).await.location();
+    eventually("the operation is done", || async { bench.get(&operation).await.text.contains(">done<") })
+        .await;
+    let page = bench.get(&operation).await.expect(200);
+    page.shows("2 letters failed again. Once the cause is repaired")
+        .shows("Plan retry of those that failed again");
+    // The button sends these.
+    let form = page.between("failed again. Once the cause is repaired:", "</form>");
+    let sent: Vec<&str> = letters.iter().map(id).filter(|id| form.contains(*id)).collect();
+    assert_eq!(sent.len(), 2, "{form}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn comments_edits_and_attempts_survive_retries_and_evictions() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(None, &[bad("a", "1")], 1).await;
+    let letter = format!("/console/letters/{}", id(&letters[0]));
+    bench.post(&format!("{letter}/comments"), &[("text", "seen by ada")]).await.location();
+    let edit = [("payload", "{\"bad\":\"2\"}"), ("reason", "typo of the shop")];
+    bench.post(&format!("{letter}/edit"), &edit).await.location();
+    for (action, end) in [("retry", "badge bad"), ("evict", "Closed: evicted")] {
+        let fields = [("action", action), ("id", id(&letters[0]))];
+        let plan = bench.post("/console/plans", &fields).await.location();
+        let operation = bench.post(&format!("{plan}/start"), &[("reason", "try")]).await.location();
+        eventually("the operation ends", || async {
+            let page = bench.get(&operation).await.text;
+            page.contains(">done<") || page.contains("stopped: ")
+        })
+        .await;
+        if action == "retry" && bench.get(&operation).await.text.contains("stopped: ") {
+            bench.post(&format!("{operation}/cancel"), &[("reason", "enough")]).await.location();
+        }
+        let page = bench.get(&letter).await.expect(200);
+        page.shows(end)
+            .shows("seen by ada")
+            .shows("typo of the shop")
+            .shows("edit v2")
+            .shows("2 attempts, 1 edit");
+    }
+    bench.post(&format!("{letter}/restore"), &[("reason", "after all")]).await.location();
+    bench.get(&letter).await.shows("seen by ada").shows("edit v2").shows("2 attempts, 1 edit");
 }

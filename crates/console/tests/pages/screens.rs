@@ -167,3 +167,83 @@ async fn a_consumer_is_paused_and_resumed_by_forms() {
     assert_eq!(status["consumers"][0]["paused"], json!(null));
     bench.post("/console/consumers/orders/pause", &[]).await.expect(400).shows("LZ0210");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_short_id_leads_to_the_complete_one() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(None, &[bad("a", "1"), bad("b", "2")], 2).await;
+    let (group, letter) = (letters[0]["group"].as_str().unwrap(), id(&letters[0]));
+    let fingerprint = group.split_once('@').unwrap().0;
+    let group = format!("/console/groups/{}", group.replace('@', "%40").replace('/', "%2F"));
+    let letter = format!("/console/letters/{letter}");
+    // As the command line prints it, shorter, and without the queue.
+    for short in [&fingerprint[..11], &fingerprint[..6], fingerprint] {
+        assert_eq!(bench.get(&format!("/console/groups/{short}")).await.location(), group);
+    }
+    assert_eq!(bench.get(&letter[..letter.len() - 28]).await.location(), letter);
+    bench.get(&group).await.expect(200);
+    for missing in ["g1_ffffffffffff", "h", "g1_x%40orders%2Forders", "%2A"] {
+        bench.get(&format!("/console/groups/{missing}")).await.expect(404);
+    }
+    bench.get("/console/letters/ffff").await.expect(404);
+    bench.get("/console/letters/ff").await.expect(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ambiguous_short_id_names_what_it_could_be() {
+    let bench = Bench::new().await;
+    let letters = bench
+        .letters(None, &[bad("a", "1"), json!({"id": "b-2", "key": "b", "payload": {"bad": true}})], 2)
+        .await;
+    let groups: Vec<&str> = letters.iter().map(|letter| letter["group"].as_str().unwrap()).collect();
+    assert_ne!(groups[0], groups[1]);
+    let page = bench.get("/console/groups/g1_").await.expect(404);
+    groups.iter().for_each(|group| _ = page.shows(group));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_are_tried_on_a_letter() {
+    let bench = Bench::new().await;
+    let line = json!({
+        "id": "r", "key": "r", "headers": {"tenant": "acme"}, "payload": {"bad": "1", "card": {"number": "4111"}},
+    });
+    let letters = bench.letters(None, &[line], 1).await;
+    let short = &id(&letters[0])[..8];
+    let tried = |rules: &str| format!("/console/admin/rules?letter={short}&{rules}");
+    bench.get("/console/admin").await.shows("/console/admin/rules");
+    bench.get("/console/admin/rules").await.expect(200).lacks("4111");
+    let shown = bench.get(&tried("")).await.expect(200);
+    shown.shows("4111").shows("No rule on trial").shows("Without what varies");
+    let hidden = bench.get(&tried("headers=Tenant&payload=/card/number")).await.expect(200);
+    hidden
+        .shows("payload./card/number")
+        .shows("header.tenant")
+        .shows("[redacted]")
+        .lacks("4111")
+        .lacks("acme<");
+    bench
+        .get(&tried("payload=/nothing"))
+        .await
+        .expect(200)
+        .shows("hide nothing of this letter")
+        .shows("4111");
+    bench.get(&tried("payload=card")).await.expect(400).shows("is not a JSON pointer");
+    bench.get("/console/admin/rules?letter=ffffffff").await.expect(404).shows("LZ0203");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_letter_leads_to_the_others_of_its_trace() {
+    let bench = Bench::new().await;
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let line = |key: &str, parent: &str| {
+        let headers = json!({"traceparent": format!("00-{trace}-{parent}-01")});
+        json!({"id": key, "key": key, "headers": headers, "payload": "bad"})
+    };
+    let lines = [line("a", "b7ad6b7169203331"), line("b", "00f067aa0ba902b7"), bad("c", "1")];
+    let letters = bench.letters(None, &lines, 3).await;
+    let of = |key: &str| id(letters.iter().find(|letter| letter["sequence"] == key).unwrap());
+    let page = bench.get(&format!("/console/letters/{}", of("a"))).await.expect(200);
+    let link = page.between("<dt>Trace</dt><dd class=\"mono\"><a href=\"", "\"").replace("&amp;", "&");
+    let found = bench.get(&link).await.expect(200);
+    found.shows(of("a")).shows(of("b")).lacks(of("c"));
+}

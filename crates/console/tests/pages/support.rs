@@ -8,7 +8,8 @@ use std::time::Duration;
 use lazaret_api::Scope;
 use lazaret_core::handler::{Attempt, Payload};
 use lazaret_core::policy::RetryPolicy;
-use lazaret_core::{HandlerError, Reason, Store};
+use lazaret_core::store::{HandOff, LetterStore, Limits, Placement};
+use lazaret_core::{Failure, HandlerError, Letter, LetterState, Message, Position, QueueName, Reason, Store};
 use lazaret_engine::{Consumer, Options as EngineOptions};
 use lazaret_server::{Approval, Registry, Server, Token, TokenHash, Tokens};
 use lazaret_store_sqlite::{InboxLog, InboxOptions, SqliteStore};
@@ -33,6 +34,7 @@ pub(crate) fn secret(name: &str) -> String {
 pub(crate) struct Bench {
     pub(crate) base: String,
     pub(crate) client: reqwest::Client,
+    store: SqliteStore,
     fixed: Arc<AtomicBool>,
     shutdown: CancellationToken,
     _folder: tempfile::TempDir,
@@ -107,7 +109,7 @@ impl Bench {
         let server = Server::builder(Arc::new(store.clone()) as Arc<dyn Store>)
             .registry(registry)
             .inbox("orders", inbox)
-            .instances(Arc::new(store))
+            .instances(Arc::new(store.clone()))
             .tokens(tokens)
             .pages(lazaret_console::router)
             .build();
@@ -119,7 +121,25 @@ impl Bench {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client =
             reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build();
-        Self { base, client: client.unwrap(), fixed, shutdown, _folder: folder }
+        Self { base, client: client.unwrap(), store, fixed, shutdown, _folder: folder }
+    }
+
+    /// Stores a dead letter, past the limits of an inbox. Returns its id.
+    pub(crate) async fn store_letter(&self, payload: Vec<u8>) -> String {
+        let queue = QueueName::of("orders", "orders");
+        let message = Message::new("stored", "orders", Position::new(0, 0)).with_key("stored");
+        let message = message.with_payload(payload);
+        let now = jiff::Timestamp::now();
+        let mut letter = Letter::new(queue.clone(), "stored".into(), message.into(), now);
+        letter.state = LetterState::Dead;
+        letter.cause = Some(Failure::new(Reason::DOMAIN_INVALID, "TooLong", "too long"));
+        (letter.first_failed_at, letter.last_failed_at) = (Some(now), Some(now));
+        let id = letter.id.to_string();
+        let item = HandOff { letter, placement: Placement::Open, grant: None };
+        for placed in self.store.hand_off(&queue, &Limits::NONE, vec![item]).await.unwrap() {
+            placed.unwrap();
+        }
+        id
     }
 
     /// Makes the handler accept every message.

@@ -189,21 +189,33 @@ impl Breaker {
 
     /// Asks whether an attempt may start.
     pub fn admit(&mut self, now: Timestamp) -> Admit {
-        if let BreakerState::Open { until } = self.state(now) {
-            // Kept, because the clock may have gone backwards and `until` is nearer now than it was.
-            self.phase = Phase::Open { until };
+        if let Some(until) = self.holds_until(now) {
+            if let Phase::Open { until: kept } = &mut self.phase {
+                // Kept, because the clock may have gone backwards and `until` is nearer now than it was.
+                *kept = until;
+            }
             return Admit::No { until };
         }
         if matches!(self.phase, Phase::Open { .. }) {
             self.phase = Phase::HalfOpen { outstanding: 0, succeeded: 0 };
         }
         match &mut self.phase {
-            Phase::HalfOpen { outstanding, .. } if *outstanding < self.policy.probes => {
+            Phase::HalfOpen { outstanding, .. } => {
                 *outstanding += 1;
                 Admit::Probe
             }
-            Phase::HalfOpen { .. } => Admit::No { until: later(now, PROBE_WAIT) },
             Phase::Closed { .. } | Phase::Open { .. } => Admit::Yes,
+        }
+    }
+
+    /// Returns when to [ask](Self::admit) again if no attempt may start now: while it is open, and while all probes are in flight.
+    pub fn holds_until(&self, now: Timestamp) -> Option<Timestamp> {
+        match (self.state(now), &self.phase) {
+            (BreakerState::Open { until }, _) => Some(until),
+            (_, Phase::HalfOpen { outstanding, .. }) if *outstanding >= self.policy.probes => {
+                Some(later(now, PROBE_WAIT))
+            }
+            _ => None,
         }
     }
 
@@ -322,6 +334,22 @@ mod tests {
         assert!(!breaker.on_success(at(1000)));
         assert!(!breaker.on_failure(at(5000)));
         assert!(breaker.on_failure(at(5000)));
+    }
+
+    #[test]
+    fn it_holds_attempts_exactly_when_it_admits_none() {
+        let mut breaker = open();
+        assert_eq!(breaker.holds_until(at(0)), Some(at(30_000)));
+        assert_eq!(breaker.holds_until(at(30_000)), None);
+        for _ in 0..2 {
+            assert_eq!(breaker.holds_until(at(30_000)), None);
+            assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
+        }
+        let until = breaker.holds_until(at(30_000)).unwrap();
+        assert!(until > at(30_000), "all probes are under way");
+        assert_eq!(breaker.admit(at(30_000)), Admit::No { until });
+        breaker.probe_cancelled();
+        assert_eq!(breaker.holds_until(at(30_000)), None);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! Nothing here reads a clock, draws a random number or does I/O: time, seeds and failures come in, a decision goes
 //! out. The engine calls them in this order: [`Classifier`] (what is this failure?), [`RetryPolicy`] and [`Budget`] (may it
 //! be tried again, and when?), [`Breaker`] and [`Fuse`] (is it the message or the world?), [`PoisonPolicy`] (is it
-//! always the same failure?), and last [`EnqueuePolicy`] (is a letter kept?). [`CapacityPolicy`] decides beside them whether the
+//! always the same failure?), [`EnqueuePolicy`] (is a letter kept?), and last [`OnDeadPolicy`] (does it hold its sequence?).
+//! [`CapacityPolicy`] decides beside them whether the
 //! source may deliver more.
 
 mod breaker;
@@ -12,6 +13,7 @@ mod capacity;
 mod classify;
 mod enqueue;
 mod fuse;
+mod on_dead;
 mod pattern;
 mod poison;
 mod retry;
@@ -23,6 +25,7 @@ pub use capacity::{CapacityPolicy, Shortage};
 pub use classify::{Classification, Classifier, Rule, Subject, When};
 pub use enqueue::{AlwaysEnqueue, Decision, EnqueuePolicy, Stage};
 pub use fuse::{Blown, Fuse, FusePolicy};
+pub use on_dead::{OnDead, OnDeadOverride, OnDeadPolicy};
 pub use pattern::{Comparison, Glob, Operator, StatusPattern};
 pub use poison::{PoisonPolicy, run_length};
 pub use retry::{Limit, Next, RetryOverride, RetryPolicy, Strategy, seed_of};

@@ -2,12 +2,11 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::ast::{Expr, PayloadValue, Term};
+use crate::json_walk::{Place, walk, walk_members};
 use crate::letter::Letter;
 
 /// The values that a query asks of one payload. The payload is parsed once, however many terms ask.
@@ -34,9 +33,7 @@ impl PayloadValues {
         let mut paths = Paths::default();
         pointers.into_iter().for_each(|pointer| paths.add(pointer));
         let values = RefCell::new(HashMap::new());
-        let mut reader = serde_json::Deserializer::from_slice(json);
-        let read = Search { paths: &paths, values: &values }.deserialize(&mut reader);
-        match read.and_then(|()| reader.end()) {
+        match walk(json, Search { paths: &paths, values: &values }) {
             Ok(()) => Self(values.into_inner()),
             Err(_) => Self::default(),
         }
@@ -94,82 +91,25 @@ struct Search<'p> {
     values: &'p RefCell<HashMap<String, Box<RawValue>>>,
 }
 
-impl<'p> Search<'p> {
-    fn below(self, paths: &'p Paths) -> Self {
+impl<'de> Place<'de> for Search<'_> {
+    fn below(&self, name: &str) -> Option<Self> {
+        let paths = self.paths.below.get(name)?;
         paths.forget(self.values);
-        Self { paths, ..self }
+        Some(Self { paths, ..*self })
     }
-}
 
-impl<'de> DeserializeSeed<'de> for Search<'_> {
-    type Value = ();
+    fn is_wanted(&self) -> bool {
+        self.paths.here.is_some()
+    }
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        let Some(pointer) = &self.paths.here else { return deserializer.deserialize_any(self) };
-        let raw: Box<RawValue> = serde::Deserialize::deserialize(deserializer)?;
+    fn found(self, value: &'de RawValue) -> serde_json::Result<()> {
         if !self.paths.below.is_empty() {
-            // Pointers into a value that is wanted as a whole: it is valid JSON.
-            let mut reader = serde_json::Deserializer::from_str(raw.get());
-            reader.deserialize_any(self).map_err(serde::de::Error::custom)?;
+            // Pointers into a value that is wanted as a whole.
+            walk_members(value, self)?;
         }
-        self.values.borrow_mut().insert(pointer.clone(), raw);
-        Ok(())
-    }
-}
-
-impl<'de> Visitor<'de> for Search<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(name) = map.next_key::<String>()? {
-            match self.paths.below.get(&name) {
-                Some(paths) => map.next_value_seed(self.below(paths))?,
-                None => map.next_value::<IgnoredAny>().map(drop)?,
-            }
+        if let Some(pointer) = &self.paths.here {
+            self.values.borrow_mut().insert(pointer.clone(), value.to_owned());
         }
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        for index in 0_usize.. {
-            // Only the one spelling of a number is an index (RFC 6901).
-            let wanted = self.paths.below.get(&index.to_string());
-            let next = match wanted {
-                Some(paths) => list.next_element_seed(self.below(paths))?,
-                None => list.next_element::<IgnoredAny>()?.map(drop),
-            };
-            if next.is_none() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
         Ok(())
     }
 }

@@ -180,7 +180,8 @@ pub struct Claim {
 }
 
 /// The outcome of an attempt on the head of a leased sequence.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Settlement {
     /// It was handled.
     Resolve(Option<AttemptRecord>),
@@ -188,12 +189,14 @@ pub enum Settlement {
     Evict(String),
     /// It is skipped, for this reason.
     Skip(String),
-    /// It failed and stays at the head. The lease ends.
+    /// It failed and stays at the head, or [leaves](Requeue::detach) the sequence. The lease ends, unless it is one of
+    /// [`claim_due`](LetterStore::claim_due) that goes on behind a letter that left.
     Requeue(Box<Requeue>),
 }
 
 /// The state of a letter after another failure.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct Requeue {
     /// Its new state, an open one.
     pub state: LetterState,
@@ -215,6 +218,9 @@ pub struct Requeue {
     pub attempt: Option<AttemptRecord>,
     /// Drop the payload: the letter is not retried automatically and its consumer stores no payloads.
     pub leave_out_payload: bool,
+    /// A `dead` letter leaves its sequence, and those behind it go on without it. It has a
+    /// [sequence of its own](crate::SequenceId::detached) from then on.
+    pub detach: bool,
 }
 
 impl Requeue {
@@ -240,6 +246,7 @@ impl Requeue {
             diagnostics: letter.diagnostics.clone(),
             attempt: None,
             leave_out_payload: false,
+            detach: false,
         }
     }
 }
@@ -255,7 +262,7 @@ pub enum Settled {
     /// lease is released. Applies to leases of [`claim_due`](LetterStore::claim_due); a replay continues whatever the state, but an
     /// [operation](super::Operations::poll_work) claims each letter separately.
     Blocked,
-    /// The letter stays at the head and the lease is released.
+    /// The letter stays at the head, or left the sequence in a replay, and the lease is released.
     Requeued,
 }
 

@@ -8,7 +8,7 @@ use lazaret_core::source::SourceError;
 use lazaret_core::store::StoreError;
 use lazaret_source_mongodb::{LeaseOptions, MongoSource, MongoSourceOptions, MongoStatus, StreamState};
 use lazaret_store_mongodb::{DEFAULT_DATABASE, MongoStore, MongoStoreOptions};
-use lazaret_telemetry::ChangeStreamAges;
+use lazaret_telemetry::ChangeStreamStats;
 use mongodb::Client;
 use mongodb::options::ClientOptions;
 use serde_json::Value as Json;
@@ -94,7 +94,7 @@ pub(crate) fn explain_store(error: &StoreError) -> Explained {
     )
 }
 
-/// Opens the source. Its status is part of the consumer's, and its ages are metrics.
+/// Opens the source. Its status is part of the consumer's, and its ages and restarts are metrics.
 pub(super) fn open(
     config: &ConsumerConfig,
     from: &From,
@@ -112,10 +112,10 @@ pub(super) fn open(
         let status = status.clone();
         move || is_ready(&status.borrow())
     });
-    shared.telemetry.metrics.change_stream(&config.name, move || match status.has_changed() {
-        Ok(_) => ages(&status.borrow(), Timestamp::now()),
-        // The source was closed.
-        Err(_) => ChangeStreamAges::default(),
+    shared.telemetry.metrics.change_stream(&config.name, move || {
+        // A source that was closed has no sender any more.
+        let is_open = status.has_changed().is_ok();
+        measured(&status.borrow(), is_open, Timestamp::now())
     });
     Ok(source)
 }
@@ -182,19 +182,21 @@ fn notice(state: &StreamState, own: Option<&str>) -> Option<String> {
     }
 }
 
-/// The ages of a stream that this instance reads.
-fn ages(status: &MongoStatus, now: Timestamp) -> ChangeStreamAges {
-    if matches!(status.state, StreamState::Standby { .. } | StreamState::Closed) {
-        return ChangeStreamAges::default();
+/// The measurements of a stream. Only one that this instance reads has ages.
+fn measured(status: &MongoStatus, is_open: bool, now: Timestamp) -> ChangeStreamStats {
+    let restarts = status.restarts;
+    if !is_open || matches!(status.state, StreamState::Standby { .. } | StreamState::Closed) {
+        return ChangeStreamStats { restarts, ..ChangeStreamStats::default() };
     }
     // Entries between the last change and the position are of other collections, or filtered.
     let reached = status.last_event_at.max(status.token_at);
     let newest = status.oplog.map(|oplog| oplog.newest);
     let lag = reached.zip(newest).map(|(reached, newest)| newest.duration_since(reached));
-    ChangeStreamAges {
+    ChangeStreamStats {
         // An oplog that was read before the last change is not ahead of it.
         oplog_lag: lag.map(|lag| Duration::try_from(lag).unwrap_or_default()),
         token_age: status.token_age(now),
+        restarts,
     }
 }
 
@@ -313,14 +315,22 @@ mod tests {
             last_event_at: Some(at(50)),
             token_at: Some(at(100)),
             oplog: Some(OplogWindow { oldest: at(0), newest: at(130) }),
+            restarts: 3,
             ..MongoStatus::default()
         };
         let seconds = |age: Option<Duration>| age.map(|age| age.as_secs());
-        let now = ages(&status, at(160));
+        let now = measured(&status, true, at(160));
         assert_eq!((seconds(now.oplog_lag), seconds(now.token_age)), (Some(30), Some(60)));
         status.last_event_at = Some(at(140));
-        assert_eq!(seconds(ages(&status, at(160)).oplog_lag), Some(0), "the oplog was read before");
+        let lag = measured(&status, true, at(160)).oplog_lag;
+        assert_eq!(seconds(lag), Some(0), "the oplog was read before");
+        let without_ages = ChangeStreamStats { restarts: 3, ..ChangeStreamStats::default() };
+        assert_eq!(
+            measured(&status, false, at(160)),
+            without_ages,
+            "restarts of a closed stream still count"
+        );
         status.state = StreamState::Standby { leader: None, until: None };
-        assert_eq!(ages(&status, at(160)), ChangeStreamAges::default());
+        assert_eq!(measured(&status, true, at(160)), without_ages);
     }
 }

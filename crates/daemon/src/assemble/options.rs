@@ -29,7 +29,7 @@ mod tests {
 
     use lazaret_config::{NoEnv, check};
     use lazaret_core::Sequencing;
-    use lazaret_core::policy::{CapacityPolicy, Strategy};
+    use lazaret_core::policy::{CapacityPolicy, OnDead, Strategy};
     use lazaret_engine::Reprocess;
 
     use super::*;
@@ -59,7 +59,7 @@ mod tests {
     fuse: { ratio: 0.25, window: 17, consecutive: 18 }
     poison: { same-failure: 19 }
     dead-letter:
-      { owner: team, ttl: 20d, keep-closed: 0s, include-payload: false, include-backtrace: false, max-sequences: 21, max-letters: 210, max-bytes: 211KiB, min-free: off,
+      { owner: team, ttl: 20d, keep-closed: 0s, include-payload: false, include-backtrace: false, overrides: [{ when: { reason: TIMEOUT }, on-dead: continue }], max-sequences: 21, max-letters: 210, max-bytes: 211KiB, min-free: off,
         max-sequence-size: 22, reprocess: { strategy: cron, cron: '0 0 3 * * *', batch-size: 23 } }
     inbox-dedupe: { window: 24h }
     replay: { rate: 30/m, max-replays: 25 }
@@ -89,6 +89,7 @@ mod tests {
         assert_eq!((letters.owner.as_deref(), letters.keep_closed), (Some("team"), None));
         assert_eq!(letters.ttl, Some(Duration::from_secs(20 * 24 * 3600)));
         assert_eq!((letters.include_payload, letters.include_backtrace), (false, false));
+        assert_eq!((letters.on_dead.on_dead, letters.on_dead.overrides.len()), (OnDead::Hold, 1));
         assert_eq!((letters.limits.max_sequences, letters.limits.max_sequence_size), (Some(21), Some(22)));
         let capacity = CapacityPolicy { max_letters: Some(210), max_bytes: Some(211 << 10), min_free: None };
         assert_eq!(letters.capacity, capacity);

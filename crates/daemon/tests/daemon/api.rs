@@ -90,6 +90,32 @@ fn what_the_configuration_says_of_replays_holds_for_those_begun_over_the_api() {
 }
 
 #[test]
+fn an_import_before_a_consumer_runs_needs_its_approval_too() {
+    let folder = folder(CONFIG);
+    let mut daemon = folder.start(&["run"]);
+    let address = daemon.address();
+    let json = "content-type: application/json\r\n";
+    ask(&address, "POST", "/v1/inbox/shop", json, "{\"n\": 0, \"kind\": \"poison\"}");
+    wait_for("the letter", || get(&address, "/v1/status").1.contains("\"dead\":1").then_some(()));
+    let (_, export) = ask(&address, "GET", "/v1/letters?view=full", "accept: application/x-ndjson\r\n", "");
+    let letter = export.lines().find(|line| line.starts_with('{')).unwrap();
+    let runs = letter.replace("\"state\":\"dead\"", "\"state\":\"retrying\"");
+    assert_ne!(runs, letter);
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(0));
+    // Now the consumer waits for its file, and does not run yet.
+    let waits = CONFIG.replace("{ inbox: {} }", "{ file: { path: late.jsonl, follow: true } }");
+    folder.write("lazaret.yaml", &format!("{waits}    replay: {{ approval: second-person }}\n"));
+    let mut daemon = folder.start(&["run"]);
+    let path = "/v1/letters/import?reason=moved";
+    let (status, body) =
+        ask(&daemon.address(), "POST", path, "content-type: application/x-ndjson\r\n", &runs);
+    assert_eq!(status, 200, "{body}");
+    assert!(body.contains("\"taken\":0") && body.contains("requires a second person"), "{body}");
+    assert_eq!(attempts(&folder).len(), 1);
+}
+
+#[test]
 fn with_tokens_in_a_file_nobody_gets_in_without_one() {
     let folder = folder(&format!("{CONFIG}auth: {{ tokens-file: tokens.yaml }}\n"));
     assert_eq!(folder.run(&["run"]), 1, "without the file nothing starts");

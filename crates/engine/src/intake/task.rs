@@ -113,7 +113,7 @@ impl Intake {
         let mut batch = Vec::new();
         telemetry.gauges.publish_lag(self.source.lag());
         loop {
-            if notices.take(&mut batch) {
+            while notices.take(&mut batch) {
                 self.apply_notices(&mut batch);
             }
             self.release_due();

@@ -7,7 +7,7 @@ use lazaret_core::handler::Delivery;
 use lazaret_core::letter::{AttemptKind, Diagnostics};
 use lazaret_core::policy::{Decision, Stage};
 use lazaret_core::store::{Requeue, Settlement};
-use lazaret_core::{Failure, Letter, LetterState, Message, SequenceId, Timestamp};
+use lazaret_core::{Failure, Letter, LetterState, Message, Reason, SequenceId, Timestamp};
 
 use crate::classify;
 use crate::component::Component;
@@ -52,7 +52,14 @@ pub(crate) fn new_letter(
         letter.history.clone_from(&record.history);
         letter.poison = component.limits(message, None).is_poison(&record.usage());
     }
+    if component.options.detaches(state, message, reason_of(&letter)) {
+        letter.sequence = letter.sequence.detached(letter.id);
+    }
     letter
+}
+
+fn reason_of(letter: &Letter) -> Option<&Reason> {
+    letter.cause.as_ref().map(|cause| &cause.reason)
 }
 
 /// Asks the user's enqueue policy about a letter. A policy that panics is taken to say "enqueue" (I10).
@@ -94,6 +101,7 @@ pub(crate) fn requeue(component: &Component, failed: FailedLetter<'_>) -> Settle
     let ignored = decision == Decision::Ignore;
     let mut diagnostics = letter.diagnostics.clone();
     diagnostics.extend(delivery.metadata());
+    let detach = component.options.detaches(state, &letter.message, Some(&failure.reason));
     Settlement::Requeue(Box::new(Requeue {
         state,
         due_at,
@@ -108,6 +116,7 @@ pub(crate) fn requeue(component: &Component, failed: FailedLetter<'_>) -> Settle
         },
         attempt: record.history.last().cloned(),
         leave_out_payload: leaves_out_payload(component, state),
+        detach,
         ..Requeue::of(letter)
     }))
 }
@@ -123,9 +132,11 @@ pub(crate) fn dead(component: &Component, letter: &Letter, cause: Option<Failure
         same_failure: 0,
         first_failed_at: letter.first_failed_at.unwrap_or(letter.enqueued_at),
     };
+    let reason = cause.as_ref().map(|cause| &cause.reason).or_else(|| reason_of(letter));
     Settlement::Requeue(Box::new(Requeue {
         state: LetterState::Dead,
         due_at: None,
+        detach: component.options.detaches(LetterState::Dead, &letter.message, reason),
         cause,
         poison: letter.poison || component.limits(&letter.message, None).is_poison(&usage),
         leave_out_payload: leaves_out_payload(component, LetterState::Dead),
@@ -143,8 +154,7 @@ fn discarded() -> Settlement {
 /// It counts as a crash only where nothing else tells which message crashed the process: a flight recorder does, and it does not
 /// blame those that merely ran beside it.
 pub(crate) fn interrupted(component: &Component, letter: &Letter) -> Settlement {
-    let reason = letter.cause.as_ref().map(|cause| &cause.reason);
-    let (now, limits) = (component.now(), component.limits(&letter.message, reason));
+    let (now, limits) = (component.now(), component.limits(&letter.message, reason_of(letter)));
     let may_be_crash = component.flight.recorder().is_none();
     let crash_attempts = letter.crash_attempts.saturating_add(u32::from(may_be_crash));
     let attempts = limits.attempts_after_lost_lease(letter.attempts);

@@ -262,8 +262,8 @@ impl LiveMessage {
         if decision.keeps() {
             return (letter, Placement::Open);
         }
-        letter.state = LetterState::Skipped;
-        letter.due_at = None;
+        (letter.state, letter.due_at) = (LetterState::Skipped, None);
+        letter.sequence = component.letter_sequence(self.delivery.message(), self.sequence());
         (letter, Placement::Closed)
     }
 

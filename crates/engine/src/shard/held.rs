@@ -2,7 +2,7 @@
 
 use super::lane::{Lane, LaneItem, LaneKey};
 use super::task::Shard;
-use crate::held::Usage;
+use crate::held::{NewHold, Usage};
 
 impl Shard {
     /// Changes a lane, and keeps the count of held messages. The lane is created if there is none.
@@ -34,14 +34,13 @@ impl Shard {
 
     /// Marks the lanes whose message failed or began to wait.
     pub(super) fn receive_holds(&mut self) {
-        let mut new = Vec::new();
-        if !self.holds.take(&mut new) {
-            return;
-        }
-        for new in new {
-            let key = (new.component, new.hash);
-            if !new.hold.has_ended() && self.lanes.contains_key(&key) {
-                self.change_lane(key, |lane| lane.hold_by_message(new.hold));
+        let mut batch = Vec::new();
+        while self.holds.take(&mut batch) {
+            for NewHold { component, hash, hold } in batch.drain(..) {
+                let key = (component, hash);
+                if !hold.has_ended() && self.lanes.contains_key(&key) {
+                    self.change_lane(key, |lane| lane.hold_by_message(hold));
+                }
             }
         }
     }

@@ -23,22 +23,26 @@ use crate::live::{Begin, LiveMessage};
 use crate::mutation::mutated;
 
 /// The number of messages that are started before other work is polled.
-const START_LIMIT: usize = 256;
+pub(super) const START_LIMIT: usize = 256;
 
 impl Shard {
-    /// Starts what may start, as far as permits reach.
-    pub(super) fn start_ready(&mut self, cx: &mut Context<'_>) {
-        for _ in 0..START_LIMIT {
-            if self.ready.is_empty() {
+    /// Starts what may start, up to this many messages, as far as permits reach.
+    pub(super) fn start_ready(&mut self, cx: &mut Context<'_>, limit: usize) {
+        for _ in 0..limit {
+            if self.ready.is_empty() || !self.has_permit() {
                 return;
-            }
-            if self.permit.is_none() {
-                let Ok(permit) = self.guards.permits.clone().try_acquire_owned() else { return };
-                self.permit = Some(permit);
             }
             let Some(ready) = self.ready.pop_front() else { return };
             self.start(ready, cx);
         }
+    }
+
+    /// Returns `true` when there is a permit for the next message.
+    pub(super) fn has_permit(&mut self) -> bool {
+        if self.permit.is_none() {
+            self.permit = self.guards.permits.clone().try_acquire_owned().ok();
+        }
+        self.permit.is_some()
     }
 
     pub(super) fn start(&mut self, ready: Ready, cx: &mut Context<'_>) {

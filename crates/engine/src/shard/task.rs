@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -12,6 +12,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::lane::{Lane, LaneHasher, LaneItem, LaneKey, Ready};
+use super::start::START_LIMIT;
 use super::work::{Done, Work};
 use crate::attempt::Outcome;
 use crate::component::Component;
@@ -116,12 +117,11 @@ impl Shard {
         let timer = tokio::time::sleep(Duration::ZERO);
         tokio::pin!(timer);
         loop {
-            if mailbox.take(&mut arrivals) {
-                for arrival in arrivals.drain(..) {
-                    self.receive(arrival);
-                }
-            }
             std::future::poll_fn(|cx| {
+                let mut started = 0;
+                while mailbox.take(&mut arrivals) {
+                    self.receive_all(&mut arrivals, &mut started, cx);
+                }
                 while let Poll::Ready(Some(done)) = self.work.poll_next_unpin(cx) {
                     let handled = matches!(done, Done::Attempted(_, Outcome::Handled, ..));
                     self.finished(done);
@@ -133,7 +133,7 @@ impl Shard {
                         self.start(ready, cx);
                     }
                 }
-                self.start_ready(cx);
+                self.start_ready(cx, START_LIMIT - started);
                 Poll::Ready(())
             })
             .await;
@@ -179,7 +179,23 @@ impl Shard {
         }
     }
 
-    fn receive(&mut self, arrival: ToShard) {
+    /// Takes in what arrived, and counts the messages that were started. One that need not wait for others starts before the
+    /// next is looked at: what it allocates is free again by then, and in the cache.
+    fn receive_all(&mut self, arrivals: &mut Vec<ToShard>, started: &mut usize, cx: &mut Context<'_>) {
+        for arrival in arrivals.drain(..) {
+            let Some(item) = self.receive(arrival) else { continue };
+            let ready = Ready { item, holds_lane: false };
+            if *started < START_LIMIT && self.ready.is_empty() && self.has_permit() {
+                *started += 1;
+                self.start(ready, cx);
+            } else {
+                self.ready.push_back(ready);
+            }
+        }
+    }
+
+    /// Receives an arrival, and returns it if it is a message.
+    fn receive(&mut self, arrival: ToShard) -> Option<LaneItem> {
         match arrival {
             ToShard::Message(arrival) => {
                 let Arrival { message, ticket, hash, component, unsequenced } = arrival;
@@ -188,8 +204,7 @@ impl Shard {
                     Some(sink) => Delivery::live(message, sink.clone()),
                     None => Delivery::new(message),
                 };
-                let item = LaneItem { delivery, ticket, hash, component, unsequenced };
-                self.ready.push_back(Ready { item, holds_lane: false });
+                return Some(LaneItem { delivery, ticket, hash, component, unsequenced });
             }
             ToShard::Assigned(ownership) => {
                 let slot = ownership.slot as usize;
@@ -208,11 +223,10 @@ impl Shard {
             ToShard::Open { component, sequences, revision } => {
                 self.open.listed(component, &sequences, revision);
             }
-            ToShard::Run(mut run, slot) => {
+            ToShard::Run(mut run) => {
                 run.open = Some(self.open.clone());
                 self.work.push(Work::Other(Box::pin(async move {
                     run.run().await;
-                    drop(slot);
                     Done::Run
                 })));
             }
@@ -220,6 +234,7 @@ impl Shard {
             ToShard::Revoked => self.poll_all(),
             ToShard::Revoking { slot, generation } => self.abandon_partition(slot, generation),
         }
+        None
     }
 
     /// Counts a message that was handled here. The fuse sees it at once; the other counters follow in batches.

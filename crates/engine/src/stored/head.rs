@@ -12,6 +12,7 @@ use lazaret_core::{HandlerError, Letter, LetterState, Timestamp, Verdict};
 use tokio::time::Instant;
 
 use super::lease::RunLease;
+use super::place::Place;
 use super::run::Purpose;
 use crate::admission::{self, Admission, AttemptSlot, Candidate, Exhausted, Permission};
 use crate::attempt::{self, Outcome};
@@ -39,6 +40,7 @@ pub(super) struct HeadAttempt<'a> {
     pub(super) component: &'a Arc<Component>,
     pub(super) lease: &'a RunLease<'a>,
     pub(super) purpose: &'a Purpose,
+    pub(super) place: Option<&'a Place>,
     pub(super) hash: SequenceHash,
 }
 
@@ -170,11 +172,7 @@ impl HeadAttempt<'_> {
         }
         let (settlement, by) = self.settlement(&letter, ended, due)?;
         left.claim = claim;
-        let settled = self.settle_by(&letter, settlement, by, left).await;
-        if let Some(Settled::Next(_)) = &settled {
-            std::mem::take(left).finish(self.component).await;
-        }
-        settled
+        self.settle_by(&letter, settlement, by, left).await
     }
 
     /// The wait for the due time of a letter. The store's clock said that it is due; ours must agree (I12).
@@ -273,7 +271,7 @@ impl HeadAttempt<'_> {
                 tokio::select! {
                     biased;
                     () = lifecycle.draining() => None,
-                    slot = admission::slot(self.component, &waiting.letter.message.id) => slot,
+                    slot = self.slot(waiting.letter) => slot,
                 }
             };
             let Some(slot) = self.lease.wait(pin!(slot)).await else { return Ok(None) };
@@ -301,6 +299,14 @@ impl HeadAttempt<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Waits for a place among the runs, and for a slot. `None` when the consumer has ended.
+    async fn slot(&self, letter: &Letter) -> Option<AttemptSlot<'_>> {
+        if let Some(place) = self.place {
+            place.enter().await;
+        }
+        admission::slot(self.component, &letter.message.id).await
     }
 
     /// Takes the charge of the retry budget back, for an attempt that was not made.
@@ -369,6 +375,9 @@ impl HeadAttempt<'_> {
             dedupe::renewed_during(claim.as_ref(), run).await
         };
         drop(permit);
+        if let Some(place) = self.place {
+            place.leave();
+        }
         if let Outcome::Deferred(_) = outcome {
             self.refund(letter, failed_before);
         } else {
@@ -483,10 +492,11 @@ impl HeadAttempt<'_> {
         let dead = newly_dead(letter, &settlement);
         self.lease.settlement_begins();
         let settled = settler.settle(letter, settlement).await?;
+        left.dead = dead;
         if let Settled::Next(_) = &settled {
             self.lease.continues();
+            std::mem::take(left).finish(self.component).await;
         }
-        left.dead = dead;
         Some(settled)
     }
 }

@@ -6,13 +6,16 @@
 //! - `run.rs`: one claimed sequence.
 //! - `lease.rs`: its lease.
 //! - `active.rs`: the sequences that are being run.
+//! - `place.rs`: how many of them at once.
 //! - `head.rs`: one attempt at the head of it.
 
 mod active;
 mod head;
 mod lease;
+mod place;
 mod run;
 
 pub(crate) use active::ActiveRuns;
 pub(crate) use lease::RENEW_INTERVAL;
+pub(crate) use place::Places;
 pub(crate) use run::{Purpose, Run, RunEnd};

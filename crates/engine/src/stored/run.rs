@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::head::{HeadAttempt, LeftOver};
 use super::lease::RunLease;
+use super::place::Place;
 use crate::admission::AttemptOf;
 use crate::component::Component;
 use crate::hash::SequenceHash;
@@ -59,6 +60,8 @@ pub(crate) struct Run {
     /// The time of the claim: the lease lasts at least from here.
     pub(crate) claimed_at: Instant,
     pub(crate) purpose: Purpose,
+    /// Its place; `None` for a replay from code, which has its own bound.
+    pub(crate) place: Option<Place>,
     /// The open sequences of the shard that runs it, if a shard does.
     pub(crate) open: Option<Arc<OpenSequences>>,
 }
@@ -98,7 +101,7 @@ impl Run {
             biased;
             end = self.run_alone(&lease, &mut left) => end,
             () = lease.keep() => lease.lost(),
-            () = component.lifecycle.aborted() => return lease.release().await,
+            () = component.lifecycle.aborted() => return lease.abort().await,
         };
         // The last settlement has ended the lease, so nothing renews it any more, and another run may have begun.
         tokio::select! {
@@ -129,11 +132,12 @@ impl Run {
     }
 
     async fn letters(self, hash: SequenceHash, lease: &RunLease<'_>, left: &mut LeftOver) -> RunEnd {
-        let Self { component, claim, purpose, .. } = self;
+        let Self { component, claim, purpose, place, .. } = self;
+        let place = place.as_ref();
         let mut next = Some(claim.head);
         let mut interrupted = claim.interrupted;
         while let Some(letter) = next.take() {
-            let attempt = HeadAttempt { component: &component, lease, purpose: &purpose, hash };
+            let attempt = HeadAttempt { component: &component, lease, purpose: &purpose, place, hash };
             match attempt.run(letter, std::mem::take(&mut interrupted), left).await {
                 Some(Settled::Next(letter)) => next = Some(*letter),
                 Some(Settled::Closed) => return RunEnd::Closed,

@@ -69,7 +69,7 @@ pub use consumer::{ChangeStream, DeclaredConsumer, Loaded, load};
 pub use declaration::{DEAD_LETTER_COLLECTION, Declaration, Declare, DeclaredSource, Watch};
 pub use lazaret_config::{
     BeforeChange, Checkpoint, Consumer as ConsumerConfig, Diagnostics, Env, FullDocument, HistoryLost,
-    MongodbSource, NoEnv, Origin, ProcessEnv, Setting, StartPosition,
+    MongodbSource, NoEnv, OnInvalidate, Origin, ProcessEnv, Setting, StartPosition,
 };
 pub use lazaret_macros::{
     change_stream, checkpoint, dead_letter_queue, filter, kafka_listener, on_change, on_delete, on_error,

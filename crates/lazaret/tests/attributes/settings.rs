@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lazaret::declare::{
-    BeforeChange, Declare, DeclaredConsumer, FullDocument, HistoryLost, Origin, StartPosition, Watch,
-    change_stream,
+    BeforeChange, Declare, DeclaredConsumer, FullDocument, HistoryLost, OnInvalidate, Origin, StartPosition,
+    Watch, change_stream,
 };
 use lazaret::policy::RetryPolicy;
 use lazaret::{DeadLetterOptions, Reprocess};
@@ -224,6 +224,18 @@ fn a_stream_resumes_and_fails_when_history_is_lost_by_default() {
     let declared = declared!([checkpoint(start_position = "LATEST", on_history_lost = "from-now")]);
     let source = declared.change_stream().expect("a change stream").source;
     assert_eq!((source.start, source.on_history_lost), (StartPosition::Latest, HistoryLost::FromNow));
+    let declared = declared!([checkpoint(start_position = "oplog-start")]);
+    let source = declared.change_stream().expect("a change stream").source;
+    assert_eq!(source.start, StartPosition::OplogStart);
+}
+
+#[test]
+fn an_invalidated_stream_stops_by_default_and_can_be_continued() {
+    let source = declared!().change_stream().expect("a change stream").source;
+    assert_eq!(source.on_invalidate, OnInvalidate::Stop);
+    let declared = declared!([checkpoint(on_invalidate = "start-after")]);
+    let source = declared.change_stream().expect("a change stream").source;
+    assert_eq!(source.on_invalidate, OnInvalidate::StartAfter);
 }
 
 // `@ChangeStream`.

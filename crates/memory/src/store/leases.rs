@@ -8,7 +8,7 @@ use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{
     self, AfterSettle, HeldLease, LeaseKind, LetterView, SequenceRow, SettleView,
 };
-use lazaret_core::store::{Claim, Lease, LeaseUse, Outcome, Result, Settled, Settlement};
+use lazaret_core::store::{Claim, Lease, LeaseUse, Result, Settled, Settlement};
 
 use super::Step;
 use super::queue::{Queue, Row};
@@ -143,8 +143,7 @@ impl Queue {
         if let Some((operation, outcome)) = settle.outcome {
             let continues = step.operations.settle_item(operation, id, outcome, step.now, step.audit);
             settle.effects.reserve(continues.then_some(operation));
-            if outcome == Outcome::Ok
-                && let Some(from) = settle.effects.released_from()
+            if let Some(from) = settle.released_from()
                 && let Some(pace) = step.operations.pace_released(
                     operation,
                     self.released_letters(&lease.sequence, from),

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use jiff::Timestamp;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::rules::{
-    self, ClockWatch, CountChange, Effects, FIRST_INDEX, GrantRow, GroupRow, Head, INDEX_STEP, LetterChange,
-    LetterLookup, LetterView, SequenceChange, SequenceRow, Slot,
+    self, ClockWatch, CountChange, Detached, Effects, FIRST_INDEX, GrantRow, GroupRow, Head, INDEX_STEP,
+    LetterChange, LetterLookup, LetterView, SequenceChange, SequenceRow, Slot,
 };
 use lazaret_core::store::{
     AttemptNote, Counts, ErrorKind, Group, GroupId, HeadsPage, OpenedPage, OperationId, Result, StoreError,
@@ -169,7 +169,7 @@ impl Queue {
 
     /// Applies the effects of a rule to a letter.
     pub(super) fn apply(&mut self, id: LetterId, effects: Effects, step: &mut Step<'_>) {
-        let Effects { letter: change, sequence: row, count_change, failed, audit, ended } = effects;
+        let Effects { letter: change, sequence: row, detached, count_change, failed, audit, ended } = effects;
         let now = step.now;
         let letter = self.letters.get_mut(&id).expect("rules decide about stored letters");
         // A closed letter is in no row: its old index may belong to another letter by now.
@@ -180,6 +180,9 @@ impl Queue {
             self.traces.insert(id, letter.state);
         } else {
             change.apply(letter, now);
+            if let Some(Detached { sequence, .. }) = &detached {
+                letter.sequence = sequence.clone();
+            }
             let (new_index, state, attempts) = (letter.index, letter.state, letter.attempts);
             if state.is_open() {
                 self.closed_at.remove(&id);
@@ -190,10 +193,15 @@ impl Queue {
                 if let Some(index) = old_index {
                     letters.remove(&index);
                 }
-                if state.is_open() {
+                if state.is_open() && detached.is_none() {
                     letters.insert(new_index, id);
                 }
             });
+            if let Some(Detached { sequence, row }) = detached {
+                self.change_row(&sequence, SequenceChange::Open(row), |letters| {
+                    letters.insert(new_index, id);
+                });
+            }
             if let Some(ends) = self.ends.as_mut().filter(|_| ended) {
                 ends.list((id, state, attempts));
             }

@@ -51,10 +51,11 @@ pub(crate) async fn assign(
     caller: Caller,
     Json(request): Json<BulkAssignRequest>,
 ) -> Result<axum::Json<BulkAnswer>> {
-    check_name(request.name.as_deref())?;
-    let reason = reason_or(request.reason.as_deref(), "assignment").map(str::to_owned);
-    let bulk = BulkRequest { selection: request.selection, reason };
-    each(app, caller, bulk, &BulkAction::Change(Change::Assignee(request.name))).await
+    let BulkAssignRequest { selection, assignment } = request;
+    check_name(assignment.name.as_deref())?;
+    let reason = reason_or(assignment.reason.as_deref(), "assignment").map(str::to_owned);
+    let action = BulkAction::Change(Change::Assignee(assignment.name));
+    each(app, caller, BulkRequest { selection, reason }, &action).await
 }
 
 enum BulkAction {

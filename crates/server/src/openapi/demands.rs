@@ -48,7 +48,7 @@ pub(super) fn add(document: &mut Value) {
     let text = json!({"minLength": 1, "maxLength": COMMENT_CHARS, "pattern": NOT_BLANK});
     set(&mut schemas["CommentRequest"]["properties"]["text"], text);
     let name = json!({"minLength": 1, "maxLength": MAX_NAME_CHARS, "pattern": PRINTABLE});
-    set(&mut schemas["AssignRequest"]["properties"]["name"], name.clone());
+    set(&mut schemas["AssignRequest"]["properties"]["name"], name);
     set(&mut schemas["ExpiryRequest"]["properties"]["expires-at"], json!({"pattern": EXPIRY_YEARS}));
     add_pauses(&mut schemas["PauseRequest"]);
     add_edits(&mut schemas["EditRequest"]);
@@ -56,7 +56,8 @@ pub(super) fn add(document: &mut Value) {
     add_plans(&mut schemas["PlanRequest"], &selection, &limits);
     add_operations(&mut schemas["BeginRequest"], &selection, &limits);
     add_bulk(&mut schemas["BulkRequest"], &selection, &limits);
-    add_bulk_assign(&mut schemas["BulkAssignRequest"], &selection, name, &limits);
+    let assignment = schemas["AssignRequest"]["properties"].clone();
+    add_bulk_assign(&mut schemas["BulkAssignRequest"], &selection, &assignment, &limits);
     // Only requests have it, and each says itself what it demands of it.
     if let Some(schemas) = schemas.as_object_mut() {
         schemas.remove("Selection");
@@ -193,11 +194,8 @@ fn add_bulk(schema: &mut Value, selection: &Value, limits: &Limits) {
     vary(schema, &common, &["reason"], selections(selection, limits.bulk_letters));
 }
 
-fn add_bulk_assign(schema: &mut Value, selection: &Value, name: Value, limits: &Limits) {
-    let mut common = own_properties(schema);
-    set(&mut common["reason"], json!({"maxLength": MAX_REASON_CHARS}));
-    set(&mut common["name"], name);
-    vary(schema, &common, &["name"], selections(selection, limits.bulk_letters));
+fn add_bulk_assign(schema: &mut Value, selection: &Value, assignment: &Value, limits: &Limits) {
+    vary(schema, assignment, &["name"], selections(selection, limits.bulk_letters));
 }
 
 fn add_operations(schema: &mut Value, selection: &Value, limits: &Limits) {

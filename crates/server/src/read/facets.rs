@@ -206,12 +206,14 @@ impl Tally {
     }
 
     fn add_sequence(&mut self, letter: &Letter) {
-        if self.sequences.len() >= MAX_LETTERS && !self.sequences.contains_key(&letter.sequence) {
+        // Letters that left their sequence are counted with it.
+        let sequence = letter.sequence.origin().unwrap_or_else(|| letter.sequence.clone());
+        if self.sequences.len() >= MAX_LETTERS && !self.sequences.contains_key(&sequence) {
             return;
         }
-        let share = self.sequences.entry(letter.sequence.clone()).or_insert_with(|| SequenceShare {
+        let share = self.sequences.entry(sequence.clone()).or_insert_with(|| SequenceShare {
             queue: letter.queue.to_string(),
-            sequence: letter.sequence.to_string(),
+            sequence: sequence.to_string(),
             letters: 0,
             letter: letter.id.to_string(),
             enqueued_at: letter.enqueued_at,

@@ -6,7 +6,7 @@ use axum::extract::State;
 use jiff::Timestamp;
 use lazaret_api::{
     Activity, Breaker, BreakerCause, Consumer, ConsumerState, Fuse, Instance, InstanceList, LetterError,
-    Operation, Pause, PauseScope, QueueStatus, Status, StoreCapabilities,
+    OnDead, Operation, Pause, PauseScope, QueueStatus, Status, StoreCapabilities,
 };
 use lazaret_core::ConsumerName;
 use lazaret_core::policy::BreakerState;
@@ -165,6 +165,7 @@ async fn consumer(
         },
         breaker_cause: handle.and_then(breaker_cause),
         handler: app.registry.handler_address(name),
+        on_dead: handle.and_then(Handle::on_dead).map(OnDead::from),
         store_trouble: handle.is_some_and(Handle::is_store_failing),
         queues: queues.iter().map(queue_status).collect(),
     })

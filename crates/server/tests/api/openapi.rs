@@ -143,6 +143,7 @@ async fn the_document_says_which_fields_go_together() {
     }
     for (body, status) in [
         (json!({"payload": "1", "reason": "x"}), 200),
+        (json!({"payload": "1", "tombstone": false, "revert": false, "force": false, "reason": "x"}), 200),
         (json!({"payload-base64": "MQ==", "reason": "x"}), 200),
         (json!({"payload": "a", "force": true, "reason": "x"}), 200),
         (json!({"tombstone": true, "payload": null, "reason": "x"}), 200),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use lazaret_core::message::Schema;
+use lazaret_core::message::{self, Schema};
 use lazaret_core::{Headers, Message, MessageId, Partition, Position, StreamName};
 
 use super::parts::RecordParts;
@@ -98,37 +98,28 @@ impl MessageDecoder {
     }
 }
 
-/// Formats `topic/partition/offset` for the records of one partition, reusing one buffer.
+/// The names that the records of one partition share.
 #[derive(Debug)]
-pub(crate) struct PositionIds {
-    pub(super) partition: Partition,
-    text: String,
-    /// The length of the part before the offset.
-    prefix: usize,
+pub(crate) struct PartitionNames {
+    partition: Partition,
+    ids: message::PositionIds,
 }
 
-impl PositionIds {
+impl PartitionNames {
     pub(crate) fn new(partition: &Partition) -> Self {
-        let text = format!("{partition}/");
-        Self { partition: partition.clone(), prefix: text.len(), text }
+        let stream = StreamName::interned(partition.stream.as_str());
+        let partition = Partition::new(stream, partition.index);
+        Self { ids: message::PositionIds::of(&partition), partition }
     }
 
-    /// Returns the id of the record at this offset.
-    pub(crate) fn at(&mut self, offset: u64) -> MessageId {
-        self.text.truncate(self.prefix);
-        // Written digit by digit, from the last: this runs for every record, and formatting takes several times as long.
-        let mut digits = [0; 20];
-        let (mut at, mut rest) = (digits.len(), offset);
-        loop {
-            at -= 1;
-            digits[at] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-            if rest == 0 {
-                break;
-            }
-        }
-        self.text.push_str(std::str::from_utf8(&digits[at..]).unwrap_or_default());
-        MessageId::from(self.text.as_str())
+    /// Returns the partition, whose name is [interned](StreamName::interned).
+    pub(crate) fn partition(&self) -> &Partition {
+        &self.partition
+    }
+
+    /// Returns the id of the record at this offset: `topic/partition/offset`.
+    pub(crate) fn at(&self, offset: u64) -> MessageId {
+        self.ids.at(offset)
     }
 }
 

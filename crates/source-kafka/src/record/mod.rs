@@ -6,7 +6,7 @@ mod parts;
 mod reader;
 
 pub use decoder::MessageDecoder;
-pub(crate) use decoder::PositionIds;
+pub(crate) use decoder::PartitionNames;
 pub(crate) use page::copy;
 pub use parts::RecordParts;
 pub(crate) use parts::{NonUtf8Header, Record, timestamp};

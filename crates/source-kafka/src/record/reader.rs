@@ -2,7 +2,7 @@
 
 use lazaret_core::{Message, Position};
 
-use super::decoder::{MessageDecoder, PositionIds};
+use super::decoder::{MessageDecoder, PartitionNames};
 use super::page::{Copied, Page, copy};
 use super::parts::{Record, size_of, timestamp};
 use crate::options::KafkaOptions;
@@ -31,34 +31,34 @@ impl RecordReader {
         record: &impl Record,
         offset: u64,
         remaining: usize,
-        ids: &mut PositionIds,
+        names: &PartitionNames,
         into: &mut Vec<Message>,
     ) {
         let bytes = size_of(record);
         if !self.page.fits(bytes) {
-            self.finish(ids, into);
+            self.finish(names, into);
         }
         self.page.reserve(bytes, remaining);
         self.page.write(record, offset);
     }
 
     /// Turns all copied records into messages.
-    pub(crate) fn finish(&mut self, ids: &mut PositionIds, into: &mut Vec<Message>) {
+    pub(crate) fn finish(&mut self, names: &PartitionNames, into: &mut Vec<Message>) {
         let mut page = std::mem::take(&mut self.page);
         for Copied { offset, timestamp, parts } in page.drain() {
-            let id = self.decoder.id(&parts.headers).unwrap_or_else(|| ids.at(offset));
-            let position = Position::new(ids.partition.index, offset);
-            into.push(self.decoder.message(parts, id, ids.partition.stream.clone(), position, timestamp));
+            let id = self.decoder.id(&parts.headers).unwrap_or_else(|| names.at(offset));
+            let position = Position::new(names.partition().index, offset);
+            into.push(self.decoder.message(parts, id, names.partition().stream.clone(), position, timestamp));
         }
         self.page = page;
     }
 
     /// Reads one record. Its id is its position unless a header has one.
-    pub(crate) fn read(&self, record: &impl Record, offset: u64, ids: &mut PositionIds) -> Message {
+    pub(crate) fn read(&self, record: &impl Record, offset: u64, names: &PartitionNames) -> Message {
         let parts = copy(record);
-        let id = self.decoder.id(&parts.headers).unwrap_or_else(|| ids.at(offset));
-        let position = Position::new(ids.partition.index, offset);
-        self.decoder.message(parts, id, ids.partition.stream.clone(), position, timestamp(record))
+        let id = self.decoder.id(&parts.headers).unwrap_or_else(|| names.at(offset));
+        let position = Position::new(names.partition().index, offset);
+        self.decoder.message(parts, id, names.partition().stream.clone(), position, timestamp(record))
     }
 }
 
@@ -83,9 +83,8 @@ mod tests {
 
     fn read(record: &OwnedMessage) -> Message {
         let options = KafkaOptions::new("b", "g", ["orders"]).with_id_headers(["ce_id", "message-id"]);
-        let mut ids = PositionIds::new(&Partition::new("orders", 2));
-        ids.at(123_456);
-        RecordReader::new(&options).read(record, 7, &mut ids)
+        let names = PartitionNames::new(&Partition::new("orders", 2));
+        RecordReader::new(&options).read(record, 7, &names)
     }
 
     #[test]
@@ -114,8 +113,8 @@ mod tests {
     fn neighbours_share_memory_and_keep_their_bytes() {
         // I5, I7: a retained message retains one page, and a large one only itself.
         let options = KafkaOptions::new("b", "g", ["orders"]);
-        let (mut reader, mut ids) =
-            (RecordReader::new(&options), PositionIds::new(&Partition::new("orders", 2)));
+        let (mut reader, names) =
+            (RecordReader::new(&options), PartitionNames::new(&Partition::new("orders", 2)));
         let payloads: Vec<Vec<u8>> =
             [0, 1, 1000, SMALL - 1, SMALL, 7, PAGE, 1000, 3000, 3000, 3000, 3000, 3000, 1]
                 .iter()
@@ -126,11 +125,11 @@ mod tests {
         for (offset, payload) in payloads.iter().enumerate() {
             let record = record(Some(b"k"), Some(payload), &[("h", Some(&payload[..payload.len() / 2]))]);
             let remaining = payloads.len() - offset;
-            reader.copy(&record, offset as u64, remaining, &mut ids, &mut messages);
+            reader.copy(&record, offset as u64, remaining, &names, &mut messages);
             let (bytes, records) = reader.page.len();
             assert!(bytes <= PAGE + SMALL || records == 1);
         }
-        reader.finish(&mut ids, &mut messages);
+        reader.finish(&names, &mut messages);
         assert_eq!(messages.len(), payloads.len());
         for (offset, (message, payload)) in messages.iter().zip(&payloads).enumerate() {
             assert_eq!(message.id.as_str(), format!("orders/2/{offset}"));
@@ -189,9 +188,9 @@ mod tests {
 
     #[test]
     fn every_offset_is_formatted() {
-        let mut ids = PositionIds::new(&Partition::new("orders", 2));
+        let names = PartitionNames::new(&Partition::new("orders", 2));
         for offset in [0, 7, 10, 99, 100, 123_456, u64::MAX] {
-            assert_eq!(ids.at(offset).as_str(), format!("orders/2/{offset}"));
+            assert_eq!(names.at(offset).as_str(), format!("orders/2/{offset}"));
         }
     }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::position::offset_of;
 
-/// The number of tokens that are kept at most (I7). Of a larger transaction, a repeated part may be delivered again.
+/// The number of other tokens that are kept at most (I7). Of a larger transaction, a repeated part may be delivered again.
 const TOKENS: usize = 65_536;
 
 /// What was read of a stream under one assignment. The server sends events in the order of their cluster times.
@@ -18,8 +18,10 @@ const TOKENS: usize = 65_536;
 pub(super) struct Repeats {
     /// The latest cluster time, as an offset.
     latest: Option<u64>,
-    /// The tokens of the events with that time: the operations of a transaction share it.
-    tokens: HashSet<Bytes>,
+    /// The token of the first event with that time, which mostly is the only one.
+    token: Option<Bytes>,
+    /// The tokens of the others: the operations of a transaction share a time.
+    others: HashSet<Bytes>,
     /// An event was read since the stream was opened.
     has_read: bool,
 }
@@ -39,17 +41,22 @@ impl Repeats {
         let first = !std::mem::replace(&mut self.has_read, true);
         match self.latest {
             Some(latest) if time < latest => return !first,
-            Some(latest) if time == latest && self.tokens.contains(token) => return !first,
-            Some(latest) if time == latest => {}
+            Some(latest) if time == latest && self.has_token(token) => return !first,
+            Some(latest) if time == latest => {
+                if self.others.len() < TOKENS {
+                    self.others.insert(token.clone());
+                }
+            }
             _ => {
-                self.latest = Some(time);
-                self.tokens.clear();
+                (self.latest, self.token) = (Some(time), Some(token.clone()));
+                self.others.clear();
             }
         }
-        if self.tokens.len() < TOKENS {
-            self.tokens.insert(token.clone());
-        }
         false
+    }
+
+    fn has_token(&self, token: &Bytes) -> bool {
+        self.token.as_ref() == Some(token) || self.others.contains(token)
     }
 }
 

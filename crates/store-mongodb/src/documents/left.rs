@@ -7,6 +7,7 @@ use lazaret_core::store::{Actor, OperationId, Outcome};
 use lazaret_core::{Failure, Fingerprint, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::sequence::SequenceDoc;
 use crate::values::{int, nanos, uint};
 
 /// One thing that is left to do.
@@ -15,6 +16,8 @@ use crate::values::{int, nanos, uint};
 pub(crate) enum Left {
     /// Write this letter, in its new form. `new` if no letter has its id yet.
     Letter { document: RawDocumentBuf, new: bool },
+    /// Open the sequence of a letter that left the deciding one, unless it was opened before.
+    Sequence(Box<SequenceDoc>),
     /// Delete the chunks of a letter that its new form does not refer to.
     Chunks(String),
     /// Count letters and the sequence in their groups, all changes of one decision at once.

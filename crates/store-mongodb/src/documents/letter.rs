@@ -2,17 +2,15 @@
 
 use std::sync::Arc;
 
-use bson::raw::RawBinaryRef;
-use bson::spec::BinarySubtype;
-use bson::{RawDocumentBuf, cstr, rawdoc};
-use lazaret_core::failure::Failure;
-use lazaret_core::letter::{AttemptRecord, Edit, Letter, LetterId, LetterState};
+use bson::{RawDocumentBuf, rawdoc};
+use lazaret_core::letter::{Letter, LetterId, LetterState};
+use lazaret_core::store::Result;
 use lazaret_core::store::rules::LetterView;
-use lazaret_core::store::{Comment, Result};
 use lazaret_core::{Fingerprint, Message, QueueName, SequenceId, StreamName, Timestamp};
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
+use super::chunks::{ChunksRef, split};
+use super::details::Details;
 use super::readable::Readable;
 use crate::database::encode;
 use crate::error::{corrupt, invalid};
@@ -20,9 +18,6 @@ use crate::values::{int, nanos, time, uint};
 
 /// A part of a letter above this size is kept in chunks, and the letter refers to them.
 pub(crate) const INLINE_BYTES: usize = 1 << 20;
-
-/// The size of a chunk.
-pub(crate) const CHUNK_BYTES: usize = 4 << 20;
 
 /// A letter, or what is left of it after a purge.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -75,31 +70,6 @@ pub(crate) struct Kept {
     pub(crate) details: Option<Details>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) details_chunks: Option<ChunksRef>,
-}
-
-/// Where a part of a letter is kept that is too large for its document.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ChunksRef {
-    /// The name of its chunks. No two parts ever share one.
-    pub(crate) claim: String,
-    pub(crate) chunks: i64,
-    bytes: i64,
-}
-
-/// What a letter holds beside its message.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Details {
-    cause: Option<Failure>,
-    // Lists, because a name may have characters that the name of a field cannot have.
-    diagnostics: Vec<(String, String)>,
-    context: Vec<(String, String)>,
-    owner: Option<Arc<str>>,
-    assignee: Option<Arc<str>>,
-    comments: Vec<Comment>,
-    payload_left_out: bool,
-    history: Vec<AttemptRecord>,
-    edits: Vec<Edit>,
 }
 
 /// A letter as the store has it in memory.
@@ -280,25 +250,6 @@ impl LetterDoc {
     }
 }
 
-impl Details {
-    fn of(letter: &Letter) -> Self {
-        let pairs = |map: &lazaret_core::letter::Diagnostics| {
-            map.iter().map(|(name, text)| (name.clone(), text.clone())).collect()
-        };
-        Self {
-            cause: letter.cause.clone(),
-            diagnostics: pairs(&letter.diagnostics),
-            context: pairs(&letter.context),
-            owner: letter.owner.clone(),
-            assignee: letter.assignee.clone(),
-            comments: letter.comments.clone(),
-            payload_left_out: letter.payload_left_out,
-            history: letter.history.clone(),
-            edits: letter.edits.clone(),
-        }
-    }
-}
-
 /// About the size of a message, in bytes.
 pub(crate) fn message_size(message: &Message) -> usize {
     let key = message.key.as_ref().map_or(0, bytes::Bytes::len);
@@ -308,48 +259,15 @@ pub(crate) fn message_size(message: &Message) -> usize {
     message.payload_len() + message.headers.byte_size() + message.headers.len() * 32 + key + token + texts
 }
 
-/// The chunks of a part of a letter, which are written before the letter refers to them.
-fn split<T: Serialize>(letter: LetterId, part: &T, chunks: &mut Vec<RawDocumentBuf>) -> Result<ChunksRef> {
-    let bytes = bson::serialize_to_vec(part).map_err(|error| invalid(error.to_string()))?;
-    let claim = Uuid::new_v4().to_string();
-    let before = chunks.len();
-    for (number, data) in (0_i64..).zip(bytes.chunks(CHUNK_BYTES)) {
-        let mut chunk = rawdoc! {
-            "_id": format!("{claim}:{number}"),
-            "claim": claim.as_str(),
-            "letter": letter.to_string(),
-            "number": number,
-        };
-        chunk.append(cstr!("data"), RawBinaryRef { subtype: BinarySubtype::Generic, bytes: data });
-        chunks.push(chunk);
-    }
-    let count = int((chunks.len() - before) as u64);
-    Ok(ChunksRef { claim, chunks: count, bytes: int(bytes.len() as u64) })
-}
-
-/// A part of a letter from its chunks, in order.
-pub(crate) fn join<T: serde::de::DeserializeOwned>(
-    stored: &ChunksRef,
-    chunks: &[RawDocumentBuf],
-) -> Result<T> {
-    let mut bytes = Vec::with_capacity(usize::try_from(stored.bytes).unwrap_or_default());
-    for chunk in chunks {
-        let data = chunk.get_binary("data").map_err(|_| corrupt("a chunk has no data"))?;
-        bytes.extend_from_slice(data.bytes);
-    }
-    if int(chunks.len() as u64) != stored.chunks || int(bytes.len() as u64) != stored.bytes {
-        return Err(corrupt(format!("chunks of {} are missing", stored.claim)));
-    }
-    bson::deserialize_from_slice(&bytes).map_err(|error| corrupt(error.to_string()))
-}
-
 #[cfg(test)]
 mod tests {
     use bson::Document;
-    use lazaret_core::letter::AttemptKind;
+    use lazaret_core::letter::{AttemptKind, AttemptRecord, Edit};
     use lazaret_core::message::{Operation, Position};
-    use lazaret_core::{Letter, Reason};
+    use lazaret_core::store::Comment;
+    use lazaret_core::{Failure, Letter, Reason};
 
+    use super::super::chunks::join;
     use super::*;
 
     fn letter(payload: Vec<u8>) -> Letter {

@@ -12,6 +12,7 @@ use lazaret_core::{QueueName, SequenceId, Timestamp};
 use crate::commit::View;
 use crate::database::project;
 use crate::documents::left::{Left, OutcomeDoc};
+use crate::documents::letter::Held;
 use crate::documents::plan::PlanDoc;
 use crate::store::MongoStore;
 
@@ -144,9 +145,19 @@ impl Poller<'_> {
         sequence: &SequenceId,
     ) -> Result<()> {
         let (id, now) = (machine.operation.id, self.now);
+        let mut sequence = sequence.clone();
         let turn = loop {
-            let mut view = self.store.load(self.queue, sequence).await?;
-            let turn = self.decide(machine, item, &mut view).await;
+            let mut view = self.store.load(self.queue, &sequence).await?;
+            let held = self.store.letter_of(&view, item.letter).await?;
+            if let Some(held) = &held
+                && held.letter.state.is_open()
+                && held.letter.sequence != sequence
+            {
+                // It left the sequence that it had at the freeze.
+                sequence = held.letter.sequence.clone();
+                continue;
+            }
+            let turn = self.decide(machine, item, held, &mut view).await;
             if let Some(turn) = self.store.commit(view, turn).await? {
                 break turn;
             }
@@ -158,7 +169,7 @@ impl Poller<'_> {
             }
             Turn::Acted => {
                 self.poll.acted(machine, stage, item);
-                self.pace(machine, item, sequence).await?;
+                self.pace(machine, item, &sequence).await?;
             }
             Turn::Postpone => self.poll.postponed(machine, stage, item),
             Turn::Skip => {
@@ -179,9 +190,14 @@ impl Poller<'_> {
     /// Decides about one letter, and leases its sequence or acts on it, in one write on the version that the rule was asked about.
     /// With two, another call could come between: the lease would be that of another letter, or a letter would be skipped that
     /// has become the head meanwhile.
-    async fn decide(&self, machine: &OperationMachine, item: &Pending, view: &mut View) -> Result<Turn> {
+    async fn decide(
+        &self,
+        machine: &OperationMachine,
+        item: &Pending,
+        held: Option<Held>,
+        view: &mut View,
+    ) -> Result<Turn> {
         let (operation, by) = (&machine.operation, machine.actor());
-        let held = self.store.letter_of(view, item.letter).await?;
         let ask = |asked: &rules::ItemView<'_>| rules::item_action(operation, item, asked);
         let action = self.store.ask(view, held.as_ref(), operation.id, ask).await?;
         match (action, held) {

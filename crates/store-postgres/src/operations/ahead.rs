@@ -10,7 +10,7 @@ use lazaret_core::store::{Action, OperationMachine, PayloadDigest};
 use lazaret_core::{LetterId, SequenceId};
 use uuid::Uuid;
 
-use super::polling::ItemState;
+use super::polling::{ItemState, left_meanwhile};
 use crate::error::Work;
 use crate::letter_row::{HeldLetter, select_letter};
 use crate::sequence_row::{OpenSequence, select_sequence, sequence_key};
@@ -31,10 +31,14 @@ const EXIST: &str = "SELECT k.hash FROM unnest($2::uuid[]) AS k (hash)
 const LETTERS: &str = select_letter!(light "FROM letters l WHERE l.id = ANY($2) AND l.qid + 0 = $1");
 const DIGESTS: &str = "SELECT l.id, sha256(p.payload) FROM letters l JOIN payloads p ON p.lid = l.lid
     WHERE l.id = ANY($2) AND l.qid + 0 = $1";
-const IN_EARLIER: &str = "SELECT i.letter FROM items i JOIN operations o ON o.plan = i.plan
-    WHERE i.letter = ANY($2) AND i.outcome IS NULL AND o.operation < $1 AND o.ended_at IS NULL";
+/// `OFFSET 0` keeps the server from reading all letters of the operations before.
+const IN_EARLIER: &str = "SELECT u.letter FROM unnest($2::uuid[]) AS u (letter)
+    CROSS JOIN LATERAL (SELECT x.plan FROM items x WHERE x.letter = u.letter AND x.outcome IS NULL OFFSET 0) i
+    JOIN operations o ON o.plan = i.plan WHERE o.operation < $1 AND o.ended_at IS NULL";
+/// `OFFSET 0` keeps the server from reading all sequences of a queue that seems small.
 const HEADS: &str = select_letter!(
-    "FROM unnest($2::uuid[]) AS k (hash) JOIN sequences s ON s.qid = $1 AND s.hash = k.hash
+    "FROM unnest($2::uuid[]) AS k (hash) CROSS JOIN LATERAL (
+         SELECT x.sid, x.head_idx FROM sequences x WHERE x.qid = $1 AND x.hash = k.hash OFFSET 0) s
      JOIN letters l ON l.sid = s.sid AND l.idx = s.head_idx JOIN payloads p ON p.lid = l.lid"
 );
 
@@ -150,6 +154,10 @@ impl Transaction<'_> {
             }
             self.unit.hold_absent(queue, &sequence);
             let held = held.remove(&letter);
+            if held.as_ref().is_some_and(|held| left_meanwhile(held, &sequence)) {
+                ahead.states.insert(letter, None);
+                continue;
+            }
             let open = open.filter(|_| held.as_ref().is_some_and(|held| held.letter.state.is_open()));
             let digest = of_payload.remove(&letter).unwrap_or_else(|| PayloadDigest::of(None));
             let in_earlier = earlier.contains(&letter);

@@ -4,7 +4,9 @@ use lazaret_core::store::rules::{
     self, ItemAction, ItemView, LeaseKind, LetterLookup, Pending, Poll, PollDecision, PollStep,
     SequenceChange, SequenceRow, StageCursor,
 };
-use lazaret_core::store::{OperationId, OperationMachine, Outcome, PayloadDigest, PolledWork, Result};
+use lazaret_core::store::{
+    Action, OperationId, OperationMachine, Outcome, PayloadDigest, PolledWork, Result,
+};
 use lazaret_core::{SequenceId, Timestamp};
 
 use crate::error::Work;
@@ -17,9 +19,10 @@ use crate::transaction::{Transaction, transaction};
 use crate::values::unsigned;
 use crate::views::Tried;
 
-/// The operations that have letters of this queue without an outcome, the least recently served first.
+/// The operations that have letters of this queue without an outcome, the least recently served first. `OFFSET 0` keeps the server from
+/// reading the letters of all plans.
 const LIVE: &str = "SELECT o.operation FROM operations o WHERE o.served_at IS NOT NULL
-    AND EXISTS (SELECT 1 FROM items i WHERE i.plan = o.plan AND i.qid = $1 AND i.outcome IS NULL)
+    AND EXISTS (SELECT 1 FROM items i WHERE i.plan = o.plan AND i.qid = $1 AND i.outcome IS NULL OFFSET 0)
     ORDER BY o.served_at, o.operation";
 const PAYLOAD_DIGEST: &str = "SELECT sha256(payload) FROM payloads WHERE lid = $1";
 
@@ -29,6 +32,20 @@ struct Poller<'a> {
     claimant: Claimant<'a>,
     poll: Poll,
     ahead: Ahead,
+    limit: usize,
+    /// The ordinal from which the poll starts, and then that from which the next one may continue.
+    mark: u64,
+}
+
+/// What a poll did for one operation.
+#[derive(Default)]
+struct Served {
+    work: PolledWork,
+    /// Number of letters tried or acted upon.
+    given: usize,
+    /// The mark at which it began, and the next one.
+    mark: (u64, u64),
+    now: Timestamp,
 }
 
 /// A pending letter in its current state.
@@ -51,6 +68,11 @@ impl ItemState {
     }
 }
 
+/// `true` if an open letter left this sequence after the sequence was looked up.
+pub(super) fn left_meanwhile(held: &HeldLetter, sequence: &SequenceId) -> bool {
+    held.letter.state.is_open() && held.letter.sequence != *sequence
+}
+
 impl PostgresStore {
     /// Serves each operation in a transaction of its own: none waits for another one while it holds one.
     pub(crate) async fn poll(
@@ -62,9 +84,10 @@ impl PostgresStore {
         let (mut work, mut given) = (PolledWork::default(), 0);
         for row in self.ask("poll_work", LIVE, &[&queue.qid]).await? {
             let id = unsigned(row.get(0)).map_err(|fault| fault.into_error("poll_work"))?;
-            let left = limit.saturating_sub(given);
-            let (served, more) =
-                transaction!(self, "poll_work", |tx| tx.serve(queue, OperationId(id), claimant, left));
+            let (id, left) = (OperationId(id), limit.saturating_sub(given));
+            let Served { work: served, given: more, mark, now } =
+                transaction!(self, "poll_work", |tx| tx.serve(queue, id, claimant, left));
+            self.marks().set(queue, claimant, id, mark, now);
             given += more;
             work.items.extend(served.items);
             work.settled += served.settled;
@@ -75,19 +98,22 @@ impl PostgresStore {
 }
 
 impl Transaction<'_> {
-    /// Serves one operation as far as it can proceed now. Returns the number of letters tried or acted upon, too.
+    /// Serves one operation as far as it can proceed now, from its mark on.
     async fn serve(
         &mut self,
         queue: &Queue,
         id: OperationId,
         claimant: Claimant<'_>,
         limit: usize,
-    ) -> Work<(PolledWork, usize)> {
-        let Some(mut machine) = self.lock_operation(id).await? else { return Ok((PolledWork::default(), 0)) };
+    ) -> Work<Served> {
+        let Some(mut machine) = self.lock_operation(id).await? else { return Ok(Served::default()) };
         self.read_clock().await?;
         let before = machine.clone();
-        let mut poller =
-            Poller { queue, claimant, poll: Poll::new(limit, self.now()), ahead: Ahead::of(limit) };
+        // Acts end with the poll: nothing of them is in flight.
+        let is_replay = machine.operation.action == Action::Retry;
+        let mark = if is_replay { self.store.marks().from(queue, claimant.owner, id, self.now()) } else { 0 };
+        let (poll, ahead) = (Poll::new(limit, self.now()), Ahead::of(limit));
+        let mut poller = Poller { queue, claimant, poll, ahead, limit, mark };
         self.advance(&mut machine).await?;
         match poller.poll.begin(&machine) {
             PollDecision::Nothing => {}
@@ -102,7 +128,8 @@ impl Transaction<'_> {
         if machine != before || given > 0 {
             self.write_operation(&machine, given > 0).await?;
         }
-        Ok((poller.poll.finish(), given))
+        let next = if is_replay { poller.mark } else { 0 };
+        Ok(Served { work: poller.poll.finish(), given, mark: (mark, next), now: self.now() })
     }
 
     /// Runs the letters of a running operation, stage by stage. Returns when to continue, if known.
@@ -110,16 +137,27 @@ impl Transaction<'_> {
         &mut self,
         machine: &mut OperationMachine,
         poller: &mut Poller<'_>,
-        mut stage: StageCursor,
+        stage: StageCursor,
     ) -> Work<Option<Timestamp>> {
+        let mark = std::mem::take(&mut poller.mark);
+        let mut whole = (mark > 0).then_some(stage);
+        let mut stage = stage.starting_at(mark);
         loop {
             let next = self.next_ahead(machine, poller.queue, &mut poller.ahead, stage.from()).await?;
             match (poller.poll.step(machine, &stage, next.as_ref().map(|(item, _)| item)), next) {
                 (PollStep::Inspect, Some((item, sequence))) => {
                     self.inspect(machine, poller, &mut stage, (&item, &sequence)).await?;
                 }
-                (PollStep::Stop(at), _) => return Ok(Some(at)),
+                (PollStep::Stop(at), _) => {
+                    poller.mark = stage.from();
+                    return Ok(Some(at));
+                }
                 _ => {
+                    // A letter before the mark may have to be tried again.
+                    if let Some(whole) = whole.take() {
+                        (stage, poller.ahead) = (whole, Ahead::of(poller.limit));
+                        continue;
+                    }
                     self.advance(machine).await?;
                     let Some(next) = poller.poll.next_stage(machine, &stage) else { return Ok(None) };
                     stage = next;
@@ -128,8 +166,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// Loads a pending letter with its sequence, both locked. `None` if another transaction works on the sequence: this one holds the
-    /// operation, for which that one may be waiting.
+    /// Loads a pending letter with its sequence, both locked. `None` if another transaction works on the sequence, or did: this one
+    /// holds the operation, for which that one may be waiting.
     async fn load_item(
         &mut self,
         queue: &Queue,
@@ -145,6 +183,9 @@ impl Transaction<'_> {
             LetterLookup::Letter(held) => Some(held),
             LetterLookup::Purged(_) | LetterLookup::Absent => None,
         };
+        if held.as_ref().is_some_and(|held| left_meanwhile(held, sequence)) {
+            return Ok(None);
+        }
         let mut digest = PayloadDigest::of(None);
         if let Some(held) = &held {
             let rows = self.query(PAYLOAD_DIGEST, &[&held.lid]).await?;

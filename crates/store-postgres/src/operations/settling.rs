@@ -18,6 +18,10 @@ pub(crate) struct ItemOutcome {
     pub(crate) outcome: Outcome,
 }
 
+fn lost(operation: OperationId) -> Fault {
+    Fault::Corrupt(format!("operation {operation} of a lease not found"))
+}
+
 impl Transaction<'_> {
     /// Records the outcomes of letters of different sequences of a queue, under leases of operations. Returns for each `true` if its operation continues
     /// with the letters behind it.
@@ -26,16 +30,16 @@ impl Transaction<'_> {
         let operations: BTreeSet<OperationId> = settled.iter().map(|item| item.operation).collect();
         // In the order of their numbers, so that two calls never wait for each other.
         for operation in operations {
-            let mut machine = self.machine(operation).await?;
-            if machine.has_rate() {
-                self.unit.paced.insert(operation);
-            }
-            let plan = machine.operation.plan;
             let of_operation: Vec<(usize, &ItemOutcome)> =
                 settled.iter().enumerate().filter(|(_, item)| item.operation == operation).collect();
             // The head of a leased sequence does not change, so it is the claimed letter.
             let letters: Vec<LetterId> = of_operation.iter().map(|(_, item)| item.letter).collect();
-            let pending = self.pending_letters(plan, &letters).await?;
+            let (machine, pending) = self.lock_with_letters(operation, &letters).await?;
+            let mut machine = machine.ok_or_else(|| lost(operation))?;
+            if machine.has_rate() {
+                self.unit.paced.insert(operation);
+            }
+            let plan = machine.operation.plan;
             let mut ranges = Vec::with_capacity(letters.len());
             for (place, item) in of_operation {
                 let Some(pending) = pending.get(&item.letter) else { continue };
@@ -43,11 +47,11 @@ impl Transaction<'_> {
                 continued[place] = continues;
                 ranges.extend(outcomes);
             }
-            let written = self.write_all_outcomes(queue, plan, &ranges).await?;
+            let (written, next) = self.write_all_outcomes(queue, plan, &ranges).await?;
             for ((_, outcome), written) in ranges.into_iter().zip(written) {
                 machine.count(outcome, written, self.now());
             }
-            self.advance(&mut machine).await?;
+            self.unit.audit.extend(machine.advance(next, self.now()));
             self.write_operation(&machine, false).await?;
             if machine.operation.state.is_over() {
                 let ended =
@@ -107,6 +111,6 @@ impl Transaction<'_> {
 
     async fn machine(&self, operation: OperationId) -> Work<OperationMachine> {
         let machine = self.lock_operation(operation).await?;
-        machine.ok_or_else(|| Fault::Corrupt(format!("operation {operation} of a lease not found")))
+        machine.ok_or_else(|| lost(operation))
     }
 }

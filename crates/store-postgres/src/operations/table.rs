@@ -66,10 +66,14 @@ const UNDER_WAY: &str = select_operation!(
     "WHERE o.served_at IS NOT NULL AND o.ended_at IS NULL ORDER BY o.operation DESC LIMIT $1"
 );
 
-/// A query for [`read_pending`].
+/// A query for [`read_pending`]. A letter may have left the sequence that it had at the freeze.
 macro_rules! select_pending {
     ($rest:literal) => {
-        concat!("SELECT i.ordinal, i.last, i.letter, i.state, i.digest, i.sequence FROM items i ", $rest)
+        concat!(
+            "SELECT i.ordinal, i.last, i.letter, i.state, i.digest, coalesce((SELECT l.sequence FROM letters l \
+             WHERE l.id = i.letter AND l.sid IS NOT NULL), i.sequence) FROM items i ",
+            $rest
+        )
     };
 }
 
@@ -135,6 +139,18 @@ fn read_pending(row: &Row) -> Work<(Pending, SequenceId)> {
     let (ordinal, last, letter) = (c.unsigned()?, c.unsigned()?, letter_id(c.get()?)?);
     let (state, digest) = (state(c.get()?)?, Some(digest(c.get()?)?));
     Ok((Pending { ordinal, last, letter, state, digest }, SequenceId::new(c.arc_text()?)))
+}
+
+/// The letters of a plan among the answers to [`PENDING_LETTERS`].
+fn pending_of(plan: PlanId, rows: &[Row]) -> Work<HashMap<LetterId, Pending>> {
+    let mut pending = HashMap::with_capacity(rows.len());
+    for row in rows {
+        if row.try_get::<_, i64>(6)? == bound(plan.0) {
+            let (item, _) = read_pending(row)?;
+            pending.insert(item.letter, item);
+        }
+    }
+    Ok(pending)
 }
 
 pub(super) fn read_operation(row: &Row) -> Work<OperationMachine> {
@@ -216,6 +232,23 @@ impl Transaction<'_> {
         first(&self.query(LOCK_OPERATION, &[&bound(id.0)]).await?, read_operation)
     }
 
+    /// An operation, locked, and those of these letters that have no outcome in its plan.
+    pub(super) async fn lock_with_letters(
+        &self,
+        id: OperationId,
+        letters: &[LetterId],
+    ) -> Work<(Option<OperationMachine>, HashMap<LetterId, Pending>)> {
+        let ids: Vec<Uuid> = letters.iter().map(LetterId::as_uuid).collect();
+        let [machine, rows] =
+            self.query_all([(LOCK_OPERATION, &[&bound(id.0)]), (PENDING_LETTERS, &[&ids])]).await?;
+        let machine = first(&machine, read_operation)?;
+        let pending = match &machine {
+            Some(machine) => pending_of(machine.operation.plan, &rows)?,
+            None => HashMap::new(),
+        };
+        Ok((machine, pending))
+    }
+
     /// Stores a new operation and returns its number.
     pub(super) async fn insert_operation(&self, machine: &OperationMachine) -> Work<OperationId> {
         let operation = &machine.operation;
@@ -293,27 +326,8 @@ impl Transaction<'_> {
 
     /// A letter of a plan, if it has no outcome.
     pub(super) async fn pending_letter(&self, plan: PlanId, letter: LetterId) -> Work<Option<Pending>> {
-        Ok(self.pending_letters(plan, &[letter]).await?.remove(&letter))
-    }
-
-    /// The letters of a plan that have no outcome, of these.
-    pub(super) async fn pending_letters(
-        &self,
-        plan: PlanId,
-        letters: &[LetterId],
-    ) -> Work<HashMap<LetterId, Pending>> {
-        if letters.is_empty() {
-            return Ok(HashMap::new());
-        }
-        let ids: Vec<Uuid> = letters.iter().map(LetterId::as_uuid).collect();
-        let mut pending = HashMap::with_capacity(ids.len());
-        for row in self.query(PENDING_LETTERS, &[&ids]).await? {
-            if row.try_get::<_, i64>(6)? == bound(plan.0) {
-                let (item, _) = read_pending(&row)?;
-                pending.insert(item.letter, item);
-            }
-        }
-        Ok(pending)
+        let rows = self.query(PENDING_LETTERS, &[&vec![letter.as_uuid()]]).await?;
+        Ok(pending_of(plan, &rows)?.remove(&letter))
     }
 
     /// `true` if the letter is still pending in an unfinished operation that was started before this one.
@@ -335,29 +349,36 @@ impl Transaction<'_> {
         Ok(first(&rows, |row| unsigned(row.try_get(0)?))?.unwrap_or_default())
     }
 
-    /// Records outcomes of the letters of a plan and a queue with these ordinals that have none. Returns the number of letters for each.
+    /// Records outcomes of the letters of a plan and a queue with these ordinals that have none. Returns the number of letters for each,
+    /// and the lowest ordinal of the plan that still has no outcome.
     pub(super) async fn write_all_outcomes(
         &self,
         queue: &Queue,
         plan: PlanId,
         outcomes: &[(RangeInclusive<u64>, Outcome)],
-    ) -> Work<Vec<u64>> {
+    ) -> Work<(Vec<u64>, Option<u64>)> {
         let mut written = vec![0; outcomes.len()];
         if outcomes.is_empty() {
-            return Ok(written);
+            return Ok((written, self.first_pending(plan).await?));
         }
-        let first: Vec<i64> = outcomes.iter().map(|(ordinals, _)| bound(*ordinals.start())).collect();
-        let last: Vec<i64> = outcomes.iter().map(|(ordinals, _)| bound(*ordinals.end())).collect();
+        let first_ordinals: Vec<i64> =
+            outcomes.iter().map(|(ordinals, _)| bound(*ordinals.start())).collect();
+        let last_ordinals: Vec<i64> = outcomes.iter().map(|(ordinals, _)| bound(*ordinals.end())).collect();
         let numbers: Vec<i16> = outcomes.iter().map(|(_, outcome)| outcome_number(*outcome)).collect();
-        for row in
-            self.query(WRITE_ALL_OUTCOMES, &[&bound(plan.0), &queue.qid, &first, &last, &numbers]).await?
-        {
-            let mut c = Columns::of(&row);
+        let plan = bound(plan.0);
+        let [rows, pending] = self
+            .query_all([
+                (WRITE_ALL_OUTCOMES, &[&plan, &queue.qid, &first_ordinals, &last_ordinals, &numbers]),
+                (FIRST_PENDING, &[&plan]),
+            ])
+            .await?;
+        for row in &rows {
+            let mut c = Columns::of(row);
             let place = usize::try_from(c.unsigned()?).unwrap_or(usize::MAX);
             if let Some(of_place) = written.get_mut(place) {
                 *of_place = c.unsigned()?;
             }
         }
-        Ok(written)
+        Ok((written, first(&pending, |row| unsigned(row.try_get(0)?))?))
     }
 }

@@ -1,3 +1,6 @@
+-- The leases of a queue, which the first claim of a process looks through.
+CREATE INDEX sequences_leased ON sequences (qid, lease_until) WHERE lease_until IS NOT NULL;
+
 -- The queues whose ended letters are listed. A call that ends letters locks its row until the commit: no number appears after a later one.
 CREATE TABLE watched (
     qid    bigint  PRIMARY KEY,

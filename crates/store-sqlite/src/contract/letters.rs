@@ -13,6 +13,7 @@ use lazaret_core::store::{
 use lazaret_core::{ConsumerName, MessageId, Partition, QueueName, SequenceId};
 
 use crate::hand_offs::{HandOffs, Notes};
+use crate::lease_calls::{ClaimDue, ClaimOne, Release, Renew, Settle};
 use crate::letters::listing::Cursor;
 use crate::occupancy;
 use crate::pauses;
@@ -70,8 +71,7 @@ impl LetterStore for SqliteStore {
         lease: Duration,
         limit: usize,
     ) -> Result<Vec<Claim>> {
-        let owner = owner.to_owned();
-        self.change("claim_due", queue, move |queue| queue.claim_due(&owner, lease, limit)).await
+        self.record(ClaimDue::new(queue, owner, lease, limit)).await
     }
 
     async fn next_due(&self, queue: &QueueName) -> Result<Option<Timestamp>> {
@@ -85,23 +85,20 @@ impl LetterStore for SqliteStore {
         owner: &str,
         lease: Duration,
     ) -> Result<Option<Claim>> {
-        let (sequence, owner) = (sequence.clone(), owner.to_owned());
-        self.change("claim", queue, move |queue| queue.claim(&sequence, &owner, lease)).await
+        self.record(ClaimOne::new(queue, sequence, owner, lease)).await
     }
 
     async fn renew(&self, lease: &Lease, duration: Duration, used_for: LeaseUse) -> Result<Lease> {
-        let held = lease.clone();
-        self.change("renew", &lease.queue, move |queue| queue.renew(&held, duration, used_for)).await
+        self.record(Renew { lease: lease.clone(), duration, used_for }).await
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {
-        let held = lease.clone();
-        self.change("release", &lease.queue, move |queue| queue.release(&held)).await
+        self.record(Release { lease: lease.clone() }).await
     }
 
     async fn settle(&self, lease: &Lease, letter: LetterId, settlement: Settlement) -> Result<Settled> {
-        let held = lease.clone();
-        self.change("settle", &lease.queue, move |queue| queue.settle(&held, letter, settlement)).await
+        let call = Settle::new(lease, letter, settlement).map_err(|fault| fault.into_error("settle"))?;
+        self.record(call).await
     }
 
     async fn act(&self, queue: &QueueName, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {

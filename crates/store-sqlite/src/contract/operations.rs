@@ -9,6 +9,7 @@ use lazaret_core::store::{
     PolledWork, Result, RolloutPolicy,
 };
 
+use crate::lease_calls::PollWork;
 use crate::operations::{commanding, freezing, table};
 use crate::store::SqliteStore;
 
@@ -56,12 +57,12 @@ impl Operations for SqliteStore {
         lease: Duration,
         limit: usize,
     ) -> Result<PolledWork> {
-        // Consumers poll frequently: without an operation, a poll does not involve the writer.
+        // Consumers poll frequently: without an operation, a poll does not involve the writer. The redo log holds no call by which
+        // one begins, so the committed state suffices.
         let name = queue.clone();
-        if !self.ask("poll_work", move |view| table::has_live(view.connection, &name)).await? {
+        if !self.ask_committed("poll_work", move |view| table::has_live(view.connection, &name)).await? {
             return Ok(PolledWork::default());
         }
-        let owner = owner.to_owned();
-        self.change("poll_work", queue, move |queue| queue.poll_work(&owner, lease, limit)).await
+        self.record(PollWork::new(queue, owner, lease, limit)).await
     }
 }

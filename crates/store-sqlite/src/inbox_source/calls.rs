@@ -16,7 +16,7 @@ impl Repeatable for Posts {
     /// The result of each post, and the next position.
     type Answer = (Vec<Posted>, u64);
 
-    fn run(&self, step: &mut Step<'_>) -> Work<Self::Answer> {
+    fn run(&mut self, step: &mut Step<'_>) -> Work<Self::Answer> {
         rows::post(step, self)
     }
 
@@ -48,7 +48,7 @@ impl Repeatable for Posts {
         Ok(Self { consumer, max_messages, max_bytes, posts })
     }
 
-    fn size(&self) -> Size {
+    fn size(&self, _: &Self::Answer) -> Size {
         let bytes = |post: &Post| 128 + usize::try_from(post.size).unwrap_or(usize::MAX / 2);
         Size { count: self.posts.len(), bytes: self.posts.iter().map(bytes).sum() }
     }

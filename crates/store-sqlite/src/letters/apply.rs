@@ -1,7 +1,9 @@
 //! Writes the effects of a rule to the tables.
 
 use lazaret_core::letter::AttemptRecord;
-use lazaret_core::store::rules::{AuditLine, CountChange, Effects, Failed, LetterChange};
+use lazaret_core::store::rules::{
+    AuditLine, CountChange, Detached, Effects, Failed, LetterChange, SequenceChange,
+};
 use lazaret_core::{Failure, Fingerprint, LetterId, LetterState, SequenceId};
 use rusqlite::{Connection, params};
 
@@ -56,7 +58,7 @@ impl Queue<'_> {
         before: Option<&OpenSequence>,
         effects: Effects,
     ) -> Work<()> {
-        let Effects { letter: change, sequence, count_change, failed, audit, ended } = effects;
+        let Effects { letter: change, sequence, detached, count_change, failed, audit, ended } = effects;
         self.count(&count_change)?;
         let sid = self.write_sequence(letter.sequence, before, &sequence)?;
         match change {
@@ -74,7 +76,20 @@ impl Queue<'_> {
                 )));
             }
         }
+        if let Some(detached) = detached {
+            self.detach(letter.lid, detached)?;
+        }
         audit.map_or(Ok(()), |line| self.audit(&line))
+    }
+
+    /// Moves a letter to a sequence of its own.
+    fn detach(&mut self, lid: i64, detached: Detached) -> Work<()> {
+        let Detached { sequence, row } = detached;
+        let sid = self.write_sequence(Some(&sequence), None, &SequenceChange::Open(row))?;
+        let mut update =
+            self.connection.prepare_cached("UPDATE letters SET sid = ?2, sequence = ?3 WHERE lid = ?1")?;
+        update.execute(params![lid, sid, sequence.as_str()])?;
+        Ok(())
     }
 
     pub(super) fn audit(&self, line: &AuditLine) -> Work<()> {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use lazaret_core::SequenceId;
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{self, AfterSettle, Head, LeaseKind, SequenceChange, SettleView};
-use lazaret_core::store::{Claim, Lease, LeaseUse, Outcome, Settled, Settlement};
+use lazaret_core::store::{Claim, Lease, LeaseUse, Settled, Settlement};
+use lazaret_core::{Letter, SequenceId};
 
 use rusqlite::params;
 
@@ -15,9 +15,12 @@ use super::{OpenSequence, Queue};
 use crate::error::{Fault, Work};
 use crate::rows::{bound, limit as rows_of, nanos, unsigned};
 
+/// The sequences of a queue whose leases end after a time, or that were touched after one.
+pub(crate) const PROLONGED: &str =
+    select_sequence!("FROM sequences WHERE qid = ?1 AND (lease_until > ?2 OR touched > ?3)");
+
 impl Queue<'_> {
     pub(crate) fn claim_due(&mut self, owner: &str, lease: Duration, limit: usize) -> Work<Vec<Claim>> {
-        self.clamp_rows(lease)?;
         self.end_expired_leases()?;
         let mut select = self.connection.prepare_cached(select_sequence!(
             "FROM sequences WHERE qid = ?1 AND due <= ?2 ORDER BY due LIMIT ?3"
@@ -30,20 +33,15 @@ impl Queue<'_> {
         let mut claims = Vec::with_capacity(due.len());
         for row in due {
             let open = self.opened(row)?;
-            claims.push(self.lease_sequence(&open, owner, lease, LeaseKind::Due)?);
+            claims.push(self.lease_sequence(&open, owner, lease, LeaseKind::Due, None)?);
         }
         Ok(claims)
     }
 
     /// Corrects the leases and due times that a clock which was set back prolongs.
-    fn clamp_rows(&mut self, lease: Duration) -> Work<()> {
+    pub(crate) fn clamp_rows(&mut self, lease: Duration) -> Work<()> {
         let now = self.time();
-        if !self.cache.clock_went_back(self.name, now) {
-            return Ok(());
-        }
-        let mut select = self.connection.prepare_cached(select_sequence!(
-            "FROM sequences WHERE qid = ?1 AND (lease_until > ?2 OR touched > ?3)"
-        ))?;
+        let mut select = self.connection.prepare_cached(PROLONGED)?;
         let lease_end = nanos(rules::latest_lease_end(lease, now));
         let mut rows = select.query([self.numbers.qid, lease_end, self.now])?;
         let mut prolonged = Vec::new();
@@ -92,25 +90,28 @@ impl Queue<'_> {
         lease: Duration,
     ) -> Work<Option<Claim>> {
         let open = self.sequence(sequence)?.filter(|open| !open.row.is_leased(self.time()));
-        open.map(|open| self.lease_sequence(&open, owner, lease, LeaseKind::Replay)).transpose()
+        open.map(|open| self.lease_sequence(&open, owner, lease, LeaseKind::Replay, None)).transpose()
     }
 
-    /// Leases an open sequence, under a new fence.
+    /// Leases an open sequence, under a new fence. `head` is its whole first letter, if that was read before.
     pub(crate) fn lease_sequence(
         &mut self,
         open: &OpenSequence,
         owner: &str,
         lease: Duration,
         kind: LeaseKind,
+        head: Option<Letter>,
     ) -> Work<Claim> {
         let missing = || Fault::Corrupt(format!("sequence {} is open without a letter", open.name));
         self.numbers.fence += 1;
         let row = open.row.claimed(owner, lease, kind, unsigned(self.numbers.fence)?, self.time());
         self.write_sequence(None, Some(open), &SequenceChange::Put(row.clone()))?;
-        let head = self.first_from(open.sid, bound(open.row.head.index))?.ok_or_else(missing)?;
         let lease = row.lease_of(self.name, &open.name).ok_or_else(missing)?;
         let interrupted = open.row.was_interrupted(self.time());
-        let mut head = self.whole(head.lid)?;
+        let mut head = match head {
+            Some(head) => head,
+            None => self.whole_head(open.sid, bound(open.row.head.index))?.ok_or_else(missing)?,
+        };
         row.head.date(&mut head);
         Ok(Claim { lease, head, interrupted })
     }
@@ -140,8 +141,7 @@ impl Queue<'_> {
         let open = self.sequence(&lease.sequence)?;
         let (mut head, mut next) = (None, None);
         if let Some(open) = &open {
-            head = self.first_from(open.sid, bound(open.row.head.index))?;
-            next = self.first_from(open.sid, bound(open.row.head.index).saturating_add(1))?;
+            (head, next) = self.first_two_from(open.sid, bound(open.row.head.index))?;
         }
         let view = SettleView {
             row: open.as_ref().map(|open| &open.row),
@@ -153,8 +153,7 @@ impl Queue<'_> {
         if let Some((operation, outcome)) = settle.outcome {
             let continues = self.settle_item(operation, id, outcome)?;
             settle.effects.reserve(continues.then_some(operation));
-            if outcome == Outcome::Ok
-                && let (Some(open), Some(from)) = (&open, settle.effects.released_from())
+            if let (Some(open), Some(from)) = (&open, settle.released_from())
                 && let Some(pace) = self.pace_released(operation, open.sid, from)?
             {
                 settle.effects.pace(pace, self.time());

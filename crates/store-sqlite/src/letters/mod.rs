@@ -20,6 +20,8 @@ mod sequences;
 pub(crate) use acts::Changed;
 #[cfg(test)]
 pub(crate) use acts::{CLOSED_BEFORE, EXPIRING};
+#[cfg(test)]
+pub(crate) use leases::PROLONGED;
 pub(crate) use sequences::{OpenSequence, set_schedule};
 #[cfg(test)]
 pub(crate) use sequences::{OpenSequenceRow, select_sequence};
@@ -139,6 +141,13 @@ impl Queue<'_> {
         row.map(|row| self.found(row)).transpose()
     }
 
+    /// The first two letters of a sequence from this index on.
+    fn first_two_from(&mut self, sid: i64, index: i64) -> Work<(Option<LetterRow>, Option<LetterRow>)> {
+        let sql = select_letter_row!("FROM letters WHERE sid = ?1 AND idx >= ?2 ORDER BY idx LIMIT 2");
+        let mut letters = self.find_all(sql, [sid, index])?.into_iter();
+        Ok((letters.next(), letters.next()))
+    }
+
     /// Number of letters of a sequence that run automatically from this index on. Linear in them.
     pub(crate) fn released_letters(&self, sid: i64, from: u64) -> Work<u64> {
         let mut select = self
@@ -166,6 +175,15 @@ impl Queue<'_> {
 
     /// A letter without its key, headers, payload and edits, and its row.
     pub(crate) fn light(&self, id: LetterId) -> Work<LetterLookup<(i64, Letter)>> {
+        Ok(match self.row_of(id)? {
+            LetterLookup::Letter(lid) => LetterLookup::Letter((lid, self.light_by_row(lid)?)),
+            LetterLookup::Purged(state) => LetterLookup::Purged(state),
+            LetterLookup::Absent => LetterLookup::Absent,
+        })
+    }
+
+    /// The number of a letter's row.
+    pub(crate) fn row_of(&self, id: LetterId) -> Work<LetterLookup<i64>> {
         let mut select = self.connection.prepare_cached(
             "SELECT lid, state, sid IS NULL AND closed_at IS NULL FROM letters WHERE id = ?1 AND qid = ?2",
         )?;
@@ -175,16 +193,24 @@ impl Queue<'_> {
         Ok(match found {
             None => LetterLookup::Absent,
             Some((_, state, true)) => LetterLookup::Purged(state),
-            Some((lid, _, false)) => LetterLookup::Letter((lid, self.light_by_row(lid)?)),
+            Some((lid, _, false)) => LetterLookup::Letter(lid),
         })
     }
 
-    fn light_by_row(&self, lid: i64) -> Work<Letter> {
+    pub(crate) fn light_by_row(&self, lid: i64) -> Work<Letter> {
         self.by_row(select_letter!(light "WHERE lid = ?1"), lid, |row| read_letter(row, self.name))
     }
 
+    /// The whole letter at the head of a sequence.
+    fn whole_head(&self, sid: i64, index: i64) -> Work<Option<Letter>> {
+        let mut select = self
+            .connection
+            .prepare_cached(select_letter!("WHERE sid = ?1 AND idx >= ?2 ORDER BY idx LIMIT 1"))?;
+        first(select.query([sid, index])?, |row| read_whole(self.connection, row, self.name))
+    }
+
     /// A whole letter by the number of its row.
-    fn whole(&self, lid: i64) -> Work<Letter> {
+    pub(crate) fn whole(&self, lid: i64) -> Work<Letter> {
         let read = |row: &Row<'_>| read_whole(self.connection, row, self.name);
         self.by_row(select_letter!("WHERE lid = ?1"), lid, read)
     }

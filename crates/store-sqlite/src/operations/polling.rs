@@ -5,7 +5,7 @@ use std::time::Duration;
 use lazaret_core::store::rules::{
     self, ItemAction, ItemView, LeaseKind, Pending, Poll, PollDecision, PollStep, SequenceChange, StageCursor,
 };
-use lazaret_core::store::{OperationMachine, Outcome, PayloadDigest, PolledWork};
+use lazaret_core::store::{Action, OperationMachine, Outcome, PayloadDigest, PolledWork};
 use lazaret_core::{Letter, Timestamp};
 
 use super::table;
@@ -75,6 +75,15 @@ impl Queue<'_> {
         table::next_pending(self.connection, machine.operation.plan, self.numbers.qid, from)
     }
 
+    /// The next letter to inspect. The sequences that a replay has in flight would be postponed one by one, in each poll: they are passed
+    /// over at once.
+    fn next_to_inspect(&self, machine: &OperationMachine, from: u64) -> Work<Option<Pending>> {
+        if machine.operation.action != Action::Retry {
+            return self.next_pending(machine, from);
+        }
+        table::next_not_in_flight(self.connection, &machine.operation, self.numbers.qid, from, self.now)
+    }
+
     /// Runs the letters of a running operation, stage by stage. Returns when to continue, if known.
     fn run(
         &mut self,
@@ -83,7 +92,7 @@ impl Queue<'_> {
         mut stage: StageCursor,
     ) -> Work<Option<Timestamp>> {
         loop {
-            let item = self.next_pending(machine, stage.from())?;
+            let item = self.next_to_inspect(machine, stage.from())?;
             match (poller.poll.step(machine, &stage, item.as_ref()), item) {
                 (PollStep::Inspect, Some(item)) => self.inspect(machine, poller, &mut stage, &item)?,
                 (PollStep::Stop(at), _) => return Ok(Some(at)),
@@ -97,8 +106,14 @@ impl Queue<'_> {
     }
 
     fn load_item(&mut self, machine: &OperationMachine, item: &Pending) -> Work<ItemState> {
-        let (digest, letter) = match self.light(item.letter)? {
-            rules::LetterLookup::Letter((lid, letter)) => {
+        let (digest, letter) = match self.row_of(item.letter)? {
+            // The letter of a replay is read whole: it is returned with the claim.
+            rules::LetterLookup::Letter(lid) if machine.operation.action == Action::Retry => {
+                let letter = self.whole(lid)?;
+                (current_digest_of(&letter, item), Some(letter))
+            }
+            rules::LetterLookup::Letter(lid) => {
+                let letter = self.light_by_row(lid)?;
                 (self.current_digest(lid, &letter, item)?, Some(letter))
             }
             rules::LetterLookup::Purged(_) | rules::LetterLookup::Absent => (PayloadDigest::of(None), None),
@@ -130,11 +145,13 @@ impl Queue<'_> {
         stage: &mut StageCursor,
         item: &Pending,
     ) -> Work<()> {
-        let state = self.load_item(machine, item)?;
-        match (rules::item_action(&machine.operation, item, &state.view(self.now)), &state.open) {
+        let mut state = self.load_item(machine, item)?;
+        let action = rules::item_action(&machine.operation, item, &state.view(self.now));
+        match (action, &state.open) {
             (ItemAction::Try, Some(open)) => {
                 let kind = LeaseKind::Operation(machine.operation.id);
-                let claim = self.lease_sequence(open, poller.owner, poller.lease, kind)?;
+                let head = state.letter.take();
+                let claim = self.lease_sequence(open, poller.owner, poller.lease, kind, head)?;
                 poller.poll.tried(machine, stage, item, claim);
             }
             (ItemAction::Act(act), _) => {
@@ -177,5 +194,13 @@ impl Queue<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// The payload of a whole letter now: without edits it is the frozen one.
+fn current_digest_of(letter: &Letter, item: &Pending) -> PayloadDigest {
+    match item.digest {
+        Some(frozen) if !letter.payload_left_out && letter.edits.is_empty() => frozen,
+        _ => PayloadDigest::of(letter.message.payload.as_deref()),
     }
 }

@@ -319,6 +319,25 @@ pub(super) fn next_pending(
     first(select.query([bound(plan.0), qid, bound(from)])?, read_pending)
 }
 
+/// The next letter of this queue without an outcome, from this ordinal on, in a sequence that is not leased for this operation.
+pub(super) fn next_not_in_flight(
+    connection: &Connection,
+    operation: &Operation,
+    qid: i64,
+    from: u64,
+    now: i64,
+) -> Work<Option<Pending>> {
+    let mut select = connection.prepare_cached(select_pending!(
+        "FROM items INDEXED BY items_of_queue
+         WHERE plan = ?1 AND qid = ?2 AND ordinal >= ?3 AND outcome IS NULL AND NOT EXISTS (
+             SELECT 1 FROM sequences INDEXED BY sequences_name
+             WHERE sequences.qid = ?2 AND name = items.sequence AND lease_operation = ?4 AND lease_until > ?5)
+         ORDER BY ordinal LIMIT 1"
+    ))?;
+    let parameters = [bound(operation.plan.0), qid, bound(from), bound(operation.id.0), now];
+    first(select.query(parameters)?, read_pending)
+}
+
 /// A letter of a plan, if it has no outcome.
 pub(super) fn pending_letter(
     connection: &Connection,

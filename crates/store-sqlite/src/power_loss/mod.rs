@@ -6,10 +6,11 @@
 mod life;
 mod picture;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Duration;
 
-use lazaret_power_loss::{Exploration, Explored, Log, Recording, State, scratch};
+use lazaret_power_loss::{Event, Exploration, Explored, Log, Recording, State, scratch};
 
 use crate::{Options, RestoreOptions, SqliteStore, backup, restore};
 use life::{FILE, Life};
@@ -117,12 +118,19 @@ fn with_backup() -> Life {
     })
 }
 
-/// Checks the store and its backup after a power cut at each point of this log of the life.
-fn survive_with_backup(life: &Life, log: &Log) -> Explored {
+/// Every state from the moment on when the backup gets its name: there it has to be whole.
+fn since_the_rename(log: &Log) -> Exploration {
+    let is_it = |event: &Event| matches!(event, Event::Rename { to, .. } if to == "backup.db");
+    let renamed = log.events().iter().position(is_it).expect("a backup gets its name by a rename");
+    Exploration::all_from(renamed + 1)
+}
+
+/// Checks the store and its backup after power cuts in this log of the life.
+fn survive_with_backup(life: &Life, log: &Log, exploration: &Exploration) -> Explored {
     // All letters had been answered before the backup began.
     let end = log.events().len();
     let rebuilt = scratch();
-    log.explore(&Exploration::of(80), |state| {
+    log.explore(exploration, |state| {
         state.write_to(rebuilt.path());
         let (file, copy) = (rebuilt.path().join(FILE), rebuilt.path().join("backup.db"));
         block_on(async {
@@ -144,41 +152,90 @@ fn survive_with_backup(life: &Life, log: &Log) -> Explored {
 fn a_power_cut_leaves_a_whole_backup_or_none() {
     // I1
     let life = with_backup();
-    let explored = survive_with_backup(&life, life.log());
+    let explored = survive_with_backup(&life, life.log(), &Exploration::of(80));
     assert!(explored.states > 40, "{explored:?}");
+    let explored = survive_with_backup(&life, life.log(), &since_the_rename(life.log()));
+    assert!(explored.states > 1, "{explored:?}");
+}
+
+#[test]
+fn a_backup_that_does_not_sync_its_file_is_found() {
+    let life = with_backup();
+    let log = life.log().without_syncs(|name| name.starts_with("backup.db"));
+    assert_ne!(log.events(), life.log().events(), "a backup syncs its file");
+    assert!(is_found(|| survive_with_backup(&life, &log, &since_the_rename(&log))));
+}
+
+/// Returns whether a check has found the bug that was planted.
+fn is_found(check: impl FnOnce() -> Explored) -> bool {
+    catch_unwind(AssertUnwindSafe(check)).is_err()
 }
 
 #[test]
 fn a_restore_that_was_cut_off_can_be_repeated() {
     // I1
-    restores(block_on(backed_up()));
+    survives_a_restore(block_on(backed_up()));
 }
 
 #[test]
 fn a_restore_with_a_redo_log_that_was_cut_off_can_be_repeated() {
     // I1
-    restores(block_on(copied_with_its_logs()));
+    survives_a_restore(block_on(copied_with_its_logs()));
 }
 
-/// Restores a backup of a life over the store that is beside it.
-fn restores((life, before): (Life, State)) {
-    let (folder, rebuilt) = (scratch(), scratch());
-    before.write_to(folder.path());
-    let recording = Recording::start(folder.path());
-    let replace = RestoreOptions { replace: true };
-    restore(folder.path().join("backup.db"), folder.path().join(FILE), replace).unwrap();
-    let restored = recording.mark();
-    let log = recording.finish();
-    let end = life.log().events().len();
-    let explored = log.explore(&Exploration::of(60), |state| {
-        state.write_to(rebuilt.path());
-        let (file, copy) = (rebuilt.path().join(FILE), rebuilt.path().join("backup.db"));
-        if state.cut() < restored {
-            restore(&copy, &file, replace).unwrap();
-        }
-        block_on(check(&life, end, &file));
-    });
+#[test]
+fn a_restore_that_does_not_sync_its_files_is_found() {
+    for suffix in ["", "-redo"] {
+        let restore = Restore::record(block_on(copied_with_its_logs()));
+        let written = format!("{FILE}{suffix}.restore-");
+        let log = restore.log.without_syncs(|name| name.starts_with(&written));
+        assert_ne!(log.events(), restore.log.events(), "a restore syncs {written}");
+        assert!(is_found(|| restore.survive(&log, &Exploration::all_from(restore.answered))), "{written}");
+    }
+}
+
+fn survives_a_restore(before: (Life, State)) {
+    let restore = Restore::record(before);
+    let explored = restore.survive(&restore.log, &Exploration::of(60));
     assert!(explored.states > 25, "{explored:?}");
+    let explored = restore.survive(&restore.log, &Exploration::all_from(restore.answered));
+    assert!(explored.states > 0, "{explored:?}");
+}
+
+/// The recorded restore of the backup of a life, over the store that was beside it.
+struct Restore {
+    life: Life,
+    log: Log,
+    /// The cut after which it had ended.
+    answered: usize,
+}
+
+/// The earlier store is kept under another name.
+const REPLACE: RestoreOptions = RestoreOptions { replace: true };
+
+impl Restore {
+    fn record((life, before): (Life, State)) -> Self {
+        let folder = scratch();
+        before.write_to(folder.path());
+        let recording = Recording::start(folder.path());
+        restore(folder.path().join("backup.db"), folder.path().join(FILE), REPLACE).unwrap();
+        let answered = recording.mark();
+        Self { life, log: recording.finish(), answered }
+    }
+
+    /// Checks the store after power cuts in this log of the restore.
+    fn survive(&self, log: &Log, exploration: &Exploration) -> Explored {
+        let rebuilt = scratch();
+        let end = self.life.log().events().len();
+        log.explore(exploration, |state| {
+            state.write_to(rebuilt.path());
+            let (file, copy) = (rebuilt.path().join(FILE), rebuilt.path().join("backup.db"));
+            if state.cut() < self.answered {
+                restore(&copy, &file, REPLACE).unwrap();
+            }
+            block_on(check(&self.life, end, &file));
+        })
+    }
 }
 
 /// A life and its backup, beside another store.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::source::{Ingest, NewMessage};
-use lazaret_core::store::{AttemptNote, HandOff, LetterStore, Limits, Placement};
+use lazaret_core::store::{
+    AttemptNote, HandOff, LeaseUse, LetterStore, Limits, Placement, Requeue, Settlement,
+};
 use lazaret_core::{Failure, Letter, LetterState, Message, Partition, Position, QueueName, Reason};
 use lazaret_fuzz::Fuzz;
 use lazaret_testkit::ManualClock;
@@ -19,6 +21,7 @@ use super::{Durability, Fields, Mark, RedoLog, path_of};
 use crate::consistency;
 use crate::hand_offs::{HandOffs, Notes};
 use crate::inbox_source::Posts;
+use crate::lease_calls::{ClaimDue, ClaimOne, PollWork, Release, Renew, Settle};
 use crate::recorded::{Call, Repeatable};
 use crate::{InboxOptions, Options, SqliteStore};
 
@@ -64,6 +67,14 @@ impl Crashed {
         let inbox = store.inbox_log("orders", InboxOptions::default());
         let post = NewMessage { id: Some("p0".into()), payload: Some("1".into()), ..NewMessage::default() };
         inbox.post(vec![post, NewMessage::default()]).await.unwrap();
+        let lease = Duration::from_secs(60);
+        store.claim_due(&queue, "w", lease, 9).await.unwrap();
+        let claim = store.claim(&queue, &"a".into(), "w", lease).await.unwrap().unwrap();
+        store.renew(&claim.lease, lease, LeaseUse::Wait).await.unwrap();
+        let requeue = Settlement::Requeue(Box::new(Requeue::of(&claim.head)));
+        store.settle(&claim.lease, claim.head.id, requeue).await.unwrap();
+        let claim = store.claim(&queue, &"a".into(), "w", lease).await.unwrap().unwrap();
+        store.release(&claim.lease).await.unwrap();
         // A copy now is what a crash leaves behind.
         let copy = tempfile::tempdir().unwrap();
         copy_files(folder.path(), copy.path());
@@ -103,7 +114,7 @@ fn check_call<C: Repeatable>(bytes: &[u8], reaches_disk: impl Fn(&mut Vec<u8>)) 
 
 async fn record_target() -> Fuzz {
     let records = Crashed::new().await.records();
-    assert_eq!(records.len(), 4);
+    assert_eq!(records.len(), 10);
     Fuzz::target("redo-record").corpus(records)
 }
 
@@ -115,6 +126,12 @@ fn record_check(reaches_disk: impl Fn(&mut Vec<u8>)) -> impl Fn(&[u8]) -> Result
                 HandOffs::KIND => check_call::<HandOffs>(call.encoded(), &reaches_disk)?,
                 Notes::KIND => check_call::<Notes>(call.encoded(), &reaches_disk)?,
                 Posts::KIND => check_call::<Posts>(call.encoded(), &reaches_disk)?,
+                ClaimDue::KIND => check_call::<ClaimDue>(call.encoded(), &reaches_disk)?,
+                ClaimOne::KIND => check_call::<ClaimOne>(call.encoded(), &reaches_disk)?,
+                Renew::KIND => check_call::<Renew>(call.encoded(), &reaches_disk)?,
+                Release::KIND => check_call::<Release>(call.encoded(), &reaches_disk)?,
+                Settle::KIND => check_call::<Settle>(call.encoded(), &reaches_disk)?,
+                PollWork::KIND => check_call::<PollWork>(call.encoded(), &reaches_disk)?,
                 _ => {}
             }
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use lazaret_core::source::{Commit, Ingest, NewMessage, Source, SourceEvent};
 use lazaret_core::store::{
-    Act, Actor, AttemptNote, Certainty, ErrorKind, GrantFence, HandOff, LetterStore, Limits, Placed,
-    Placement,
+    Act, Actor, AttemptNote, Certainty, ErrorKind, GrantFence, HandOff, LeaseUse, LetterStore, Limits,
+    Placed, Placement, Settlement,
 };
 use lazaret_core::{
     Failure, Headers, Letter, LetterId, LetterState, Message, MessageId, Partition, Position, QueueName,
@@ -25,17 +25,17 @@ use crate::consistency::check;
 use crate::{Durability, InboxLog, InboxOptions, Options, Posted, SqliteStore};
 
 /// A folder with a store, whose letters stay in the redo log until the next query.
-struct Place {
+pub(super) struct Place {
     folder: TempDir,
-    clock: ManualClock,
+    pub(super) clock: ManualClock,
 }
 
 impl Place {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap(), clock: ManualClock::new() }
     }
 
-    fn path(&self) -> PathBuf {
+    pub(super) fn path(&self) -> PathBuf {
         self.folder.path().join("lazaret.db")
     }
 
@@ -52,12 +52,12 @@ impl Place {
         }
     }
 
-    fn open(&self) -> SqliteStore {
+    pub(super) fn open(&self) -> SqliteStore {
         SqliteStore::open(self.path(), self.options()).unwrap()
     }
 
     /// A copy of the files, as after a crash now.
-    fn left_behind(&self) -> Self {
+    pub(super) fn left_behind(&self) -> Self {
         let copy = Self { folder: tempfile::tempdir().unwrap(), clock: self.clock.clone() };
         for file in fs::read_dir(self.folder.path()).unwrap() {
             let file = file.unwrap();
@@ -70,7 +70,7 @@ impl Place {
     }
 
     /// The lengths of the records in the log, with their headers.
-    fn records(&self) -> Vec<usize> {
+    pub(super) fn records(&self) -> Vec<usize> {
         let bytes = fs::read(self.log()).unwrap();
         let (mut rest, mut lengths, mut mark) = (&bytes[..], Vec::new(), None);
         while let Some(header) = rest.first_chunk::<HEADER_BYTES>().and_then(Header::parse) {
@@ -92,15 +92,15 @@ impl Place {
     }
 }
 
-fn queue() -> QueueName {
+pub(super) fn queue() -> QueueName {
     QueueName::of("orders", "orders")
 }
 
-fn operator() -> Actor {
+pub(super) fn operator() -> Actor {
     Actor::new("ada", "cli", "the service is back")
 }
 
-fn hand_off(sequence: &str, message: &str, offset: u64) -> HandOff {
+pub(super) fn hand_off(sequence: &str, message: &str, offset: u64) -> HandOff {
     let message = Message::new(message, "orders", Position::new(0, offset))
         .with_key(sequence.to_owned())
         .with_header("tenant", "acme")
@@ -111,7 +111,7 @@ fn hand_off(sequence: &str, message: &str, offset: u64) -> HandOff {
     HandOff { letter, placement: Placement::Open, grant: None }
 }
 
-async fn put(store: &SqliteStore, sequence: &str, message: &str, offset: u64) -> Placed {
+pub(super) async fn put(store: &SqliteStore, sequence: &str, message: &str, offset: u64) -> Placed {
     let items = vec![hand_off(sequence, message, offset)];
     store.hand_off(&queue(), &Limits::NONE, items).await.unwrap().remove(0).unwrap()
 }
@@ -495,7 +495,7 @@ fn fixture(version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/redo{version}.db"))
 }
 
-/// Writes one of each: whole letters, a closed one, a duplicate, a refused one, a note, and posts.
+/// Writes one of each: whole letters, a closed one, a duplicate, a refused one, a note, posts, and the leases of a letter that is settled.
 async fn write_fixture(target: &Path) {
     let place = Place::new();
     let store = place.open();
@@ -512,6 +512,14 @@ async fn write_fixture(target: &Path) {
     store.hand_off(&queue(), &limits, items).await.unwrap();
     store.note_attempts(&queue(), vec![note()]).await.unwrap();
     inbox(&store).post(posts()).await.unwrap();
+    put(&store, "settled", "settled", 4).await;
+    let lease = Duration::from_secs(60);
+    assert!(store.claim_due(&queue(), "w", lease, 9).await.unwrap().is_empty());
+    let claim = store.claim(&queue(), &"settled".into(), "w", lease).await.unwrap().unwrap();
+    store.release(&claim.lease).await.unwrap();
+    let claim = store.claim(&queue(), &"settled".into(), "w", lease).await.unwrap().unwrap();
+    store.renew(&claim.lease, lease, LeaseUse::Attempt).await.unwrap();
+    store.settle(&claim.lease, claim.head.id, Settlement::Skip("not needed".into())).await.unwrap();
     let left = place.left_behind();
     fs::copy(left.log(), path_of(target)).unwrap();
     let file = Connection::open(left.path()).unwrap();
@@ -552,6 +560,10 @@ async fn the_logs_of_every_version_are_read() {
             let [full, mut bare] = posts().try_into().unwrap();
             bare.timestamp = Some(test_epoch());
             assert_eq!(delivered(&inbox(&store)).await, [at(full, 0), at(bare, 1)]);
+        }
+        if version >= 4 {
+            let settled = store.get(&queue(), LetterId::of(&queue(), &"settled".into())).await.unwrap();
+            assert_eq!(settled.unwrap().state, LetterState::Skipped);
         }
         check(&Connection::open(place.path()).unwrap());
     }

@@ -19,7 +19,7 @@ pub(super) enum Command {
 pub(super) trait Request: Send {
     /// `true` if it runs in a savepoint of its own.
     fn has_savepoint(&self) -> bool;
-    /// Its size in the redo log; `None` if the redo log cannot record it.
+    /// Its size in the redo log, once it has run; `None` if the redo log cannot record it.
     fn record_size(&self) -> Option<Size>;
     /// Runs it. The result, which may be an error, is kept until it is durable.
     fn run(&mut self, step: &mut Step<'_>) -> std::result::Result<(), GroupFailure>;
@@ -93,11 +93,12 @@ impl<C: Repeatable> Recordable<C> {
 
 impl<C: Repeatable> Request for Recordable<C> {
     fn has_savepoint(&self) -> bool {
-        false
+        C::HAS_SAVEPOINT
     }
 
     fn record_size(&self) -> Option<Size> {
-        Some(self.call.size())
+        let done = self.answer.as_ref().and_then(|(_, answer)| answer.as_ref().ok());
+        Some(done.map_or_else(Size::default, |answer| self.call.size(answer)))
     }
 
     fn run(&mut self, step: &mut Step<'_>) -> std::result::Result<(), GroupFailure> {
@@ -105,7 +106,7 @@ impl<C: Repeatable> Request for Recordable<C> {
         let (answer, failure) = match self.call.run(step) {
             Ok(answer) => (Ok(answer), None),
             // A call that is refused as a whole has written nothing: the others are not affected.
-            Err(Fault::Refused(error)) => (Err(error), None),
+            Err(Fault::Refused(error)) if !C::HAS_SAVEPOINT => (Err(error), None),
             Err(fault) => {
                 let error = fault.into_error(C::OPERATION);
                 let failure = GroupFailure::rolled_back(&error);

@@ -16,6 +16,7 @@ use super::requests::{Command, GroupFailure, Request};
 use crate::error::{Fault, Work, kind_of};
 use crate::hand_offs::{HandOffs, Notes};
 use crate::inbox_source::Posts;
+use crate::lease_calls::{ClaimDue, ClaimOne, PollWork, Release, Renew, Settle};
 use crate::options::Options;
 use crate::recorded::{Call, Repeatable};
 use crate::redo::{self, End, Mark, RedoLog, Size};
@@ -26,7 +27,7 @@ use crate::write_cache::WriteCache;
 
 /// Maximum number of requests in a group (I7).
 const GROUP: usize = 256;
-/// A transaction is committed at this number of letters, notes and posts, or bytes of them in the redo log (I7).
+/// A transaction is committed at this number of letters, notes, posts, claims and settlements, or bytes of them in the redo log (I7).
 const OPEN_COUNT: usize = 4096;
 const OPEN_BYTES: u64 = 8 << 20;
 /// A group of this size is committed on its own: the redo log would save nothing.
@@ -313,6 +314,10 @@ impl Writer {
             request.record(&mut self.record);
             open.size += request.record_size().unwrap_or_default();
         }
+        // All calls were refused: nothing has changed.
+        if redo::is_without_calls(&self.record) {
+            return true;
+        }
         open.is_recorded = true;
         self.redo.append(&mut open.end, &mut self.record).is_ok()
     }
@@ -482,6 +487,12 @@ fn run_call(call: &Call<'_>, step: &mut Step<'_>) -> Work<()> {
         HandOffs::KIND => call.run_as::<HandOffs>(step),
         Notes::KIND => call.run_as::<Notes>(step),
         Posts::KIND => call.run_as::<Posts>(step),
+        ClaimDue::KIND => call.run_as::<ClaimDue>(step),
+        ClaimOne::KIND => call.run_as::<ClaimOne>(step),
+        Renew::KIND => call.run_as::<Renew>(step),
+        Release::KIND => call.run_as::<Release>(step),
+        Settle::KIND => call.run_as::<Settle>(step),
+        PollWork::KIND => call.run_as::<PollWork>(step),
         kind => Err(Fault::Corrupt(format!("unknown kind {kind} of a call in the redo log"))),
     }
 }

@@ -12,4 +12,4 @@ mod registry;
 pub(crate) use labels::scope_name;
 pub use labels::{CUSTOM_REASONS, OTHER};
 pub use letters::{Overview, QueueOverview};
-pub use registry::{BUCKETS, ChangeStreamAges, Metrics};
+pub use registry::{BUCKETS, ChangeStreamStats, Metrics};

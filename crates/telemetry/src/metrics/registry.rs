@@ -41,17 +41,24 @@ const MAX_REFRESH_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct Metrics(Arc<Inner>);
 
-/// The ages of a change stream; `None` while unknown.
+/// The measurements of a change stream; an age is `None` while unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ChangeStreamAges {
+pub struct ChangeStreamStats {
     /// The time between the last change that was read or passed over and the newest entry of the oplog.
     pub oplog_lag: Option<Duration>,
     /// The age of the position that the stream would resume from.
     pub token_age: Option<Duration>,
+    /// How often the stream was opened again after an error, since it was registered.
+    pub restarts: u64,
 }
 
-/// Reads the ages of a change stream.
-type ReadAges = Box<dyn Fn() -> ChangeStreamAges + Send + Sync>;
+/// A change stream that is read at each scrape.
+struct ScrapedStream {
+    read: Box<dyn Fn() -> ChangeStreamStats + Send + Sync>,
+    /// The restarts at the last scrape.
+    counted: u64,
+}
+
 /// Reads the lag of a file, in bytes.
 type ReadBytes = Box<dyn Fn() -> Option<u64> + Send + Sync>;
 
@@ -62,7 +69,7 @@ struct Inner {
     consumers: Mutex<BTreeMap<String, Scraped>>,
     owners: Mutex<BTreeMap<String, String>>,
     /// The change streams of the consumers that read one.
-    streams: Mutex<BTreeMap<String, ReadAges>>,
+    streams: Mutex<BTreeMap<String, ScrapedStream>>,
     /// The files of the consumers that read one.
     files: Mutex<BTreeMap<String, ReadBytes>>,
     /// Whether the metrics of the process are exported.
@@ -175,20 +182,31 @@ impl Metrics {
         gauge.set(if failed { 1.0 } else { 0.0 });
     }
 
-    /// Registers the change stream of a consumer: its ages are read at each scrape. A later one replaces it.
+    /// Registers the change stream of a consumer: its measurements are read at each scrape. A later one replaces it, and its restarts
+    /// add to those of the earlier one.
     ///
     /// ```
     /// use std::time::Duration;
-    /// use lazaret_telemetry::{ChangeStreamAges, Metrics};
+    /// use lazaret_telemetry::{ChangeStreamStats, Metrics};
     /// let metrics = Metrics::prometheus();
     /// let token_age = Some(Duration::from_secs(90));
-    /// metrics.change_stream("orders", move || ChangeStreamAges { oplog_lag: None, token_age });
+    /// metrics.change_stream("orders", move || ChangeStreamStats { token_age, restarts: 2, ..Default::default() });
     /// let text = metrics.render();
     /// assert!(text.contains("lazaret_mongodb_token_age_seconds{consumer=\"orders\"} 90"));
     /// assert!(text.contains("lazaret_mongodb_oplog_lag_seconds{consumer=\"orders\"} NaN"));
+    /// assert!(text.contains("lazaret_mongodb_restarts_total{consumer=\"orders\"} 2"));
     /// ```
-    pub fn change_stream(&self, consumer: &str, read: impl Fn() -> ChangeStreamAges + Send + Sync + 'static) {
-        lock(&self.0.streams).insert(consumer.to_owned(), Box::new(read));
+    pub fn change_stream(
+        &self,
+        consumer: &str,
+        read: impl Fn() -> ChangeStreamStats + Send + Sync + 'static,
+    ) {
+        let mut streams = lock(&self.0.streams);
+        if let Some(before) = streams.get_mut(consumer) {
+            self.read_stream(consumer, before);
+        }
+        streams.insert(consumer.to_owned(), ScrapedStream { read: Box::new(read), counted: 0 });
+        self.restarts(consumer).increment(0);
     }
 
     /// Registers the file of a consumer: the bytes that are not read yet are read at each scrape, `None` while unknown. A later
@@ -274,14 +292,8 @@ impl Metrics {
         for (name, scraped) in lock(&self.0.consumers).iter_mut() {
             self.read(name, scraped);
         }
-        for (name, read) in lock(&self.0.streams).iter() {
-            let ages = read();
-            for (family, age) in
-                [(&names::MONGODB_OPLOG_LAG, ages.oplog_lag), (&names::MONGODB_TOKEN_AGE, ages.token_age)]
-            {
-                let gauge = self.0.instruments.gauge(family, vec![label("consumer", name)]);
-                gauge.set(age.map_or(f64::NAN, |age| age.as_secs_f64()));
-            }
+        for (name, stream) in lock(&self.0.streams).iter_mut() {
+            self.read_stream(name, stream);
         }
         for (name, bytes_behind) in lock(&self.0.files).iter() {
             let gauge = self.0.instruments.gauge(&names::SOURCE_LAG_BYTES, vec![label("consumer", name)]);
@@ -353,6 +365,22 @@ impl Metrics {
     pub(crate) fn alerts_dropped(&self, webhook: usize) -> Counter {
         let labels = vec![Label::new("webhook", webhook.to_string())];
         self.0.instruments.counter(&names::ALERTS_DROPPED, labels)
+    }
+
+    /// The counter of the restarts of a change stream.
+    fn restarts(&self, consumer: &str) -> Counter {
+        self.0.instruments.counter(&names::MONGODB_RESTARTS, vec![label("consumer", consumer)])
+    }
+
+    fn read_stream(&self, consumer: &str, stream: &mut ScrapedStream) {
+        let ChangeStreamStats { oplog_lag, token_age, restarts } = (stream.read)();
+        for (family, age) in [(&names::MONGODB_OPLOG_LAG, oplog_lag), (&names::MONGODB_TOKEN_AGE, token_age)]
+        {
+            let gauge = self.0.instruments.gauge(family, vec![label("consumer", consumer)]);
+            gauge.set(age.map_or(f64::NAN, |age| age.as_secs_f64()));
+        }
+        self.restarts(consumer).increment(restarts.saturating_sub(stream.counted));
+        stream.counted = restarts;
     }
 
     fn read(&self, consumer: &str, scraped: &mut Scraped) {

@@ -13,7 +13,8 @@ use lazaret_core::{
 };
 
 use super::{
-    Answer, How, Item, LEASE, LIMITS, MESSAGES, Model, SEQUENCES, Step, Under, refused, sequence_of,
+    ALL_SEQUENCES, Answer, How, Item, LEASE, LIMITS, MESSAGES, Model, SEQUENCES, Step, Under, name, refused,
+    sequence_of,
 };
 use crate::clock::{ManualClock, test_epoch};
 
@@ -37,8 +38,18 @@ fn number(letter: &Letter) -> u64 {
     digits.and_then(|digits| digits.parse().ok()).expect("the model numbers its messages")
 }
 
+fn queue() -> QueueName {
+    QueueName::of("orders", "orders")
+}
+
 fn sequence(index: usize) -> SequenceId {
-    SEQUENCES[index].into()
+    match index.checked_sub(SEQUENCES.len()) {
+        None => SEQUENCES[index].into(),
+        Some(message) => {
+            let message = message as u64;
+            sequence(sequence_of(message)).detached(LetterId::of(&queue(), &id(message)))
+        }
+    }
 }
 
 fn seconds(time: Timestamp) -> u64 {
@@ -81,7 +92,7 @@ impl<S: Store> Driver<S> {
     pub(super) async fn new<F: Future<Output = S>>(make: impl Fn(Arc<dyn Clock>) -> F) -> Self {
         let clock = ManualClock::new();
         let store = make(Arc::new(clock.clone())).await;
-        let queue = QueueName::of("orders", "orders");
+        let queue = queue();
         Self { store, clock, queue, leases: Vec::new(), grants: Vec::new(), delivered: 0 }
     }
 
@@ -188,14 +199,15 @@ impl<S: Store> Driver<S> {
         let mut claims = claims.await.expect(REFUSED);
         let dues = claims.iter().filter(|claim| claim.head.state == LetterState::Retrying);
         assert!(dues.map(|claim| claim.head.due_at).is_sorted(), "the earliest due comes first");
-        claims.sort_by(|one, other| one.lease.sequence.cmp(&other.lease.sequence));
+        claims.sort_by_key(|claim| index_of(&claim.lease.sequence));
         self.note_claims(claims)
     }
 
     fn note_claims(&mut self, claims: Vec<Claim>) -> Answer {
         let lines = claims.iter().map(|claim| {
             assert_eq!(seconds(claim.lease.until), seconds(self.clock.now()) + LEASE);
-            format!("{}: {:?}", claim.lease.sequence, Some(number(&claim.head)))
+            let sequence = name(index_of(&claim.lease.sequence));
+            format!("{sequence}: {:?}", Some(number(&claim.head)))
         });
         let lines = lines.collect();
         self.leases.extend(claims.into_iter().map(|claim| claim.lease));
@@ -208,7 +220,11 @@ impl<S: Store> Driver<S> {
             How::Resolve => Settlement::Resolve(None),
             How::Evict => Settlement::Evict("model".into()),
             How::Skip => Settlement::Skip("model".into()),
-            How::Requeue(state, delay) => {
+            How::Requeue(..) | How::Leave => {
+                let (state, delay) = match how {
+                    How::Requeue(state, delay) => (state, delay),
+                    _ => (LetterState::Dead, 0),
+                };
                 let stored = self.store.get(&self.queue, letter).await.expect(REFUSED);
                 let attempts = stored.map_or(0, |letter| letter.attempts) + 1;
                 let due_at =
@@ -224,6 +240,7 @@ impl<S: Store> Driver<S> {
                     diagnostics: Default::default(),
                     attempt: None,
                     leave_out_payload: false,
+                    detach: matches!(how, How::Leave),
                 }))
             }
         };
@@ -233,20 +250,23 @@ impl<S: Store> Driver<S> {
     /// Everything that can be observed, as the model writes it.
     pub(super) async fn observe(&self) -> Answer {
         let mut lines = Vec::new();
-        for name in SEQUENCES {
-            let full = self.store.is_full(&self.queue, &name.into(), &LIMITS).await.expect(REFUSED);
+        let opened = self.opened().await;
+        let left = opened.iter().copied().filter(|index| *index >= SEQUENCES.len());
+        for index in (0..SEQUENCES.len()).chain(left) {
+            let (sequence, name) = (sequence(index), name(index));
+            let full = self.store.is_full(&self.queue, &sequence, &LIMITS).await.expect(REFUSED);
             lines.push(format!("{name}: full {full}"));
-            let letters = self.store.sequence(&self.queue, &name.into(), 0, 1000).await.expect(REFUSED);
-            let size = self.store.sequence_size(&self.queue, &name.into()).await.expect(REFUSED);
+            let letters = self.store.sequence(&self.queue, &sequence, 0, 1000).await.expect(REFUSED);
+            let size = self.store.sequence_size(&self.queue, &sequence).await.expect(REFUSED);
             assert_eq!(size, letters.len() as u64, "the size is that of the list");
             assert!(letters.is_sorted_by(|one, other| one.index < other.index), "indexes grow");
-            lines.extend(letters.iter().map(|letter| describe(name, letter)));
+            lines.extend(letters.iter().map(|letter| describe(&name, letter)));
         }
         let messages: Vec<MessageId> = (0..MESSAGES).map(id).collect();
         let states = self.store.lookup(&self.queue, &messages).await.expect(REFUSED);
         lines.extend(states.iter().enumerate().map(|(message, state)| format!("{message}: {state:?}")));
         lines.push(format!("heads {:?}", self.heads().await));
-        lines.push(format!("opened {:?}", self.opened().await));
+        lines.push(format!("opened {opened:?}"));
         let counts = self.store.counts(&self.queue).await.expect(REFUSED);
         lines.push(format!("counts {:?} sequences {}", counts.by_state, counts.sequences));
         let next_due = self.store.next_due(&self.queue).await.expect(REFUSED);
@@ -296,7 +316,8 @@ impl<S: Store> Driver<S> {
 }
 
 fn index_of(sequence: &SequenceId) -> usize {
-    SEQUENCES.iter().position(|name| *name == sequence.as_str()).expect("the model names every sequence")
+    let found = (0..ALL_SEQUENCES).find(|index| self::sequence(*index) == *sequence);
+    found.expect("the model names every sequence")
 }
 
 fn describe(name: &str, letter: &Letter) -> String {

@@ -4,7 +4,7 @@ use lazaret_core::LetterState::{self, Dead, Parked, Retrying, Skipped, Waiting};
 use lazaret_core::store::{Act, Placement};
 use proptest::prelude::*;
 
-use super::MESSAGES;
+use super::{MESSAGES, detached};
 
 /// A call, or the passing of time.
 #[derive(Clone, Debug)]
@@ -45,6 +45,8 @@ pub(super) enum How {
     Evict,
     Skip,
     Requeue(LetterState, u64),
+    /// It dies and leaves its sequence.
+    Leave,
 }
 
 fn items() -> impl Strategy<Value = Vec<Item>> {
@@ -68,6 +70,7 @@ fn how() -> impl Strategy<Value = How> {
         4 => Just(How::Resolve),
         1 => Just(How::Evict),
         1 => Just(How::Skip),
+        2 => Just(How::Leave),
         3 => (state, 0..50_u64).prop_map(|(state, delay)| How::Requeue(state, delay)),
     ]
 }
@@ -91,6 +94,7 @@ pub(super) fn steps(leases: usize) -> impl Strategy<Value = Step> {
             .prop_map(|(items, grant, limited)| Step::HandOff { items, grant, limited }),
         5 => any::<bool>().prop_map(|one| Step::ClaimDue { one }),
         3 => (0..4_usize).prop_map(|sequence| Step::Claim { sequence }),
+        1 => (0..MESSAGES).prop_map(|message| Step::Claim { sequence: detached(message) }),
         8 => (lease(), prop::bool::weighted(0.1), how())
             .prop_map(|(lease, second, how)| Step::Settle { lease, second, how }),
         2 => lease().prop_map(|lease| Step::Renew { lease }),

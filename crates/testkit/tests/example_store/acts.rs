@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::store::rules::{self, AuditLine, Effects, LetterView, RestoreView, SequenceRow};
-use lazaret_core::store::{Act, Actor, Change as Edit, Cleared, Expired, Result};
+use lazaret_core::store::{Act, Actor, Change as Edit, Cleared, ErrorKind, Expired, Result, StoreError};
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 
 use crate::DocumentStore;
@@ -33,11 +33,21 @@ impl View<'_> {
 }
 
 impl DocumentStore {
+    /// The letter of a view, by its id. It may have left the sequence before the view was loaded, and was in flight until then.
+    fn known_in(&self, view: &View<'_>, id: LetterId, operation: &'static str) -> Result<Letter> {
+        let letter = self.known(view.queue, id)?.into_result(view.queue, id, operation)?;
+        if letter.sequence != *view.sequence {
+            let context = format!("letter {id} has just left {}", view.sequence);
+            return Err(StoreError::not_done(ErrorKind::Conflict, operation, context));
+        }
+        Ok(letter)
+    }
+
     /// Acts on a letter.
     pub(crate) fn act_on(&self, queue: &QueueName, id: LetterId, act: Act, by: &Actor) -> Result<Letter> {
         let sequence = self.known(queue, id)?.into_result(queue, id, "act")?.sequence;
         self.change(queue, &sequence, |view| {
-            let letter = self.known(queue, id)?.into_result(queue, id, "act")?;
+            let letter = self.known_in(view, id, "act")?;
             let (effects, mut left) = if act == Act::Restore {
                 let (index, left) = view.index_restored(&letter)?;
                 let (row, paused) = (view.doc.row.as_ref(), self.is_paused(queue, &sequence));
@@ -55,7 +65,7 @@ impl DocumentStore {
     pub(crate) fn edit(&self, queue: &QueueName, id: LetterId, edit: &Edit, by: &Actor) -> Result<Letter> {
         let sequence = self.known(queue, id)?.into_result(queue, id, "change")?.sequence;
         self.change(queue, &sequence, |view| {
-            let mut letter = self.known(queue, id)?.into_result(queue, id, "change")?;
+            let mut letter = self.known_in(view, id, "change")?;
             rules::check_change(edit, &LetterView::of(&letter), view.doc.row.as_ref(), view.now)?;
             let parks = edit.parks(letter.state);
             let line = edit.apply(&mut letter, by, view.now)?;
@@ -79,7 +89,7 @@ impl DocumentStore {
     pub(crate) fn purge_letter(&self, queue: &QueueName, id: LetterId, by: Option<&Actor>) -> Result<()> {
         let sequence = self.known(queue, id)?.into_result(queue, id, "purge")?.sequence;
         self.change(queue, &sequence, |view| {
-            let letter = self.known(queue, id)?.into_result(queue, id, "purge")?;
+            let letter = self.known_in(view, id, "purge")?;
             let effects = rules::purge(&LetterView::of(&letter), by)?;
             Ok(((), Some(view.apply(letter, effects).1)))
         })
@@ -94,7 +104,8 @@ impl DocumentStore {
         rule: fn(&LetterView, &SequenceRow, Option<rules::Head>, Timestamp) -> Option<Effects>,
     ) -> Result<Option<bool>> {
         self.change(queue, sequence, |view| {
-            let letter = view.letter(id).filter(|letter| letter.state.is_open());
+            let is_here = |letter: &Letter| letter.state.is_open() && letter.sequence == *sequence;
+            let letter = view.letter(id).filter(is_here);
             let (Some(letter), Some(row)) = (letter, &view.doc.row) else { return Ok((None, None)) };
             let next = view.next(letter.index).map(|next| next.head(view.now));
             Ok(match rule(&LetterView::of(&letter), row, next, view.now) {

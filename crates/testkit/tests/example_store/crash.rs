@@ -12,7 +12,7 @@ use lazaret_core::store::{
 };
 use lazaret_core::{
     Failure, Fingerprint, Letter, LetterId, LetterState, Message, MessageId, Partition, Position, QueueName,
-    Reason,
+    Reason, SequenceId,
 };
 use lazaret_testkit::ManualClock;
 
@@ -20,7 +20,6 @@ use crate::DocumentStore;
 use crate::database::Database;
 
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
-const SEQUENCES: [&str; 4] = ["a", "b", "c", "d"];
 const MESSAGES: [(&str, LetterState, Placement); 8] = [
     ("a1", LetterState::Dead, Placement::Open),
     ("a2", LetterState::Waiting, Placement::Behind),
@@ -44,14 +43,29 @@ pub(crate) fn ada() -> Actor {
     Actor::new("ada", "cli", "the service is back")
 }
 
+/// Every sequence of the story: the last one is that of a letter that leaves its own.
+fn sequences() -> [SequenceId; 5] {
+    let detached = SequenceId::from("b").detached(id("b2"));
+    ["a".into(), "b".into(), "c".into(), "d".into(), detached]
+}
+
 fn failed(letter: &Letter, message: &str) -> Settlement {
-    Settlement::Requeue(Box::new(Requeue {
+    Settlement::Requeue(Box::new(requeue(letter, message)))
+}
+
+/// It dies and leaves its sequence.
+fn left(letter: &Letter, message: &str) -> Settlement {
+    Settlement::Requeue(Box::new(Requeue { detach: true, ..requeue(letter, message) }))
+}
+
+fn requeue(letter: &Letter, message: &str) -> Requeue {
+    Requeue {
         state: LetterState::Dead,
         due_at: None,
         cause: Some(Failure::new(Reason::TIMEOUT, "HttpError", message)),
         attempts: letter.attempts + 1,
         ..Requeue::of(letter)
-    }))
+    }
 }
 
 async fn hand_off(store: &DocumentStore, fence: u64, number: usize) -> Result<()> {
@@ -86,7 +100,9 @@ async fn story(store: &DocumentStore, stored: &mut Vec<MessageId>) -> Result<()>
     for claim in store.claim_due(&queue, "w", LEASE, 10).await? {
         store.settle(&claim.lease, claim.head.id, Settlement::Resolve(None)).await?;
         let next = store.get(&queue, id("b2")).await?.unwrap();
-        store.settle(&claim.lease, next.id, failed(&next, "no route")).await?;
+        store.settle(&claim.lease, next.id, left(&next, "no route")).await?;
+        let last = store.get(&queue, id("b3")).await?.unwrap();
+        store.settle(&claim.lease, last.id, failed(&last, "boom")).await?;
     }
     for act in [Act::Park, Act::Release, Act::Evict, Act::Restore] {
         store.act(&queue, id("c1"), act, &ada()).await?;
@@ -117,8 +133,8 @@ async fn check(store: &DocumentStore, stored: &[MessageId]) {
     assert!(!store.lookup(&queue, stored).await.unwrap().contains(&None), "an answered letter is lost");
     let (mut counts, mut groups) = (Counts::default(), BTreeMap::<Fingerprint, (Counts, u64)>::new());
     let mut open = BTreeSet::new();
-    for sequence in SEQUENCES {
-        let letters = store.sequence(&queue, &sequence.into(), 0, 100).await.unwrap();
+    for sequence in sequences() {
+        let letters = store.sequence(&queue, &sequence, 0, 100).await.unwrap();
         assert!(letters.is_sorted_by_key(|letter| letter.message.position.offset), "the order is lost");
         assert!(letters.iter().all(|letter| open.insert(letter.id)), "a letter stands twice");
         counts.sequences += u64::from(!letters.is_empty());
@@ -163,9 +179,9 @@ async fn after(store: &DocumentStore, clock: &ManualClock) {
         assert_eq!(operation.state, OperationState::Done, "{operation:?}");
         assert_eq!(operation.letters, operation.ok + operation.failed_again + operation.skipped);
     }
-    for sequence in SEQUENCES {
+    for sequence in sequences() {
         let mut last = None;
-        while let Some(claim) = store.claim(&queue, &sequence.into(), "heir", LEASE).await.unwrap() {
+        while let Some(claim) = store.claim(&queue, &sequence, "heir", LEASE).await.unwrap() {
             let offset = Some(claim.head.message.position.offset);
             assert!(offset > last, "{sequence} goes back");
             last = offset;

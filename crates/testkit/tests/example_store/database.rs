@@ -40,6 +40,9 @@ pub(crate) enum Left {
     Audit(u64, AuditLine, Timestamp),
     /// Write down what became of a letter in an operation.
     Outcome(ItemOutcome),
+    /// Open the sequence of a letter that left the deciding one: its document, with the letter as what is left to do in it. So who
+    /// finds the document finds the letter.
+    Sequence((QueueName, SequenceId), Box<Deciding<SequenceDoc>>),
 }
 
 /// What became of a letter in an operation.

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::store::rules::{
-    self, AuditLine, Effects, GroupRow, LetterChange, LetterLookup, LetterView, SequenceChange,
+    self, AuditLine, Detached, Effects, GroupRow, LetterChange, LetterLookup, LetterView, SequenceChange,
 };
 use lazaret_core::store::{AuditEntry, Result};
 use lazaret_core::{Fingerprint, QueueName, Timestamp};
 
 use crate::DocumentStore;
 use crate::commit::{Change, View};
-use crate::database::{Count, Left, LetterDoc, Logged};
+use crate::database::{Count, Deciding, Left, LetterDoc, Logged, SequenceDoc};
 use crate::documents::Collection;
 
 impl View<'_> {
@@ -37,7 +37,7 @@ impl View<'_> {
 
     /// Turns the effects on a letter into the sequence as it shall stand, and what is left to do then. Returns the letter, too.
     pub(crate) fn apply(&self, mut letter: Letter, effects: Effects) -> (Letter, Change) {
-        let Effects { letter: change, sequence, count_change, failed, audit, ended: _ } = effects;
+        let Effects { letter: change, sequence, detached, count_change, failed, audit, ended: _ } = effects;
         let mut doc = self.doc.clone();
         let mut left = Vec::new();
         if letter.state.is_open() {
@@ -48,10 +48,16 @@ impl View<'_> {
         if !is_purged {
             change.apply(&mut letter, self.now);
         }
-        if letter.state.is_open() {
-            Arc::make_mut(&mut doc.letters).insert(letter.index, letter.id);
+        match &detached {
+            // It is written with its new sequence.
+            Some(detached) => letter.sequence = detached.sequence.clone(),
+            None => {
+                if letter.state.is_open() {
+                    Arc::make_mut(&mut doc.letters).insert(letter.index, letter.id);
+                }
+                left.push(Left::letter(&letter, is_purged, self.now));
+            }
         }
-        left.push(Left::letter(&letter, is_purged, self.now));
         if is_new {
             let after = last_number(&self.store.db.arrivals);
             left.push(Left::Arrival(after, (self.queue.clone(), letter.id)));
@@ -75,7 +81,23 @@ impl View<'_> {
         let (queue, sequence) = (self.queue.clone(), self.sequence.clone());
         left.push(Left::Count(Box::new(Count { queue, sequence, count_change, failed, at: self.now })));
         left.extend(audit.map(|line| self.store.audited(line, self.now)));
+        if let Some(detached) = detached {
+            // After the count: a group must not count a later decision of the new sequence first.
+            doc.by_state[letter.state as usize] -= 1;
+            left.push(self.detach(&letter, detached));
+        }
         (letter, Change { doc, left })
+    }
+
+    /// Opens the sequence of a letter that leaves this one.
+    fn detach(&self, letter: &Letter, detached: Detached) -> Left {
+        let mut doc = SequenceDoc { row: Some(detached.row), ..SequenceDoc::default() };
+        Arc::make_mut(&mut doc.letters).insert(letter.index, letter.id);
+        doc.by_state[letter.state as usize] = 1;
+        let after = last_number(&self.store.db.opened);
+        let key = (self.queue.clone(), detached.sequence);
+        let left = vec![Left::letter(letter, false, self.now), Left::Opened(after, key.clone())];
+        Left::Sequence(key, Box::new(Deciding { value: doc, left }))
     }
 }
 
@@ -150,6 +172,11 @@ impl DocumentStore {
                 })
             }
             Left::Outcome(outcome) => self.write_outcome(&outcome),
+            Left::Sequence(key, doc) => {
+                // A letter leaves its sequence once, and no document is deleted: one that is there was opened by this decision.
+                self.db.sequences.put_if_version(&key, 0, *doc)?;
+                self.finish(&self.db.sequences, &key).map(drop)
+            }
         }
     }
 

@@ -155,8 +155,7 @@ impl DocumentStore {
             let mut settle = rules::settle(&asked, lease, id, settlement.clone())?;
             let outcome = settle.outcome.map(|(operation, outcome)| {
                 settle.effects.reserve(self.continues(operation, id, outcome).then_some(operation));
-                let released = settle.effects.released_from().filter(|_| outcome == Outcome::Ok);
-                let released = released.map_or(0, |from| view.released_letters(from));
+                let released = settle.released_from().map_or(0, |from| view.released_letters(from));
                 let pace = self.pace(operation, released, view.now);
                 if let Some(pace) = pace {
                     settle.effects.pace(pace, view.now);

@@ -159,6 +159,10 @@ impl Poller<'_> {
         let (operation, by) = (&machine.operation, machine.actor());
         self.store.change(self.queue, sequence, |view| {
             let letter = view.letter(item.letter);
+            if letter.as_ref().is_some_and(|letter| letter.sequence != *view.sequence) {
+                // It has just left.
+                return Ok((Turn::Postpone, None));
+            }
             let asked = self.store.item_view(view, letter.as_ref(), operation.id);
             match (rules::item_action(operation, item, &asked), letter) {
                 (ItemAction::Try, Some(_)) => {

@@ -248,7 +248,7 @@ fn letter_row(place: &str, letter: &Letter, now: Timestamp) -> StyledLine {
     let error = letter.error.as_ref().map(|error| error_summary(&error.error_type, &error.message));
     let line = StyledLine::of(format!("{place:<6} "), Tone::Dim)
         .add(short_id(&letter.id), Tone::Strong)
-        .add(format!(" {:<11} ", letter.state.as_str()), tone(ls::state_tone(letter.state)))
+        .add(format!(" {:<11} ", letter.state.as_str()), ls::state_tone(letter.state))
         .plain(&letter.message.id)
         .add(format!("  {}", age(letter.enqueued_at, now)), Tone::Dim);
     match error {
@@ -265,18 +265,5 @@ fn next(commands: &[String]) -> Vec<StyledLine> {
 
 /// Converts a line of the output.
 pub(super) fn styled(line: &Line) -> StyledLine {
-    line.spans().fold(StyledLine::new(), |styled, (text, of)| styled.add(text, tone(of)))
-}
-
-/// Converts a tone of the output.
-pub(super) fn tone(tone: crate::output::Tone) -> Tone {
-    match tone {
-        crate::output::Tone::Plain => Tone::Plain,
-        crate::output::Tone::Strong => Tone::Strong,
-        crate::output::Tone::Dim => Tone::Dim,
-        crate::output::Tone::Good => Tone::Good,
-        crate::output::Tone::Warning => Tone::Warning,
-        crate::output::Tone::Bad => Tone::Bad,
-        crate::output::Tone::Hint => Tone::Hint,
-    }
+    line.spans().fold(StyledLine::new(), |styled, (text, of)| styled.add(text, of))
 }

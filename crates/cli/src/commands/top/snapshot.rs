@@ -64,7 +64,8 @@ impl Reader {
         let mut seen = HashSet::new();
         let mut known = HashMap::new();
         let mut lanes = Vec::new();
-        for letter in failed {
+        // One that left its sequence blocks no key.
+        for letter in failed.into_iter().filter(|letter| letter.left_sequence.is_none()) {
             let key = (letter.queue.clone(), letter.sequence.clone());
             if lanes.len() == MAX_KEYS || !seen.insert(key.clone()) {
                 continue;

@@ -7,7 +7,6 @@ use lazaret_tui::{
 };
 
 use super::app::sequence_pause;
-use super::open_dialog::tone;
 use super::request::Item;
 use super::snapshot::Snapshot;
 use crate::commands::{op, status};
@@ -125,7 +124,7 @@ fn consumer(consumer: &api::Consumer, rate: Option<f64>, now: Timestamp) -> Cons
     Consumer {
         name: consumer.name.clone(),
         state: consumer.state.as_str().to_owned(),
-        tone: tone(status::state_tone(consumer.state)),
+        tone: status::state_tone(consumer.state),
         retrying: consumer.retrying,
         dead: consumer.dead,
         held: consumer.parked + consumer.quarantined,
@@ -210,7 +209,7 @@ fn operation(operation: &api::Operation) -> Operation {
     Operation {
         id: operation.id.clone(),
         state: operation.state.as_str().to_owned(),
-        tone: tone(op::tone(operation)),
+        tone: op::tone(operation),
         letters: operation.letters,
         ok: operation.ok,
         failed_again: operation.failed_again,

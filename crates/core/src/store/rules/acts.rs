@@ -152,10 +152,11 @@ pub fn restore(
         after: Some(after.counted_as()),
         blocked_before: row.and_then(SequenceRow::blocked),
         blocked_after: sequence.row().and_then(SequenceRow::blocked),
+        blocked_detached: None,
     };
     let audit = AuditLine::of_letter(by, Act::Restore.as_str(), letter.id, letter.state, LetterState::Dead);
     let letter = LetterChange::Restore(index);
-    Effects { letter, sequence, count_change, failed: None, audit: Some(audit), ended: false }
+    Effects { letter, sequence, detached: None, count_change, failed: None, audit: Some(audit), ended: false }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use super::sequence::{Head, SequenceChange, SequenceRow, due_of};
 use crate::fingerprint::Fingerprint;
 use crate::letter::{AttemptRecord, Letter, LetterId, LetterState};
 use crate::message::Message;
+use crate::sequence::SequenceId;
 use crate::store::{Actor, Requeue, is_end};
 
 /// The fields of a stored letter that the rules need.
@@ -44,7 +45,12 @@ impl LetterView {
     /// Its entry in the row of its sequence, when it becomes the head now.
     pub fn head(&self, now: Timestamp) -> Head {
         let due = due_of(self.state, self.due_at, self.enqueued_at);
-        Head { index: self.index, due, touched: self.touched_at, group: self.group }.as_of(now)
+        let head = Head { index: self.index, due, touched: self.touched_at, group: self.group }.as_of(now);
+        match self.state {
+            // It only waited for its turn. Its touch does not tell that it was enqueued by a clock that was set back since.
+            LetterState::Waiting => Head { due: head.due.map(|due| due.min(now)), ..head },
+            _ => head,
+        }
     }
 
     /// How it is counted.
@@ -87,6 +93,8 @@ pub struct CountChange {
     pub blocked_before: Option<Blocked>,
     /// The sequence after.
     pub blocked_after: Option<Blocked>,
+    /// The sequence of a letter that was [detached](Effects::detached).
+    pub blocked_detached: Option<Blocked>,
 }
 
 /// A failure to record in the group of the letter's cause.
@@ -225,14 +233,25 @@ fn requeue_letter(letter: &mut Letter, requeue: Requeue, now: Timestamp) {
     }
 }
 
+/// A letter that leaves its sequence for one of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Detached {
+    /// Its new sequence, which was never open before.
+    pub sequence: SequenceId,
+    /// The row to insert for it, under a new revision of the queue. The letter keeps its index.
+    pub row: SequenceRow,
+}
+
 /// All changes of a decision about one letter. The store applies them atomically.
 #[derive(Clone, Debug)]
 #[must_use = "a decision changes nothing before its effects are applied"]
 pub struct Effects {
     /// The letter.
     pub letter: LetterChange,
-    /// The row of its sequence.
+    /// The row of its sequence: the one that it leaves, if it is detached.
     pub sequence: SequenceChange,
+    /// The sequence that it goes to.
+    pub detached: Option<Detached>,
     /// The change of the counters.
     pub count_change: CountChange,
     /// A failure to record in the letter's new group.
@@ -261,8 +280,17 @@ impl Effects {
             after: Some(after.counted_as()),
             blocked_before: row.blocked(),
             blocked_after,
+            blocked_detached: None,
         };
-        Self { letter: change, sequence, count_change, failed: None, audit: None, ended: false }
+        Self {
+            letter: change,
+            sequence,
+            detached: None,
+            count_change,
+            failed: None,
+            audit: None,
+            ended: false,
+        }
     }
 
     /// Closes an open letter. `next` is the letter behind it, for the head.
@@ -292,17 +320,38 @@ impl Effects {
             after: Some(letter.counted_as()),
             blocked_before: row.and_then(SequenceRow::blocked),
             blocked_after: sequence.row().and_then(SequenceRow::blocked),
+            blocked_detached: None,
         };
         let failed = letter.group.map(|_| Failed { at: failed_at.unwrap_or(now), enters: true });
         let ended = is_end(None, letter.state);
         Self {
             letter: LetterChange::Insert { index: letter.index, due_at: letter.due_at },
             sequence,
+            detached: None,
             count_change,
             failed,
             audit: None,
             ended,
         }
+    }
+
+    /// The same change of a letter that leaves its sequence. `next` is the letter behind it, for the head.
+    pub(super) fn detach(
+        self,
+        letter: &LetterView,
+        to: SequenceId,
+        row: &SequenceRow,
+        next: Option<Head>,
+        now: Timestamp,
+    ) -> Self {
+        let sequence = SequenceChange::put_or_remove(row.without(letter.index, next, now));
+        let detached = Detached { sequence: to, row: SequenceRow::opened(letter.head(now), false) };
+        let count_change = CountChange {
+            blocked_after: sequence.row().and_then(SequenceRow::blocked),
+            blocked_detached: detached.row.blocked(),
+            ..self.count_change
+        };
+        Self { sequence, detached: Some(detached), count_change, ..self }
     }
 
     pub(super) fn audited(self, line: AuditLine) -> Self {

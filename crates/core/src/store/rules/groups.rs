@@ -161,6 +161,7 @@ impl super::CountChange {
         [(self.blocked_before, -1), (self.blocked_after, 1)]
             .into_iter()
             .filter(move |_| !same)
+            .chain([(self.blocked_detached, 1)])
             .filter_map(|(blocked, by)| Some((blocked?, by)))
     }
 }

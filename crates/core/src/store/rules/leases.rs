@@ -8,6 +8,7 @@ use super::effects::{AuditLine, Effects, Failed, LetterChange, LetterView, faile
 use super::sequence::{EXPIRED, HeldLease, LeaseKind, SequenceChange, SequenceRow, due_when_stored};
 use super::{later, refuse};
 use crate::letter::{LetterId, LetterState};
+use crate::sequence::SequenceId;
 use crate::store::{
     Actor, ErrorKind, Lease, LeaseUse, OperationId, Outcome, Requeue, Result, Settlement, is_end,
 };
@@ -147,8 +148,18 @@ pub struct Settle {
     pub outcome: Option<(OperationId, Outcome)>,
 }
 
+impl Settle {
+    /// The index from which letters of the sequence run automatically from now on because an operation's letter left it: closed, or
+    /// detached. If the operation has a rate, that bounds them, too ([`Effects::pace`]).
+    pub fn released_from(&self) -> Option<u64> {
+        let left = self.effects.detached.is_some()
+            || self.outcome.is_some_and(|(_, outcome)| outcome == Outcome::Ok);
+        self.effects.released_from().filter(|_| left)
+    }
+}
+
 /// Decides the effects of a settlement. `Fenced` if the lease is not current, `NotFound` if the letter is no longer the
-/// head, `Invalid` for a requeue in a closed state.
+/// head, `Invalid` for a requeue in a closed state, or for one that detaches a letter that is not `dead`.
 pub fn settle(
     view: &SettleView<'_>,
     lease: &Lease,
@@ -166,6 +177,9 @@ pub fn settle(
     };
     let outcome = held.kind.operation().map(|operation| (operation, outcome));
     let (after, effects) = match settlement {
+        Settlement::Requeue(requeue) if requeue.detach && !lease.sequence.stands_alone() => {
+            detached(view, row, held, &head, requeue, lease.sequence.detached(letter))?
+        }
         Settlement::Requeue(requeue) => (AfterSettle::Requeued, requeued(row, &head, requeue, view.now)?),
         Settlement::Resolve(attempt) => close_and_continue(view, row, held, |row, next| {
             Effects::close(&head, LetterState::Resolved, attempt, row, next, view.now)
@@ -207,7 +221,8 @@ fn close_and_continue(
     let continues = match (held.kind, &effects.sequence) {
         (LeaseKind::Due, SequenceChange::Put(row)) => may_run(row),
         (LeaseKind::Due, _) | (LeaseKind::Operation(_), _) => false,
-        (LeaseKind::Replay, _) => true,
+        // One that failed again ends a replay, also if it leaves.
+        (LeaseKind::Replay, _) => effects.detached.is_none(),
     };
     match &mut effects.sequence {
         SequenceChange::Put(row) if continues => {
@@ -222,12 +237,36 @@ fn close_and_continue(
     }
 }
 
-fn requeued(
+/// Moves a letter that died to a sequence of its own. Those behind it go on, as behind one that was closed.
+fn detached(
+    view: &SettleView<'_>,
+    row: &SequenceRow,
+    held: &HeldLease,
+    head: &LetterView,
+    requeue: Box<Requeue>,
+    to: SequenceId,
+) -> Result<(AfterSettle, Effects)> {
+    if requeue.state != LetterState::Dead {
+        let context = format!("letter {} cannot leave its sequence as {}", head.id, requeue.state);
+        return refuse(ErrorKind::Invalid, "settle", context);
+    }
+    let (letter, effects) = failed_again(row, head, requeue, view.now)?;
+    let (after, effects) =
+        close_and_continue(view, row, held, |row, next| effects.detach(&letter, to, row, next, view.now));
+    Ok((if held.kind == LeaseKind::Due { after } else { AfterSettle::Requeued }, effects))
+}
+
+fn requeued(row: &SequenceRow, head: &LetterView, requeue: Box<Requeue>, now: Timestamp) -> Result<Effects> {
+    Ok(failed_again(row, head, requeue, now)?.1)
+}
+
+/// The letter after another failure, and the effects if it stays at the head.
+fn failed_again(
     row: &SequenceRow,
     head: &LetterView,
     mut requeue: Box<Requeue>,
     now: Timestamp,
-) -> Result<Effects> {
+) -> Result<(LetterView, Effects)> {
     let state = requeue.state;
     if !state.is_open() {
         let context = format!("letter {} cannot be requeued as {state}", head.id);
@@ -246,13 +285,14 @@ fn requeued(
     let failed = failed_at.filter(|_| group.is_some()).map(|at| Failed { at, enters: group != head.group });
     let ended = is_end(Some(head.state), state);
     let effects = Effects::on_open(LetterChange::Requeue(requeue), head, &after, row, sequence);
-    Ok(Effects { failed, ended, ..effects })
+    Ok((after, Effects { failed, ended, ..effects }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::sequence::Head;
     use super::*;
+    use crate::failure::{Failure, Reason};
     use crate::message::QueueName;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
@@ -269,6 +309,19 @@ mod tests {
             touched_at: NOW,
             group: None,
         }
+    }
+
+    #[test]
+    fn a_letter_that_waited_for_its_turn_is_due_at_once_by_any_clock() {
+        // It was enqueued by a clock that was set back, and was at the head once before, by the clock as it is now.
+        let later = NOW + jiff::SignedDuration::from_hours(3);
+        let waiting = LetterView { enqueued_at: later, ..letter(1, LetterState::Waiting) };
+        assert_eq!(waiting.head(NOW).due, Some(NOW));
+        let untouched = LetterView { touched_at: later, ..waiting };
+        assert!(untouched.head(NOW).due <= Some(NOW));
+        // A retry has a delay, which counts.
+        let retrying = LetterView { due_at: Some(later), ..letter(1, LetterState::Retrying) };
+        assert_eq!(retrying.head(NOW).due, Some(later));
     }
 
     fn claimed(count: u64, kind: LeaseKind) -> (SequenceRow, Lease) {
@@ -309,6 +362,56 @@ mod tests {
                 "a lease that does not continue is released"
             );
             assert_eq!(settled.outcome.is_some(), kind == operation);
+        }
+    }
+
+    fn die(kind: LeaseKind, sequence: &str, next: Option<LetterState>) -> (Settle, LetterView) {
+        let (mut row, mut lease) = claimed(1 + u64::from(next.is_some()), kind);
+        row.head.group = Some(Failure::new(Reason::TIMEOUT, "E", "x").fingerprint);
+        lease.sequence = sequence.into();
+        let head = LetterView { group: row.head.group, ..letter(1, LetterState::Retrying) };
+        let next = next.map(|state| letter(2, state));
+        let view = SettleView { row: Some(&row), head: Some(head), next, now: NOW };
+        let message = crate::Message::new("m", "s", crate::Position::new(0, 0));
+        let of = crate::Letter::new(QueueName::of("c", "c"), "k".into(), message.into(), NOW);
+        let requeue = Requeue { state: LetterState::Dead, detach: true, ..Requeue::of(&of) };
+        (settle(&view, &lease, head.id, Settlement::Requeue(Box::new(requeue))).unwrap(), head)
+    }
+
+    #[test]
+    fn a_letter_that_leaves_its_sequence_lets_those_behind_it_go_on() {
+        use LetterState::{Dead, Waiting};
+        let operation = LeaseKind::Operation(OperationId(1));
+        for (kind, next, expected) in [
+            (LeaseKind::Due, Some(Waiting), AfterSettle::Next),
+            (LeaseKind::Due, Some(Dead), AfterSettle::Blocked),
+            (LeaseKind::Due, None, AfterSettle::Closed),
+            (LeaseKind::Replay, Some(Waiting), AfterSettle::Requeued),
+            (operation, Some(Waiting), AfterSettle::Requeued),
+            (operation, None, AfterSettle::Requeued),
+        ] {
+            let (settled, head) = die(kind, "k", next);
+            assert_eq!(settled.after, expected, "{kind:?} {next:?}");
+            let row = settled.effects.sequence.row();
+            assert_eq!(row.map(|row| (row.count, row.head.index)), next.map(|_| (1, 2)));
+            let held = row.and_then(|row| row.lease.as_ref());
+            assert_eq!(held.is_some(), expected == AfterSettle::Next, "no other lease goes on");
+            let released = kind == operation && next == Some(Waiting);
+            assert_eq!(settled.released_from().is_some() && kind == operation, released);
+            let blocks: Vec<i64> = settled.effects.count_change.blocks().map(|(_, by)| by).collect();
+            assert_eq!(blocks, [-1, 1], "it is counted in its new sequence");
+            let detached = settled.effects.detached.unwrap();
+            assert_eq!(detached.sequence, SequenceId::from("k").detached(head.id));
+            assert_eq!((detached.row.count, detached.row.due(), detached.row.lease), (1, None, None));
+        }
+    }
+
+    #[test]
+    fn a_letter_that_stands_alone_stays() {
+        for sequence in ["~m:evt-1", "~d:1:k"] {
+            let (settled, _) = die(LeaseKind::Due, sequence, None);
+            assert_eq!(settled.after, AfterSettle::Requeued);
+            assert!(settled.effects.detached.is_none() && settled.effects.sequence.row().is_some());
         }
     }
 

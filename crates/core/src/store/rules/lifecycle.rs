@@ -43,6 +43,7 @@ pub fn purge(letter: &LetterView, by: Option<&Actor>) -> Result<Effects> {
     Ok(Effects {
         letter: LetterChange::Forget,
         sequence: SequenceChange::Keep,
+        detached: None,
         count_change,
         failed: None,
         audit: by.map(line),

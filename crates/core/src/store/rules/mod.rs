@@ -41,6 +41,9 @@
 //! - A **log** (audit, arrivals, sequences in the order in which they were opened) is a document for each number. An entry takes
 //!   the first free number behind the one with which the log ended before the decision, unless it finds itself there. So
 //!   numbers have no gaps, and no revision is given before the sequence is open: a reader never passes one that appears later.
+//! - A letter that **leaves its sequence** ([`Effects::detached`]) needs another document of that kind. It is inserted unless it is there,
+//!   after the groups have counted, with the letter as what is left to do in it. A letter leaves once, and documents of sequences
+//!   stay: whoever inserts it late changes nothing.
 //! - An **outcome** is written once; the counters of an operation stand in the same document.
 //!
 //! What can be derived is not copied: whether a sequence is paused, or still [reserved](SequenceRow::reserved) for an operation,
@@ -63,7 +66,9 @@ mod polling;
 mod sequence;
 
 pub use acts::{LetterLookup, RestoreView, act, place_restored, restore};
-pub use effects::{AuditLine, Blocked, CountChange, CountedAs, Effects, Failed, LetterChange, LetterView};
+pub use effects::{
+    AuditLine, Blocked, CountChange, CountedAs, Detached, Effects, Failed, LetterChange, LetterView,
+};
 pub use freezing::{Candidate, Freeze, Frozen, FrozenItem, exclusion, plan};
 pub use groups::{GroupRow, LatestFailure};
 pub use intake::{

@@ -7,6 +7,7 @@ pub mod axon_component;
 pub mod axon_gaps;
 pub mod axon_queue;
 pub mod concurrency;
+pub mod detached;
 pub mod fixture;
 pub mod flowwarden;
 pub mod intake;
@@ -19,6 +20,7 @@ pub use axon_component::*;
 pub use axon_gaps::*;
 pub use axon_queue::*;
 pub use concurrency::*;
+pub use detached::*;
 pub use fixture::{Fixture, operator, resolve};
 pub use flowwarden::*;
 pub use intake::*;
@@ -306,6 +308,18 @@ macro_rules! __store_test_suite {
                 a_letter_that_is_stored_after_the_clock_was_set_back_waits_for_its_delay
                 a_letter_that_is_requeued_after_the_clock_was_set_back_waits_for_its_delay
                 a_head_that_is_claimed_after_the_clock_was_set_back_has_its_delay_left
+                a_letter_that_leaves_lets_those_behind_it_go_on
+                the_last_letter_that_leaves_closes_its_sequence
+                a_letter_that_left_is_known_by_its_message_and_its_key
+                a_letter_that_left_is_replayed_beside_its_old_sequence
+                a_letter_that_left_does_not_return_to_its_sequence
+                a_letter_that_leaves_in_a_replay_ends_it
+                only_a_dead_letter_leaves
+                counts_and_groups_follow_a_letter_that_leaves
+                a_full_queue_refuses_no_letter_that_leaves
+                a_letter_that_left_expires_and_is_purged
+                a_letter_that_left_can_be_cleared
+                a_message_delivered_again_goes_before_those_behind_a_letter_that_left
             }
             triage {
                 an_empty_store_finds_nothing
@@ -453,6 +467,8 @@ macro_rules! __store_test_suite {
                 released_work_is_offered_again
                 work_of_an_expired_lease_is_offered_again_and_has_one_outcome
                 work_of_an_expired_lease_that_the_scheduler_took_is_skipped
+                a_letter_that_left_its_sequence_after_the_freeze_is_replayed
+                what_a_letter_of_an_operation_leaves_behind_keeps_to_the_rate
                 a_letter_in_work_is_not_taken_by_the_scheduler
                 the_scheduler_leaves_letters_of_a_running_operation_alone
                 letters_that_an_operation_released_run_by_themselves

@@ -11,6 +11,7 @@ use lazaret_core::{Letter, Message, Position, QueueName};
 
 use super::fixture::{everything, names, ramp, request};
 use crate::suite::letters::Fixture;
+use crate::suite::letters::detached::leave;
 use crate::suite::letters::fixture::{LEASE, kind, operator, requeued, resolve, seq};
 use crate::suite::secs;
 
@@ -333,4 +334,39 @@ pub async fn a_limit_of_none_takes_nothing<S: Store>(t: Fixture<S>) {
     let polled = t.poll(0).await;
     assert_eq!((polled.items.len(), polled.again_at), (0, Some(t.now())));
     assert_eq!(t.poll(1).await.items.len(), 1);
+}
+
+pub async fn a_letter_that_left_its_sequence_after_the_freeze_is_replayed<S: Store>(t: Fixture<S>) {
+    t.open(t.retrying("a", "1", secs(0))).await;
+    t.behind(t.waiting("a", "2")).await;
+    let plan = t.freeze_named(Action::Retry, &["1"]).await;
+    let id = t.begin(&plan, &RolloutPolicy::unlimited()).await;
+    let claim = t.due_one("w").await;
+    assert!(matches!(t.settle(&claim, &claim.head, leave(&claim.head)).await, Ok(Settled::Next(_))));
+    let item = t.poll_one().await;
+    assert_eq!((item.claim.head.id, &item.claim.lease.sequence), (claim.head.id, &t.get("1").await.sequence));
+    t.succeed(&item).await;
+    assert_eq!(t.tally(id).await, (1, 0, 0, 0));
+    assert_eq!((t.state("1").await, t.messages("a").await), (LetterState::Resolved, vec!["2".to_owned()]));
+}
+
+pub async fn what_a_letter_of_an_operation_leaves_behind_keeps_to_the_rate<S: Store>(t: Fixture<S>) {
+    t.enqueue("a", "0").await;
+    for message in ["1", "2", "3"] {
+        t.behind(t.waiting("a", message)).await;
+    }
+    let plan = t.freeze_named(Action::Retry, &["0"]).await;
+    let id = t.begin(&plan, &RolloutPolicy { rate: Some(1.0), ..RolloutPolicy::unlimited() }).await;
+    let item = t.poll_one().await;
+    let settled = t.settle(&item.claim, &item.claim.head, leave(&item.claim.head)).await;
+    assert!(matches!(settled, Ok(Settled::Requeued)));
+    assert_eq!(t.tally(id).await, (0, 1, 0, 0), "it failed again");
+    for message in ["1", "2", "3"] {
+        assert!(t.due("w", 10).await.is_empty(), "{message} has to wait for its turn");
+        t.advance(secs(1));
+        let claim = t.due_one("w").await;
+        assert_eq!(claim.head.message.id.as_str(), message);
+        t.settle(&claim, &claim.head, resolve()).await.unwrap();
+    }
+    assert_eq!((t.state("0").await, t.contains("a").await), (LetterState::Dead, false));
 }

@@ -1,0 +1,58 @@
+//! The trace that a message belongs to, by its header `traceparent` (W3C Trace Context).
+
+use lazaret_api::Header;
+use maud::{Markup, html};
+
+use crate::links;
+
+const HEADER: &str = "traceparent";
+const ID_DIGITS: usize = 32;
+
+/// The id of the trace, with a link to its other letters.
+pub(super) fn fact(headers: &[Header]) -> Markup {
+    html! {
+        @if let Some(id) = trace_id(headers) {
+            dt { "Trace" } dd.mono { a href=(links::letters(&query(id))) title="Letters of the same trace" { (id) } }
+        }
+    }
+}
+
+fn trace_id(headers: &[Header]) -> Option<&str> {
+    let header = headers.iter().find(|header| header.name.eq_ignore_ascii_case(HEADER))?;
+    let id = header.value.as_deref()?.split('-').nth(1)?;
+    let is_id =
+        id.len() == ID_DIGITS && id.bytes().all(|b| b.is_ascii_hexdigit()) && id.bytes().any(|b| b != b'0');
+    is_id.then_some(id)
+}
+
+/// The letters of a trace, whichever call of it they came from.
+fn query(id: &str) -> String {
+    format!("header.{HEADER}:*-{id}-* state:open,closed")
+}
+
+#[cfg(test)]
+mod tests {
+    use lazaret_core::query::Query;
+
+    use super::*;
+
+    const ID: &str = "0af7651916cd43dd8448eb211c80319c";
+
+    fn headers(value: &str) -> Vec<Header> {
+        vec![Header { name: "Traceparent".to_owned(), value: Some(value.to_owned()), value_base64: None }]
+    }
+
+    #[test]
+    fn only_a_valid_trace_has_an_id() {
+        assert_eq!(trace_id(&headers(&format!("00-{ID}-b7ad6b7169203331-01"))), Some(ID));
+        let none = "0".repeat(ID_DIGITS);
+        for wrong in ["", "00", "[redacted]", &format!("00-{none}-b7ad6b7169203331-01"), "00-<b>-1-1", ID] {
+            assert_eq!(trace_id(&headers(wrong)), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_query_of_a_trace_is_valid() {
+        Query::parse(&query(ID)).unwrap();
+    }
+}

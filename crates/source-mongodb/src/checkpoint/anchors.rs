@@ -1,0 +1,77 @@
+//! Moves the anchors apart from commits: certified, started anew, or ended by an invalidation.
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use lazaret_core::store::Anchor;
+
+use super::progress::{INVALIDATED, OFFSET, Progress, SEEN_AFTER, SETTLED, text_of};
+use super::{CheckpointError, CheckpointWriter};
+
+impl CheckpointWriter {
+    /// Writes a position that the server certified behind the processed one, which must be `after`. Does nothing when another
+    /// event was settled meanwhile.
+    pub(crate) async fn certify(&self, after: Option<&Bytes>, seen: Anchor) -> Result<(), CheckpointError> {
+        let mut state = self.state.lock().await;
+        if state.dirty {
+            self.write(&mut state).await?;
+        }
+        let state = &*state;
+        if state.committed.token.as_ref() != after {
+            return Ok(());
+        }
+        let now = Timestamp::now();
+        self.change(state, |checkpoint| {
+            checkpoint.seen = Some(seen.clone());
+            checkpoint.heartbeat = Some(now);
+            match after {
+                Some(token) => checkpoint.metadata.insert(SEEN_AFTER.into(), text_of(token)),
+                None => checkpoint.metadata.remove(SEEN_AFTER),
+            };
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Replaces both anchors by a start position: at the first start, or after the history was lost. Everything that was
+    /// delivered is settled.
+    pub(crate) async fn start_at(&self, fresh: Anchor) -> Result<(), CheckpointError> {
+        self.replace(Progress::default(), Some(fresh)).await
+    }
+
+    /// Replaces both anchors.
+    pub(crate) async fn replace(
+        &self,
+        processed: Progress,
+        seen: Option<Anchor>,
+    ) -> Result<(), CheckpointError> {
+        let mut state = self.state.lock().await;
+        let now = Timestamp::now();
+        self.change(&state, |checkpoint| {
+            checkpoint.processed = None;
+            checkpoint.seen = seen.clone();
+            checkpoint.heartbeat = Some(now);
+            for name in [OFFSET, SETTLED, SEEN_AFTER, INVALIDATED] {
+                checkpoint.metadata.remove(name);
+            }
+            processed.put(checkpoint);
+        })
+        .await?;
+        self.reset(&mut state, processed);
+        Ok(())
+    }
+
+    /// Notes that the stream ends with this event, an invalidation. Everything before it is settled.
+    pub(crate) async fn end_with(&self, token: Bytes, offset: u64) -> Result<(), CheckpointError> {
+        let mut state = self.state.lock().await;
+        let now = Timestamp::now();
+        let progress = Progress { token: Some(token), offset, settled: Vec::new() };
+        self.change(&state, |checkpoint| {
+            progress.put(checkpoint);
+            checkpoint.heartbeat = Some(now);
+            checkpoint.metadata.insert(INVALIDATED.into(), "true".into());
+        })
+        .await?;
+        self.reset(&mut state, progress);
+        Ok(())
+    }
+}
