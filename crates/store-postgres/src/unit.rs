@@ -199,7 +199,8 @@ impl Unit {
         effects: Effects,
         now: Timestamp,
     ) -> Work<()> {
-        let Effects { letter: change, sequence, count_change, failed, audit, ended } = effects;
+        // A new letter leaves no sequence.
+        let Effects { letter: change, sequence, detached: _, count_change, failed, audit, ended } = effects;
         let name = letter.sequence.clone();
         self.count(queue, &count_change);
         self.record_failure(queue, letter.cause.as_ref(), failed);

@@ -193,9 +193,7 @@ impl<'a> RunLease<'a> {
     /// Ends a run that is cut off. If a settlement is under way, its attempt was made and must count (I4): the lease is not released, and
     /// expires if the settlement was not stored.
     pub(super) async fn abort(&self) -> RunEnd {
-        match *self.settling.borrow() {
-            true => RunEnd::Stopped,
-            false => self.release().await,
-        }
+        let is_settling = *self.settling.borrow();
+        if is_settling { RunEnd::Stopped } else { self.release().await }
     }
 }
