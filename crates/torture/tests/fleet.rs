@@ -1,4 +1,5 @@
-//! The short form of the torture of fleets: two and five processes on one PostgreSQL, with Kafka and with the inbox.
+//! The short form of the torture of fleets: two processes with Kafka and five with the inbox, on one PostgreSQL each.
+//! `cargo xtask torture fleet` runs more.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -25,7 +26,7 @@ fn survives(seed: u64, processes: u32, brokers: Option<String>) {
     }
     println!("{report}");
     // The run had enough failures, letters and faults to check.
-    assert_eq!(report.processes, processes + 1, "one was killed: {report}");
+    assert!(report.processes > processes, "one was killed: {report}");
     assert!(report.cuts > 0, "{report}");
     assert!(report.findings.failed > 100 && report.findings.audit > 0, "{report}");
 }
@@ -36,17 +37,6 @@ fn survives(seed: u64, processes: u32, brokers: Option<String>) {
 fn two_processes_with_kafka_lose_repeat_and_reorder_nothing() {
     let Some(broker) = lazaret_kafka_testkit::broker() else { return };
     survives(21, 2, Some(broker));
-}
-
-#[test]
-fn five_processes_with_kafka_lose_repeat_and_reorder_nothing() {
-    let Some(broker) = lazaret_kafka_testkit::broker() else { return };
-    survives(51, 5, Some(broker));
-}
-
-#[test]
-fn two_processes_with_the_inbox_lose_repeat_and_reorder_nothing() {
-    survives(22, 2, None);
 }
 
 #[test]

@@ -3,13 +3,13 @@
 //! The server refuses to run as root. For root it runs as the user `postgres` or `nobody`.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// How long a server may take to start, after a crash too.
@@ -17,15 +17,19 @@ const START_TIMEOUT: Duration = Duration::from_secs(240);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Where the distribution puts the programs of each version.
 const VERSIONS: &str = "/usr/lib/postgresql";
+/// The port in the name of the socket. The server has no other: another program could take it while the server is away.
+const PORT: u16 = 5432;
 /// The users as which root runs the server, the first that exists.
 const USERS: [&str; 2] = ["postgres", "nobody"];
+
+/// The user and the database, in a DSN.
+pub(super) const DATABASE: &str = "user=lazaret dbname=postgres sslmode=disable";
 
 /// A server and its cluster, which end with this.
 pub(super) struct Cluster {
     programs: PathBuf,
     folder: TempDir,
     user: Option<(u32, u32)>,
-    port: u16,
     server: Option<Child>,
 }
 
@@ -38,9 +42,7 @@ impl Cluster {
         let prepared = fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700))
             .and_then(|()| user.map_or(Ok(()), |(uid, gid)| chown(folder.path(), Some(uid), Some(gid))));
         prepared.map_err(|error| format!("failed to prepare the folder of the server: {error}"))?;
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
-        let port = free.map_err(|error| format!("no free port: {error}"))?.port();
-        let mut cluster = Self { programs, folder, user, port, server: None };
+        let mut cluster = Self { programs, folder, user, server: None };
         let mut initdb = cluster.command("initdb");
         initdb.args(["-U", "lazaret", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]);
         succeeded("initdb", initdb.output())?;
@@ -48,8 +50,14 @@ impl Cluster {
         Ok(cluster)
     }
 
-    pub(super) fn port(&self) -> u16 {
-        self.port
+    /// The socket of the server.
+    pub(super) fn socket(&self) -> PathBuf {
+        self.folder.path().join(format!(".s.PGSQL.{PORT}"))
+    }
+
+    /// The DSN of the server.
+    pub(super) fn dsn(&self) -> String {
+        format!("host={} port={PORT} {DATABASE}", self.folder.path().display())
     }
 
     fn command(&self, program: &str) -> Command {
@@ -67,12 +75,9 @@ impl Cluster {
         let log = self.folder.path().join("log");
         let file = fs::File::create(&log).map_err(|error| format!("failed to make the log: {error}"))?;
         let mut postgres = self.command("postgres");
-        postgres.args(["-p", &self.port.to_string()]).stdout(Stdio::null()).stderr(file);
-        for setting in
-            ["listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=on", "max_connections=200"]
-        {
-            postgres.args(["-c", setting]);
-        }
+        postgres.args(["-p", &PORT.to_string(), "-k"]).arg(self.folder.path());
+        postgres.args(["-c", "listen_addresses=", "-c", "fsync=on", "-c", "max_connections=200"]);
+        postgres.stdout(Stdio::null()).stderr(file);
         let started = Instant::now();
         let server = postgres.spawn().map_err(|error| format!("failed to start the server: {error}"))?;
         let server = self.server.insert(server);
@@ -101,8 +106,8 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if let Some(mut server) = self.server.take() {
-            // The processes of the server end with the first one.
-            let _ = server.kill();
+            // An immediate stop, which leaves no shared memory behind.
+            let _ = kill_process(Pid::from_child(&server), Signal::QUIT);
             let _ = server.wait();
         }
     }

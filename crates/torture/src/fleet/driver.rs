@@ -8,7 +8,7 @@ use lazaret_core::{Letter, LetterState};
 use lazaret_store_postgres::PostgresStore;
 use tokio_util::sync::CancellationToken;
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, DATABASE};
 use super::feed::Feed;
 use super::processes::Processes;
 use super::proxy::Proxy;
@@ -21,6 +21,8 @@ use crate::worker::{dead_heads, operator};
 
 /// How often the driver looks after the processes.
 const TEND_INTERVAL: Duration = Duration::from_millis(10);
+/// How often the driver looks whether everything is settled.
+const SETTLED_INTERVAL: Duration = Duration::from_millis(200);
 /// How often the operator closes dead letters.
 const OPERATOR_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a process is stopped: for longer than its leases last, and than the session of its group.
@@ -56,13 +58,14 @@ pub(super) async fn run(fleet: &Fleet, folder: &Path) -> Result<Report, String> 
         run.feed.publish(plan, share(number)..share(number + 1)).await?;
         // Some of it is done, and some is not.
         let some = size + (share(number + 1) - share(number)) * LEAST_BYTES / 3;
-        run.until("some messages", async |run: &Run, _: bool| Ok(run.files.progress() > some)).await?;
+        let is_some = async |run: &Run, _: bool| Ok(run.files.progress() > some);
+        run.until("some messages", TEND_INTERVAL, is_some).await?;
         let fault = fleet.fault(number);
         run.make(fault, mix(plan.seed ^ 0xfa17, u64::from(number)) >> 16).await?;
         faults.push(format!("{fault:?}"));
     }
     run.feed.publish(plan, share(fleet.faults)..plan.messages).await?;
-    run.until("the end", async |run: &Run, all_awake: bool| {
+    run.until("the end", SETTLED_INTERVAL, async |run: &Run, all_awake: bool| {
         // While the server is away, nothing is known.
         Ok(all_awake && is_settled(plan, &run.store).await.unwrap_or(false) && run.feed.is_consumed().await?)
     })
@@ -90,10 +93,10 @@ impl Run {
         let journal = Journal::open(&files.journal(), 0);
         let journal = journal.map_err(|error| format!("failed to make the log: {error}"))?;
         let cluster = Cluster::start()?;
-        let proxy = Proxy::start(cluster.port()).await.map_err(|error| format!("no proxy: {error}"))?;
-        let store = worker::open_store(&dsn(cluster.port())).await.map_err(|error| error.to_string())?;
+        let proxy = Proxy::start(cluster.socket()).await.map_err(|error| format!("no proxy: {error}"))?;
+        let store = worker::open_store(&cluster.dsn()).await.map_err(|error| error.to_string())?;
         let feed = Feed::open(fleet.brokers.as_deref(), &store).await;
-        let (stream, of_proxy) = (feed.stream(), dsn(proxy.port));
+        let (stream, of_proxy) = (feed.stream(), format!("host=127.0.0.1 port={} {DATABASE}", proxy.port));
         let processes = Processes::start((&fleet.program, folder), plan, stream, of_proxy, fleet.processes)?;
         Ok(Self { plan, files, journal, processes, feed, store, proxy, cluster })
     }
@@ -124,6 +127,7 @@ impl Run {
     async fn until(
         &mut self,
         what: &str,
+        interval: Duration,
         holds: impl AsyncFn(&Self, bool) -> Result<bool, String>,
     ) -> Result<(), String> {
         let started = Instant::now();
@@ -135,7 +139,7 @@ impl Run {
             if started.elapsed() > DEADLINE {
                 return Err(format!("waited in vain for {what}: {}", self.left().await));
             }
-            tokio::time::sleep(TEND_INTERVAL).await;
+            tokio::time::sleep(interval).await;
         }
     }
 
@@ -155,10 +159,6 @@ impl Run {
         std::fs::write(self.files.stop(), "").map_err(|error| format!("failed to end the run: {error}"))?;
         self.processes.wait(Instant::now() + DEADLINE)
     }
-}
-
-fn dsn(port: u16) -> String {
-    format!("postgres://lazaret@127.0.0.1:{port}/postgres?sslmode=disable")
 }
 
 /// Returns `true` when nothing is left but dead letters that are kept, and what waits behind them.

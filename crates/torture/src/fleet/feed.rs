@@ -9,6 +9,7 @@ use lazaret_kafka_testkit::Topic;
 use lazaret_store_postgres::{InboxLog, PostgresStore};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::FutureRecord;
+use tokio::task::JoinSet;
 
 use super::worker::{ID_HEADER, inbox_options};
 use super::{DEADLINE, Stream};
@@ -56,8 +57,12 @@ impl Feed {
     pub(super) async fn publish(&self, plan: Plan, numbers: Range<u64>) -> Result<(), String> {
         match self {
             Self::Kafka(topic) => {
-                for number in numbers {
-                    send(topic, plan, number).await;
+                let mut sending = JoinSet::new();
+                for partition in 0..PARTITIONS {
+                    sending.spawn(send_in(partition, topic.clone(), plan, numbers.clone()));
+                }
+                while let Some(sent) = sending.join_next().await {
+                    sent.map_err(|error| format!("failed to send: {error}"))?;
                 }
                 Ok(())
             }
@@ -90,6 +95,13 @@ impl Feed {
                 Ok(backlog.messages == 0)
             }
         }
+    }
+}
+
+/// Sends the messages of a partition, one after the other.
+async fn send_in(partition: u32, topic: Arc<Topic>, plan: Plan, numbers: Range<u64>) {
+    for number in numbers.filter(|number| plan.partition(*number) == partition) {
+        send(&topic, plan, number).await;
     }
 }
 

@@ -1,12 +1,12 @@
 //! The network between the processes and the server: a proxy that cuts connections after a statement was sent.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream, tcp, unix};
 
 /// A message that ends the connection, which the server reads behind the statement.
 const TERMINATE: &[u8] = b"X\0\0\0\x04";
@@ -36,14 +36,14 @@ impl Cuts {
 }
 
 impl Proxy {
-    /// Starts the proxy before the server at this port.
-    pub(super) async fn start(server: u16) -> io::Result<Self> {
+    /// Starts the proxy before the server with this socket.
+    pub(super) async fn start(server: PathBuf) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let (port, cuts) = (listener.local_addr()?.port(), Arc::new(Cuts::default()));
         let of_proxy = cuts.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(connect(client, server, of_proxy.clone()));
+                tokio::spawn(connect(client, server.clone(), of_proxy.clone()));
             }
         });
         Ok(Self { port, cuts })
@@ -60,9 +60,13 @@ impl Proxy {
     }
 }
 
-async fn connect(client: TcpStream, server: u16, cuts: Arc<Cuts>) {
+async fn connect(client: TcpStream, server: PathBuf, cuts: Arc<Cuts>) {
     // While the server is away, so are the connections to it.
-    let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await else { return };
+    let Ok(server) = UnixStream::connect(server).await else { return };
+    // Answers are forwarded in pieces, which must not wait for each other.
+    if client.set_nodelay(true).is_err() {
+        return;
+    }
     let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
     let lost = Arc::new(AtomicBool::new(false));
     let back = tokio::spawn(answer(from_server, to_client, lost.clone()));
@@ -73,7 +77,7 @@ async fn connect(client: TcpStream, server: u16, cuts: Arc<Cuts>) {
 }
 
 /// Forwards the answers of the server until it closes the connection. Ends the connection of the client when they are lost.
-async fn answer(mut from: OwnedReadHalf, to: OwnedWriteHalf, lost: Arc<AtomicBool>) {
+async fn answer(mut from: unix::OwnedReadHalf, to: tcp::OwnedWriteHalf, lost: Arc<AtomicBool>) {
     let (mut to, mut bytes) = (Some(to), vec![0; 1 << 16]);
     while let Ok(length @ 1..) = from.read(&mut bytes).await {
         if lost.load(Ordering::SeqCst) {
@@ -89,8 +93,8 @@ async fn answer(mut from: OwnedReadHalf, to: OwnedWriteHalf, lost: Arc<AtomicBoo
 
 /// Forwards the messages of a client until the connection ends. Returns `true` if it was cut behind a statement.
 async fn forward(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
+    mut from: tcp::OwnedReadHalf,
+    mut to: unix::OwnedWriteHalf,
     cuts: &Cuts,
     lost: &AtomicBool,
 ) -> io::Result<bool> {
