@@ -48,7 +48,7 @@ pub(super) fn check_log(scope: &Scope, records: &[Record], findings: &mut Findin
         observed: vec![Observed::default(); scope.plan.messages as usize],
         keys: Keys::new(scope.plan),
         losses: Losses::new(records),
-        ownership: Ownership::new(records, scope.partitions),
+        ownership: Ownership::new(records, scope.partitions, |message| scope.plan.key(message)),
         runs: HashMap::new(),
         assignments: HashMap::new(),
         killed: HashSet::new(),

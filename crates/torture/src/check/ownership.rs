@@ -1,9 +1,10 @@
 //! Which processes of a fleet are late, by the log: they lost a partition or a lease, and have not noticed it yet.
 //!
-//! A process that is stopped goes on where it was when it is woken. It may end an attempt, and begin those that it had in its lanes, until it
-//! hears that others have taken over. It can settle nothing of that.
+//! A process that is stopped goes on where it was when it is woken. If others have taken over, it may end an attempt, and begin those that
+//! it had in its lanes, until it hears of that. It can settle nothing of it.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::journal::{Entry, Record};
@@ -33,7 +34,14 @@ pub(super) struct Ownership<'r> {
     of_partitions: HashMap<(u32, u32), Notices>,
     of_keys: HashMap<(u32, u32), Notices>,
     stops: HashMap<u32, Vec<Stop>>,
+    /// Who got each partition.
+    assigned: HashMap<u32, Acts>,
+    /// Who began attempts of each key.
+    begun: HashMap<u32, Acts>,
 }
+
+/// Lines, and the processes that wrote them.
+type Acts = Vec<(usize, u32)>;
 
 /// A time during which a process was stopped.
 struct Stop {
@@ -43,17 +51,24 @@ struct Stop {
 }
 
 impl<'r> Ownership<'r> {
-    pub(super) fn new(records: &'r [Record], partitions: u32) -> Self {
+    /// Reads the log. `key` is that of a message.
+    pub(super) fn new(records: &'r [Record], partitions: u32, key: impl Fn(u64) -> u32) -> Self {
         let mut ownership = Self {
             records,
             partitions,
             of_partitions: HashMap::new(),
             of_keys: HashMap::new(),
             stops: HashMap::new(),
+            assigned: HashMap::new(),
+            begun: HashMap::new(),
         };
         for (line, Record { process, at, entry }) in records.iter().enumerate() {
             match *entry {
+                Entry::Begin { message, .. } => {
+                    ownership.begun.entry(key(message)).or_default().push((line, *process));
+                }
                 Entry::Assigned { partition } => {
+                    ownership.assigned.entry(partition).or_default().push((line, *process));
                     let notices = ownership.of_partitions.entry((*process, partition)).or_default();
                     let has_it =
                         matches!(notices.last(), Some((_, Notice::Assigned | Notice::AssignedAgain)));
@@ -103,10 +118,21 @@ impl<'r> Ownership<'r> {
         let stops = self.stops.get(&process).map_or(&[][..], Vec::as_slice);
         finds_out
             || stops.iter().rfind(|stop| stop.line < line).is_some_and(|stop| {
-                let knows = |notices: &Notices| notices.iter().any(|(at, _)| (stop.line..=line).contains(at));
+                let since = stop.line..=line;
+                let knows = |notices: &Notices| notices.iter().any(|(at, _)| since.contains(at));
                 let is_long_ago = |woken: Duration| self.records[line].at > woken + NOTICED_WITHIN;
-                !knows(of_partition) && !knows(of_key) && !stop.woken.is_some_and(is_long_ago)
+                !knows(of_partition)
+                    && !knows(of_key)
+                    && !stop.woken.is_some_and(is_long_ago)
+                    && self.is_taken_over(process, key, &since)
             })
+    }
+
+    /// Returns `true` if another process got the partition of the key, or began an attempt of the key, in these lines.
+    fn is_taken_over(&self, process: u32, key: u32, lines: &RangeInclusive<usize>) -> bool {
+        let acts = [self.assigned.get(&self.partition(key)), self.begun.get(&key)];
+        let of_others = |(line, by): &(usize, u32)| *by != process && lines.contains(line);
+        acts.into_iter().flatten().any(|acts| acts.iter().any(of_others))
     }
 }
 
@@ -123,12 +149,18 @@ mod tests {
         entries.iter().map(record).collect()
     }
 
+    /// All messages of a log have this key.
+    fn ownership(records: &[Record], partitions: u32, key: u32) -> Ownership<'_> {
+        Ownership::new(records, partitions, move |_| key)
+    }
+
     #[test]
     fn a_process_that_was_stopped_is_late_until_it_hears_of_its_partition() {
         let records = log(&[
             (1, 0, Entry::Assigned { partition: 0 }),
             (1, 1, Entry::Start),
             (1, 2, Entry::Stopped),
+            (2, 20, Entry::Assigned { partition: 0 }),
             (1, 30, Entry::Woken),
             (1, 31, Entry::Start),
             (1, 39, Entry::Dropped { partition: 0 }),
@@ -136,12 +168,26 @@ mod tests {
             (1, 41, Entry::Assigned { partition: 0 }),
             (1, 42, Entry::Start),
         ]);
-        let ownership = Ownership::new(&records, 8);
+        let ownership = ownership(&records, 8, 9);
         let late: Vec<usize> = (0..records.len()).filter(|line| ownership.is_late(1, 8, *line)).collect();
-        assert_eq!(late, [3, 4], "key 8 is in partition 0");
-        assert!(ownership.is_late(1, 9, 6), "it has heard nothing of partition 1");
-        assert!(!ownership.is_late(1, 9, 7), "but would have by now");
-        assert!(!ownership.is_late(2, 8, 4));
+        assert_eq!(late, [3, 4, 5], "key 8 is in partition 0");
+        assert!(!ownership.is_late(1, 9, 5), "nobody has taken over partition 1");
+        assert!(!ownership.is_late(2, 8, 5));
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_is_late_for_some_time_if_another_works_on_the_key() {
+        let records = log(&[
+            (1, 2, Entry::Stopped),
+            (2, 20, Entry::Begin { message: 0, attempt: 1 }),
+            (1, 30, Entry::Woken),
+            (1, 39, Entry::Start),
+            (1, 41, Entry::Start),
+        ]);
+        let ownership = ownership(&records, 8, 9);
+        let late: Vec<usize> = (0..records.len()).filter(|line| ownership.is_late(1, 9, *line)).collect();
+        assert_eq!(late, [1, 2, 3], "it would have heard of it by now");
+        assert!(!ownership.is_late(1, 17, 3), "another key of the partition");
     }
 
     #[test]
@@ -155,7 +201,7 @@ mod tests {
             (1, 53, Entry::Start),
             (1, 54, Entry::Revoked { partition: 0 }),
         ]);
-        let ownership = Ownership::new(&records, 1);
+        let ownership = ownership(&records, 1, 0);
         let late = |key| -> Vec<usize> {
             (0..records.len()).filter(|line| ownership.is_late(1, key, *line)).collect()
         };

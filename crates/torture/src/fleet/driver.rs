@@ -15,7 +15,7 @@ use super::proxy::Proxy;
 use super::worker::{self, LEASE};
 use super::{DEADLINE, Fault, Files, Fleet, Report};
 use crate::check::{Scope, check_in};
-use crate::journal::{Entry, Journal};
+use crate::journal::{self, Entry, Journal};
 use crate::plan::{Plan, mix, number_of, queue};
 use crate::worker::{dead_heads, operator};
 
@@ -27,6 +27,8 @@ const SETTLED_INTERVAL: Duration = Duration::from_millis(200);
 const OPERATOR_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a process is stopped: for longer than its leases last, and than the session of its group.
 const STALL: Duration = LEASE.saturating_add(Duration::from_millis(3500));
+/// The attempts among which the process of a fault is drawn.
+const RECENT: usize = 50;
 /// How many connections are cut at once.
 const CUTS: u32 = 6;
 /// The least number of log bytes of a message: one attempt.
@@ -103,10 +105,11 @@ impl Run {
 
     async fn make(&mut self, fault: Fault, draw: u64) -> Result<(), String> {
         match fault {
-            Fault::Kill => self.processes.kill(draw, &self.journal),
+            Fault::Kill => self.processes.kill(self.active(draw), &self.journal),
             Fault::Stop => {
+                let process = self.active(draw);
                 // Not while another one is stopped, if that leaves none.
-                while !self.processes.stop(draw, STALL, &self.journal)? {
+                while !self.processes.stop(process, STALL, &self.journal)? {
                     self.processes.tend(&self.journal)?;
                     tokio::time::sleep(TEND_INTERVAL).await;
                 }
@@ -121,6 +124,14 @@ impl Run {
                 Ok(())
             }
         }
+    }
+
+    /// The process that made one of the last attempts: those that do most are struck most.
+    fn active(&self, draw: u64) -> u32 {
+        let records = journal::read(&self.files.journal()).ok().and_then(Result::ok).unwrap_or_default();
+        let attempts = records.iter().rev().filter(|record| matches!(record.entry, Entry::Begin { .. }));
+        let processes: Vec<u32> = attempts.take(RECENT).map(|record| record.process).collect();
+        processes.get(draw as usize % processes.len().max(1)).copied().unwrap_or_default()
     }
 
     /// Looks after the processes until this holds. It is told whether all of them are awake.

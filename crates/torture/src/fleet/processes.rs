@@ -77,10 +77,16 @@ impl Processes {
         (0..self.places.len()).filter(|place| self.places[*place].wakes.is_none()).collect()
     }
 
-    /// Kills a process, and starts another one in its place.
-    pub(super) fn kill(&mut self, draw: u64, journal: &Journal) -> Result<(), String> {
+    /// The place of this process, or any place if it is stopped or dead.
+    fn place_of(&self, process: u32) -> usize {
         let awake = self.awake();
-        let place = awake[draw as usize % awake.len()];
+        let place = awake.iter().find(|place| self.places[**place].process == process);
+        place.copied().unwrap_or_else(|| awake[process as usize % awake.len()])
+    }
+
+    /// Kills a process, if it is awake, or another one, and starts one in its place.
+    pub(super) fn kill(&mut self, process: u32, journal: &Journal) -> Result<(), String> {
+        let place = self.place_of(process);
         let running = &mut self.places[place];
         let killed = running.child.kill().and_then(|()| running.child.wait());
         killed.map_err(|error| format!("process {} cannot be killed: {error}", running.process))?;
@@ -89,13 +95,13 @@ impl Processes {
         Ok(())
     }
 
-    /// Stops a process for this time. At least one goes on. Returns `false` if there is no other.
-    pub(super) fn stop(&mut self, draw: u64, time: Duration, journal: &Journal) -> Result<bool, String> {
-        let awake = self.awake();
-        if awake.len() < 2 {
+    /// Stops a process for this time, if it is awake, or another one. At least one goes on. Returns `false` if there is no other.
+    pub(super) fn stop(&mut self, process: u32, time: Duration, journal: &Journal) -> Result<bool, String> {
+        if self.awake().len() < 2 {
             return Ok(false);
         }
-        let running = &mut self.places[awake[draw as usize % awake.len()]];
+        let place = self.place_of(process);
+        let running = &mut self.places[place];
         written(journal.write_of(running.process, Entry::Stopped))?;
         signal(running, Signal::STOP)?;
         running.wakes = Some(Instant::now() + time);
