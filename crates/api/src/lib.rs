@@ -198,6 +198,7 @@ mod tests {
             fuse_why: None,
             breaker_cause: None,
             handler: None,
+            on_dead: None,
             store_trouble: false,
             queues: Vec::new(),
         };

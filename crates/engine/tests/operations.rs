@@ -327,7 +327,7 @@ async fn payloads_are_left_out_once_a_letter_is_dead() {
     bench.push(&["a1", "b1"]);
     let script = |this: &Try| match this.name.as_str() {
         "a1" => Reply::Fail(fatal()),
-        _ => Reply::Fail(support::transient()),
+        _ => Reply::Fail(transient()),
     };
     let running = bench.start(Options { dead_letter, ..options() }, script);
     eventually("one is dead", || bench.letters("a").len() == 1).await;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bson::{Bson, Document, RawDocumentBuf, Timestamp as ClusterTime, doc};
+use futures_util::TryStreamExt;
 use lazaret_core::Operation;
 use mongodb::Client;
 use mongodb::change_stream::ChangeStream;
@@ -20,6 +21,9 @@ const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Operations of the whole stream. They are always read, because they tell why a stream ends.
 const LIFECYCLE: [Operation; 4] =
     [Operation::Drop, Operation::DropDatabase, Operation::Rename, Operation::Invalidate];
+
+/// The number of entries at the end of the oplog among which the newest is, at least.
+const LAST_WRITTEN: i64 = 64;
 
 /// A connection to the server, with what to watch.
 #[derive(Clone)]
@@ -105,13 +109,13 @@ impl Connection {
 
     /// The time of the oldest entry of the oplog.
     pub(crate) async fn oplog_start(&self) -> Result<ClusterTime, StreamError> {
-        let oldest = self.oplog_entry(doc! { "$natural": 1 }).await?;
+        let oldest = self.oplog_times(1, 1).await?.pop();
         oldest.ok_or_else(|| StreamError::new(ErrorClass::NotAReplicaSet, "the oplog is empty"))
     }
 
     /// The times of the oldest and the newest entry of the oplog.
     pub(crate) async fn oplog_window(&self) -> Result<Option<(ClusterTime, ClusterTime)>, StreamError> {
-        let oldest = self.oplog_entry(doc! { "$natural": 1 }).await?;
+        let oldest = self.oplog_times(1, 1).await?.pop();
         Ok(oldest.zip(self.newest(&self.hello().await?).await?))
     }
 
@@ -123,15 +127,23 @@ impl Connection {
     async fn newest(&self, hello: &Document) -> Result<Option<ClusterTime>, StreamError> {
         match hello.get("operationTime") {
             Some(Bson::Timestamp(time)) => Ok(Some(*time)),
-            // Not by `ts`: that would sort the whole oplog.
-            _ => self.oplog_entry(doc! { "$natural": -1 }).await,
+            // Not sorted by `ts`, which would read the whole oplog. Operations that run at once may be written in another order than
+            // that of their times.
+            _ => Ok(self.oplog_times(-1, LAST_WRITTEN).await?.into_iter().max()),
         }
     }
 
-    async fn oplog_entry(&self, order: Document) -> Result<Option<ClusterTime>, StreamError> {
+    /// The times of some entries of the oplog, from its beginning (1) or its end (-1).
+    async fn oplog_times(&self, order: i32, limit: i64) -> Result<Vec<ClusterTime>, StreamError> {
         let oplog = self.client.database("local").collection::<Document>("oplog.rs");
-        let entry = oplog.find_one(doc! {}).sort(order).projection(doc! { "ts": 1 }).await?;
-        Ok(entry.and_then(|entry| entry.get_timestamp("ts").ok()))
+        let entries = oplog
+            .find(doc! {})
+            .sort(doc! { "$natural": order })
+            .limit(limit)
+            .projection(doc! { "ts": 1 })
+            .await?;
+        let entries: Vec<Document> = entries.try_collect().await?;
+        Ok(entries.iter().filter_map(|entry| entry.get_timestamp("ts").ok()).collect())
     }
 }
 

@@ -273,10 +273,6 @@ impl Transaction<'_> {
                 Some(ItemOutcome { operation, letter: item.letter, outcome })
             })
             .collect();
-        // Others than those of operations may have been in front of the next letter of one.
-        if outcomes.len() < answers.iter().filter(|answer| answer.is_ok()).count() {
-            self.store.marks().end();
-        }
         let mut continued = self.settle_items(queue, &outcomes).await?.into_iter();
         let mut settled = Vec::with_capacity(items.len());
         for (answer, item) in answers.into_iter().zip(items) {
@@ -318,10 +314,7 @@ impl Transaction<'_> {
                 next_head.iter().for_each(|head| head.date(&mut next));
                 Settled::Next(Box::new(next))
             }
-            (AfterSettle::Requeued, _) => {
-                self.store.marks().end();
-                Settled::Requeued
-            }
+            (AfterSettle::Requeued, _) => Settled::Requeued,
             (AfterSettle::Closed, _) => Settled::Closed,
             (AfterSettle::Blocked | AfterSettle::Next, _) => Settled::Blocked,
         })

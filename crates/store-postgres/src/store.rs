@@ -16,7 +16,6 @@ use crate::dsn::Dsn;
 use crate::error::{Fault, Work, of_commit, of_pool, spoils_connection};
 use crate::migrations;
 use crate::notifications::Notifications;
-use crate::operations::Marks;
 use crate::options::PostgresStoreOptions;
 use crate::settlements::Settlements;
 use crate::tls::Tls;
@@ -51,7 +50,6 @@ struct Shared {
     queues: Mutex<HashMap<QueueName, i64>>,
     watches: Mutex<BTreeMap<QueueName, ClockWatch>>,
     settlements: Settlements,
-    marks: Marks,
 }
 
 impl PostgresStore {
@@ -89,7 +87,6 @@ impl PostgresStore {
             queues: Mutex::default(),
             watches: Mutex::default(),
             settlements: Settlements::default(),
-            marks: Marks::default(),
         };
         let store = Self { shared: Arc::new(shared) };
         let client = store.client("open").await?;
@@ -125,11 +122,6 @@ impl PostgresStore {
     /// The settlements that wait for a transaction.
     pub(crate) fn settlements(&self) -> &Settlements {
         &self.shared.settlements
-    }
-
-    /// Where polls of operations continue.
-    pub(crate) fn marks(&self) -> &Marks {
-        &self.shared.marks
     }
 
     /// The name of the schema.

@@ -185,10 +185,7 @@ impl<'s> Transaction<'s> {
             Err(fault) => Err(fault),
         };
         let fault = match ended {
-            Ok(answer) => {
-                self.store.marks().end_after(operation);
-                return Ok(Some(answer));
-            }
+            Ok(answer) => return Ok(Some(answer)),
             Err(fault) => fault,
         };
         self.roll_back(&fault).await;

@@ -199,8 +199,7 @@ impl Unit {
         effects: Effects,
         now: Timestamp,
     ) -> Work<()> {
-        // A new letter leaves no sequence.
-        let Effects { letter: change, sequence, detached: _, count_change, failed, audit, ended } = effects;
+        let Effects { letter: change, sequence, count_change, failed, audit, ended, .. } = effects;
         let name = letter.sequence.clone();
         self.count(queue, &count_change);
         self.record_failure(queue, letter.cause.as_ref(), failed);

@@ -163,7 +163,7 @@ async fn a_topic_that_does_not_exist_yet_does_not_hold_the_consumer() {
     daemon.logs("adoption failed, retry scheduled", 1);
     wait_for("the consumer goes on", || (handled(&folder) == [0, 1]).then_some(()));
     let failed = format!("lazaret_adopt_failed{{consumer=\"shop\",topic=\"{dlt}\"}} 1");
-    assert!(get(&address, "/metrics").1.contains(&failed));
+    wait_for("the metric says so", || get(&address, "/metrics").1.contains(&failed).then_some(()));
     create(&brokers, &dlt).await;
     write(&brokers, &dlt, "shop", [3, 4]);
     wait_for("it is adopted", || (dead(&address) == Some(2)).then_some(()));

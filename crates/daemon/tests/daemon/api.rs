@@ -106,6 +106,8 @@ fn an_import_before_a_consumer_runs_needs_its_approval_too() {
     // Now the consumer waits for its file, and does not run yet.
     let waits = CONFIG.replace("{ inbox: {} }", "{ file: { path: late.jsonl, follow: true } }");
     folder.write("lazaret.yaml", &format!("{waits}    replay: {{ approval: second-person }}\n"));
+    // The address of the next one, not of the one before.
+    folder.write("stderr.log", "");
     let mut daemon = folder.start(&["run"]);
     let path = "/v1/letters/import?reason=moved";
     let (status, body) =

@@ -21,6 +21,8 @@ use crate::views::FENCES;
 
 /// Number of pending letters in a page, those behind the ones to try included (I7).
 const PAGE: usize = 512;
+/// Number of letters of a page that are loaded together at least: a poll passes those in flight before it comes to one to try.
+const LOADED: usize = 64;
 
 const TRY_LOCK: &str = select_sequence!(
     "FROM unnest($2::uuid[]) AS k (hash) CROSS JOIN LATERAL (
@@ -56,7 +58,7 @@ pub(super) struct Ahead {
 impl Ahead {
     /// For a poll that returns at most this many letters.
     pub(super) fn of(limit: usize) -> Self {
-        Self { limit, ..Self::default() }
+        Self { limit: limit.max(LOADED), ..Self::default() }
     }
 
     /// The state of a letter, if it was loaded: `Some(None)` if another transaction works on its sequence.

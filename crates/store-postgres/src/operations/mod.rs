@@ -1,13 +1,11 @@
 //! Plans and operations: [`freezing`] selects the letters of a plan, [`commanding`] starts operations and applies commands, [`polling`]
-//! returns their letters, many of which are loaded [`ahead`] and from a [mark](marks) on, [`settling`] records the outcomes, and [`table`] maps all of it to the tables.
+//! returns their letters, many of which are loaded [`ahead`], [`settling`] records the outcomes, and [`table`] maps all of it to the tables.
 
 mod ahead;
 mod commanding;
 mod freezing;
-mod marks;
 mod polling;
 mod settling;
 mod table;
 
-pub(crate) use marks::Marks;
 pub(crate) use settling::ItemOutcome;

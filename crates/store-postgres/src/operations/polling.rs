@@ -4,9 +4,7 @@ use lazaret_core::store::rules::{
     self, ItemAction, ItemView, LeaseKind, LetterLookup, Pending, Poll, PollDecision, PollStep,
     SequenceChange, SequenceRow, StageCursor,
 };
-use lazaret_core::store::{
-    Action, OperationId, OperationMachine, Outcome, PayloadDigest, PolledWork, Result,
-};
+use lazaret_core::store::{OperationId, OperationMachine, Outcome, PayloadDigest, PolledWork, Result};
 use lazaret_core::{SequenceId, Timestamp};
 
 use crate::error::Work;
@@ -32,20 +30,6 @@ struct Poller<'a> {
     claimant: Claimant<'a>,
     poll: Poll,
     ahead: Ahead,
-    limit: usize,
-    /// The ordinal from which the poll starts, and then that from which the next one may continue.
-    mark: u64,
-}
-
-/// What a poll did for one operation.
-#[derive(Default)]
-struct Served {
-    work: PolledWork,
-    /// Number of letters tried or acted upon.
-    given: usize,
-    /// The mark at which it began, and the next one.
-    mark: (u64, u64),
-    now: Timestamp,
 }
 
 /// A pending letter in its current state.
@@ -84,10 +68,9 @@ impl PostgresStore {
         let (mut work, mut given) = (PolledWork::default(), 0);
         for row in self.ask("poll_work", LIVE, &[&queue.qid]).await? {
             let id = unsigned(row.get(0)).map_err(|fault| fault.into_error("poll_work"))?;
-            let (id, left) = (OperationId(id), limit.saturating_sub(given));
-            let Served { work: served, given: more, mark, now } =
-                transaction!(self, "poll_work", |tx| tx.serve(queue, id, claimant, left));
-            self.marks().set(queue, claimant, id, mark, now);
+            let left = limit.saturating_sub(given);
+            let (served, more) =
+                transaction!(self, "poll_work", |tx| tx.serve(queue, OperationId(id), claimant, left));
             given += more;
             work.items.extend(served.items);
             work.settled += served.settled;
@@ -98,22 +81,19 @@ impl PostgresStore {
 }
 
 impl Transaction<'_> {
-    /// Serves one operation as far as it can proceed now, from its mark on.
+    /// Serves one operation as far as it can proceed now. Returns the number of letters tried or acted upon, too.
     async fn serve(
         &mut self,
         queue: &Queue,
         id: OperationId,
         claimant: Claimant<'_>,
         limit: usize,
-    ) -> Work<Served> {
-        let Some(mut machine) = self.lock_operation(id).await? else { return Ok(Served::default()) };
+    ) -> Work<(PolledWork, usize)> {
+        let Some(mut machine) = self.lock_operation(id).await? else { return Ok((PolledWork::default(), 0)) };
         self.read_clock().await?;
         let before = machine.clone();
-        // Acts end with the poll: nothing of them is in flight.
-        let is_replay = machine.operation.action == Action::Retry;
-        let mark = if is_replay { self.store.marks().from(queue, claimant.owner, id, self.now()) } else { 0 };
-        let (poll, ahead) = (Poll::new(limit, self.now()), Ahead::of(limit));
-        let mut poller = Poller { queue, claimant, poll, ahead, limit, mark };
+        let mut poller =
+            Poller { queue, claimant, poll: Poll::new(limit, self.now()), ahead: Ahead::of(limit) };
         self.advance(&mut machine).await?;
         match poller.poll.begin(&machine) {
             PollDecision::Nothing => {}
@@ -128,8 +108,7 @@ impl Transaction<'_> {
         if machine != before || given > 0 {
             self.write_operation(&machine, given > 0).await?;
         }
-        let next = if is_replay { poller.mark } else { 0 };
-        Ok(Served { work: poller.poll.finish(), given, mark: (mark, next), now: self.now() })
+        Ok((poller.poll.finish(), given))
     }
 
     /// Runs the letters of a running operation, stage by stage. Returns when to continue, if known.
@@ -137,27 +116,16 @@ impl Transaction<'_> {
         &mut self,
         machine: &mut OperationMachine,
         poller: &mut Poller<'_>,
-        stage: StageCursor,
+        mut stage: StageCursor,
     ) -> Work<Option<Timestamp>> {
-        let mark = std::mem::take(&mut poller.mark);
-        let mut whole = (mark > 0).then_some(stage);
-        let mut stage = stage.starting_at(mark);
         loop {
             let next = self.next_ahead(machine, poller.queue, &mut poller.ahead, stage.from()).await?;
             match (poller.poll.step(machine, &stage, next.as_ref().map(|(item, _)| item)), next) {
                 (PollStep::Inspect, Some((item, sequence))) => {
                     self.inspect(machine, poller, &mut stage, (&item, &sequence)).await?;
                 }
-                (PollStep::Stop(at), _) => {
-                    poller.mark = stage.from();
-                    return Ok(Some(at));
-                }
+                (PollStep::Stop(at), _) => return Ok(Some(at)),
                 _ => {
-                    // A letter before the mark may have to be tried again.
-                    if let Some(whole) = whole.take() {
-                        (stage, poller.ahead) = (whole, Ahead::of(poller.limit));
-                        continue;
-                    }
                     self.advance(machine).await?;
                     let Some(next) = poller.poll.next_stage(machine, &stage) else { return Ok(None) };
                     stage = next;

@@ -149,12 +149,6 @@ impl StageCursor {
     pub const fn from(&self) -> u64 {
         self.from
     }
-
-    /// The same stage from this ordinal on, for a store that knows that the letters before it are in flight.
-    #[must_use]
-    pub const fn starting_at(self, from: u64) -> Self {
-        Self { from, ..self }
-    }
 }
 
 /// The next step of a poll.
