@@ -37,10 +37,10 @@ fn holds(scale: Scale, seeds: RangeInclusive<u64>) {
 
 #[test]
 fn every_invariant_holds_over_the_first_seeds() {
-    holds(Scale::Group, 1..=8);
+    holds(Scale::Group, 1..=24);
 }
 
 #[test]
 fn fleets_keep_every_invariant() {
-    holds(Scale::Fleet, 1..=2);
+    holds(Scale::Fleet, 1..=4);
 }
