@@ -9,6 +9,8 @@ const ALL: &str = "all";
 const KAFKA: &str = "kafka";
 const MONGODB: &str = "mongodb";
 const POSTGRES: &str = "postgres";
+/// The kill loop of several consumers.
+const FLEET: &str = "fleet";
 
 /// Returns the call of the simulation. It always runs in release mode; `--mutation` needs a build with the known bugs.
 ///
@@ -27,8 +29,9 @@ pub(crate) fn simulation(arguments: &[String]) -> Result<Cargo, String> {
     let package = match store {
         "memory" => "-p lazaret-simulation --bin sim",
         "sqlite" => "-p lazaret-store-sqlite --example simulation",
+        POSTGRES => "-p lazaret-store-postgres --example simulation",
         other => {
-            return Err(format!("unknown store {other:?}: expected memory or sqlite"));
+            return Err(format!("unknown store {other:?}: expected memory, sqlite or postgres"));
         }
     };
     let features = match store {
@@ -39,9 +42,32 @@ pub(crate) fn simulation(arguments: &[String]) -> Result<Cargo, String> {
     Ok(Cargo::new(&format!("run --release {package}{features} --")).with_arguments(rest))
 }
 
-/// Returns the call of the kill loop.
+/// Runs the simulation, with a server for the store that needs one.
+pub(crate) fn run_simulation(simulation: Cargo, arguments: &[String]) -> Result<(), String> {
+    if arguments.iter().any(|argument| argument == POSTGRES) {
+        return run_with_services(simulation);
+    }
+    simulation.run().map(|_| ())
+}
+
+/// Returns the call of the kill loop: of one consumer, or of a fleet.
 pub(crate) fn torture(arguments: &[String]) -> Cargo {
-    Cargo::new("run --release -p lazaret-torture -- drive").with_arguments(arguments.iter().cloned())
+    let (command, rest) = match arguments.split_first() {
+        Some((first, rest)) if first == FLEET => (FLEET, rest),
+        _ => ("drive", arguments),
+    };
+    Cargo::new("run --release -p lazaret-torture --")
+        .with_arguments([command.to_owned()])
+        .with_arguments(rest.iter().cloned())
+}
+
+/// Runs the kill loop. A fleet needs a broker.
+pub(crate) fn run_torture(arguments: &[String]) -> Result<(), String> {
+    let torture = torture(arguments);
+    if arguments.first().is_some_and(|first| first == FLEET) {
+        return run_with_services(torture);
+    }
+    torture.run().map(|_| ())
 }
 
 /// Returns the call of the daemon's kill test, with more messages and kills than in a test run.
@@ -89,12 +115,17 @@ pub(crate) fn run_benchmark(arguments: &[String]) -> Result<(), String> {
     if ![ALL, KAFKA, MONGODB, POSTGRES].contains(&name) {
         return benchmark.run().map(|_| ());
     }
+    run_with_services(benchmark)
+}
+
+/// Runs a program with all services.
+fn run_with_services(program: Cargo) -> Result<(), String> {
     let services = Services::take()?;
     let run = if services.missing.is_empty() {
         let variables = services.variables.iter();
-        variables.fold(benchmark, |run, (name, value)| run.with_variable(name, value)).run().map(|_| ())
+        variables.fold(program, |run, (name, value)| run.with_variable(name, value)).run().map(|_| ())
     } else {
-        Err(format!("services of the benchmark are unavailable:\n{}", services.missing.join("\n")))
+        Err(format!("services are unavailable:\n{}", services.missing.join("\n")))
     };
     // Released in any case; an earlier failure takes precedence.
     let released = services.release();
@@ -116,6 +147,9 @@ mod tests {
         let call = simulation(&words("--seeds 9 --store sqlite")).unwrap();
         let expected = "cargo run --release -p lazaret-store-sqlite --example simulation -- --seeds 9";
         assert_eq!(call.to_string(), expected);
+        let call = simulation(&words("--store postgres --fleet")).unwrap();
+        let expected = "cargo run --release -p lazaret-store-postgres --example simulation -- --fleet";
+        assert_eq!(call.to_string(), expected);
         let call = simulation(&words("--mutation ForgetFences"));
         let expected = "cargo run --release -p lazaret-simulation --bin sim --features mutations -- \
             --mutation ForgetFences";
@@ -128,6 +162,8 @@ mod tests {
     fn arguments_are_forwarded_to_the_kill_loop() {
         let call = torture(&words("--kills 15"));
         assert_eq!(call.to_string(), "cargo run --release -p lazaret-torture -- drive --kills 15");
+        let call = torture(&words("fleet --processes 5"));
+        assert_eq!(call.to_string(), "cargo run --release -p lazaret-torture -- fleet --processes 5");
     }
 
     #[test]

@@ -42,11 +42,15 @@ usage: cargo xtask COMMAND [ARGUMENTS]
                                --seed S    run this seed only
                                --from S    start with this seed
                                --fleet     up to 50 processes, each with its own clock and its own network
-                               --store S   run on this store, memory or sqlite; default: memory
+                               --store S   run on this store, memory, sqlite or postgres; default: memory
   torture [ARGUMENTS]        kill a consumer repeatedly and check its files; forward all arguments, such as
                                --kills N      kill N times; default: 200
                                --messages N   send N messages; default: 100000
                                --seed S       use this seed
+  torture fleet [ARGUMENTS]  kill and stop processes that share a PostgreSQL, and crash it; such as
+                               --processes N  run N processes; default: 5
+                               --faults N     make N faults; default: 40
+                               --source S     read kafka or inbox; default: kafka
   story [ARGUMENTS]          run messages through a daemon with a Python handler while killing it repeatedly
                                --messages N   send N messages; default: 10000
                                --kills N      kill N times; default: 50
@@ -130,9 +134,9 @@ fn run(arguments: &[String]) -> Result<(), Failed> {
         }
         ("sim", _) => {
             let simulation = forward::simulation(rest).map_err(Failed::Usage)?;
-            simulation.run().map(|_| ()).map_err(Failed::Check)
+            forward::run_simulation(simulation, rest).map_err(Failed::Check)
         }
-        ("torture", _) => forward::torture(rest).run().map(|_| ()).map_err(Failed::Check),
+        ("torture", _) => forward::run_torture(rest).map_err(Failed::Check),
         ("story", _) => {
             let story = forward::story(rest).map_err(Failed::Usage)?;
             story.run().map(|_| ()).map_err(Failed::Check)

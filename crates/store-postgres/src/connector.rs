@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use lazaret_core::store::{Certainty, Result, StoreError};
 use tokio_postgres::{AsyncMessage, Client, Config, Error, Notification};
-use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::dsn::Dsn;
 use crate::error::of_driver;
-use crate::tls;
+use crate::tls::{self, Tls};
 
 /// A connection without traffic is checked after this time, so that a server that has vanished is noticed.
 const KEEPALIVE: Duration = Duration::from_secs(30);
@@ -19,7 +18,7 @@ const NETWORK_TIMEOUT: Duration = Duration::from_secs(15);
 /// Opens connections to one server, for the store and for other parts of Lazaret that use PostgreSQL.
 pub struct Connector {
     config: Config,
-    tls: MakeRustlsConnect,
+    tls: Tls,
 }
 
 impl Connector {
@@ -60,7 +59,7 @@ impl Connector {
     }
 
     /// The settings and the TLS of the connections, for a pool.
-    pub(crate) fn into_parts(self) -> (Config, MakeRustlsConnect) {
+    pub(crate) fn into_parts(self) -> (Config, Tls) {
         (self.config, self.tls)
     }
 

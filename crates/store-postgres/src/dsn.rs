@@ -165,5 +165,7 @@ mod tests {
         }
         let place = describe("postgres://u:hunter2@a:1,[::1]:2/db").unwrap();
         assert_eq!(place, "a:1, [::1]:2, database db, schema lazaret");
+        let socket = describe("postgres:///shop?user=u&host=/run/postgresql").unwrap();
+        assert_eq!(socket, "/run/postgresql, database shop, schema lazaret");
     }
 }

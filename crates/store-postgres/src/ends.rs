@@ -137,7 +137,7 @@ fn read_end(row: &Row) -> Work<End> {
 }
 
 impl Transaction<'_> {
-    async fn watch(&mut self, queue: &Queue) -> Work<()> {
+    async fn watch(&self, queue: &Queue) -> Work<()> {
         self.query(KEEP_WRITERS_OUT, &[]).await?;
         // Unless another process was faster.
         if !self.query(WATCH, &[&queue.qid]).await?.is_empty() {
@@ -147,7 +147,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    async fn unwatch(&mut self, queue: &Queue) -> Work<()> {
+    async fn unwatch(&self, queue: &Queue) -> Work<()> {
         self.query(UNWATCH, &[&queue.qid]).await?;
         self.query(FORGET_ALL, &[&queue.qid]).await?;
         Ok(())

@@ -14,8 +14,8 @@ use lazaret_core::{ConsumerName, QueueName};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_postgres::{AsyncMessage, Client, Config, Error};
-use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::tls::Tls;
 use crate::values::{key_of, text, untext};
 
 /// The shortest time between two statements that notify. It bounds the load of a process that changes much.
@@ -40,7 +40,7 @@ pub(crate) struct Notifications {
 
 struct Shared {
     config: Config,
-    tls: MakeRustlsConnect,
+    tls: Tls,
     channel: String,
     feed: ChangeFeed,
     pending: Mutex<Pending>,
@@ -77,7 +77,7 @@ impl Pending {
 
 impl Notifications {
     /// For a connection like those of the pool.
-    pub(crate) fn new(mut config: Config, tls: MakeRustlsConnect, schema: &str) -> Self {
+    pub(crate) fn new(mut config: Config, tls: Tls, schema: &str) -> Self {
         // A notification need not survive a crash of the server.
         let session = config.get_options().unwrap_or_default().to_owned() + " -c synchronous_commit=off";
         config.options(session);

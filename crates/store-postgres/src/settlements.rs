@@ -72,7 +72,7 @@ impl Writer {
     /// Writes until nothing waits.
     async fn run(mut self) {
         while let Some(batch) = self.next_batch() {
-            self.store.settle_batch(batch).await;
+            Box::pin(self.store.settle_batch(batch)).await;
         }
     }
 

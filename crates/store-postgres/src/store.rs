@@ -10,7 +10,6 @@ use lazaret_core::store::{Capabilities, Changes, ErrorKind, Result, StoreError, 
 use lazaret_core::{Clock, QueueName, Timestamp};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, Row};
-use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::connector::Connector;
 use crate::dsn::Dsn;
@@ -19,6 +18,7 @@ use crate::migrations;
 use crate::notifications::Notifications;
 use crate::options::PostgresStoreOptions;
 use crate::settlements::Settlements;
+use crate::tls::Tls;
 use crate::transaction::CLOCK;
 use crate::values::{text, time};
 
@@ -216,7 +216,7 @@ impl PostgresStore {
     }
 }
 
-fn pool(config: Config, tls: MakeRustlsConnect, options: &PostgresStoreOptions) -> Result<Pool> {
+fn pool(config: Config, tls: Tls, options: &PostgresStoreOptions) -> Result<Pool> {
     let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
     let manager = Manager::from_config(config, tls, recycling);
     let timeout = Some(options.acquire_timeout);

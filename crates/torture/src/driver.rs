@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::check::{self, Findings};
+use crate::journal::{Entry, Journal};
 use crate::plan::{Plan, mix};
 use crate::worker::{Files, LEASE};
 
@@ -81,6 +82,9 @@ impl Torture {
             match ended {
                 None => {
                     kills += 1;
+                    let journal = Journal::open(&files.journal(), 0);
+                    let written = journal.and_then(|journal| journal.write_of(processes, Entry::Killed));
+                    written.map_err(|error| format!("failed to write the log: {error}"))?;
                     if kills.is_multiple_of(20) {
                         eprintln!("{kills} kills, {:.0} s", started.elapsed().as_secs_f64());
                     }

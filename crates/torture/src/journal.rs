@@ -1,15 +1,18 @@
-//! The log of attempts. Each line is appended with one write, so that whole lines survive SIGKILL.
+//! The log of attempts, which all processes of a run share. Each line is appended with one write, so that whole lines survive SIGKILL.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
+use std::time::Duration;
 
-/// A line of the log.
+use rustix::time::{ClockId, clock_gettime};
+
+/// An event in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// A process started to consume.
-    Start(u32),
+    /// The process started to consume.
+    Start,
     /// An attempt begins.
     Begin {
         /// The message.
@@ -36,28 +39,59 @@ pub enum Entry {
         /// The key of the sequence.
         key: u32,
     },
+    /// A partition was assigned to the process.
+    Assigned {
+        /// The partition.
+        partition: u32,
+    },
+    /// A partition was revoked, after the work on it had ended or was given up.
+    Revoked {
+        /// The partition.
+        partition: u32,
+    },
+    /// A partition was lost: another process may have it already.
+    Dropped {
+        /// The partition.
+        partition: u32,
+    },
+    /// The handler got a message whose key or payload was not the one that was sent.
+    Altered {
+        /// The message.
+        message: u64,
+    },
+    /// The driver is about to stop the process for longer than its leases last.
+    Stopped,
+    /// The driver has let the process go on.
+    Woken,
+    /// The driver has killed the process.
+    Killed,
 }
 
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Start(number) => write!(f, "process {number}"),
+            Self::Start => write!(f, "start"),
             Self::Begin { message, attempt } => write!(f, "begin {message} {attempt}"),
             Self::End { message, attempt, handled } => {
                 write!(f, "end {message} {attempt} {}", if *handled { "handled" } else { "failed" })
             }
             Self::Close { message } => write!(f, "close {message}"),
             Self::Lost { key } => write!(f, "lost {key}"),
+            Self::Assigned { partition } => write!(f, "assigned {partition}"),
+            Self::Revoked { partition } => write!(f, "revoked {partition}"),
+            Self::Dropped { partition } => write!(f, "dropped {partition}"),
+            Self::Altered { message } => write!(f, "altered {message}"),
+            Self::Stopped => write!(f, "stopped"),
+            Self::Woken => write!(f, "woken"),
+            Self::Killed => write!(f, "killed"),
         }
     }
 }
 
 impl Entry {
-    /// Parses a line.
-    pub fn parse(line: &str) -> Option<Self> {
-        let fields: Vec<&str> = line.split(' ').collect();
-        match fields[..] {
-            ["process", number] => Some(Self::Start(number.parse().ok()?)),
+    fn parse(fields: &[&str]) -> Option<Self> {
+        match *fields {
+            ["start"] => Some(Self::Start),
             ["begin", message, attempt] => {
                 Some(Self::Begin { message: message.parse().ok()?, attempt: attempt.parse().ok()? })
             }
@@ -68,8 +102,42 @@ impl Entry {
             }),
             ["close", message] => Some(Self::Close { message: message.parse().ok()? }),
             ["lost", key] => Some(Self::Lost { key: key.parse().ok()? }),
+            ["assigned", partition] => Some(Self::Assigned { partition: partition.parse().ok()? }),
+            ["revoked", partition] => Some(Self::Revoked { partition: partition.parse().ok()? }),
+            ["dropped", partition] => Some(Self::Dropped { partition: partition.parse().ok()? }),
+            ["altered", message] => Some(Self::Altered { message: message.parse().ok()? }),
+            ["stopped"] => Some(Self::Stopped),
+            ["woken"] => Some(Self::Woken),
+            ["killed"] => Some(Self::Killed),
             _ => None,
         }
+    }
+}
+
+/// A line of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The process of which it speaks, by its number.
+    pub process: u32,
+    /// When it was written, by the machine's monotonic clock.
+    pub at: Duration,
+    /// The event.
+    pub entry: Entry,
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.process, self.at.as_micros(), self.entry)
+    }
+}
+
+impl Record {
+    /// Parses a line.
+    pub fn parse(line: &str) -> Option<Self> {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [process, at, entry @ ..] = &fields[..] else { return None };
+        let at = Duration::from_micros(at.parse().ok()?);
+        Some(Self { process: process.parse().ok()?, at, entry: Entry::parse(entry)? })
     }
 }
 
@@ -77,24 +145,37 @@ impl Entry {
 #[derive(Debug)]
 pub struct Journal {
     file: File,
+    process: u32,
 }
 
 impl Journal {
-    /// Opens the log, or creates it.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: OpenOptions::new().create(true).append(true).open(path)? })
+    /// Opens the log for a process, or creates it.
+    pub fn open(path: &Path, process: u32) -> io::Result<Self> {
+        Ok(Self { file: OpenOptions::new().create(true).append(true).open(path)?, process })
     }
 
     /// Appends a line. Lines that any process writes after this returns follow it.
     pub fn write(&self, entry: Entry) -> io::Result<()> {
-        (&self.file).write_all(format!("{entry}\n").as_bytes())
+        self.write_of(self.process, entry)
+    }
+
+    /// Appends a line about another process.
+    pub fn write_of(&self, process: u32, entry: Entry) -> io::Result<()> {
+        let record = Record { process, at: now(), entry };
+        (&self.file).write_all(format!("{record}\n").as_bytes())
     }
 }
 
-/// All entries of the log, in order, or the number of the first invalid line.
-pub fn read(path: &Path) -> io::Result<Result<Vec<Entry>, usize>> {
+/// The time of a clock that all processes share, and that nobody sets.
+fn now() -> Duration {
+    let time = clock_gettime(ClockId::Monotonic);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs().try_into().unwrap_or_default())
+}
+
+/// All records of the log, in order, or the number of the first invalid line.
+pub fn read(path: &Path) -> io::Result<Result<Vec<Record>, usize>> {
     let text = std::fs::read_to_string(path)?;
-    Ok(text.lines().enumerate().map(|(number, line)| Entry::parse(line).ok_or(number + 1)).collect())
+    Ok(text.lines().enumerate().map(|(number, line)| Record::parse(line).ok_or(number + 1)).collect())
 }
 
 #[cfg(test)]
@@ -104,18 +185,34 @@ mod tests {
     #[test]
     fn lines_are_parsed_as_they_were_written() {
         let entries = [
-            Entry::Start(3),
+            Entry::Start,
             Entry::Begin { message: 17, attempt: 2 },
             Entry::End { message: 17, attempt: 2, handled: true },
             Entry::End { message: 17, attempt: 2, handled: false },
             Entry::Close { message: 4 },
             Entry::Lost { key: 12 },
+            Entry::Assigned { partition: 3 },
+            Entry::Revoked { partition: 3 },
+            Entry::Dropped { partition: 3 },
+            Entry::Altered { message: 9 },
+            Entry::Stopped,
+            Entry::Woken,
+            Entry::Killed,
         ];
         for entry in entries {
-            assert_eq!(Entry::parse(&entry.to_string()), Some(entry));
+            let record = Record { process: 3, at: Duration::from_micros(1_234_567), entry };
+            assert_eq!(Record::parse(&record.to_string()), Some(record));
         }
-        for wrong in ["", "begin 1", "end 1 1 maybe", "begin 1 2begin 1 3", "close -1"] {
-            assert_eq!(Entry::parse(wrong), None, "{wrong}");
+        for wrong in
+            ["", "start", "1 begin 1", "1 5 end 1 1 maybe", "1 5 begin 1 21 6 begin 1 3", "1 5 close -1"]
+        {
+            assert_eq!(Record::parse(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn time_does_not_go_back() {
+        let before = now();
+        assert!(now() >= before && before > Duration::ZERO);
     }
 }

@@ -10,9 +10,11 @@
 //! - [`worker`]: the consumer.
 //! - [`driver`]: starts and kills workers.
 //! - [`check`]: the invariants.
+//! - [`fleet`]: several consumers on one PostgreSQL, which are killed, stopped and cut off.
 
 pub mod check;
 pub mod driver;
+pub mod fleet;
 pub mod journal;
 pub mod plan;
 pub mod source;

@@ -1,15 +1,24 @@
-//! `torture drive`: kills a consumer repeatedly and checks the invariants. `torture work`: the consumer.
+//! `torture drive`: kills a consumer repeatedly and checks the invariants. `torture work`: the consumer. `torture fleet`: the same with
+//! several consumers on one PostgreSQL. `torture serve`: one of them.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use lazaret_torture::driver::{RESTART, Torture};
+use lazaret_torture::fleet::worker::Member;
+use lazaret_torture::fleet::{Fleet, Stream};
 use lazaret_torture::plan::Plan;
 use lazaret_torture::worker::{self, Ended, Files};
 
 const USAGE: &str = "\
 usage: torture drive [--kills N] [--stalls N] [--messages N] [--keys N] [--seed S] [--folder FOLDER]
-       torture work --folder FOLDER --process N [--messages N] [--keys N] [--seed S]";
+       torture work --folder FOLDER --process N [--messages N] [--keys N] [--seed S]
+       torture fleet [--processes N] [--faults N] [--source kafka|inbox] [--messages N] [--keys N] [--seed S] [--folder FOLDER]
+       torture serve --folder FOLDER --store DSN --process N --place N [--skew SECONDS] [--brokers B --topic T]
+                     [--messages N] [--keys N] [--seed S]";
+/// The variable that names the broker of a fleet.
+const BROKER: &str = "LAZARET_TEST_KAFKA";
 
 /// The parsed command line.
 struct Arguments {
@@ -18,12 +27,33 @@ struct Arguments {
     stalls: u32,
     process: u32,
     folder: Option<PathBuf>,
+    processes: u32,
+    faults: u32,
+    source: String,
+    place: u32,
+    skew_seconds: i64,
+    store: String,
+    stream: Stream,
 }
 
 impl Arguments {
-    fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
-        let plan = Plan { seed: fresh_seed(), messages: 100_000, keys: 1000 };
-        let mut arguments = Self { plan, kills: 200, stalls: 5, process: 1, folder: None };
+    fn parse(command: &str, mut words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let (messages, keys) = if command == "fleet" { (40_000, 200) } else { (100_000, 1000) };
+        let mut arguments = Self {
+            plan: Plan { seed: fresh_seed(), messages, keys },
+            kills: 200,
+            stalls: 5,
+            process: 1,
+            folder: None,
+            processes: 5,
+            faults: 40,
+            source: "kafka".to_owned(),
+            place: 0,
+            skew_seconds: 0,
+            store: String::new(),
+            stream: Stream::Inbox,
+        };
+        let (mut brokers, mut topic) = (String::new(), None);
         while let Some(name) = words.next() {
             let value = words.next().ok_or_else(|| format!("{name} needs a value"))?;
             let number = || value.parse::<u64>().map_err(|_| format!("{name} needs a number, not {value:?}"));
@@ -36,8 +66,22 @@ impl Arguments {
                 "--stalls" => arguments.stalls = small()?,
                 "--process" => arguments.process = small()?,
                 "--folder" => arguments.folder = Some(value.into()),
+                "--processes" => arguments.processes = small()?.max(2),
+                "--faults" => arguments.faults = small()?,
+                "--source" if value == "kafka" || value == "inbox" => arguments.source = value,
+                "--place" => arguments.place = small()?,
+                "--skew" => {
+                    arguments.skew_seconds =
+                        value.parse().map_err(|_| format!("{name} needs seconds, not {value:?}"))?;
+                }
+                "--store" => arguments.store = value,
+                "--brokers" => brokers = value,
+                "--topic" => topic = Some(value),
                 _ => return Err(format!("unknown argument {name:?}")),
             }
+        }
+        if let Some(topic) = topic {
+            arguments.stream = Stream::Kafka { brokers, topic };
         }
         Ok(arguments)
     }
@@ -51,10 +95,12 @@ fn fresh_seed() -> u64 {
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let command = words.next().unwrap_or_default();
-    let done = Arguments::parse(words).and_then(|arguments| match (&*command, &arguments.folder) {
+    let done = Arguments::parse(&command, words).and_then(|arguments| match (&*command, &arguments.folder) {
         ("drive", _) => Ok(drive(&arguments)),
+        ("fleet", _) => fleet(&arguments),
         ("work", Some(folder)) => Ok(work(&arguments, folder)),
-        ("work", None) => Err("work needs a folder".to_owned()),
+        ("serve", Some(folder)) => Ok(serve(&arguments, folder)),
+        ("work" | "serve", None) => Err(format!("{command} needs a folder")),
         _ => Err(format!("there is no command {command:?}")),
     });
     done.unwrap_or_else(|error| {
@@ -64,36 +110,81 @@ fn main() -> ExitCode {
 }
 
 fn drive(arguments: &Arguments) -> ExitCode {
+    let Arguments { plan, kills, stalls, .. } = *arguments;
+    run(arguments, |program, folder| {
+        let report = Torture { program, plan, kills, stalls }.run(folder)?;
+        Ok((report.is_clean(), report))
+    })
+}
+
+fn fleet(arguments: &Arguments) -> Result<ExitCode, String> {
+    let Arguments { plan, processes, faults, .. } = *arguments;
+    let brokers = match &*arguments.source {
+        "kafka" => Some(std::env::var(BROKER).map_err(|_| format!("{BROKER} is not set"))?),
+        _ => None,
+    };
+    Ok(run(arguments, |program, folder| {
+        let report = Fleet { program, plan, processes, brokers, faults }.run(folder)?;
+        Ok((report.is_clean(), report))
+    }))
+}
+
+/// Runs in the given folder, or in a temporary one that is kept if something is wrong. Prints the report.
+fn run<R: Display>(
+    arguments: &Arguments,
+    run: impl FnOnce(PathBuf, &Path) -> Result<(bool, R), String>,
+) -> ExitCode {
     let driven = || {
         let program =
             std::env::current_exe().map_err(|error| format!("this program has no path: {error}"))?;
-        let torture =
-            Torture { program, plan: arguments.plan, kills: arguments.kills, stalls: arguments.stalls };
         eprintln!("seed {}", arguments.plan.seed);
         match &arguments.folder {
             Some(folder) => {
                 let made = std::fs::create_dir_all(folder);
                 made.map_err(|error| format!("failed to make {}: {error}", folder.display()))?;
-                torture.run(folder)
+                run(program, folder)
             }
             None => {
                 let folder = tempfile::tempdir();
                 let folder = folder.map_err(|error| format!("failed to make a temporary folder: {error}"))?;
-                let report = torture.run(folder.path());
-                if !report.as_ref().is_ok_and(|report| report.is_clean()) {
+                let done = run(program, folder.path());
+                if !done.as_ref().is_ok_and(|(is_clean, _)| *is_clean) {
                     eprintln!("the files are kept in {}", folder.keep().display());
                 }
-                report
+                done
             }
         }
     };
     match driven() {
-        Ok(report) => {
+        Ok((is_clean, report)) => {
             print!("{report}");
-            if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
             eprintln!("{error}\nseed {}", arguments.plan.seed);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(arguments: &Arguments, folder: &Path) -> ExitCode {
+    let member = Member {
+        plan: arguments.plan,
+        place: arguments.place,
+        process: arguments.process,
+        skew_seconds: arguments.skew_seconds,
+        stream: arguments.stream.clone(),
+        dsn: arguments.store.clone(),
+    };
+    let worked = || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime.block_on(member.work(folder))
+    };
+    match worked() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(RESTART),
+        Err(error) => {
+            eprintln!("process {}: {error}", arguments.process);
             ExitCode::FAILURE
         }
     }

@@ -15,6 +15,8 @@ const LEFT_ALONE: u32 = 20;
 
 /// What the text of a key begins with.
 const KEY: &str = "key-";
+/// What the id of a message begins with.
+const MESSAGE: &str = "m-";
 
 /// The behaviour of the handler for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +92,12 @@ pub fn key_of(sequence: &SequenceId) -> Option<u32> {
 
 /// The id of a message.
 pub fn message_id(number: u64) -> MessageId {
-    MessageId::from(format!("m-{number}").as_str())
+    MessageId::from(format!("{MESSAGE}{number}").as_str())
+}
+
+/// The number of a message, by its id.
+pub fn number_of(id: &MessageId) -> Option<u64> {
+    id.as_str().strip_prefix(MESSAGE)?.parse().ok()
 }
 
 /// A pseudorandom number of the arguments: one round of SplitMix64.
@@ -124,5 +131,6 @@ mod tests {
         assert_eq!(keys.len(), 1000);
         assert!((0..100).all(|n| plan.message(n).position.partition == plan.key(n) % PARTITIONS));
         assert!((0..100).all(|n| key_of(&SequenceId::by_key(&plan.message(n))) == Some(plan.key(n))));
+        assert!((0..100).all(|n| number_of(&plan.message(n).id) == Some(n)));
     }
 }

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use lazaret_core::handler::Attempt;
 use lazaret_core::policy::{PoisonPolicy, RetryPolicy};
-use lazaret_core::store::{Act, Actor, LetterStore, Limits};
-use lazaret_core::{HandlerError, LetterState, Message, Reason};
+use lazaret_core::store::{Act, Actor, LetterStore, Limits, StoreError};
+use lazaret_core::{HandlerError, LetterId, LetterState, Message, Reason};
 use lazaret_engine::{Consumer, DeadLetterOptions, Event, Options, Replayer};
 use lazaret_flight_recorder::{MappedRecorder, Options as RecorderOptions};
 use lazaret_store_sqlite::{Options as StoreOptions, SqliteStore};
 use tokio_util::sync::CancellationToken;
 
 use crate::journal::{Entry, Journal};
-use crate::plan::{CONSUMER, MAX_ATTEMPTS, Plan, Script, key_of, mix, queue};
+use crate::plan::{CONSUMER, MAX_ATTEMPTS, Plan, Script, key_of, mix, number_of, queue};
 use crate::source::PlannedSource;
 
 /// How often the operator closes dead letters.
@@ -63,18 +63,16 @@ impl Files {
 
 /// Consumes until every message is settled or the process is killed.
 pub async fn work(plan: Plan, process: u32, files: &Files) -> Result<Ended, Box<dyn Error>> {
-    let journal = Arc::new(Journal::open(&files.journal())?);
+    let journal = Arc::new(Journal::open(&files.journal(), process)?);
     let store = Arc::new(SqliteStore::open(files.store(), StoreOptions::default())?);
     let recorder = Arc::new(MappedRecorder::open(files.recorder(), RecorderOptions::default())?);
-    journal.write(Entry::Start(process))?;
-    let (noted, lost) = (journal.clone(), journal.clone());
+    journal.write(Entry::Start)?;
+    let (noted, owned) = (journal.clone(), journal.clone());
     let consumer = Consumer::builder(CONSUMER)
         .source(PlannedSource::new(plan, store.clone()))
         .store(store.clone())
-        .handler(move |message: Message, Attempt(attempt)| {
-            follow(plan, noted.clone(), message.position.offset, attempt)
-        })
-        .observer(move |event: &Event<'_>| note_lost_lease(&lost, event))
+        .handler(move |message: Message, Attempt(attempt)| follow(plan, noted.clone(), message, attempt))
+        .observer(move |event: &Event<'_>| note_ownership(&owned, event))
         .options(Options { flight_recorder: Some(recorder), ..options(process) })
         .build()?;
     let replayer = consumer.handle().replayer(CONSUMER).ok_or("the consumer has a component of its name")?;
@@ -100,37 +98,65 @@ fn options(process: u32) -> Options {
         concurrency: 64,
         window: 1024,
         until_idle: true,
-        breaker: None,
-        fuse: None,
-        poison: PoisonPolicy { same_failure: None },
-        retry: RetryPolicy {
-            max_attempts: MAX_ATTEMPTS,
-            // Some wait in memory, others in the store.
-            hold: Duration::from_millis(3),
-            initial_delay: Duration::from_millis(2),
-            max_delay: Duration::from_millis(20),
-            ..RetryPolicy::default()
-        },
-        dead_letter: Some(DeadLetterOptions { limits: Limits::NONE, ..DeadLetterOptions::default() }),
+        retry: retry(),
         commit_interval: Duration::from_millis(20),
         lease: LEASE,
         refresh: Duration::from_millis(100),
         instance: format!("process-{process}"),
+        ..plain_options()
+    }
+}
+
+/// No fuse, breaker or limit in the way.
+pub(crate) fn plain_options() -> Options {
+    Options {
+        breaker: None,
+        fuse: None,
+        poison: PoisonPolicy { same_failure: None },
+        dead_letter: Some(DeadLetterOptions { limits: Limits::NONE, ..DeadLetterOptions::default() }),
         ..Options::default()
     }
 }
 
-/// Logs the loss of a lease: what its run did last may be repeated.
-fn note_lost_lease(journal: &Journal, event: &Event<'_>) {
-    if let Event::LeaseLost { sequence, .. } = event {
-        let key = key_of(sequence).expect("every message has a key of the plan");
-        journal.write(Entry::Lost { key }).expect("the log is writable");
+/// The delays between attempts.
+pub(crate) fn retry() -> RetryPolicy {
+    RetryPolicy {
+        max_attempts: MAX_ATTEMPTS,
+        // Some wait in memory, others in the store.
+        hold: Duration::from_millis(3),
+        initial_delay: Duration::from_millis(2),
+        max_delay: Duration::from_millis(20),
+        ..RetryPolicy::default()
     }
 }
 
+/// Logs what the process gets and loses. What the run of a lost lease did last may be repeated.
+pub(crate) fn note_ownership(journal: &Journal, event: &Event<'_>) {
+    let entry = match event {
+        Event::LeaseLost { sequence, .. } => {
+            Entry::Lost { key: key_of(sequence).expect("every message has a key of the plan") }
+        }
+        Event::Assigned { partition } => Entry::Assigned { partition: partition.index },
+        Event::Revoked { partition, lost: false } => Entry::Revoked { partition: partition.index },
+        Event::Revoked { partition, lost: true } => Entry::Dropped { partition: partition.index },
+        _ => return,
+    };
+    journal.write(entry).expect("the log is writable");
+}
+
 /// Handles a message by the plan, and logs the attempt.
-async fn follow(plan: Plan, journal: Arc<Journal>, message: u64, attempt: u32) -> Result<(), HandlerError> {
+pub(crate) async fn follow(
+    plan: Plan,
+    journal: Arc<Journal>,
+    received: Message,
+    attempt: u32,
+) -> Result<(), HandlerError> {
+    let message = number_of(&received.id).expect("every message has an id of the plan");
     journal.write(Entry::Begin { message, attempt })?;
+    let sent = plan.message(message);
+    if (&received.key, &received.payload) != (&sent.key, &sent.payload) {
+        journal.write(Entry::Altered { message })?;
+    }
     let pause = plan.pause(message, attempt);
     if pause > Duration::ZERO {
         tokio::time::sleep(pause).await;
@@ -147,6 +173,11 @@ async fn follow(plan: Plan, journal: Arc<Journal>, message: u64, attempt: u32) -
     Err(HandlerError::msg("not yet").reason(Reason::DEPENDENCY_UNAVAILABLE))
 }
 
+/// Who closes dead letters.
+pub(crate) fn operator() -> Actor {
+    Actor::new("operator", "torture", "to go on")
+}
+
 /// Closes the dead heads of all keys but those that are kept, and returns their number. A head that is logged and not
 /// closed, because the process was killed, is found again by the next process.
 async fn close_dead(
@@ -155,23 +186,33 @@ async fn close_dead(
     replayer: &Replayer,
     journal: &Journal,
 ) -> Result<usize, Box<dyn Error>> {
-    let mut closed = 0;
+    let dead = dead_heads(plan, store).await?;
+    for (message, letter, act) in &dead {
+        journal.write(Entry::Close { message: *message })?;
+        replayer.act(*letter, *act, &operator()).await?;
+    }
+    Ok(dead.len())
+}
+
+/// The dead heads of all keys but those that are kept, with their messages, and how they are closed.
+pub(crate) async fn dead_heads(
+    plan: Plan,
+    store: &impl LetterStore,
+) -> Result<Vec<(u64, LetterId, Act)>, StoreError> {
+    let mut dead = Vec::new();
     let mut after = None;
     loop {
         let page = store.heads(&queue(), after.as_deref(), PAGE).await?;
         for head in page.heads.iter().filter(|head| head.state == LetterState::Dead) {
-            let message = head.message.position.offset;
-            if plan.keeps_dead_letters(plan.key(message)) {
-                continue;
+            let message = number_of(&head.message.id).expect("every message has an id of the plan");
+            if !plan.keeps_dead_letters(plan.key(message)) {
+                let act = if mix(plan.seed, message).is_multiple_of(2) { Act::Evict } else { Act::Resolve };
+                dead.push((message, head.id, act));
             }
-            let act = if mix(plan.seed, message).is_multiple_of(2) { Act::Evict } else { Act::Resolve };
-            journal.write(Entry::Close { message })?;
-            replayer.act(head.id, act, &Actor::new("operator", "torture", "to go on")).await?;
-            closed += 1;
         }
         match page.next {
             Some(next) => after = Some(next),
-            None => return Ok(closed),
+            None => return Ok(dead),
         }
     }
 }

@@ -1,0 +1,14 @@
+//! Runs the simulation of whole engines on this store, each seed in a schema of its own. Needs a server: `LAZARET_TEST_POSTGRES`.
+
+#![allow(clippy::unwrap_used, reason = "a simulation that cannot run panics")]
+
+use std::process::ExitCode;
+
+#[path = "../tests/support/simulated.rs"]
+mod simulated;
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+fn main() -> ExitCode {
+    lazaret_simulation::command(simulated::run)
+}
