@@ -6,23 +6,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lazaret_core::LetterState;
-use lazaret_core::store::LetterStore;
 use lazaret_store_sqlite::SqliteStore;
 
 use super::disk::{Disk, remove};
-use super::hand_off::in_flight;
+use super::hand_off::fill;
 use super::{BENCH, open};
 use crate::Scale;
 use crate::consumer::{CONSUMER, consumer, let_go};
 use crate::core::rate;
-use crate::letters::{Mould, open_with, put, queue};
 use crate::operation::{CONCURRENCY, nothing, replay, with_default_guards};
 use crate::source::Plan;
 use crate::table::{Bar, Compared, ROUNDS, Row};
 
 const LETTERS: usize = 10_000;
-const PAYLOAD: usize = 1024;
 /// The letters of the one long sequence.
 const LONG: usize = 3_000;
 /// The bytes of an append: what a settlement has in the redo log, roughly.
@@ -73,22 +69,8 @@ impl Filled {
     /// Hands off letters, durably and one by one, and measures until all are in the tables.
     async fn new(disk: &Disk, letters: usize, sequence_of: fn(usize) -> String) -> Self {
         let file = disk.file();
-        let (store, mould) = (open(&file), Mould::new(PAYLOAD));
-        let started = Instant::now();
-        in_flight(letters, {
-            let store = store.clone();
-            move |number| {
-                let (store, mould) = (store.clone(), mould.clone());
-                async move {
-                    let letter = mould.letter(number, &sequence_of(number), LetterState::Dead);
-                    put(&*store, vec![open_with(letter)]).await;
-                }
-            }
-        })
-        .await;
-        let counts = store.counts(&queue()).await.expect("the store answers");
-        let hand_off_rate = rate(letters, started.elapsed());
-        assert_eq!(counts.open(), letters as u64, "every letter is there");
+        let store = open(&file);
+        let (counts, hand_off_rate) = fill(&store, letters, sequence_of).await;
         Self { file, store, letters, sequences: counts.sequences, hand_off_rate }
     }
 

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use lazaret_core::LetterState;
-use lazaret_core::store::LetterStore;
+use lazaret_core::store::{Counts, LetterStore};
+use lazaret_store_sqlite::SqliteStore;
 use rusqlite::{Connection, params};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -69,10 +70,23 @@ pub(super) async fn run(scale: Scale, disk: &Disk) -> Vec<Row> {
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// Measures letters per second into a new store, until all are in its tables: work deferred to the redo log is included.
+/// Measures letters per second into a new store.
 async fn store_rate(disk: &Disk, letters: usize) -> f64 {
     let file = disk.file();
     let store = open(&file);
+    let (_, rate) = fill(&store, letters, sequence_of).await;
+    drop(store);
+    remove(&file);
+    rate
+}
+
+/// Hands letters off into an empty store, durably and one by one, until all are in its tables: work deferred to the redo log is included.
+/// Returns the counts of the store, and letters per second.
+pub(super) async fn fill(
+    store: &Arc<SqliteStore>,
+    letters: usize,
+    sequence_of: fn(usize) -> String,
+) -> (Counts, f64) {
     let mould = Mould::new(PAYLOAD);
     let started = Instant::now();
     in_flight(letters, {
@@ -89,9 +103,7 @@ async fn store_rate(disk: &Disk, letters: usize) -> f64 {
     let counts = store.counts(&queue()).await.expect("the store answers");
     let took = started.elapsed();
     assert_eq!(counts.open(), letters as u64, "every letter is there");
-    drop(store);
-    remove(&file);
-    rate(letters, took)
+    (counts, rate(letters, took))
 }
 
 /// Returns a pseudorandom sequence for a number.
