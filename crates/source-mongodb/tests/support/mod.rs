@@ -172,7 +172,8 @@ impl Reading {
 
     pub(crate) async fn until_count(&mut self, count: usize) {
         self.until(&format!("{count} messages have come"), |reading| reading.messages.len() >= count).await;
-        assert_eq!(self.messages.len(), count);
+        let (ids, status) = (self.ids(), self.status());
+        assert_eq!(ids.len(), count, "{ids:?}; {status:?}; {:?}", self.errors);
     }
 
     /// Takes events until the status is so.
