@@ -1,10 +1,13 @@
 import de.bwaldvogel.mongo.backend.CursorRegistry;
+import de.bwaldvogel.mongo.backend.DatabaseResolver;
 import de.bwaldvogel.mongo.backend.Index;
 import de.bwaldvogel.mongo.backend.IndexKey;
 import de.bwaldvogel.mongo.backend.memory.MemoryBackend;
 import de.bwaldvogel.mongo.backend.memory.MemoryDatabase;
 import de.bwaldvogel.mongo.backend.memory.index.MemoryUniqueIndex;
 import de.bwaldvogel.mongo.bson.Document;
+import de.bwaldvogel.mongo.oplog.NoopOplog;
+import de.bwaldvogel.mongo.oplog.Oplog;
 import de.bwaldvogel.mongo.wire.message.MongoMessage;
 
 /**
@@ -70,10 +73,38 @@ public class MongoServer {
         return response;
     }
 
-    /** A database whose collections find documents by their `_id`, whatever else a query asks for. */
+    /**
+     * A database whose collections find documents by their `_id`, whatever else a query asks for.
+     *
+     * The databases of stores leave nothing in the oplog. No test watches them, and they would fill it: the server keeps it in memory,
+     * and reads all of it for every change stream.
+     */
     private static class IndexedDatabase extends MemoryDatabase {
+        private static final String OF_STORES = "lzs_";
+        private final boolean isOfStore;
+
         IndexedDatabase(String name, CursorRegistry cursors) {
             super(name, cursors);
+            isOfStore = name.startsWith(OF_STORES);
+        }
+
+        private Oplog mine(Oplog oplog) {
+            return isOfStore ? NoopOplog.get() : oplog;
+        }
+
+        @Override
+        public Document handleCommand(
+                io.netty.channel.Channel channel,
+                String command,
+                Document query,
+                DatabaseResolver databases,
+                Oplog oplog) {
+            return super.handleCommand(channel, command, query, databases, mine(oplog));
+        }
+
+        @Override
+        public void drop(Oplog oplog) {
+            super.drop(mine(oplog));
         }
 
         @Override
