@@ -141,7 +141,8 @@ impl Entry {
 ///
 /// `Invalid` for a letter of another queue, in a state that its placement does not allow, or for an import that could be
 /// taken for a message that this queue has settled; `Full` if a limit is reached;
-/// the kind of the earlier error if an item of its sequence was refused in this call, which it must not overtake (I2).
+/// the kind of the earlier error if an item of its sequence was refused in this call, which it must not overtake (I2); `Conflict`
+/// if only that one's grant has ended, because its own is current and the caller may send it again.
 pub fn hand_off(request: &HandOffRequest<'_>, view: &HandOffView<'_>) -> Result<Entry> {
     let HandOffRequest { id, queue, state, placement, .. } = request;
     if *queue != view.queue {
@@ -160,6 +161,7 @@ pub fn hand_off(request: &HandOffRequest<'_>, view: &HandOffView<'_>) -> Result<
         // I8: a message has one letter.
         (Some(held), _) => return Ok(Entry::Held(held)),
         (None, Some(kind)) => {
+            let kind = if kind == ErrorKind::Fenced { ErrorKind::Conflict } else { kind };
             return refuse(kind, HAND_OFF, "an earlier message of its sequence was refused in this call");
         }
         (None, None) => {}
@@ -326,6 +328,14 @@ mod tests {
         // I2
         let refused = ask(|_, view| view.refused = Some(ErrorKind::Full)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Full);
+    }
+
+    #[test]
+    fn a_message_under_a_current_grant_is_not_fenced_with_one_of_an_earlier_grant() {
+        // I6: its owner would give its partition up.
+        let refused = ask(|_, view| view.refused = Some(ErrorKind::Fenced)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Conflict);
+        assert!(refused.kind().is_temporary());
     }
 
     #[test]

@@ -225,6 +225,23 @@ pub async fn behind_a_refused_message_nothing_of_its_sequence_is_stored<S: Store
     assert_eq!(t.store.lookup(&t.queue, &["behind".into(), "last".into()]).await.unwrap(), [None, None]);
 }
 
+pub async fn a_current_grant_stays_behind_a_message_of_an_old_one<S: Store>(t: Fixture<S>) {
+    // I6: a writer may hold a message of the assignment before, and one of the same key that was delivered again.
+    let old = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
+    let new = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
+    let under = |fence, letter| {
+        let grant = Some(GrantFence { partition: t.partition(), fence, turn: 0 });
+        HandOff { letter, placement: Placement::Open, grant }
+    };
+    let again = under(new.fence, t.dead("a", "2"));
+    let items = vec![under(old.fence, t.dead("a", "1")), again.clone()];
+    let mut answers = t.store.hand_off(&t.queue, &Limits::NONE, items).await.unwrap();
+    assert_eq!(kind(answers.remove(1)), ErrorKind::Conflict);
+    assert_eq!(kind(answers.remove(0)), ErrorKind::Fenced);
+    let mut answers = t.store.hand_off(&t.queue, &Limits::NONE, vec![again]).await.unwrap();
+    assert_eq!(answers.remove(0).unwrap(), Placed::Opened);
+}
+
 pub async fn the_horizon_is_the_highest_offset_ever_handed_off<S: Store>(t: Fixture<S>) {
     let grant = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
     assert_eq!(grant.horizon, None);

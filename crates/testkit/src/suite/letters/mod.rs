@@ -198,6 +198,7 @@ macro_rules! __store_test_suite {
                 grants_of_other_partitions_and_queues_stay
                 grants_stand_in_the_order_of_the_partitions
                 one_bad_grant_spoils_no_other_sequence
+                a_current_grant_stays_behind_a_message_of_an_old_one
                 behind_a_refused_message_nothing_of_its_sequence_is_stored
                 the_horizon_is_the_highest_offset_ever_handed_off
                 the_horizon_stays_when_its_letters_are_closed
