@@ -8,7 +8,6 @@ use axum::middleware::from_fn;
 use axum::routing::{MethodRouter, get, post};
 use lazaret_api::Scope;
 
-use crate::events::Listeners;
 use crate::login::{InvalidOidc, Oidc, OidcOptions};
 use crate::visit::see_other;
 use crate::{
@@ -23,12 +22,11 @@ pub struct Options {
     pub oidc: Option<OidcOptions>,
 }
 
-/// The state of all pages: the API that they call, the provider to sign in with, and who listens to live updates.
+/// The state of all pages: the API that they call, and the provider to sign in with.
 #[derive(Clone)]
 pub(crate) struct Console {
     pub(crate) api: Router,
     pub(crate) oidc: Option<Arc<Oidc>>,
-    pub(crate) listeners: Listeners,
 }
 
 /// A page or a form of the console.
@@ -120,13 +118,13 @@ pub fn routes() -> Vec<PageRoute> {
 /// When the options of the provider are invalid.
 pub fn pages(options: Options) -> Result<impl FnOnce(Router) -> Router + Send + 'static, InvalidOidc> {
     let oidc = options.oidc.map(Oidc::new).transpose()?.map(Arc::new);
-    Ok(move |api| with_state(Console { api, oidc, listeners: Listeners::default() }))
+    Ok(move |api| with_state(Console { api, oidc }))
 }
 
 /// The pages, on this API, with the default options. A request to it must carry the extensions of the page's request; see
 /// `Builder::pages` of the server.
 pub fn router(api: Router) -> Router {
-    with_state(Console { api, oidc: None, listeners: Listeners::default() })
+    with_state(Console { api, oidc: None })
 }
 
 fn with_state(console: Console) -> Router {

@@ -206,6 +206,11 @@ fn add_overview(routes: &mut impl Add) {
         .query("consumer", "Only events of this consumer")
         .query("kind", "Only events of these kinds, separated by commas")
         .query("last-event-id", "Same as the header Last-Event-ID")
+        .query_of(
+            "latest",
+            "true: only the latest event of each kind and consumer, at most twice a second, and more rarely the more such streams are open",
+            &["true", "false"],
+        )
         .answers_with(200, "text/event-stream")
         .item_schema::<api::Event>();
     routes.add(route, events::events);
