@@ -43,7 +43,7 @@
 //! | `retry` (`replay`), `evict`, `park`, `release` | `POST /v1/operations` | [`BeginRequest`] | [`Operation`], 201 |
 //! | `op ls` | `GET /v1/operations?after=&limit=` | | [`OperationPage`] |
 //! | `op show` | `GET /v1/operations/{id}`, `GET /v1/operations/{id}/items?after=&limit=` | | [`Operation`], [`ItemPage`] |
-//! | `op watch`, `tail` | `GET /v1/events?consumer=&kind=` | | server-sent [`Event`]s |
+//! | `op watch`, `tail` | `GET /v1/events?consumer=&kind=&latest=` | | server-sent [`Event`]s |
 //! | `op pause`, `resume`, `cancel`, `approve`, `reject` | `POST /v1/operations/{id}/pause`, … | [`CommandRequest`] | [`Operation`] |
 //! | `pause`, `resume` | `POST /v1/consumers/{name}/pause`, `…/resume` | [`PauseRequest`] | [`Pause`], [`ResumeAnswer`] |
 //! | | `GET /v1/consumers/{name}` | | [`Consumer`] |
