@@ -36,7 +36,8 @@ pub(super) async fn run(scale: Scale, site: &Site) -> Vec<Row> {
     let metrics = Metrics::prometheus();
     for round in 0..ROUNDS {
         // The store grows with each run, so that neither always comes second.
-        for with_viewers in [round % 2 == 1, round % 2 == 0] {
+        let begins = !round.is_multiple_of(2);
+        for with_viewers in [begins, !begins] {
             let source = BenchSource::repeated(plan.clone(), lasts);
             if with_viewers {
                 let viewers = Viewers::open(site, &paths, VIEWERS).await;
