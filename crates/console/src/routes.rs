@@ -97,6 +97,7 @@ fn table() -> Table {
         route(Change, "/console/plans/{id}/start", post(plan::start), PLAN),
         route(Read, "/console/operations", get(operations::show), READ),
         route(Read, "/console/operations/{id}", get(operation::show), READ),
+        route(Read, "/console/operations/{id}/result", get(operation::download), READ),
         route(Change, "/console/operations/{id}/{command}", post(operation::command), COMMAND),
         route(Change, "/console/consumers/{name}/pause", post(pause::pause), PAUSE),
         route(Change, "/console/consumers/{name}/resume", post(pause::resume), PAUSE),
