@@ -1,5 +1,6 @@
 //! Every screen renders, empty and full, and says what it should.
 
+use lazaret_console::Options;
 use serde_json::{Value, json};
 
 use crate::support::{Bench, bad, encoded, id};
@@ -243,4 +244,22 @@ async fn a_letter_leads_to_the_others_of_its_trace() {
     let link = page.between("<dt>Trace</dt><dd class=\"mono\"><a href=\"", "\"").replace("&amp;", "&");
     let found = bench.get(&link).await.expect(200);
     found.shows(of("a")).shows(of("b")).lacks(of("c"));
+    page.lacks("Trace view");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_letter_leads_to_the_system_that_shows_its_trace() {
+    let trace_url = Some("https://traces.example.com/?id={trace-id}&view=<x>".to_owned());
+    let bench = Bench::with_console(Options { trace_url, ..Options::default() }).await;
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let line = |key: &str, parent: &str| json!({"id": key, "key": key, "headers": {"traceparent": parent}, "payload": "bad"});
+    let lines =
+        [line("a", &format!("00-{trace}-b7ad6b7169203331-01")), line("b", "00-\"><b>-b7ad6b7169203331-01")];
+    let letters = bench.letters(None, &lines, 2).await;
+    let of = |key: &str| id(letters.iter().find(|letter| letter["sequence"] == key).unwrap());
+    let page = bench.get(&format!("/console/letters/{}", of("a"))).await.expect(200);
+    page.shows(&format!(
+        "<a href=\"https://traces.example.com/?id={trace}&amp;view=&lt;x&gt;\" rel=\"noopener noreferrer\" target=\"_blank\">"
+    ));
+    bench.get(&format!("/console/letters/{}", of("b"))).await.expect(200).lacks("Trace view");
 }

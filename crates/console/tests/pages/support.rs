@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lazaret_api::Scope;
+use lazaret_console::Options as ConsoleOptions;
 use lazaret_core::handler::{Attempt, Payload};
 use lazaret_core::policy::RetryPolicy;
 use lazaret_core::store::{HandOff, LetterStore, Limits, Placement};
@@ -95,6 +96,15 @@ impl Bench {
     }
 
     pub(crate) async fn with(tokens: Vec<Token>, approval: Approval) -> Self {
+        Self::built(tokens, approval, ConsoleOptions::default()).await
+    }
+
+    /// A server whose console has these options.
+    pub(crate) async fn with_console(console: ConsoleOptions) -> Self {
+        Self::built(Vec::new(), Approval::None, console).await
+    }
+
+    async fn built(tokens: Vec<Token>, approval: Approval, console: ConsoleOptions) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(folder.path().join("lazaret.db"), Default::default()).unwrap();
         let inbox = store.inbox_log("orders", InboxOptions::default());
@@ -111,7 +121,7 @@ impl Bench {
             .inbox("orders", inbox)
             .instances(Arc::new(store.clone()))
             .tokens(tokens)
-            .pages(lazaret_console::router)
+            .pages(lazaret_console::pages(console).unwrap())
             .build();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
