@@ -68,6 +68,22 @@ async fn full_screens_show_letters_groups_and_the_lane() {
     page.shows("3 open letters");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_show_their_owner_and_when_their_consumer_started() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(None, &[bad("a", "1")], 1).await;
+    assert_eq!(bench.api(None, "/v1/groups").await["groups"][0]["owner"], "orders-team");
+    let mark = "class=\"start\"";
+    bench.report_start("shop").await;
+    bench.get("/console/groups").await.expect(200).shows("orders-team").lacks(mark);
+    bench.report_start("orders").await;
+    let group = encoded_path(letters[0]["group"].as_str().unwrap());
+    for path in ["/console/groups", "/console/overview", &group] {
+        let page = bench.get(path).await.expect(200);
+        page.shows(mark).shows("1 instance of the consumer started in that time");
+    }
+}
+
 /// An id as it stands in a link.
 fn encoded_path(id: &str) -> String {
     format!("/console/groups/{}", id.replace('@', "%40").replace('/', "%2F"))

@@ -9,9 +9,9 @@ use lazaret_api::Scope;
 use lazaret_console::Options as ConsoleOptions;
 use lazaret_core::handler::{Attempt, Payload};
 use lazaret_core::policy::RetryPolicy;
-use lazaret_core::store::{HandOff, LetterStore, Limits, Placement};
+use lazaret_core::store::{HandOff, Instance, Instances, LetterStore, Limits, Placement};
 use lazaret_core::{Failure, HandlerError, Letter, LetterState, Message, Position, QueueName, Reason, Store};
-use lazaret_engine::{Consumer, Options as EngineOptions};
+use lazaret_engine::{Consumer, DeadLetterOptions, Options as EngineOptions};
 use lazaret_server::{Approval, Registry, Server, Token, TokenHash, Tokens};
 use lazaret_store_sqlite::{InboxLog, InboxOptions, SqliteStore};
 use reqwest::Method;
@@ -152,6 +152,17 @@ impl Bench {
         id
     }
 
+    /// Reports an instance that runs this consumer and started just now.
+    pub(crate) async fn report_start(&self, consumer: &str) {
+        let instance = Instance {
+            name: format!("host-of-{consumer}"),
+            version: "1.2.3".to_owned(),
+            started_at: jiff::Timestamp::now(),
+            consumers: [(consumer.into(), Vec::new())].into(),
+        };
+        self.store.report(&instance, DEADLINE).await.unwrap();
+    }
+
     /// Makes the handler accept every message.
     pub(crate) fn fix_handler(&self) {
         self.fixed.store(true, Ordering::SeqCst);
@@ -271,8 +282,10 @@ fn consumer(store: &SqliteStore, inbox: &InboxLog, registry: &Registry, fixed: &
         }
     };
     let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
-    let options =
-        EngineOptions { retry, commit_interval: Duration::from_millis(10), ..EngineOptions::default() };
+    let dead_letter =
+        Some(DeadLetterOptions { owner: Some("orders-team".into()), ..DeadLetterOptions::default() });
+    let commit_interval = Duration::from_millis(10);
+    let options = EngineOptions { retry, commit_interval, dead_letter, ..EngineOptions::default() };
     Consumer::builder("orders")
         .source(inbox.source())
         .store(Arc::new(store.clone()))
