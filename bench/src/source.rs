@@ -320,7 +320,7 @@ mod tests {
             let Ok(SourceEvent::Messages(messages)) = source.next().await else { panic!("it goes on") };
             for message in messages {
                 assert!(!is_bad(message.payload.as_ref()) || bad_keys.insert(message.key.clone()));
-                assert!(ids.insert(message.id));
+                assert!(ids.insert(message.id.as_str().to_owned()));
             }
         }
         source.until = Some(Instant::now());

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use lazaret_api::{Facet, FacetValue, GroupComment, GroupFacets, Operation, Scope, SequenceShare, Variant};
 use lazaret_core::query::{GroupPattern, Query, Term, Text, TextField};
-use lazaret_core::store::{Group, GroupId};
+use lazaret_core::store::GroupId;
 use lazaret_core::{Letter, LetterId, SequenceId};
 
 use super::groups::find_group;
@@ -54,25 +54,27 @@ pub(crate) type FacetReads = SharedReads<FacetsKey, Result<Bytes>>;
 
 pub(crate) async fn facets(State(app): State<App>, caller: Caller, Name(id): Name) -> Result<Response> {
     // Rights are checked for each caller.
-    let group = find_group(&app, &caller, &id).await?;
+    let group = find_group(&app, &caller, &id).await?.id;
     let consumers = caller.identity.consumers.clone();
-    let key = FacetsKey { group: group.id.clone(), headers: caller.identity.may(Scope::Payload), consumers };
+    let key = FacetsKey { group: group.clone(), headers: caller.identity.may(Scope::Payload), consumers };
     let facets = app.facet_reads.read(key, encoded(&app, &caller, &group)).await?;
     Ok(([(header::CONTENT_TYPE, "application/json")], facets).into_response())
 }
 
-async fn encoded(app: &App, caller: &Caller, group: &Group) -> Result<Bytes> {
+async fn encoded(app: &App, caller: &Caller, group: &GroupId) -> Result<Bytes> {
     let facets = read(app, caller, group).await?;
     // Serializing plain data cannot fail.
     Ok(Bytes::from(serde_json::to_vec(&facets).unwrap_or_default()))
 }
 
-async fn read(app: &App, caller: &Caller, group: &Group) -> Result<GroupFacets> {
+async fn read(app: &App, caller: &Caller, id: &GroupId) -> Result<GroupFacets> {
     // The values of redacted headers are counted for nobody.
     let rules = &app.options.redaction;
     let shows_header = |name: &str| caller.identity.may(Scope::Payload) && !rules.covers_header(name);
-    let state = if group.counts.open() > 0 { "state:open" } else { "state:closed" };
-    let query = caller.limit(Query::parse(&format!("{} {state}", group_term(&group.id)))?);
+    // Read here: the response is also for those who came after the caller.
+    let is_open = app.store.group(id).await?.is_some_and(|group| group.counts.open() > 0);
+    let state = if is_open { "state:open" } else { "state:closed" };
+    let query = caller.limit(Query::parse(&format!("{} {state}", group_term(id)))?);
     let mut tally = Tally::default();
     let mut after = None;
     for _ in 0..MAX_READS {
@@ -83,7 +85,7 @@ async fn read(app: &App, caller: &Caller, group: &Group) -> Result<GroupFacets> 
             break;
         }
     }
-    let operations = operations(app, caller, &group.id, &tally.letters).await?;
+    let operations = operations(app, caller, id, &tally.letters).await?;
     Ok(tally.finish(after.is_none(), operations))
 }
 
