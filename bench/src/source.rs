@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -107,13 +108,19 @@ impl Plan {
         self.draws.iter().filter(|draw| draw.is_bad()).count()
     }
 
-    /// Returns the message with this number: one allocation, for its id.
+    /// Returns the message with this number: one allocation, for its id. Beyond the last one, the plan starts again.
     pub(crate) fn message(&self, number: usize) -> Message {
-        let draw = self.draws[number];
+        let is_first = number < self.draws.len();
+        let draw = self.draws[if is_first { number } else { number % self.draws.len() }];
         let key = draw.key() as usize;
         let position = Position::new((key % PARTITIONS) as u32, number as u64);
+        // A bad message that comes again is not to wait behind the letter of the one before it.
+        let bytes = match draw.is_bad() && !is_first {
+            true => Bytes::from(format!("order-{number}")),
+            false => self.keys[key].clone(),
+        };
         Message::new(short_id(number), self.stream.clone(), position)
-            .with_key(self.keys[key].clone())
+            .with_key(bytes)
             .with_payload(Bytes::from_static(if draw.is_bad() { BAD } else { GOOD }))
     }
 }
@@ -149,6 +156,10 @@ pub(crate) struct Committed {
 /// It delivers nothing while any partition is held: the engine holds all or none in these runs.
 pub(crate) struct BenchSource {
     plan: Arc<Plan>,
+    /// For how long the plan is repeated; `None` for once.
+    lasts: Option<Duration>,
+    /// When that ends.
+    until: Option<Instant>,
     assigned: bool,
     next: usize,
     ended: bool,
@@ -162,6 +173,8 @@ impl BenchSource {
     pub(crate) fn new(plan: Arc<Plan>) -> Self {
         Self {
             plan,
+            lasts: None,
+            until: None,
             assigned: false,
             next: 0,
             ended: false,
@@ -172,6 +185,12 @@ impl BenchSource {
         }
     }
 
+    /// A source that repeats its plan for this time.
+    #[cfg(feature = "console")]
+    pub(crate) fn repeated(plan: Arc<Plan>, lasts: Duration) -> Self {
+        Self { lasts: Some(lasts), ..Self::new(plan) }
+    }
+
     /// Returns the commits of the engine, for inspection after the run.
     pub(crate) fn committed(&self) -> Arc<Committed> {
         self.counters.clone()
@@ -179,13 +198,22 @@ impl BenchSource {
 
     fn assign(&mut self) -> SourceEvent {
         self.assigned = true;
+        self.until = self.lasts.map(|lasts| Instant::now() + lasts);
         let partitions = (0..PARTITIONS as u32).map(|index| Partition::new(self.plan.stream.clone(), index));
         let assignments = partitions.map(|partition| Assignment { partition, settled: Vec::new() });
         SourceEvent::Assigned(assignments.collect())
     }
 
+    fn has_more(&self) -> bool {
+        match self.until {
+            Some(until) => Instant::now() < until,
+            None => self.next < self.plan.len(),
+        }
+    }
+
     fn batch(&mut self) -> SourceEvent {
-        let end = (self.next + BATCH).min(self.plan.len());
+        let last = if self.until.is_some() { usize::MAX } else { self.plan.len() };
+        let end = (self.next + BATCH).min(last);
         let mut messages = Vec::with_capacity(end - self.next);
         for number in self.next..end {
             let message = self.plan.message(number);
@@ -206,7 +234,7 @@ impl Source for BenchSource {
         if self.ended || self.held.contains(&true) {
             return std::future::pending().await;
         }
-        if self.next < self.plan.len() {
+        if self.has_more() {
             return Ok(self.batch());
         }
         self.ended = true;
@@ -279,6 +307,24 @@ mod tests {
         }
         let expected: Vec<MessageId> = (0..plan.len()).map(short_id).collect();
         assert_eq!(ids, expected);
+    }
+
+    #[cfg(feature = "console")]
+    #[tokio::test]
+    async fn a_repeated_plan_ends_with_its_time_and_gives_bad_messages_new_keys() {
+        let plan = Plan::distinct(1000, 0.5);
+        let mut source = BenchSource::repeated(plan.clone(), Duration::from_secs(3600));
+        assert!(matches!(source.next().await, Ok(SourceEvent::Assigned(_))));
+        let (mut ids, mut bad_keys) = (std::collections::HashSet::new(), std::collections::HashSet::new());
+        while ids.len() < 3 * plan.len() {
+            let Ok(SourceEvent::Messages(messages)) = source.next().await else { panic!("it goes on") };
+            for message in messages {
+                assert!(!is_bad(message.payload.as_ref()) || bad_keys.insert(message.key.clone()));
+                assert!(ids.insert(message.id.as_str().to_owned()));
+            }
+        }
+        source.until = Some(Instant::now());
+        assert!(matches!(source.next().await, Ok(SourceEvent::End)));
     }
 
     /// Returns the next event of the source without waiting.

@@ -30,6 +30,7 @@ const STREAMS: usize = 256;
 pub(super) struct Site {
     pub(super) base: String,
     pub(super) store: Arc<SqliteStore>,
+    pub(super) registry: Registry,
     pub(super) client: Client,
     pub(super) letters: usize,
     pub(super) groups: usize,
@@ -53,8 +54,9 @@ impl Site {
             requests_per_token: STREAMS,
             ..Limits::default()
         };
+        let registry = Registry::default();
         let server = Server::builder(store.clone())
-            .registry(Registry::default())
+            .registry(registry.clone())
             .options(Options { limits, ..Options::default() })
             .pages(lazaret_console::router)
             .build();
@@ -68,7 +70,7 @@ impl Site {
         // An error means that the provider is installed already.
         _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder().no_proxy().build().expect("the settings are valid");
-        Self { base, store, client, letters, groups, path, stop, serving }
+        Self { base, store, registry, client, letters, groups, path, stop, serving }
     }
 
     /// Fetches a page. Returns its size.

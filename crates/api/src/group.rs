@@ -83,6 +83,9 @@ pub struct Group {
     pub id: String,
     /// The queue.
     pub queue: String,
+    /// The team that owns the letters of the consumer; absent if none is set, or if the consumer runs in no process of this server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     /// The fingerprint of the failures.
     pub fingerprint: String,
     /// The reason of the latest failure.
@@ -114,6 +117,7 @@ impl From<&store::Group> for Group {
         Self {
             id: group.id.to_string(),
             queue: group.id.queue.to_string(),
+            owner: None,
             fingerprint: group.id.fingerprint.to_string(),
             reason: group.reason.to_string(),
             error: LetterError { error_type: group.error_type.clone(), message: group.message.clone() },

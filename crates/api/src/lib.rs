@@ -42,8 +42,8 @@
 //! | | `GET /v1/plans/{id}`, `GET /v1/plans/{id}/items?after=&limit=` | | [`Plan`], [`ItemPage`] |
 //! | `retry` (`replay`), `evict`, `park`, `release` | `POST /v1/operations` | [`BeginRequest`] | [`Operation`], 201 |
 //! | `op ls` | `GET /v1/operations?after=&limit=` | | [`OperationPage`] |
-//! | `op show` | `GET /v1/operations/{id}`, `GET /v1/operations/{id}/items?after=&limit=` | | [`Operation`], [`ItemPage`] |
-//! | `op watch`, `tail` | `GET /v1/events?consumer=&kind=` | | server-sent [`Event`]s |
+//! | `op show` | `GET /v1/operations/{id}`, `GET /v1/operations/{id}/items?outcome=&after=&limit=` | | [`Operation`], [`ItemPage`]; with `Accept: application/x-ndjson` one [`Item`] per line |
+//! | `op watch`, `tail` | `GET /v1/events?consumer=&kind=&latest=` | | server-sent [`Event`]s |
 //! | `op pause`, `resume`, `cancel`, `approve`, `reject` | `POST /v1/operations/{id}/pause`, … | [`CommandRequest`] | [`Operation`] |
 //! | `pause`, `resume` | `POST /v1/consumers/{name}/pause`, `…/resume` | [`PauseRequest`] | [`Pause`], [`ResumeAnswer`] |
 //! | | `GET /v1/consumers/{name}` | | [`Consumer`] |

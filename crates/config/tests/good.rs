@@ -77,9 +77,10 @@ fn the_sign_in_to_the_console_is_read() {
     let trusted: Vec<String> = proxy.trusted.iter().map(ToString::to_string).collect();
     assert_eq!(trusted, ["10.1.0.0/16", "fd00::1/128"]);
     assert_eq!(proxy.user_header.as_deref(), Some("X-Auth-Request-Email"));
+    assert_eq!(console.trace_url.as_deref(), Some("https://jaeger.example.com/trace/{trace-id}"));
     let default = good("minimal.yaml").console;
     assert_eq!((default.session_idle, default.session_lifetime), (secs(3600), secs(12 * 3600)));
-    assert!(default.oidc.is_none() && default.proxy.is_none());
+    assert!(default.oidc.is_none() && default.proxy.is_none() && default.trace_url.is_none());
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Charts as SVG, each with its numbers as text.
 
-use lazaret_api::numbers::{count, plural};
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use lazaret_api::numbers::{age, count, plural};
 use maud::{Markup, html};
 
 /// The bars of the throughput chart.
@@ -77,15 +80,25 @@ fn scaled(number: u64, most: u64, height: u64) -> u64 {
     }
 }
 
-/// The trend of a group: a bar per bucket, the current one last.
-pub(crate) fn spark(numbers: &[u64], bucket_seconds: u64) -> Markup {
+/// The trend of a group: a bar per bucket, the current one last, and a mark where instances of its consumer started.
+pub(crate) fn spark(numbers: &[u64], bucket_seconds: u64, starts: &[Timestamp], now: Timestamp) -> Markup {
     let most = numbers.iter().copied().max().unwrap_or(0);
     let hours = numbers.len() as u64 * bucket_seconds / 3600;
-    let label = format!(
+    let marks: Vec<usize> =
+        starts.iter().filter_map(|at| bucket_of(*at, now, bucket_seconds, numbers.len())).collect();
+    let mut label = format!(
         "{} in the last {hours} hours, at most {} in one",
         plural(numbers.iter().sum(), "letter"),
         count(most)
     );
+    if let Some(last) = starts.iter().max().filter(|_| !marks.is_empty()) {
+        label += &format!(
+            "; {} of the consumer started in that time, the last one {} ago",
+            plural(marks.len() as u64, "instance"),
+            age(*last, now)
+        );
+    }
+    let marks: BTreeSet<usize> = marks.into_iter().collect();
     html! {
         svg.spark viewBox={ "0 0 " (numbers.len() * 4) " 22" } preserveAspectRatio="none" role="img" aria-label=(label) {
             title { (label) }
@@ -94,8 +107,17 @@ pub(crate) fn spark(numbers: &[u64], bucket_seconds: u64) -> Markup {
                 @if height == 0 { rect.base x=(index * 4) y="20" width="3" height="1" {} }
                 @else { rect x=(index * 4) y=(21 - height) width="3" height=(height) {} }
             }
+            @for index in marks { rect.start x=(index * 4 + 1) y="0" width="1" height="22" {} }
         }
     }
+}
+
+/// The place of a time among so many buckets, the current one last; `None` if it is in none of them. Buckets begin at whole multiples of
+/// their width.
+fn bucket_of(at: Timestamp, now: Timestamp, width_seconds: u64, buckets: usize) -> Option<usize> {
+    let width = i64::try_from(width_seconds).ok().filter(|width| *width > 0)?;
+    let ago = now.as_second().div_euclid(width) - at.as_second().div_euclid(width);
+    buckets.checked_sub(usize::try_from(ago).ok()?.checked_add(1)?)
 }
 
 /// A bar of shares of a whole, by class. What is missing is left.
@@ -132,6 +154,20 @@ mod tests {
         assert_eq!(chart.matches("class=\"handled\"").count(), 60);
         assert!(chart.contains("240 handled and 0 failed attempts in the last 60 minutes"), "{chart}");
         assert!(throughput(&[], &[], 15).into_string().contains("<svg"));
+    }
+
+    #[test]
+    fn starts_are_marked_in_their_bucket() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let now = at("2026-01-02T12:30:00Z");
+        let starts = [at("2026-01-02T12:01:00Z"), at("2026-01-02T09:59:59Z"), at("2026-01-02T09:00:00Z")];
+        let chart = spark(&[1; 24], 3600, &starts, now).into_string();
+        assert_eq!(chart.matches("class=\"start\"").count(), 2, "one for each bucket: {chart}");
+        assert!(chart.contains("x=\"93\" y=\"0\"") && chart.contains("x=\"81\" y=\"0\""), "{chart}");
+        assert!(chart.contains("3 instances of the consumer started in that time, the last one"), "{chart}");
+        // Too long ago, and by a clock that is ahead.
+        let chart = spark(&[1; 24], 3600, &[at("2026-01-01T12:59:59Z"), at("2026-01-02T13:00:00Z")], now);
+        assert!(!chart.into_string().contains("start"), "nothing is marked");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use axum::extract::Path;
 use axum::http::Method;
 use axum::response::Response;
+use jiff::Timestamp;
 use lazaret_api::numbers::{count, plural};
 use lazaret_api::{
     AssignRequest, BulkAnswer, BulkAssignRequest, Facet, Group, GroupFacets, LetterPage, Scope, Selection,
@@ -18,6 +19,7 @@ use crate::form::{Fields, assign_form, csrf_field, hidden};
 use crate::icon::icon;
 use crate::layout::{Section, page_head, region};
 use crate::query::{group_term, term};
+use crate::starts::Starts;
 use crate::text::{block, cut, telling_type, visible};
 use crate::time::{age, maybe_age};
 use crate::visit::{Answer, Page, Visit};
@@ -44,6 +46,7 @@ async fn answer(visit: &Visit, id: &str) -> Result<Answer> {
 
 async fn page(visit: &Visit, group: &Group) -> Result<Page> {
     let facets: GroupFacets = visit.api.get(&format!("/v1/groups/{}/facets", escape(&group.id))).await?;
+    let starts = Starts::read(visit).await?.of_queue(&group.queue);
     let query = group_term([group.id.as_str()]).unwrap_or_default();
     let listed = if group.letters > 0 { query.clone() } else { format!("{query} state:closed") };
     let path = with_query("/v1/letters", &[("q", Some(&listed)), ("limit", Some(LETTERS))]);
@@ -60,7 +63,7 @@ async fn page(visit: &Visit, group: &Group) -> Result<Page> {
     let main = html! {
         div.crumbs { a href="/console/groups" { "Groups" } (icon("next")) span.mono { (group.fingerprint) } }
         (page_head(&visible(&groups::title(group)), &about, &actions))
-        (region("group-numbers", &numbers(visit, group)))
+        (region("group-numbers", &numbers(visit, group, &starts)))
         @if group.error.message.trim() != groups::title(group) {
             div.panel.pad { div.error-text { (block(&cut(&group.error.message, 4000))) } }
         }
@@ -89,7 +92,7 @@ async fn page(visit: &Visit, group: &Group) -> Result<Page> {
     Ok(Page::new(groups::title(group), Section::Groups, main))
 }
 
-fn numbers(visit: &Visit, group: &Group) -> Markup {
+fn numbers(visit: &Visit, group: &Group, starts: &[Timestamp]) -> Markup {
     let states = group.states.summary();
     // Of a single state, its number stands above it already.
     let states = match states.split_once(' ') {
@@ -105,7 +108,7 @@ fn numbers(visit: &Visit, group: &Group) -> Markup {
             div { span.value { (maybe_age(group.oldest_at, visit.now)) } span.label { "oldest" } }
             div { span.value { (age(group.first_seen_at, visit.now)) } span.label { "since first seen" } }
             div { span.value { (age(group.last_seen_at, visit.now)) } span.label { "since last seen" } }
-            div { span.value { (chart::spark(&group.trend, group.trend_bucket_seconds)) } span.label { "new letters, 24\u{a0}h" } }
+            div { span.value { (chart::spark(&group.trend, group.trend_bucket_seconds, starts, visit.now)) } span.label { "new letters, 24\u{a0}h" } }
         }
     }
 }

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use crate::api::{Result, with_query};
 use crate::layout::{Section, empty, page_head, region};
 use crate::query::{invalid_query, search_box};
+use crate::starts::Starts;
 use crate::text::{cut, telling_type, visible};
 use crate::time::{age, maybe_age};
 use crate::visit::{Page, Visit};
@@ -49,6 +50,7 @@ async fn page(visit: &Visit, params: &GroupParams) -> Result<Page> {
         Ok(found) => (Some(found), None),
         Err(problem) => (None, Some(invalid_query(problem)?)),
     };
+    let starts = Starts::read(visit).await?;
     let letters: u64 = found.iter().flat_map(|found| &found.groups).map(|group| group.letters).sum();
     let about = html! {
         @if let Some(found) = &found {
@@ -60,7 +62,7 @@ async fn page(visit: &Visit, params: &GroupParams) -> Result<Page> {
         (page_head(&html! { "Groups" }, &about, &html! {}))
         (search_box("/console/groups", &params.q, EXAMPLE, error.as_deref()))
         (chips(params))
-        @if let Some(found) = &found { (region("groups", &inbox(visit, params, found))) }
+        @if let Some(found) = &found { (region("groups", &inbox(visit, params, found, &starts))) }
         (cli_line::line("cli", &command(&params.q)))
     };
     let page = Page::new("Groups", Section::Groups, main);
@@ -96,7 +98,7 @@ fn chips(params: &GroupParams) -> Markup {
     }
 }
 
-fn inbox(visit: &Visit, params: &GroupParams, found: &GroupPage) -> Markup {
+fn inbox(visit: &Visit, params: &GroupParams, found: &GroupPage, starts: &Starts) -> Markup {
     if found.groups.is_empty() {
         return nothing(params, found.next.as_deref());
     }
@@ -104,7 +106,7 @@ fn inbox(visit: &Visit, params: &GroupParams, found: &GroupPage) -> Markup {
         form method="post" action="/console/plans" {
             div.panel {
                 (plan::bulk_bar(visit, "groups"))
-                div.scroll { (table(visit, &found.groups, true)) }
+                div.scroll { (table(visit, &found.groups, starts, true)) }
             }
         }
         (pager(params, found.next.as_deref()))
@@ -149,20 +151,20 @@ fn nothing(params: &GroupParams, next: Option<&str>) -> Markup {
 }
 
 /// A table of groups.
-pub(crate) fn table(visit: &Visit, groups: &[Group], selectable: bool) -> Markup {
+pub(crate) fn table(visit: &Visit, groups: &[Group], starts: &Starts, selectable: bool) -> Markup {
     html! {
         table {
             thead { tr {
                 @if selectable { th.check { input type="checkbox" data-mark-all aria-label="Mark all groups"; } }
-                th { "Cause" } th.optional { "Trend, 24 h" } th.num { "Letters" } th.num title="Sequences that are blocked by a letter of the group" { "Blocked" } th.num.optional title="Letters that wait behind them" { "Behind" }
+                th { "Cause" } th.optional { "Owner" } th.optional title="New letters per hour. A mark is a start of an instance of the consumer." { "Trend, 24 h" } th.num { "Letters" } th.num title="Sequences that are blocked by a letter of the group" { "Blocked" } th.num.optional title="Letters that wait behind them" { "Behind" }
                 th.num.optional { "Oldest" } th.num.optional { "First seen" } th.num.optional { "Last seen" }
             } }
-            tbody data-rows { @for group in groups { (row(visit, group, selectable)) } }
+            tbody data-rows { @for group in groups { (row(visit, group, starts, selectable)) } }
         }
     }
 }
 
-fn row(visit: &Visit, group: &Group, selectable: bool) -> Markup {
+fn row(visit: &Visit, group: &Group, starts: &Starts, selectable: bool) -> Markup {
     html! {
         tr data-row {
             @if selectable {
@@ -172,7 +174,8 @@ fn row(visit: &Visit, group: &Group, selectable: bool) -> Markup {
                 a.title-link data-open href=(links::group(&group.id)) { (visible(&title(group))) }
                 span.sub { span.tag { (visible(&group.reason)) } @if let Some(kind) = telling_type(&group.error.error_type) { " " (visible(&kind)) } " in " (visible(&group.queue)) }
             }
-            td.optional { (chart::spark(&group.trend, group.trend_bucket_seconds)) }
+            td.optional { @if let Some(owner) = &group.owner { (visible(owner)) } @else { "–" } }
+            td.optional { (chart::spark(&group.trend, group.trend_bucket_seconds, &starts.of_queue(&group.queue), visit.now)) }
             td.num { (count(group.letters)) }
             td.num.zero[group.sequences == 0] { (count(group.sequences)) }
             td.num.optional.zero[group.blocked_behind == 0] { (count(group.blocked_behind)) }

@@ -183,7 +183,7 @@ fn facts(visit: &Visit, detail: &LetterDetail, sequence: &Sequence) -> Markup {
             (text("Schema version", content.schema_version.as_deref()))
             (text("Change", content.operation.as_deref()))
             (text("Correlation", content.correlation.as_deref()))
-            (trace::fact(&content.headers))
+            (trace::fact(&content.headers, visit.trace_url.as_deref()))
             (text("Not decodable", content.undecodable.as_deref()))
             @for (name, value) in letter.diagnostics.iter().chain(&detail.context) { dt { (visible(name)) } dd { (visible(value)) } }
         } } }

@@ -21,7 +21,7 @@
 //! - `routes`: the table of all pages.
 //! - `login`: sign-in with a token or a provider.
 //! - `visit`, `api`, `problem`: one request of a page, its calls of the API, and what it shows when one fails.
-//! - `short_id`: groups and letters by a prefix of their ids.
+//! - `short_id`: groups and letters by a prefix of their ids. `starts`: when the instances of a consumer started.
 //! - `layout`, `text`, `time`, `badge`, `icon`, `chart`, `form`, `query`, `links`, `cli_line`: the frame of a page and its parts.
 //! - `overview`, `groups`, `group`, `letters`, `letter`, `plan`, `operations`, `operation`, `pause`, `admin`: the
 //!   screens and their forms.
@@ -56,6 +56,7 @@ mod problem;
 mod query;
 mod routes;
 mod short_id;
+mod starts;
 mod text;
 mod time;
 mod visit;

@@ -1,7 +1,8 @@
 //! One operation: its state, its stages, its outcomes, and the commands to it.
 
+use axum::body::Body;
 use axum::extract::{Path, Query};
-use axum::http::Method;
+use axum::http::{HeaderValue, Method, header};
 use axum::response::Response;
 use lazaret_api::numbers::{count, plural, span};
 use lazaret_api::{
@@ -34,6 +35,31 @@ pub(crate) struct ItemParams {
 pub(crate) async fn show(Path(id): Path<String>, Query(params): Query<ItemParams>, visit: Visit) -> Response {
     let page = page(&visit, &id, &params, None).await;
     visit.respond(page)
+}
+
+/// The outcome of each letter as a download, one JSON object per line.
+pub(crate) async fn download(
+    Path(id): Path<String>,
+    Query(params): Query<ItemParams>,
+    visit: Visit,
+) -> Response {
+    match result(&visit, &id, &params).await {
+        Ok(response) => response,
+        Err(problem) => visit.respond::<Page>(Err(problem)),
+    }
+}
+
+async fn result(visit: &Visit, id: &str, params: &ItemParams) -> Result<Response> {
+    let of: Operation = visit.api.get(&format!("/v1/operations/{}", escape(id))).await?;
+    let path = format!("/v1/operations/{}/items", escape(&of.id));
+    let path = with_query(&path, &[("outcome", params.outcome.as_deref())]);
+    let lines = (header::ACCEPT, HeaderValue::from_static("application/x-ndjson"));
+    let mut response = visit.api.send(Method::GET, &path, Body::empty(), &[lines]).await?;
+    // An attachment, which no browser renders. The id is that of the API: letters, digits and an underscore.
+    if let Ok(name) = HeaderValue::try_from(format!("attachment; filename=\"{}.jsonl\"", of.id)) {
+        response.headers_mut().insert(header::CONTENT_DISPOSITION, name);
+    }
+    Ok(response)
 }
 
 /// Sends a command. A problem is shown above the operation.
@@ -281,7 +307,10 @@ fn letters_of(visit: &Visit, of: &Operation, outcome: Option<&str>, items: &Item
         with_query(&links::operation(&of.id), &[("outcome", outcome), ("after", after)])
     };
     html! {
-        div.section-head { h2 { "Letters" } }
+        div.section-head {
+            h2 { "Letters" }
+            a.button href=(with_query(&format!("{}/result", links::operation(&of.id)), &[("outcome", outcome)])) { (icon("download")) "Download outcomes" }
+        }
         div.chips {
             a.chip href=(path(None, None)) aria-current=[outcome.is_none().then_some("true")] { "All" }
             @for one in Outcome::ALL {

@@ -10,6 +10,7 @@ use crate::icon::icon;
 use crate::layout::{Section, empty, page_head, region};
 use crate::pause::pause_line;
 use crate::query::term;
+use crate::starts::Starts;
 use crate::text::visible;
 use crate::time::age;
 use crate::visit::{Page, Visit};
@@ -43,7 +44,7 @@ async fn page(visit: &Visit) -> Result<Page> {
         (region("overview-groups", &html! {
             @if !groups.groups.is_empty() {
                 div.section-head { h2 { "Groups with the most letters" } a href="/console/groups" { "All groups" } }
-                div.panel.scroll { (groups::table(visit, &groups.groups, false)) }
+                div.panel.scroll { (groups::table(visit, &groups.groups, &Starts::of(&status.instances), false)) }
             }
         }))
         (region("overview-instances", &instances(visit, &status.instances)))

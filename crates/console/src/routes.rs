@@ -8,7 +8,6 @@ use axum::middleware::from_fn;
 use axum::routing::{MethodRouter, get, post};
 use lazaret_api::Scope;
 
-use crate::events::Listeners;
 use crate::login::{InvalidOidc, Oidc, OidcOptions};
 use crate::visit::see_other;
 use crate::{
@@ -21,14 +20,17 @@ use crate::{
 pub struct Options {
     /// The provider to sign in with, beside tokens.
     pub oidc: Option<OidcOptions>,
+    /// The URL of a trace in the system that shows traces, `http` or `https`. `{trace-id}` stands for the id of the trace; without it, the
+    /// id is added at the end.
+    pub trace_url: Option<String>,
 }
 
-/// The state of all pages: the API that they call, the provider to sign in with, and who listens to live updates.
+/// The state of all pages: the API that they call, the provider to sign in with, and where traces are shown.
 #[derive(Clone)]
 pub(crate) struct Console {
     pub(crate) api: Router,
     pub(crate) oidc: Option<Arc<Oidc>>,
-    pub(crate) listeners: Listeners,
+    pub(crate) trace_url: Option<Arc<str>>,
 }
 
 /// A page or a form of the console.
@@ -99,6 +101,7 @@ fn table() -> Table {
         route(Change, "/console/plans/{id}/start", post(plan::start), PLAN),
         route(Read, "/console/operations", get(operations::show), READ),
         route(Read, "/console/operations/{id}", get(operation::show), READ),
+        route(Read, "/console/operations/{id}/result", get(operation::download), READ),
         route(Change, "/console/operations/{id}/{command}", post(operation::command), COMMAND),
         route(Change, "/console/consumers/{name}/pause", post(pause::pause), PAUSE),
         route(Change, "/console/consumers/{name}/resume", post(pause::resume), PAUSE),
@@ -120,13 +123,14 @@ pub fn routes() -> Vec<PageRoute> {
 /// When the options of the provider are invalid.
 pub fn pages(options: Options) -> Result<impl FnOnce(Router) -> Router + Send + 'static, InvalidOidc> {
     let oidc = options.oidc.map(Oidc::new).transpose()?.map(Arc::new);
-    Ok(move |api| with_state(Console { api, oidc, listeners: Listeners::default() }))
+    let trace_url = options.trace_url.map(Arc::from);
+    Ok(move |api| with_state(Console { api, oidc, trace_url }))
 }
 
 /// The pages, on this API, with the default options. A request to it must carry the extensions of the page's request; see
 /// `Builder::pages` of the server.
 pub fn router(api: Router) -> Router {
-    with_state(Console { api, oidc: None, listeners: Listeners::default() })
+    with_state(Console { api, oidc: None, trace_url: None })
 }
 
 fn with_state(console: Console) -> Router {

@@ -1,5 +1,7 @@
 //! One request of a page: its caller, its calls of the API, and its response.
 
+use std::sync::Arc;
+
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{StatusCode, Uri, header};
@@ -23,6 +25,8 @@ pub(crate) struct Visit {
     pub(crate) uri: Uri,
     /// The time of the request: all ages of a page refer to it.
     pub(crate) now: Timestamp,
+    /// The URL of a trace in another system.
+    pub(crate) trace_url: Option<Arc<str>>,
 }
 
 /// The content of a page.
@@ -94,6 +98,7 @@ impl FromRequestParts<Console> for Visit {
         let identity: Identity = api.get("/v1/whoami").await.map_err(|problem| problem::bare(&problem))?;
         let csrf = parts.extensions.get::<CsrfToken>().cloned();
         let sign_in = parts.extensions.get::<SignIn>().cloned();
-        Ok(Self { api, identity, csrf, sign_in, uri: parts.uri.clone(), now: Timestamp::now() })
+        let (uri, trace_url) = (parts.uri.clone(), console.trace_url.clone());
+        Ok(Self { api, identity, csrf, sign_in, uri, now: Timestamp::now(), trace_url })
     }
 }

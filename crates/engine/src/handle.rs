@@ -114,6 +114,11 @@ impl Handle {
             .map(|letters| &letters.on_dead)
     }
 
+    /// The team that owns the letters of the consumer, if it is set.
+    pub fn owner(&self) -> Option<&str> {
+        self.first.options.dead_letter.as_ref().and_then(|letters| letters.owner.as_deref())
+    }
+
     /// Messages that were read and are not settled, each counted once per component.
     pub fn in_flight(&self) -> u64 {
         self.first.telemetry.gauges.in_flight()

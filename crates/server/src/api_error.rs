@@ -7,7 +7,7 @@ use lazaret_core::query::QueryError;
 use lazaret_core::store::{Certainty, ErrorKind, StoreError};
 
 /// A failed request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ApiError {
     pub(crate) problem: Box<Problem>,
     /// The `Retry-After` header, in seconds.

@@ -21,6 +21,7 @@ use crate::event_feed::Feed;
 use crate::idempotency::IdempotencyStore;
 use crate::options::Options;
 use crate::per_token::PerToken;
+use crate::read::facets::FacetReads;
 use crate::registry::Registry;
 
 /// Renders the metrics.
@@ -48,6 +49,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) feed: Feed,
     pub(crate) activity: ActivityLog,
+    pub(crate) facet_reads: FacetReads,
     /// Held by an edit, from the reading of the letter to the change.
     pub(crate) edits: tokio::sync::Mutex<()>,
     pub(crate) idempotency: IdempotencyStore,

@@ -28,6 +28,7 @@
 //! - `read`, `change`, `inbox`: the handlers of requests.
 //! - `activity`: the throughput of consumers over the last hour.
 //! - `event_feed`, `operation_watch`: server-sent events: history, subscribers, engine events, progress of operations.
+//! - `shared_reads`: reads of the store that several callers share.
 //! - `idempotency`: responses by `Idempotency-Key`.
 //! - `extract`, `cursor`, `ndjson`, `api_error`: parameters, pages, streamed lists, problems.
 //! - `registry`, `app`, `server`, `options`: the consumers of this process, shared state, building and serving, limits.
@@ -56,6 +57,7 @@ mod read;
 mod registry;
 mod routes;
 mod server;
+mod shared_reads;
 
 pub use auth::{
     InvalidTokenHash, Person, ProxyPersons, Role, RoleError, SessionLimits, SignIn, SignInError, SignedIn,

@@ -206,6 +206,11 @@ fn add_overview(routes: &mut impl Add) {
         .query("consumer", "Only events of this consumer")
         .query("kind", "Only events of these kinds, separated by commas")
         .query("last-event-id", "Same as the header Last-Event-ID")
+        .query_of(
+            "latest",
+            "true: only the latest event of each kind and consumer, at most twice a second, and more rarely the more such streams are open",
+            &["true", "false"],
+        )
         .answers_with(200, "text/event-stream")
         .item_schema::<api::Event>();
     routes.add(route, events::events);
@@ -339,7 +344,7 @@ fn add_operations(routes: &mut impl Add) {
         Route::get("/v1/operations/{id}/items", READ, "The letters of an operation and their outcomes");
     let outcomes: Vec<&str> = api::Outcome::ALL.iter().map(|outcome| outcome.as_str()).collect();
     let route = route.query_of("outcome", "Only letters with this outcome", &outcomes);
-    routes.add(route.paged().answers::<api::ItemPage>(200), operations::items);
+    routes.add(route.paged().answers::<api::ItemPage>(200).or_ndjson(), operations::items);
     fn command(path: &'static str, access: Access, summary: &'static str) -> Route {
         Route::change::<api::CommandRequest>(Method::POST, path, access, summary)
             .answers::<api::Operation>(200)

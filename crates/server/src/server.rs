@@ -34,6 +34,7 @@ use crate::middleware::{adopt_page_request, is_health_check, no_route};
 use crate::operation_watch::watch_operations;
 use crate::options::{Limits, Options};
 use crate::per_token::PerToken;
+use crate::read::facets::FacetReads;
 use crate::registry::Registry;
 use crate::routes;
 
@@ -373,6 +374,7 @@ impl Builder {
             stopping: CancellationToken::new(),
             document: document(),
             activity: ActivityLog::default(),
+            facet_reads: FacetReads::default(),
             edits: tokio::sync::Mutex::default(),
             feed,
             store: self.store,

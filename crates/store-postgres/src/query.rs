@@ -17,7 +17,7 @@ use crate::letter_row::{HeldLetter, select_letter};
 use crate::store::Queue;
 use crate::transaction::Transaction;
 use crate::values::{Columns, limit as rows_of};
-use compile::{Condition, Part, Sql};
+use compile::{Condition, Groups, Part, Sql};
 
 /// Maximum number of letters of a page.
 const PAGE_LIMIT: usize = 1000;
@@ -115,12 +115,13 @@ impl Transaction<'_> {
             let mut c = Columns::of(&row);
             queues.push(Queue { qid: c.get()?, name: QueueName::from(c.text()?) });
         }
-        let mut groups = Vec::new();
-        if compile::names_group(query) {
-            for row in self.query(GROUPS, &[]).await? {
-                groups.push((row.try_get(0)?, row.try_get(1)?));
+        let groups = match Groups::of(query, &queues) {
+            Groups::Known(groups) => groups,
+            Groups::AmongAll => {
+                let rows = self.query(GROUPS, &[]).await?;
+                rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect::<Work<_>>()?
             }
-        }
+        };
         let condition = Condition::of(query, &queues, self.now());
         let arms = match condition.part {
             Part::Never => Vec::new(),

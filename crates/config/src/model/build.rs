@@ -112,6 +112,7 @@ fn console(fields: &Fields) -> Console {
         session_lifetime: duration(session, "lifetime"),
         oidc: fields.section("oidc").map(oidc),
         proxy: fields.section("proxy").map(proxy),
+        trace_url: fields.text("trace-url").map(str::to_owned),
     }
 }
 

@@ -47,7 +47,7 @@ pub struct Config {
     pub tls: Option<Tls>,
     /// A Unix socket that serves the API, too.
     pub socket: Option<PathBuf>,
-    /// Sign-in to the web console.
+    /// The web console.
     pub console: Console,
     /// The values of letters that are redacted.
     pub redact: Redaction,

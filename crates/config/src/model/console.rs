@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::secret::Secret;
 
-/// Sign-in to the web console.
+/// The web console: sign-in, and links to other systems.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Console {
     /// How long a session may be unused.
@@ -18,6 +18,8 @@ pub struct Console {
     pub oidc: Option<Oidc>,
     /// The reverse proxy.
     pub proxy: Option<Proxy>,
+    /// The URL of a trace in another system.
+    pub trace_url: Option<String>,
 }
 
 /// An OpenID Connect provider.

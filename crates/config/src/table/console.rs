@@ -6,7 +6,7 @@ use super::types::{Format, Key, Kind, Section};
 /// The console.
 pub(crate) static CONSOLE: Section = Section {
     name: "console",
-    doc: "Sign-in to the web console.",
+    doc: "The web console: sign-in, and links to other systems.",
     keys: &[
         Key::new("session", Kind::Section(&SESSION), "Duration of sessions.").or("{}"),
         Key::new(
@@ -16,6 +16,14 @@ pub(crate) static CONSOLE: Section = Section {
         )
         .absent("tokens only"),
         Key::new("proxy", Kind::Section(&PROXY), "Reverse proxy in front of the console.").absent("none"),
+        Key::new(
+            "trace-url",
+            Kind::Text(Format::Url),
+            "URL of a trace in the system that shows traces, for the page of a letter. `{trace-id}` stands for the id of the trace, from the \
+             header `traceparent` of the message; without it, the id is added at the end.",
+        )
+        .absent("no link")
+        .example("https://jaeger.example.com/trace/{trace-id}"),
     ],
 };
 

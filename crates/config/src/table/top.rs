@@ -53,7 +53,7 @@ pub(crate) static TOP: Section = Section {
         .or("[]")
         .restart()
         .example("lazaret.example.com"),
-        Key::new("console", Kind::Section(&CONSOLE), "Sign-in to the web console.").or("{}").restart(),
+        Key::new("console", Kind::Section(&CONSOLE), "The web console: sign-in, and links to other systems.").or("{}").restart(),
         Key::new(
             "redact",
             Kind::Section(&REDACT),

@@ -8,13 +8,26 @@ use crate::links;
 const HEADER: &str = "traceparent";
 const ID_DIGITS: usize = 32;
 
-/// The id of the trace, with a link to its other letters.
-pub(super) fn fact(headers: &[Header]) -> Markup {
+/// The place of the id in the URL of a trace.
+const PLACE: &str = "{trace-id}";
+
+/// The id of the trace, with a link to its other letters, and one to the system that shows traces.
+pub(super) fn fact(headers: &[Header], url: Option<&str>) -> Markup {
     html! {
         @if let Some(id) = trace_id(headers) {
             dt { "Trace" } dd.mono { a href=(links::letters(&query(id))) title="Letters of the same trace" { (id) } }
+            @if let Some(shown) = url.and_then(|url| shown_at(url, id)) {
+                dt { "Trace view" } dd { a href=(shown) rel="noopener noreferrer" target="_blank" { "Open the trace" } }
+            }
         }
     }
+}
+
+/// Where the trace is shown. The id has digits only, so that it cannot add to the URL.
+fn shown_at(url: &str, id: &str) -> Option<String> {
+    let is_web = ["http://", "https://"].iter().any(|scheme| url.starts_with(scheme));
+    let shown = if url.contains(PLACE) { url.replace(PLACE, id) } else { format!("{url}{id}") };
+    is_web.then_some(shown)
 }
 
 fn trace_id(headers: &[Header]) -> Option<&str> {
@@ -48,6 +61,19 @@ mod tests {
         let none = "0".repeat(ID_DIGITS);
         for wrong in ["", "00", "[redacted]", &format!("00-{none}-b7ad6b7169203331-01"), "00-<b>-1-1", ID] {
             assert_eq!(trace_id(&headers(wrong)), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_trace_is_shown_where_the_url_says() {
+        let table = [
+            ("https://jaeger.example.com/trace/", Some(format!("https://jaeger.example.com/trace/{ID}"))),
+            ("http://tempo/{trace-id}?of={trace-id}", Some(format!("http://tempo/{ID}?of={ID}"))),
+            ("javascript:alert({trace-id})", None),
+            ("/trace/{trace-id}", None),
+        ];
+        for (url, shown) in table {
+            assert_eq!(shown_at(url, ID), shown, "{url}");
         }
     }
 

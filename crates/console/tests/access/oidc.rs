@@ -26,7 +26,7 @@ fn site(provider: &Provider) -> Site {
             Role { group: "staff".into(), scopes: vec![Scope::Read], consumers: vec![] },
         ],
     };
-    let console = ConsoleOptions { oidc: Some(oidc) };
+    let console = ConsoleOptions { oidc: Some(oidc), ..ConsoleOptions::default() };
     Site::with(vec![token("robot", &[Scope::Admin])], Options::default(), console)
 }
 

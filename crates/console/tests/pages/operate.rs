@@ -2,7 +2,7 @@
 
 use lazaret_api::Scope;
 use lazaret_server::Approval;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{Bench, bad, eventually, id, token};
 
@@ -70,6 +70,22 @@ async fn a_canary_stops_and_says_which_letters_failed_again() {
     eventually("it stops", || async { bench.get(&operation).await.text.contains("stopped: ") }).await;
     let failed = bench.get(&format!("{operation}?outcome=failed-again")).await.expect(200);
     assert_eq!(failed.text.matches("name=\"id\"").count(), 1, "{}", failed.text);
+    // The outcome of each letter, or of those that failed again.
+    failed.shows(&format!("{operation}/result?outcome=failed-again"));
+    let lines =
+        |text: &str| -> Vec<Value> { text.lines().map(|line| serde_json::from_str(line).unwrap()).collect() };
+    let all = bench.get(&format!("{operation}/result")).await.expect(200);
+    let name = operation.rsplit('/').next().unwrap();
+    assert_eq!(all.header("content-disposition"), format!("attachment; filename=\"{name}.jsonl\""));
+    assert_eq!(all.header("content-type"), "application/x-ndjson");
+    let order: Vec<Value> = lines(&all.text).iter().map(|line| line["ordinal"].clone()).collect();
+    assert_eq!(order, [json!(0), json!(1), json!(2)]);
+    let again = lines(&bench.get(&format!("{operation}/result?outcome=failed-again")).await.expect(200).text);
+    let is_failed = |line: &Value| line["outcome"] == "failed-again";
+    assert_eq!(again, lines(&all.text).into_iter().filter(is_failed).collect::<Vec<_>>());
+    assert_eq!(again.len(), 1);
+    bench.get(&format!("{operation}/result?outcome=nonsense")).await.expect(400);
+    bench.get("/console/operations/op_99/result").await.expect(404).shows("LZ0203");
     let refused = bench.post(&format!("{operation}/cancel"), &[]).await.expect(400);
     refused.shows("LZ0210");
     assert_eq!(

@@ -1,5 +1,6 @@
 //! Every screen renders, empty and full, and says what it should.
 
+use lazaret_console::Options;
 use serde_json::{Value, json};
 
 use crate::support::{Bench, bad, encoded, id};
@@ -65,6 +66,22 @@ async fn full_screens_show_letters_groups_and_the_lane() {
     page.shows("waits behind the head").shows("rel=\"prev\"").shows("1 letter behind the head");
     let page = bench.get("/console/sequences?queue=orders%2Forders&sequence=a").await.expect(200);
     page.shows("3 open letters");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_show_their_owner_and_when_their_consumer_started() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(None, &[bad("a", "1")], 1).await;
+    assert_eq!(bench.api(None, "/v1/groups").await["groups"][0]["owner"], "orders-team");
+    let mark = "class=\"start\"";
+    bench.report_start("shop").await;
+    bench.get("/console/groups").await.expect(200).shows("orders-team").lacks(mark);
+    bench.report_start("orders").await;
+    let group = encoded_path(letters[0]["group"].as_str().unwrap());
+    for path in ["/console/groups", "/console/overview", &group] {
+        let page = bench.get(path).await.expect(200);
+        page.shows(mark).shows("1 instance of the consumer started in that time");
+    }
 }
 
 /// An id as it stands in a link.
@@ -243,4 +260,22 @@ async fn a_letter_leads_to_the_others_of_its_trace() {
     let link = page.between("<dt>Trace</dt><dd class=\"mono\"><a href=\"", "\"").replace("&amp;", "&");
     let found = bench.get(&link).await.expect(200);
     found.shows(of("a")).shows(of("b")).lacks(of("c"));
+    page.lacks("Trace view");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_letter_leads_to_the_system_that_shows_its_trace() {
+    let trace_url = Some("https://traces.example.com/?id={trace-id}&view=<x>".to_owned());
+    let bench = Bench::with_console(Options { trace_url, ..Options::default() }).await;
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let line = |key: &str, parent: &str| json!({"id": key, "key": key, "headers": {"traceparent": parent}, "payload": "bad"});
+    let lines =
+        [line("a", &format!("00-{trace}-b7ad6b7169203331-01")), line("b", "00-\"><b>-b7ad6b7169203331-01")];
+    let letters = bench.letters(None, &lines, 2).await;
+    let of = |key: &str| id(letters.iter().find(|letter| letter["sequence"] == key).unwrap());
+    let page = bench.get(&format!("/console/letters/{}", of("a"))).await.expect(200);
+    page.shows(&format!(
+        "<a href=\"https://traces.example.com/?id={trace}&amp;view=&lt;x&gt;\" rel=\"noopener noreferrer\" target=\"_blank\">"
+    ));
+    bench.get(&format!("/console/letters/{}", of("b"))).await.expect(200).lacks("Trace view");
 }

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lazaret_api::Scope;
+use lazaret_console::Options as ConsoleOptions;
 use lazaret_core::handler::{Attempt, Payload};
 use lazaret_core::policy::RetryPolicy;
-use lazaret_core::store::{HandOff, LetterStore, Limits, Placement};
+use lazaret_core::store::{HandOff, Instance, Instances, LetterStore, Limits, Placement};
 use lazaret_core::{Failure, HandlerError, Letter, LetterState, Message, Position, QueueName, Reason, Store};
-use lazaret_engine::{Consumer, Options as EngineOptions};
+use lazaret_engine::{Consumer, DeadLetterOptions, Options as EngineOptions};
 use lazaret_server::{Approval, Registry, Server, Token, TokenHash, Tokens};
 use lazaret_store_sqlite::{InboxLog, InboxOptions, SqliteStore};
 use reqwest::Method;
@@ -95,6 +96,15 @@ impl Bench {
     }
 
     pub(crate) async fn with(tokens: Vec<Token>, approval: Approval) -> Self {
+        Self::built(tokens, approval, ConsoleOptions::default()).await
+    }
+
+    /// A server whose console has these options.
+    pub(crate) async fn with_console(console: ConsoleOptions) -> Self {
+        Self::built(Vec::new(), Approval::None, console).await
+    }
+
+    async fn built(tokens: Vec<Token>, approval: Approval, console: ConsoleOptions) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(folder.path().join("lazaret.db"), Default::default()).unwrap();
         let inbox = store.inbox_log("orders", InboxOptions::default());
@@ -111,7 +121,7 @@ impl Bench {
             .inbox("orders", inbox)
             .instances(Arc::new(store.clone()))
             .tokens(tokens)
-            .pages(lazaret_console::router)
+            .pages(lazaret_console::pages(console).unwrap())
             .build();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
@@ -140,6 +150,17 @@ impl Bench {
             placed.unwrap();
         }
         id
+    }
+
+    /// Reports an instance that runs this consumer and started just now.
+    pub(crate) async fn report_start(&self, consumer: &str) {
+        let instance = Instance {
+            name: format!("host-of-{consumer}"),
+            version: "1.2.3".to_owned(),
+            started_at: jiff::Timestamp::now(),
+            consumers: [(consumer.into(), Vec::new())].into(),
+        };
+        self.store.report(&instance, DEADLINE).await.unwrap();
     }
 
     /// Makes the handler accept every message.
@@ -261,8 +282,10 @@ fn consumer(store: &SqliteStore, inbox: &InboxLog, registry: &Registry, fixed: &
         }
     };
     let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
-    let options =
-        EngineOptions { retry, commit_interval: Duration::from_millis(10), ..EngineOptions::default() };
+    let dead_letter =
+        Some(DeadLetterOptions { owner: Some("orders-team".into()), ..DeadLetterOptions::default() });
+    let commit_interval = Duration::from_millis(10);
+    let options = EngineOptions { retry, commit_interval, dead_letter, ..EngineOptions::default() };
     Consumer::builder("orders")
         .source(inbox.source())
         .store(Arc::new(store.clone()))

@@ -81,6 +81,22 @@ impl From<&GroupId> for GroupPattern {
     }
 }
 
+impl GroupPattern {
+    /// The only group that matches, if the pattern is complete. Stores look it up instead of comparing all groups.
+    ///
+    /// ```
+    /// use lazaret_core::query::GroupPattern;
+    /// use lazaret_core::store::GroupId;
+    /// let id: GroupId = "g1_0123456789abcdef@shop/mail".parse().unwrap();
+    /// assert_eq!(GroupPattern::from(&id).group(), Some(id.clone()));
+    /// assert_eq!(GroupPattern { queue: None, ..GroupPattern::from(&id) }.group(), None);
+    /// ```
+    pub fn group(&self) -> Option<GroupId> {
+        let fingerprint = format!("g{}_{}", self.version?, self.digits).parse().ok()?;
+        Some(GroupId { queue: self.queue.clone()?, fingerprint })
+    }
+}
+
 /// Letters with the same cause, counted. The counters change in the same transaction as the letters, so they are exact. A group
 /// without remaining letters is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]

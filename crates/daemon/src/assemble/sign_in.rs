@@ -42,7 +42,7 @@ fn trusted(proxy: &Proxy) -> Result<TrustedProxy, Error> {
 /// Returns the options of the console. The secret of the provider's client is read from its file.
 pub(crate) fn console(console: &Console) -> Result<Options, Error> {
     let oidc = console.oidc.as_ref().map(provider).transpose()?;
-    Ok(Options { oidc })
+    Ok(Options { oidc, trace_url: console.trace_url.clone() })
 }
 
 fn provider(oidc: &Oidc) -> Result<OidcOptions, Error> {

@@ -173,10 +173,10 @@ mod tests {
             EngineEvent::CommitFailed { error: "secret-text" },
         ];
         events.iter().for_each(|event| observer.on(event));
-        let published = feed.subscribe(Some("x")).missed;
+        let published = feed.subscribe(Some("x")).missed.events;
         assert_eq!(published.len(), events.len());
         let text =
-            serde_json::to_string(&published.iter().map(|(_, event)| event.as_ref()).collect::<Vec<_>>())
+            serde_json::to_string(&published.iter().map(|published| &published.event).collect::<Vec<_>>())
                 .unwrap();
         assert!(!text.contains("secret"), "{text}");
         assert!(text.contains("TIMEOUT") && text.contains("maintenance"), "{text}");

@@ -1,25 +1,30 @@
 //! `GET /v1/events`: server-sent events with resume.
 
+mod live;
+
+use std::collections::HashSet;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, header};
-use axum::response::sse::{self, KeepAlive, Sse};
+use axum::http::{HeaderMap, HeaderName, header};
 use axum::response::{IntoResponse, Response};
-use futures_util::{Stream, StreamExt};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use jiff::Timestamp;
 use lazaret_api::{Event, EventKind};
 use serde::Deserialize;
-use tokio::sync::broadcast::Receiver;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
-use crate::event_feed::{Numbered, Subscription};
+use crate::event_feed::{Events, Published, frame};
 use crate::extract::Params;
-use crate::ndjson::{StreamPermit, stream_permit};
+use crate::ndjson::stream_permit;
+use live::{Ends, Live, Source};
 
 /// The reconnection time of clients.
 const RECONNECT_AFTER: Duration = Duration::from_secs(2);
@@ -37,6 +42,9 @@ pub(crate) struct EventParams {
     kind: Option<String>,
     /// Same as the header `Last-Event-ID`, for clients that cannot set headers.
     last_event_id: Option<String>,
+    /// Only the latest event of each kind and consumer, from time to time.
+    #[serde(default)]
+    latest: bool,
 }
 
 impl EventParams {
@@ -66,6 +74,19 @@ impl EventParams {
         let kind = kind.is_none_or(|kinds| kinds.split(',').any(|kind| kind.trim() == event.kind.as_str()));
         event.kind == EventKind::Reset || (consumer && kind)
     }
+
+    /// Those of these events to send, in their order.
+    fn select<'a>(&self, events: &'a [Arc<Published>]) -> Vec<&'a Published> {
+        let matching = events.iter().map(|published| &**published).filter(|one| self.matches(&one.event));
+        if !self.latest {
+            return matching.collect();
+        }
+        let mut known = HashSet::new();
+        let is_latest = |one: &&'a Published| known.insert((one.event.kind, one.event.consumer.as_deref()));
+        let mut latest: Vec<&Published> = matching.rev().filter(is_latest).collect();
+        latest.reverse();
+        latest
+    }
 }
 
 pub(crate) async fn events(
@@ -79,89 +100,44 @@ pub(crate) async fn events(
     let permit = stream_permit(&app, &caller)?;
     let left = caller.identity.expires_at.map(|end| end.duration_since(app.clock.now()));
     let expires = left.map(|left| Instant::now() + Duration::try_from(left).unwrap_or_default());
-    let last_id = headers.get("last-event-id").and_then(|last| last.to_str().ok());
-    let subscription = app.feed.subscribe(last_id.or(params.last_event_id.as_deref()));
-    let replaced = caller.session.replaced.clone();
-    let keep_alive = KeepAlive::new().interval(app.options.limits.heartbeat).text("still here");
-    let stream = stream(app, params, subscription, expires, replaced, permit);
-    let mut response = Sse::new(stream).keep_alive(keep_alive).into_response();
-    let headers = response.headers_mut();
-    // Instead of the `no-cache` of `Sse`: nothing of the API is stored.
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(response)
-}
-
-/// The live part of a stream.
-struct Live {
-    app: App,
-    params: EventParams,
-    receiver: Receiver<Numbered>,
-    /// When the subscriber's token expires.
-    expires: Option<Instant>,
-    /// Cancelled when the tokens are replaced.
-    replaced: CancellationToken,
-    _permit: StreamPermit,
-}
-
-/// The missed events, followed by the live ones.
-fn stream(
-    app: App,
-    params: EventParams,
-    subscription: Subscription,
-    expires: Option<Instant>,
-    replaced: CancellationToken,
-    permit: StreamPermit,
-) -> impl Stream<Item = std::result::Result<sse::Event, Infallible>> {
-    let Subscription { lost, missed, receiver } = subscription;
-    let mut first = vec![sse::Event::default().retry(RECONNECT_AFTER)];
-    if lost {
-        // Without an id: a client that disconnects here and resumes receives it again.
-        first.push(encode(None, &Event::new(EventKind::Reset, app.clock.now())));
-    }
-    let matching = missed.iter().filter(|(_, event)| params.matches(event));
-    first.extend(matching.map(|(number, event)| encode(Some(app.feed.id(*number)), event)));
-    let live = Live { app, params, receiver, expires, replaced, _permit: permit };
-    let live = futures_util::stream::unfold(live, |mut live| async move {
-        let next = live.next().await?;
-        Some((next, live))
-    });
-    futures_util::stream::iter(first).chain(live).map(Ok)
-}
-
-impl Live {
-    /// The next matching event; `None` ends the stream.
-    async fn next(&mut self) -> Option<sse::Event> {
-        loop {
-            tokio::select! {
-                () = self.app.stopping.cancelled() => return None,
-                () = self.replaced.cancelled() => return None,
-                () = sleep_until(self.expires) => return None,
-                // A subscriber that lags too far behind is disconnected. It resumes from the last event that it received.
-                received = self.receiver.recv() => {
-                    let (number, event) = received.ok()?;
-                    if self.params.matches(&event) {
-                        return Some(encode(Some(self.app.feed.id(number)), &event));
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Waits until this time; for ever without one.
-async fn sleep_until(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Encodes an event: id, kind and JSON in one line of data.
-fn encode(id: Option<String>, event: &Event) -> sse::Event {
-    let encoded = match id {
-        Some(id) => sse::Event::default().id(id),
-        None => sse::Event::default(),
+    let last = headers.get("last-event-id").and_then(|last| last.to_str().ok());
+    let last = last.map(str::to_owned).or_else(|| params.last_event_id.clone());
+    let (missed, source) = Source::subscribe(&app.feed, params.latest, last.as_deref());
+    let first = first_part(&app, &params, &missed);
+    let live = Live {
+        feed: app.feed.clone(),
+        params,
+        source,
+        ends: Ends { stopping: app.stopping.clone(), replaced: caller.session.replaced, expires },
+        heartbeat: app.options.limits.heartbeat,
     };
-    encoded.event(event.kind.as_str()).data(serde_json::to_string(event).unwrap_or_default())
+    let live = futures_util::stream::unfold((live, permit), |(mut live, permit)| async move {
+        let next = live.next().await?;
+        Some((next, (live, permit)))
+    });
+    let parts = futures_util::stream::iter([first]).chain(live).map(Ok::<_, Infallible>);
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        // Nothing of the API is stored.
+        (header::CACHE_CONTROL, "no-store"),
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    Ok((headers, Body::from_stream(parts)).into_response())
+}
+
+/// The start of a stream: the reconnection time, and the missed events.
+fn first_part(app: &App, params: &EventParams, missed: &Events) -> Bytes {
+    let mut part = format!("retry: {}\n\n", RECONNECT_AFTER.as_millis()).into_bytes();
+    if missed.lost {
+        part.extend_from_slice(&reset(app.clock.now()));
+    }
+    for published in params.select(&missed.events) {
+        part.extend_from_slice(&app.feed.frame(published));
+    }
+    part.into()
+}
+
+/// The event that some were lost. Without an id: a client that disconnects here and resumes receives it again.
+fn reset(now: Timestamp) -> Bytes {
+    frame(None, &Event::new(EventKind::Reset, now))
 }

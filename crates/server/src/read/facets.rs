@@ -3,6 +3,9 @@
 use std::collections::{HashMap, HashSet};
 
 use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use lazaret_api::{Facet, FacetValue, GroupComment, GroupFacets, Operation, Scope, SequenceShare, Variant};
 use lazaret_core::query::{GroupPattern, Query, Term, Text, TextField};
 use lazaret_core::store::GroupId;
@@ -14,10 +17,13 @@ use crate::api_error::Result;
 use crate::app::App;
 use crate::auth::Caller;
 use crate::extract::Name;
+use crate::shared_reads::SharedReads;
 
-/// The most letters examined, and how many are in memory at a time (I7).
-const MAX_LETTERS: usize = 1000;
-const STEP: usize = 50;
+/// The most letters examined, and how many are in memory at a time (I7). The cost of a response does not grow with the group.
+const MAX_LETTERS: usize = 200;
+const STEP: usize = 100;
+/// The most reads of the store for them. A read of closed letters may find none: there is no index over them.
+const MAX_READS: usize = 3;
 /// The most distinct values counted per field. Later ones count as others.
 const MAX_DISTINCT: usize = 200;
 /// The values, variants, sequences, headers and comments of a response.
@@ -33,20 +39,45 @@ const ITEMS_EXAMINED: usize = 100;
 /// Longer values are no facet.
 const MAX_VALUE_CHARS: usize = 200;
 
-pub(crate) async fn facets(
-    State(app): State<App>,
-    caller: Caller,
-    Name(id): Name,
-) -> Result<axum::Json<GroupFacets>> {
-    let group = find_group(&app, &caller, &id).await?;
+/// What a response depends on: the group, and the rights of the caller. Callers who differ in one of them share nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FacetsKey {
+    group: GroupId,
+    /// Whether the caller may see headers.
+    headers: bool,
+    /// The consumers that the caller is limited to; empty for all.
+    consumers: Vec<String>,
+}
+
+/// Responses that are being made, encoded.
+pub(crate) type FacetReads = SharedReads<FacetsKey, Result<Bytes>>;
+
+pub(crate) async fn facets(State(app): State<App>, caller: Caller, Name(id): Name) -> Result<Response> {
+    // Rights are checked for each caller.
+    let group = find_group(&app, &caller, &id).await?.id;
+    let consumers = caller.identity.consumers.clone();
+    let key = FacetsKey { group: group.clone(), headers: caller.identity.may(Scope::Payload), consumers };
+    let facets = app.facet_reads.read(key, encoded(&app, &caller, &group)).await?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], facets).into_response())
+}
+
+async fn encoded(app: &App, caller: &Caller, group: &GroupId) -> Result<Bytes> {
+    let facets = read(app, caller, group).await?;
+    // Serializing plain data cannot fail.
+    Ok(Bytes::from(serde_json::to_vec(&facets).unwrap_or_default()))
+}
+
+async fn read(app: &App, caller: &Caller, id: &GroupId) -> Result<GroupFacets> {
     // The values of redacted headers are counted for nobody.
     let rules = &app.options.redaction;
     let shows_header = |name: &str| caller.identity.may(Scope::Payload) && !rules.covers_header(name);
-    let state = if group.counts.open() > 0 { "state:open" } else { "state:closed" };
-    let query = caller.limit(Query::parse(&format!("{} {state}", group_term(&group.id)))?);
+    // Read here: the response is also for those who came after the caller.
+    let is_open = app.store.group(id).await?.is_some_and(|group| group.counts.open() > 0);
+    let state = if is_open { "state:open" } else { "state:closed" };
+    let query = caller.limit(Query::parse(&format!("{} {state}", group_term(id)))?);
     let mut tally = Tally::default();
     let mut after = None;
-    loop {
+    for _ in 0..MAX_READS {
         let page = app.store.find(&query, after.as_deref(), STEP).await?;
         page.letters.iter().for_each(|letter| tally.add(letter, &shows_header));
         after = page.next;
@@ -54,8 +85,8 @@ pub(crate) async fn facets(
             break;
         }
     }
-    let operations = operations(&app, &caller, &group.id, &tally.letters).await?;
-    Ok(axum::Json(tally.finish(after.is_none(), operations)))
+    let operations = operations(app, caller, id, &tally.letters).await?;
+    Ok(tally.finish(after.is_none(), operations))
 }
 
 /// The latest operations that selected the group by its id, or that have one of these letters among their first.

@@ -6,6 +6,7 @@ use lazaret_api::{Code, Group, GroupPage, Problem};
 use lazaret_core::query::{Query, Term, TextField, TimeField};
 use lazaret_core::store::{self, GroupId, GroupsRequest};
 use lazaret_core::{Failure, Fingerprint, Letter, LetterState, Message, Position};
+use lazaret_engine::Handle;
 use serde::Deserialize;
 
 use super::query::parse_query;
@@ -49,7 +50,8 @@ pub(crate) async fn list(
         let page = app.store.groups(&request).await?;
         scanned += page.groups.len();
         let now = app.clock.now();
-        groups.extend(page.groups.iter().filter(|group| matches(&query, group, now)).map(Group::from));
+        let matching = page.groups.iter().filter(|group| matches(&query, group, now));
+        groups.extend(matching.map(|group| with_owner(&app, group)));
         after = page.next;
         if after.is_none() || groups.len() >= limit || scanned >= SCAN_LIMIT {
             break;
@@ -98,7 +100,14 @@ pub(crate) async fn show(
     caller: Caller,
     Name(id): Name,
 ) -> Result<axum::Json<Group>> {
-    Ok(axum::Json((&find_group(&app, &caller, &id).await?).into()))
+    Ok(axum::Json(with_owner(&app, &find_group(&app, &caller, &id).await?)))
+}
+
+/// A group, with the owner of its consumer.
+fn with_owner(app: &App, group: &store::Group) -> Group {
+    let handle = app.registry.handle(group.id.queue.consumer());
+    let owner = handle.as_ref().and_then(Handle::owner).map(str::to_owned);
+    Group { owner, ..Group::from(group) }
 }
 
 /// The group of this id. A fingerprint alone suffices if it is unique.

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 
 use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
 use lazaret_api::{Item, ItemPage, Operation, OperationPage, Outcome, Plan, Scope};
 use lazaret_core::store::{self, Action, OperationId, PlanId};
 use serde::Deserialize;
@@ -13,6 +15,7 @@ use crate::app::App;
 use crate::auth::Caller;
 use crate::cursor;
 use crate::extract::{Name, Params};
+use crate::ndjson::{self, Chunk, accepts_ndjson, push_line, stream_permit};
 
 /// The number of plan items per store call.
 const STEP: usize = 1000;
@@ -59,13 +62,32 @@ pub(crate) async fn items(
     caller: Caller,
     Name(id): Name,
     Params(params): Params<ItemParams>,
-) -> Result<axum::Json<ItemPage>> {
+    headers: HeaderMap,
+) -> Result<Response> {
     let id = operation(&app, &caller, &id).await?.id;
-    let (from, limit) = (cursor::read_number("items", params.after.as_deref())?, app.page(params.limit));
-    let mut from = from.unwrap_or(0);
+    let from = cursor::read_number("items", params.after.as_deref())?.unwrap_or(0);
+    if accepts_ndjson(&headers) {
+        let permit = stream_permit(&app, &caller)?;
+        let lines = ItemLines { app: app.clone(), caller, operation: id, outcome: params.outcome };
+        let first = lines.clone().page(from, params.limit.unwrap_or(usize::MAX)).await?;
+        let next_page = move |(from, left)| lines.clone().page(from, left);
+        return Ok(ndjson::respond(&app, first, permit, next_page));
+    }
+    Ok(axum::Json(item_page(&app, &caller, id, from, &params).await?).into_response())
+}
+
+/// The letters of an operation from this one on, with the wanted outcome.
+async fn item_page(
+    app: &App,
+    caller: &Caller,
+    id: OperationId,
+    mut from: u64,
+    params: &ItemParams,
+) -> Result<ItemPage> {
+    let limit = app.page(params.limit);
     let Some(outcome) = params.outcome else {
         let items = app.store.items(id, from, limit + 1).await?;
-        return Ok(axum::Json(page(&app, &caller, items, limit)));
+        return Ok(page(app, caller, items, limit));
     };
     let (mut found, mut scanned) = (Vec::new(), 0);
     loop {
@@ -75,13 +97,38 @@ pub(crate) async fn items(
         from = items.last().map_or(from, |last| last.ordinal + 1);
         found.extend(items.into_iter().filter(|item| item.outcome.map(Outcome::from) == Some(outcome)));
         if found.len() > limit || is_last {
-            return Ok(axum::Json(page(&app, &caller, found, limit)));
+            return Ok(page(app, caller, found, limit));
         }
         if scanned >= SCAN_LIMIT {
             let next = Some(cursor::write("items", &from.to_string()));
-            let items = found.iter().map(|found| item(&app, &caller, found)).collect();
-            return Ok(axum::Json(ItemPage { items, next }));
+            let items = found.iter().map(|found| item(app, caller, found)).collect();
+            return Ok(ItemPage { items, next });
         }
+    }
+}
+
+/// The letters of an operation, one per line: its result, once it is over.
+#[derive(Clone)]
+struct ItemLines {
+    app: App,
+    caller: Caller,
+    operation: OperationId,
+    outcome: Option<Outcome>,
+}
+
+impl ItemLines {
+    /// At most so many of the letters from this one on.
+    async fn page(self, from: u64, left: usize) -> Result<Chunk<(u64, usize)>> {
+        let mut items = self.app.store.items(self.operation, from, STEP).await?;
+        let next = items.last().filter(|_| items.len() == STEP).map(|last| last.ordinal + 1);
+        if let Some(outcome) = self.outcome {
+            items.retain(|item| item.outcome.map(Outcome::from) == Some(outcome));
+        }
+        items.truncate(left);
+        let mut lines = Vec::new();
+        items.iter().for_each(|found| push_line(&mut lines, &item(&self.app, &self.caller, found)));
+        let left = left - items.len();
+        Ok(Chunk { lines, next: next.filter(|_| left > 0).map(|next| (next, left)) })
     }
 }
 

@@ -289,3 +289,36 @@ async fn a_stream_ends_when_its_token_expires() {
     assert!(ended.is_ok(), "it ends although nothing happens");
     assert!(jiff::Timestamp::now() >= end);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_latest_events_are_those_that_the_token_may_see() {
+    let limited = |name: &str, consumer: &str| Token {
+        consumers: vec![consumer.to_owned()],
+        ..token(name, &[Scope::Read])
+    };
+    let tokens = vec![token("all", &[Scope::Read]), limited("shop", "shop"), limited("mail", "mail")];
+    let bench = Bench::with(Setup { tokens, ..Setup::default() }).await;
+    let mut listeners = Vec::new();
+    for name in ["all", "shop", "mail"] {
+        let path = "/v1/events?latest=true&kind=consumer";
+        let request = bench.client.get(format!("{}{path}", bench.base)).bearer_auth(secret(name));
+        let mut listener = Listener { response: request.send().await.unwrap(), text: String::new() };
+        assert_eq!(listener.block().await.as_deref(), Some("retry: 2000"));
+        listeners.push((name, listener));
+    }
+    for why in ["first", "second"] {
+        bench.registry.failed("mail", why);
+        bench.registry.failed("shop", why);
+    }
+    // The first look may come between two of the events; the latest of each consumer is the last that is told.
+    for (name, listener) in &mut listeners {
+        let mut told = std::collections::BTreeMap::new();
+        let wanted = if *name == "all" { vec!["shop", "mail"] } else { vec![*name] };
+        while wanted.iter().any(|consumer| told.get(*consumer) != Some(&json!("second"))) {
+            let heard = listener.next(&bench).await;
+            let consumer = heard.data["consumer"].as_str().unwrap().to_owned();
+            assert!(*name == "all" || consumer == *name, "{name} was told of {consumer}");
+            told.insert(consumer, heard.data["why"].clone());
+        }
+    }
+}

@@ -6,6 +6,7 @@
 mod access;
 mod connections;
 mod events;
+mod facets;
 mod inbox;
 mod limits;
 mod openapi;

@@ -261,3 +261,26 @@ async fn a_repeated_begin_request_starts_one_operation() {
     assert_eq!(first["id"], second["id"]);
     assert_eq!(bench.get("/v1/operations").await.json["operations"].as_array().unwrap().len(), 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_outcomes_of_an_operation_are_lines() {
+    let bench = Bench::new().await;
+    bench.letters(&[("a", "bad1"), ("b", "bad2"), ("c", "bad3")], 3).await;
+    bench.fix_handler();
+    let begin = json!({"action": "retry", "query": "", "all": true, "reason": "mended"});
+    let operation = bench.post("/v1/operations", begin).await.expect(201).json["id"].clone();
+    let operation = operation.as_str().unwrap();
+    bench.over(operation).await;
+    let lines = async |parameters: &str| -> Vec<Value> {
+        let path = format!("/v1/operations/{operation}/items{parameters}");
+        let request = bench.request(Method::GET, &path).header("accept", "application/x-ndjson");
+        let answer = bench.send(request).await.expect(200);
+        assert_eq!(answer.header("content-type"), Some("application/x-ndjson"));
+        answer.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let pages = bench.get(&format!("/v1/operations/{operation}/items")).await.expect(200).json;
+    assert_eq!(json!(lines("").await), pages["items"], "the same letters as in pages");
+    assert_eq!(lines("?outcome=ok").await.len(), 3);
+    assert_eq!(lines("?limit=2").await.len(), 2);
+    assert!(lines("?outcome=failed-again").await.is_empty());
+}

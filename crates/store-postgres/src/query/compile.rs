@@ -8,7 +8,10 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use lazaret_core::LetterId;
 use lazaret_core::message::{MessageId, QueueName};
-use lazaret_core::query::{CountField, Expr, Query, Term, Text, TextField, TimeBound, TimeField};
+use lazaret_core::query::{
+    CountField, Expr, GroupPattern, Query, Term, Text, TextField, TimeBound, TimeField,
+};
+use lazaret_core::store::GroupId;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -167,15 +170,25 @@ impl Compiler<'_> {
             Term::Time(field, any) => self.time(*field, any),
             Term::Poison(any) if any.len() > 1 => Condition::exact(Part::Always),
             Term::Poison(any) => Condition::when("l.poison = ?", vec![value(any.contains(&true))]),
-            // Without a cause there is no reason in the row.
-            Term::Error(_) | Term::Group(_) | Term::Text(TextField::Phase, _) => {
-                Condition::loose(Part::Sometimes(Sql::new("l.reason IS NOT NULL", Vec::new())))
-            }
+            Term::Group(any) => match complete(any) {
+                Some(ids) => self.groups(&ids),
+                None => with_cause(),
+            },
+            Term::Error(_) | Term::Text(TextField::Phase, _) => with_cause(),
             Term::Text(TextField::Key | TextField::Owner | TextField::Assignee, _)
             | Term::Payload { .. }
             | Term::Header { .. }
             | Term::Free(_) => Condition::loose(Part::Always),
         }
+    }
+
+    /// The letters of these groups: a row names the group of its cause.
+    fn groups(&self, ids: &[GroupId]) -> Condition {
+        let each = named_groups(ids, self.queues).map(|(qid, group)| {
+            let text = "coalesce(l.qid = ? AND l.cause_group = ?, false)";
+            Part::Sometimes(Sql::new(text, vec![value(qid), value(group)]))
+        });
+        Condition::exact(join(each.collect(), false))
     }
 
     fn time(&self, field: TimeField, any: &[TimeBound]) -> Condition {
@@ -195,6 +208,11 @@ impl Compiler<'_> {
         });
         Condition::exact(join(each.collect(), false))
     }
+}
+
+/// The rows with a cause: without one there is no reason in the row.
+fn with_cause() -> Condition {
+    Condition::loose(Part::Sometimes(Sql::new("l.reason IS NOT NULL", Vec::new())))
 }
 
 /// A condition on a column with text, which may be missing.
@@ -275,7 +293,7 @@ fn join(parts: Vec<Part>, all: bool) -> Part {
 }
 
 /// The most selective scan: each arm is a condition for which there is an index, and the rows of all arms together are scanned. No row is
-/// in two arms. Without arms there are no rows. `groups` are all groups, if the query names one.
+/// in two arms. Without arms there are no rows. `groups` are those that the query can select, see [`Groups`].
 pub(super) fn walk(query: &Query, queues: &[Queue], groups: &[(i64, String)]) -> Vec<Sql> {
     let required = || query.expr().required();
     let fits = |queue: &&Queue| required().all(|term| term.matches_queue(&queue.name) != Some(false));
@@ -345,9 +363,44 @@ fn exact_texts(term: &Term, wanted: TextField) -> Option<BTreeSet<&str>> {
         .collect()
 }
 
-/// `true` if a query names groups.
-pub(super) fn names_group(query: &Query) -> bool {
-    query.expr().required().any(|term| matches!(term, Term::Group(_)))
+/// The groups that a query can select.
+pub(super) enum Groups {
+    /// These, whether they exist or not; none if the query names no group.
+    Known(Vec<(i64, String)>),
+    /// Some of all groups, which have to be read.
+    AmongAll,
+}
+
+impl Groups {
+    /// The groups that a query names.
+    pub(super) fn of(query: &Query, queues: &[Queue]) -> Self {
+        let named = query.expr().required().find_map(group_patterns);
+        match named.map(complete) {
+            None => Self::Known(Vec::new()),
+            Some(Some(ids)) => {
+                let each: BTreeSet<_> = named_groups(&ids, queues).collect();
+                Self::Known(each.into_iter().collect())
+            }
+            Some(None) => Self::AmongAll,
+        }
+    }
+}
+
+fn group_patterns(term: &Term) -> Option<&[GroupPattern]> {
+    if let Term::Group(any) = term { Some(any) } else { None }
+}
+
+/// The groups of patterns that are all complete.
+fn complete(patterns: &[GroupPattern]) -> Option<Vec<GroupId>> {
+    patterns.iter().map(GroupPattern::group).collect()
+}
+
+/// The queue and the fingerprint of each of these groups. A queue that is not known has no letters.
+fn named_groups<'a>(ids: &'a [GroupId], queues: &'a [Queue]) -> impl Iterator<Item = (i64, String)> + 'a {
+    ids.iter().filter_map(move |id| {
+        let queue = queues.iter().find(|queue| queue.name == id.queue)?;
+        Some((queue.qid, id.fingerprint.to_string()))
+    })
 }
 
 /// The groups that a query selects, if it does and they are few.
@@ -356,7 +409,7 @@ fn groups_of<'q, 'g>(
     queues: &[Queue],
     groups: &'g [(i64, String)],
 ) -> Option<Vec<&'g (i64, String)>> {
-    let wanted = required.find_map(|term| if let Term::Group(any) = term { Some(any) } else { None })?;
+    let wanted = required.find_map(group_patterns)?;
     let fits = |group: &&(i64, String)| {
         let queue = queues.iter().find(|queue| queue.qid == group.0);
         queue.is_some_and(|queue| wanted.iter().any(|pattern| pattern.matches(&group.1, &queue.name)))

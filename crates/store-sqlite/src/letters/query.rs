@@ -5,6 +5,7 @@
 //! number of rows and bytes (I7).
 
 mod compile;
+mod groups;
 
 use bytes::Bytes;
 use jiff::Timestamp;

@@ -9,16 +9,18 @@ use jiff::Timestamp;
 use lazaret_core::LetterId;
 use lazaret_core::message::{MessageId, QueueName};
 use lazaret_core::query::{CountField, Expr, Query, Term, Text, TextField, TimeBound, TimeField};
+use lazaret_core::store::GroupId;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
+use super::groups::{complete, few_groups, qid_of};
 use crate::error::Work;
 use crate::rows::{id_bytes, nanos, time};
 
 /// Maximum number of letters or sequences that are looked up by name instead of scanned.
 const LIST_LIMIT: usize = 1000;
 /// Maximum number of arms of a scan. SQLite's limit is 500.
-const ARMS_LIMIT: usize = 200;
+pub(super) const ARMS_LIMIT: usize = 200;
 
 /// A piece of SQL and its parameters, in their order.
 #[derive(Clone, Debug)]
@@ -156,15 +158,27 @@ impl Compiler<'_> {
             Term::Time(field, any) => self.time(*field, any),
             Term::Poison(any) if any.len() > 1 => Condition::exact(Part::Always),
             Term::Poison(any) => Condition::when("poison = ?", vec![any.contains(&true).into()]),
-            // Without a cause there is no reason in the row.
-            Term::Error(_) | Term::Group(_) | Term::Text(TextField::Phase, _) => {
-                Condition::loose(Part::Sometimes(Sql::new("reason IS NOT NULL", Vec::new())))
-            }
+            Term::Group(any) => match complete(any) {
+                Some(ids) => self.groups(&ids),
+                None => with_cause(),
+            },
+            Term::Error(_) | Term::Text(TextField::Phase, _) => with_cause(),
             Term::Text(TextField::Key | TextField::Owner | TextField::Assignee, _)
             | Term::Payload { .. }
             | Term::Header { .. }
             | Term::Free(_) => Condition::loose(Part::Always),
         }
+    }
+
+    /// The letters of these groups: a row names the group of its cause.
+    fn groups(&self, ids: &[GroupId]) -> Condition {
+        let each = ids.iter().filter_map(|id| {
+            let text =
+                "coalesce(gid = (SELECT g.gid FROM groups g WHERE g.qid = ? AND g.fingerprint = ?), 0)";
+            let qid = qid_of(self.queues, &id.queue)?;
+            Some(Part::Sometimes(Sql::new(text, vec![qid.into(), id.fingerprint.to_string().into()])))
+        });
+        Condition::exact(join(each.collect(), false))
     }
 
     fn time(&self, field: TimeField, any: &[TimeBound]) -> Condition {
@@ -184,6 +198,11 @@ impl Compiler<'_> {
         });
         Condition::exact(join(each.collect(), false))
     }
+}
+
+/// The rows with a cause: without one there is no reason in the row.
+fn with_cause() -> Condition {
+    Condition::loose(Part::Sometimes(Sql::new("reason IS NOT NULL", Vec::new())))
 }
 
 /// A condition on a column with text, which may be missing.
@@ -341,7 +360,7 @@ pub(super) fn walk(query: &Query, queues: &[(i64, QueueName)], connection: &Conn
             let sids = open_sequences(connection, &wanted, &texts)?;
             return Ok(in_one_arm("letters_place", "sid", sids));
         }
-        if let Some(gids) = groups(required(), queues, connection)? {
+        if let Some(gids) = few_groups(required(), queues, connection)? {
             return Ok(an_arm_each("letters_group", "gid", gids.into_iter().map(Value::from)));
         }
         let columns = [
@@ -394,27 +413,6 @@ fn exact_texts(term: &Term, wanted: TextField) -> Option<BTreeSet<&str>> {
             Text::Glob(_) => None,
         })
         .collect()
-}
-
-/// The groups that a query selects, if it does and they are few.
-fn groups<'q>(
-    mut required: impl Iterator<Item = &'q Term>,
-    queues: &[(i64, QueueName)],
-    connection: &Connection,
-) -> Work<Option<Vec<i64>>> {
-    let wanted = required.find_map(|term| if let Term::Group(any) = term { Some(any) } else { None });
-    let Some(wanted) = wanted else { return Ok(None) };
-    let mut select = connection.prepare_cached("SELECT gid, qid, fingerprint FROM groups")?;
-    let mut rows = select.query([])?;
-    let mut gids = Vec::new();
-    while let Some(row) = rows.next()? {
-        let (qid, fingerprint): (i64, String) = (row.get(1)?, row.get(2)?);
-        let Ok(place) = queues.binary_search_by_key(&qid, |(qid, _)| *qid) else { continue };
-        if wanted.iter().any(|pattern| pattern.matches(&fingerprint, &queues[place].1)) {
-            gids.push(row.get(0)?);
-        }
-    }
-    Ok(Some(gids).filter(|gids| gids.len() <= ARMS_LIMIT))
 }
 
 fn open_sequences(

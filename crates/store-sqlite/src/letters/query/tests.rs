@@ -134,6 +134,39 @@ async fn the_scan_uses_an_index_and_sorts_only_small_results() {
 }
 
 #[tokio::test]
+async fn a_complete_group_is_looked_up_and_decided_by_the_row() {
+    let store = filled(50, "{}").await;
+    let rare = Failure::new(Reason::TIMEOUT, "HttpError", "rare").fingerprint;
+    let by = Actor::new("ada", "cli", "done");
+    let queue = QueueName::of("orders", "orders");
+    store.act(&queue, LetterId::of(&queue, &"m3".into()), Act::Resolve, &by).await.unwrap();
+    // Named as a whole, by its beginning, and not at all: the same letters.
+    let all = [format!("group:{rare}@orders/orders"), format!("group:{rare}"), "error:rare".to_owned()];
+    let table = [("", "", 1), ("-", "", 48), ("", " state:closed", 0), ("-", " state:closed", 1)];
+    for (not, state, letters) in table {
+        for named in &all {
+            let text = format!("{not}{named}{state}");
+            let query = Query::parse(&text).unwrap();
+            let found = store.find(&query, None, 100).await.unwrap();
+            assert_eq!(found.letters.len(), letters, "{text}");
+            assert_eq!(store.count(&query).await.unwrap().letters, letters as u64, "{text}");
+        }
+    }
+    let twice = format!("group:{rare}@orders/orders,{rare}@orders/orders");
+    assert_eq!(pages(&store, &twice, FIND).await, [1], "a letter is found once");
+    let elsewhere = format!("group:{rare}@orders/other");
+    assert_eq!(pages(&store, &elsewhere, FIND).await, [0]);
+    for (named, exact) in [(&all[0], true), (&all[1], false)] {
+        let (query, named) = (Query::parse(named).unwrap(), named.clone());
+        let decided = store.ask("explain", move |view| {
+            let search = Search::new(view.connection, view.now, &query)?;
+            Ok(Condition::of(&query, &search.queues, search.now).exact)
+        });
+        assert_eq!(decided.await.unwrap(), exact, "{named}");
+    }
+}
+
+#[tokio::test]
 async fn letters_of_a_file_of_version_1_are_found() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("old.db");

@@ -133,13 +133,19 @@ pub async fn an_empty_store_finds_nothing<S: Store>(t: Fixture<S>) {
 pub async fn each_field_finds_its_letters<S: Store>(t: Fixture<S>) {
     let letters = world(&t).await;
     let rich = &letters[1];
-    let group = rich.cause.as_ref().unwrap().fingerprint.to_string();
+    let group_of = |letter: &Letter| letter.cause.as_ref().unwrap().fingerprint.to_string();
+    let (group, common) = (group_of(rich), group_of(&letters[0]));
     let own = [
         (format!("id:{}", rich.id), vec!["rich"]),
         (format!("id:{}*", &rich.id.to_string()[..9]), vec!["rich"]),
         (format!("group:{group}"), vec!["rich"]),
         (format!("group:{}", &group[..8]), vec!["rich"]),
         (format!("group:{group}@payments/audit"), vec![]),
+        (format!("group:{group}@no/queue"), vec![]),
+        (format!("group:{group}@payments/ledger"), vec!["rich"]),
+        (format!("group:{group}@payments/ledger,{group}@payments/ledger"), vec!["rich"]),
+        (format!("-group:{group}@payments/ledger"), vec!["plain", "typed", "follower", "plain"]),
+        (format!("group:{common}@shipping/shipping state:open,closed"), vec!["plain", "skipped"]),
     ];
     let table = [
         ("", vec!["plain", "typed", "follower", "rich", "plain"]),

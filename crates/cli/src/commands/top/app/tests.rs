@@ -12,6 +12,7 @@ fn group(id: &str) -> Group {
     Group {
         id: id.into(),
         queue: "payments/ledger".into(),
+        owner: None,
         fingerprint: id.into(),
         reason: "TIMEOUT".into(),
         error: LetterError { error_type: "DbError".into(), message: "connection reset".into() },
