@@ -148,6 +148,7 @@ impl View {
     pub(crate) fn into_write(self, place: usize) -> (SequenceDoc, Vec<RawDocumentBuf>) {
         let mut doc = self.doc;
         doc.open_as(place);
+        doc.batch = None;
         doc.left = self.left;
         if !self.counts.is_empty() {
             doc.left.push(Left::Counts(self.counts));
@@ -224,6 +225,7 @@ impl MongoStore {
         loop {
             let Some(doc) = get::<SequenceDoc>(&self.db().sequences, key).await? else { return Ok(None) };
             if !doc.unfinished {
+                self.finish_batches_of(std::slice::from_ref(&doc)).await?;
                 return Ok(Some(doc));
             }
             Box::pin(self.carry_out(vec![doc])).await?;
@@ -249,6 +251,7 @@ impl MongoStore {
         if !sequences.is_empty() {
             Box::pin(self.carry_out(sequences)).await?;
         }
+        self.finish_batches().await?;
         self.finish_plans().await?;
         self.finish_pauses().await
     }

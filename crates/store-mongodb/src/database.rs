@@ -32,6 +32,7 @@ pub(crate) struct Database {
     /// The connections for letters, and all that belongs to them.
     calls: Calls,
     pub(crate) sequences: Documents,
+    pub(crate) batches: Documents,
     pub(crate) letters: Documents,
     pub(crate) chunks: Documents,
     pub(crate) groups: Documents,
@@ -78,6 +79,7 @@ impl Database {
         let derived = |what: &str| Documents::new(open(&format!("{letters}_{what}")), calls.clone());
         Self {
             sequences: derived("sequences"),
+            batches: derived("batches"),
             letters: Documents::new(open(letters), calls.clone()),
             chunks: derived("chunks"),
             groups: derived("groups"),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bson::{Document, doc};
@@ -13,6 +13,7 @@ use lazaret_core::{QueueName, Timestamp};
 use mongodb::options::{ClientOptions, IndexOptions};
 use mongodb::{Client, IndexModel};
 
+use crate::batches::FinishedBatches;
 use crate::calls::Documents;
 use crate::clock::StoreClock;
 use crate::database::{Database, find_one};
@@ -20,7 +21,7 @@ use crate::error::{reading, writing};
 use crate::options::{DEFAULT_DATABASE, MongoStoreOptions};
 
 /// The version of the documents that this store writes. A database with a newer one is refused.
-pub const FORMAT_VERSION: i64 = 1;
+pub const FORMAT_VERSION: i64 = 2;
 
 /// Values are deleted by the server this long after they have expired. An expired value counts as absent, so nothing depends on it.
 const EXPIRED_VALUES_KEPT: Duration = Duration::from_secs(3600);
@@ -41,6 +42,7 @@ struct Shared {
     database: Database,
     clock: StoreClock,
     watches: Mutex<BTreeMap<QueueName, ClockWatch>>,
+    finished_batches: Mutex<FinishedBatches>,
 }
 
 impl MongoStore {
@@ -95,8 +97,12 @@ impl MongoStore {
 
     fn unchecked(client: &Client, database: &str, options: MongoStoreOptions) -> Self {
         let database = Database::new(client, database, &options.collection, options.connections);
-        let shared =
-            Shared { database, clock: StoreClock::new(options.clock), watches: Mutex::new(BTreeMap::new()) };
+        let shared = Shared {
+            database,
+            clock: StoreClock::new(options.clock),
+            watches: Mutex::new(BTreeMap::new()),
+            finished_batches: Mutex::new(FinishedBatches::default()),
+        };
         Self { shared: Arc::new(shared) }
     }
 
@@ -112,6 +118,11 @@ impl MongoStore {
 
     pub(crate) fn db(&self) -> &Database {
         &self.shared.database
+    }
+
+    /// The batches that are known to be finished. Not to be held across an await.
+    pub(crate) fn finished_batches(&self) -> MutexGuard<'_, FinishedBatches> {
+        self.shared.finished_batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The store's time.
@@ -153,19 +164,21 @@ impl MongoStore {
         Err(StoreError::not_done(ErrorKind::Invalid, "open", context))
     }
 
-    /// States the format in a database that has none yet.
+    /// States the format in a database that has none yet, or an older one: its documents are read as they are.
     async fn state_format(&self) -> Result<()> {
-        let meta = &self.db().meta;
+        let meta = self.db().meta.collection();
         let write = meta
-            .collection()
             .update_one(doc! { "_id": "format" }, doc! { "$setOnInsert": { "version": FORMAT_VERSION } })
             .upsert(true);
         match write.await {
-            Ok(_) => Ok(()),
+            Ok(_) => {}
             // Another process has just done it.
-            Err(error) if error.to_string().contains("E11000") => Ok(()),
-            Err(error) => Err(writing(error)),
+            Err(error) if error.to_string().contains("E11000") => {}
+            Err(error) => return Err(writing(error)),
         }
+        let older = doc! { "_id": "format", "version": { "$lt": FORMAT_VERSION } };
+        let raised = meta.update_one(older, doc! { "$set": { "version": FORMAT_VERSION } }).await;
+        raised.map(drop).map_err(writing)
     }
 
     async fn refuse_newer_format(&self) -> Result<()> {

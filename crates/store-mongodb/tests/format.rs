@@ -114,8 +114,8 @@ async fn story(store: &MongoStore) {
     Locks::acquire(store, LEASE_OF_STREAM, "host-7/1", LEASE).await.unwrap().unwrap();
 }
 
-fn fixture() -> PathBuf {
-    let name = format!("tests/fixtures/format-{FORMAT_VERSION}.json");
+fn fixture(version: i64) -> PathBuf {
+    let name = format!("tests/fixtures/format-{version}.json");
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
@@ -222,7 +222,7 @@ async fn a_change_of_the_stored_format_is_noticed() {
     let test = TestDatabase::new(uri);
     story(&open(&test, &ManualClock::new()).await).await;
     let written = dump(&test).await;
-    let fixture = fixture();
+    let fixture = fixture(FORMAT_VERSION);
     let Ok(kept) = std::fs::read_to_string(&fixture) else {
         std::fs::create_dir_all(fixture.parent().unwrap()).unwrap();
         std::fs::write(&fixture, to_text(&written)).unwrap();
@@ -240,17 +240,26 @@ async fn a_change_of_the_stored_format_is_noticed() {
 }
 
 #[tokio::test]
-async fn documents_of_the_fixture_are_read_and_worked_on() {
-    // I1, I11
+async fn documents_of_every_format_are_read_and_worked_on() {
     let Some(uri) = server() else { return };
+    for version in 1..=FORMAT_VERSION {
+        documents_are_read_and_worked_on(uri.clone(), version).await;
+    }
+}
+
+/// I1, I11
+async fn documents_are_read_and_worked_on(uri: String, version: i64) {
     let test = TestDatabase::new(uri);
     let database = test.database().await;
-    let kept = std::fs::read_to_string(fixture()).expect("the other test of this file writes it");
+    let kept = std::fs::read_to_string(fixture(version)).expect("every format has its fixture");
     for (name, documents) in of_text(&kept) {
         database.collection::<Document>(&name).insert_many(documents).await.unwrap();
     }
     let clock = ManualClock::new();
     let (store, queue) = (open(&test, &clock).await, queue());
+    let meta = database.collection::<Document>("_fw_dlq_meta");
+    let format = meta.find_one(doc! { "_id": "format" }).await.unwrap().unwrap();
+    assert_eq!(format.get_i64("version").unwrap(), FORMAT_VERSION, "older versions refuse it from now on");
     let letter = async |name: &str| store.get(&queue, id(name)).await.unwrap().unwrap();
     let a1 = letter("a1").await;
     assert_eq!((a1.state, a1.attempts, a1.cause), (LetterState::Dead, 3, Some(failure())));

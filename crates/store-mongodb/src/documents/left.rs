@@ -34,23 +34,27 @@ pub(crate) enum Left {
 /// them.
 pub(crate) mod packed {
     use bson::Binary;
+    use serde::de::DeserializeOwned;
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
-
-    use super::Left;
 
     #[derive(Serialize, Deserialize)]
     struct Packed<T> {
         left: T,
     }
 
-    pub(crate) fn serialize<S: Serializer>(left: &[Left], serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<T: Serialize, S: Serializer>(
+        left: &[T],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         let bytes = bson::serialize_to_vec(&Packed { left }).map_err(ser::Error::custom)?;
         serializer.serialize_bytes(&bytes)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Left>, D::Error> {
+    pub(crate) fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<T>, D::Error> {
         let Binary { bytes, .. } = Binary::deserialize(deserializer)?;
-        let packed: Packed<Vec<Left>> = bson::deserialize_from_slice(&bytes).map_err(de::Error::custom)?;
+        let packed: Packed<Vec<T>> = bson::deserialize_from_slice(&bytes).map_err(de::Error::custom)?;
         Ok(packed.left)
     }
 }

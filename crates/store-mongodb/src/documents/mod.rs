@@ -1,5 +1,6 @@
 //! The documents of the store: what they hold, as BSON has it.
 
+pub(crate) mod batch;
 pub(crate) mod chunks;
 pub(crate) mod details;
 pub(crate) mod group;
