@@ -7,6 +7,7 @@ use lazaret_core::store::rules::{AuditLine, Detached, Effects, LetterChange, Seq
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 
 use crate::database::{Guarded, find_one, get, project};
+use crate::documents::end::EndedDoc;
 use crate::documents::left::{CountDoc, Left};
 use crate::documents::letter::{Encoded, Held};
 use crate::documents::sequence::{SequenceDoc, sequence_key};
@@ -86,7 +87,7 @@ impl View {
 
     /// Turns the effects on a letter into the sequence as it shall stand, and what is left to do then. Returns the letter.
     pub(crate) fn apply(&mut self, mut held: Held, effects: Effects) -> Result<Letter> {
-        let Effects { letter: change, sequence, detached, count_change, failed, audit, ended: _ } = effects;
+        let Effects { letter: change, sequence, detached, count_change, failed, audit, ended } = effects;
         let new = matches!(change, LetterChange::Insert { .. });
         let count = self.row.as_ref().map_or(0, |row| row.count);
         if matches!(change, LetterChange::Forget) {
@@ -120,6 +121,9 @@ impl View {
         self.counts.extend(CountDoc::of(&count_change, failed, held.letter.cause.as_ref(), self.now));
         if let Some(line) = audit {
             self.audit(line);
+        }
+        if ended {
+            self.leave(Left::End(EndedDoc::of(&held.letter, held.number, self.decided())));
         }
         self.changed = true;
         Ok(held.letter)

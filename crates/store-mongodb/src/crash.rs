@@ -12,8 +12,8 @@ use futures_util::{StreamExt, future, stream};
 use lazaret_core::query::Query;
 use lazaret_core::store::{
     Act, Action, Actor, Audit, AuditEntry, Change, Counts, GrantFence, GroupsRequest, HandOff, LetterStore,
-    Limits, OperationState, Operations, Placement, PlanRequest, Requeue, Result, RolloutPolicy, Selection,
-    Settlement, Triage,
+    Limits, OperationState, Operations, Outbox, Placement, PlanRequest, Requeue, Result, RolloutPolicy,
+    Selection, Settlement, Triage,
 };
 use lazaret_core::{
     Clock, Failure, Fingerprint, Letter, LetterId, LetterState, Message, MessageId, Partition, Position,
@@ -105,6 +105,7 @@ async fn begin(store: &MongoStore, action: Action, letters: &[&str]) -> Result<(
 /// were answered.
 async fn story(store: &MongoStore, stored: &mut Vec<MessageId>) -> Result<()> {
     let queue = queue();
+    store.watch_ends(&queue).await?;
     let fence = store.assign(&queue, &[Partition::new("orders", 0)]).await?[0].fence;
     for (turn, batch) in [0..6, 6..7, 7..8].into_iter().enumerate() {
         let items = batch.clone().map(|number| item(fence, turn as u64, number)).collect();
@@ -120,6 +121,7 @@ async fn story(store: &MongoStore, stored: &mut Vec<MessageId>) -> Result<()> {
         let last = store.get(&queue, id("b3")).await?.unwrap();
         store.settle(&claim.lease, last.id, failed(&last, "boom")).await?;
     }
+    store.ends(&queue, 0, 100).await?;
     for act in [Act::Park, Act::Release, Act::Evict, Act::Restore] {
         store.act(&queue, id("c1"), act, &ada()).await?;
     }
@@ -184,6 +186,31 @@ async fn check(store: &MongoStore, stored: &[MessageId]) {
     let all = Query::parse("state:open or state:closed").unwrap();
     let found = store.find(&all, None, 100).await.unwrap().letters;
     assert_eq!(found.len() as u64, counts.by_state.iter().sum::<u64>(), "each letter is found once");
+    check_ends(store).await;
+}
+
+/// I11: an end is listed if and only if its letter is there, once.
+async fn check_ends(store: &MongoStore) {
+    let page = store.ends(&queue(), 0, 100).await.unwrap();
+    let listed: BTreeSet<_> = page.ends.iter().map(|end| (end.id, end.state as usize)).collect();
+    assert_eq!((listed.len(), page.left), (page.ends.len(), 0), "an end is listed twice");
+    assert!(page.ends.is_sorted_by(|one, next| one.number < next.number));
+    // They were handed off dead.
+    for message in ["a1", "c1"] {
+        let known = store.lookup(&queue(), &[message.into()]).await.unwrap();
+        assert_eq!(
+            listed.contains(&(id(message), LetterState::Dead as usize)),
+            known[0].is_some(),
+            "{message}"
+        );
+    }
+    // They failed again, and waited before.
+    for message in ["b2", "b3", "a2"] {
+        let letter = store.get(&queue(), id(message)).await.unwrap();
+        let is_dead = letter.is_some_and(|letter| letter.state == LetterState::Dead);
+        let is_listed = listed.contains(&(id(message), LetterState::Dead as usize));
+        assert!(is_listed || !is_dead, "the end of {message} is not listed");
+    }
 }
 
 /// Every letter comes to an end, once and in order, and so does every operation.
@@ -237,6 +264,8 @@ async fn forget(store: &MongoStore) {
         &db.plans,
         &db.items,
         &db.pauses,
+        &db.watches,
+        &db.ends,
         &db.values,
         &db.audit,
         &db.meta,

@@ -41,6 +41,9 @@ pub(crate) struct Database {
     pub(crate) plans: Documents,
     pub(crate) items: Documents,
     pub(crate) pauses: Documents,
+    /// The queues whose ends are listed.
+    pub(crate) watches: Documents,
+    pub(crate) ends: Documents,
     pub(crate) values: Documents,
     pub(crate) audit: Documents,
     /// Counters, and the version of the format.
@@ -88,6 +91,8 @@ impl Database {
             plans: derived("plans"),
             items: derived("plan_items"),
             pauses: derived("pauses"),
+            watches: derived("watches"),
+            ends: derived("ends"),
             values: Documents::new(open(&format!("{letters}_values")), Calls::new(FOR_VALUES)),
             audit: derived("audit"),
             meta: derived("meta"),

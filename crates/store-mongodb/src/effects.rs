@@ -1,7 +1,7 @@
 //! What is done after a decision, in other documents. Whoever does it again, however late, changes nothing.
 //!
-//! The order: letters and groups, sequences of letters that left, the audit, outcomes, then the document of the sequence without what
-//! was left to do, and with its new revision. Chunks that no letter refers to any more are deleted at the end.
+//! The order: letters and groups, sequences of letters that left, ends, the audit, outcomes, then the document of the sequence without
+//! what was left to do, and with its new revision; or the batch is deleted. Chunks that no letter refers to any more are deleted at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,6 +14,7 @@ use serde::Deserialize;
 use crate::batches::IdDoc;
 use crate::database::{Guarded, by_ids, encode};
 use crate::documents::batch::{BATCH_VERSION, is_batch};
+use crate::documents::end::EndedDoc;
 use crate::documents::group::{Decision, GroupDoc, Pending};
 use crate::documents::left::{CountDoc, Left, LineDoc, OutcomeDoc};
 use crate::documents::sequence::SequenceDoc;
@@ -55,6 +56,7 @@ struct Work {
     letters: Vec<(RawDocumentBuf, bool)>,
     groups: BTreeMap<GroupId, Vec<Decision>>,
     detached: Vec<SequenceDoc>,
+    ends: BTreeMap<QueueName, Vec<EndedDoc>>,
     lines: Vec<(String, LineDoc)>,
     outcomes: Vec<OutcomeDoc>,
     /// Chunks to be deleted.
@@ -71,6 +73,7 @@ impl Work {
                 Left::Chunks(claim) => self.claims.push(claim),
                 Left::Counts(counts) => self.count(&doc.queue, &counts, holder),
                 Left::Audit(line) => self.lines.push((format!("{}#{}#{place}", doc.id, doc.version), line)),
+                Left::End(end) => self.ends.entry(doc.queue.clone()).or_default().push(end),
                 Left::Outcome(outcome) => self.outcomes.push(outcome),
                 // Only plans have these.
                 Left::Items { .. } => {}
@@ -123,10 +126,14 @@ impl MongoStore {
 
     /// Does all but the deletion of chunks. Returns the sequences that were opened, which have something left to do.
     async fn do_all(&self, work: Work) -> Result<Vec<SequenceDoc>> {
-        let Work { letters, groups, detached, lines, outcomes, claims: _ } = work;
+        let Work { letters, groups, detached, ends, lines, outcomes, claims: _ } = work;
         // At once: neither reads what the other writes.
         future::try_join(self.write_letters(letters), self.count_all(groups)).await?;
         let opened = self.open_detached(detached).await?;
+        // Behind the letters: whoever reads an end finds its letter, and whoever begins to watch finds those that were not listed here.
+        for (queue, ends) in ends {
+            self.list_ended(&queue, ends).await?;
+        }
         for (token, line) in lines {
             self.append_line(&token, line).await?;
         }

@@ -23,8 +23,8 @@
 //!    high costs a lookup.
 //! 3. The document of the **sequence**, if it still has the version on which the rule decided: the new row, and what is left to do
 //!    elsewhere, packed into one binary value. A new one is inserted. From here on the call has happened.
-//! 4. What is left: the **letters** in their new form and, at the same time, the counters of **groups**; then lines of the **audit**, and
-//!    **outcomes** in operations.
+//! 4. What is left: the **letters** in their new form and, at the same time, the counters of **groups**; then **ends** for the outbox, if the
+//!    queue is watched, lines of the **audit**, and **outcomes** in operations.
 //! 5. The document of the sequence again, without what was done; one that was opened gets its revision. One command does this for all
 //!    sequences of a call: each is changed for itself, if it still has the version of the decision.
 //! 6. Chunks that no letter refers to any more are deleted. For hand-offs: the sequences are not under way any more.
@@ -35,9 +35,10 @@
 //! deletes the batch (`batches`).
 //!
 //! A process that dies before step 3 has changed nothing that counts. One that dies after it is finished by the next call that loads
-//! the document, or one of the batch, and listings look for such documents first. Each write of step 4 can be repeated, by anybody and late: a letter has the version
-//! that decided about it and ignores earlier ones; a group has the versions and batches that it has counted; a line of the audit has a token; an outcome
-//! is written once. The document of a plan works in the same way, and so does that of the pauses of a consumer.
+//! the document, or one of the batch, and listings look for such documents first. Each write of step 4 can be repeated, by anybody and
+//! late: a letter has the version that decided about it and ignores earlier ones; a group has the versions and batches that it has
+//! counted; a line of the audit and an end have tokens; an outcome is written once. The document of a plan works in the same way, and so
+//! does that of the pauses of a consumer.
 //!
 //! A test cuts the store off after each single write, and goes on with another store (`crash`).
 //!
@@ -51,7 +52,7 @@
 //!
 //! # Modules
 //!
-//! - `contract/`, `audit`, `key_values`: the traits of [`lazaret_core::store`].
+//! - `contract/`, `audit`, `ends`, `key_values`: the traits of [`lazaret_core::store`].
 //! - `store`, `options`, `error`, `clock`: opening, options, errors of the driver, the server's clock.
 //! - `calls`: the connections, and which calls share them.
 //! - `database`: collections, guarded writes, commands with many statements; `database/reads` reads.
@@ -72,6 +73,7 @@ mod crash;
 mod database;
 mod documents;
 mod effects;
+mod ends;
 mod error;
 mod grants;
 mod intake;

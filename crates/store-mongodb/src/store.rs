@@ -25,6 +25,8 @@ pub const FORMAT_VERSION: i64 = 2;
 
 /// Values are deleted by the server this long after they have expired. An expired value counts as absent, so nothing depends on it.
 const EXPIRED_VALUES_KEPT: Duration = Duration::from_secs(3600);
+/// Ends are deleted by the server this long after they were forgotten. Until then a slow call cannot list them again.
+const FORGOTTEN_ENDS_KEPT: Duration = Duration::from_secs(3600);
 
 /// A store in MongoDB. Clones share it.
 ///
@@ -51,6 +53,7 @@ impl MongoStore {
         let mut capabilities = Capabilities::NONE;
         (capabilities.durable, capabilities.shared_by_processes) = (true, true);
         (capabilities.shared_by_machines, capabilities.audit_chain) = (true, true);
+        capabilities.outbox = true;
         capabilities
     };
 
@@ -255,11 +258,21 @@ impl MongoStore {
         .await?;
         create(&db.pauses, vec![doc! { "unfinished": 1 }]).await?;
         create(&db.audit, vec![doc! { "token": 1 }]).await?;
-        let expired = IndexModel::builder()
-            .keys(doc! { "expiredAt": 1 })
-            .options(IndexOptions::builder().expire_after(EXPIRED_VALUES_KEPT).build())
-            .build();
-        db.values.collection().create_index(expired).await.map(drop).map_err(writing)
+        create(
+            &db.ends,
+            vec![
+                doc! { "queue": 1, "period": 1, "number": 1 },
+                doc! { "queue": 1, "period": 1, "waiting": 1, "order": 1 },
+            ],
+        )
+        .await?;
+        let ttl = async |of: &Documents, field: &str, kept: Duration| {
+            let options = IndexOptions::builder().expire_after(kept).build();
+            let index = IndexModel::builder().keys(doc! { field: 1 }).options(options).build();
+            of.collection().create_index(index).await.map(drop).map_err(writing)
+        };
+        ttl(&db.ends, "forgottenAt", FORGOTTEN_ENDS_KEPT).await?;
+        ttl(&db.values, "expiredAt", EXPIRED_VALUES_KEPT).await
     }
 }
 

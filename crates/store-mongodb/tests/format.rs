@@ -13,7 +13,7 @@ use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use lazaret_core::store::{
     Action, Actor, Anchor, AttemptNote, Audit, Change, Checkpoint, Checkpoints, GrantFence, HandOff,
-    LetterStore, Limits, Locks, OperationState, Operations, PauseScope, Placement, PlanRequest,
+    LetterStore, Limits, Locks, OperationState, Operations, Outbox, PauseScope, Placement, PlanRequest,
     RolloutPolicy, Selection, Settled, Settlement, Triage,
 };
 use lazaret_core::{
@@ -110,6 +110,8 @@ async fn story(store: &MongoStore) {
     let request = PlanRequest { action: Action::Retry, selection, valid_for: LEASE * 100, max_letters: 10 };
     let plan = store.freeze(&request, &ada()).await.unwrap();
     store.begin(plan.id, &RolloutPolicy::unlimited(), &ada()).await.unwrap();
+    store.watch_ends(&self::queue()).await.unwrap();
+    assert_eq!(store.ends(&self::queue(), 0, 10).await.unwrap().ends.len(), 1);
     store.save("orders", checkpoint()).await.unwrap();
     Locks::acquire(store, LEASE_OF_STREAM, "host-7/1", LEASE).await.unwrap().unwrap();
 }
@@ -274,6 +276,10 @@ async fn documents_are_read_and_worked_on(uri: String, version: i64) {
     assert_eq!(store.load("orders").await.unwrap(), Some(checkpoint()));
     let lock = store.state(LEASE_OF_STREAM).await.unwrap().unwrap();
     assert_eq!((lock.owner.as_str(), lock.fence), ("host-7/1", 1));
+    // A store of format 1 had no outbox.
+    store.watch_ends(&queue).await.unwrap();
+    let ends = store.ends(&queue, 0, 10).await.unwrap().ends;
+    assert_eq!(ends.iter().map(|end| (end.number, end.id)).collect::<Vec<_>>(), [(1, id("a1"))]);
     let check = store.verify_audit().await.unwrap().unwrap();
     assert!(check.broken.is_none() && !store.audit(0, 100).await.unwrap().is_empty());
     // The lease of a worker that died ends, and the operation is carried out.

@@ -7,6 +7,7 @@ use lazaret_core::store::{Actor, OperationId, Outcome};
 use lazaret_core::{Failure, Fingerprint, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::end::EndedDoc;
 use super::sequence::SequenceDoc;
 use crate::values::{int, nanos, uint};
 
@@ -24,6 +25,8 @@ pub(crate) enum Left {
     Counts(Vec<CountDoc>),
     /// Append to the audit.
     Audit(LineDoc),
+    /// List a letter that ended, if its queue is watched.
+    End(EndedDoc),
     /// Record the outcome of a letter in an operation.
     Outcome(OutcomeDoc),
     /// Write the outcome of the letters of a plan that have none: those in a range of ordinals, except some.

@@ -3,6 +3,7 @@
 pub(crate) mod batch;
 pub(crate) mod chunks;
 pub(crate) mod details;
+pub(crate) mod end;
 pub(crate) mod group;
 pub(crate) mod left;
 pub(crate) mod letter;
