@@ -37,8 +37,6 @@ pub enum Capability {
     InboxInMemory,
     /// The inbox of a store in MongoDB.
     InboxInMongodb,
-    /// The topic that receives a copy of each dead letter of a store in MongoDB.
-    DeadLetterTopicWithMongodb,
     /// The retry strategy `topics`.
     RetryTopics,
     /// The topic that receives a copy of each dead letter.
@@ -55,7 +53,7 @@ pub enum Capability {
 
 impl Capability {
     /// Every capability.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 16] = [
         Self::StoreSqlite,
         Self::StorePostgres,
         Self::StoreMongodb,
@@ -66,7 +64,6 @@ impl Capability {
         Self::SourcePostgresOutbox,
         Self::InboxInMemory,
         Self::InboxInMongodb,
-        Self::DeadLetterTopicWithMongodb,
         Self::RetryTopics,
         Self::DeadLetterTopic,
         Self::AdoptTopics,
@@ -88,7 +85,6 @@ impl Capability {
             Self::SourcePostgresOutbox => "the source `postgres-outbox`",
             Self::InboxInMemory => "the source `inbox` with a store in memory",
             Self::InboxInMongodb => "the source `inbox` with the store `mongodb`",
-            Self::DeadLetterTopicWithMongodb => "copies of dead letters in a topic with the store `mongodb`",
             Self::RetryTopics => "the retry strategy `topics`",
             Self::DeadLetterTopic => "copies of dead letters in a topic",
             Self::AdoptTopics => "the adoption of dead-letter topics",
@@ -103,9 +99,6 @@ impl Capability {
         match self {
             Self::InboxInMemory | Self::InboxInMongodb => {
                 Some("use the store `sqlite:PATH` or `postgres://…`")
-            }
-            Self::DeadLetterTopicWithMongodb => {
-                Some("remove `topic`, or use the store `sqlite:PATH` or `postgres://…`")
             }
             _ => None,
         }
@@ -292,9 +285,6 @@ fn consumer_requirements(top: &Fields, fields: &Fields) -> Vec<Requirement> {
     let letters = fields.section("dead-letter").filter(|letters| letters.flag("enabled") != Some(false));
     if letters.is_some_and(|letters| letters.text("topic").is_some()) {
         needs.push((Capability::DeadLetterTopic, within("dead-letter", "topic")));
-        if matches!(store_of(top), Some(StoreLocation::Mongodb(_))) {
-            needs.push((Capability::DeadLetterTopicWithMongodb, within("dead-letter", "topic")));
-        }
     }
     needs.extend(topics(fields).map(|(format, _)| (Capability::AdoptTopics, within("adopt", format))));
     needs

@@ -47,7 +47,5 @@ fn in_mongodb() -> impl Iterator<Item = Capability> {
     let has = lazaret_store_mongodb::MongoStore::CAPABILITIES;
     #[cfg(not(feature = "mongodb"))]
     let has = lazaret_core::store::Capabilities::NONE;
-    let inbox = has.inbox.then_some(Capability::InboxInMongodb);
-    let outbox = has.outbox.then_some(Capability::DeadLetterTopicWithMongodb);
-    inbox.into_iter().chain(outbox)
+    has.inbox.then_some(Capability::InboxInMongodb).into_iter()
 }

@@ -7,6 +7,7 @@ use lazaret_core::store::rules::{AuditLine, Detached, Effects, LetterChange, Seq
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 
 use crate::database::{Guarded, find_one, get, project};
+use crate::documents::end::EndedDoc;
 use crate::documents::left::{CountDoc, Left};
 use crate::documents::letter::{Encoded, Held};
 use crate::documents::sequence::{SequenceDoc, sequence_key};
@@ -86,7 +87,7 @@ impl View {
 
     /// Turns the effects on a letter into the sequence as it shall stand, and what is left to do then. Returns the letter.
     pub(crate) fn apply(&mut self, mut held: Held, effects: Effects) -> Result<Letter> {
-        let Effects { letter: change, sequence, detached, count_change, failed, audit, ended: _ } = effects;
+        let Effects { letter: change, sequence, detached, count_change, failed, audit, ended } = effects;
         let new = matches!(change, LetterChange::Insert { .. });
         let count = self.row.as_ref().map_or(0, |row| row.count);
         if matches!(change, LetterChange::Forget) {
@@ -121,6 +122,9 @@ impl View {
         if let Some(line) = audit {
             self.audit(line);
         }
+        if ended {
+            self.leave(Left::End(EndedDoc::of(&held.letter, held.number, self.decided())));
+        }
         self.changed = true;
         Ok(held.letter)
     }
@@ -148,6 +152,7 @@ impl View {
     pub(crate) fn into_write(self, place: usize) -> (SequenceDoc, Vec<RawDocumentBuf>) {
         let mut doc = self.doc;
         doc.open_as(place);
+        doc.batch = None;
         doc.left = self.left;
         if !self.counts.is_empty() {
             doc.left.push(Left::Counts(self.counts));
@@ -224,6 +229,7 @@ impl MongoStore {
         loop {
             let Some(doc) = get::<SequenceDoc>(&self.db().sequences, key).await? else { return Ok(None) };
             if !doc.unfinished {
+                self.finish_batches_of(std::slice::from_ref(&doc)).await?;
                 return Ok(Some(doc));
             }
             Box::pin(self.carry_out(vec![doc])).await?;
@@ -249,6 +255,7 @@ impl MongoStore {
         if !sequences.is_empty() {
             Box::pin(self.carry_out(sequences)).await?;
         }
+        self.finish_batches().await?;
         self.finish_plans().await?;
         self.finish_pauses().await
     }

@@ -2,6 +2,8 @@
 //!
 //! The store is cut off after the first write, the second, and so on; of a command with many statements, between any two of them.
 
+mod batches;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +12,8 @@ use futures_util::{StreamExt, future, stream};
 use lazaret_core::query::Query;
 use lazaret_core::store::{
     Act, Action, Actor, Audit, AuditEntry, Change, Counts, GrantFence, GroupsRequest, HandOff, LetterStore,
-    Limits, OperationState, Operations, Placement, PlanRequest, Requeue, Result, RolloutPolicy, Selection,
-    Settlement, Triage,
+    Limits, OperationState, Operations, Outbox, Placement, PlanRequest, Requeue, Result, RolloutPolicy,
+    Selection, Settlement, Triage,
 };
 use lazaret_core::{
     Clock, Failure, Fingerprint, Letter, LetterId, LetterState, Message, MessageId, Partition, Position,
@@ -23,6 +25,8 @@ use mongodb::Client;
 use crate::{MongoStore, MongoStoreOptions};
 
 const LEASE: Duration = Duration::from_secs(30);
+/// More writes than any story has.
+const ENOUGH: usize = 1_000_000;
 /// How many stories run at once, each in collections of its own.
 const AT_ONCE: usize = 6;
 /// The payload of one message is kept in chunks.
@@ -101,6 +105,7 @@ async fn begin(store: &MongoStore, action: Action, letters: &[&str]) -> Result<(
 /// were answered.
 async fn story(store: &MongoStore, stored: &mut Vec<MessageId>) -> Result<()> {
     let queue = queue();
+    store.watch_ends(&queue).await?;
     let fence = store.assign(&queue, &[Partition::new("orders", 0)]).await?[0].fence;
     for (turn, batch) in [0..6, 6..7, 7..8].into_iter().enumerate() {
         let items = batch.clone().map(|number| item(fence, turn as u64, number)).collect();
@@ -116,6 +121,7 @@ async fn story(store: &MongoStore, stored: &mut Vec<MessageId>) -> Result<()> {
         let last = store.get(&queue, id("b3")).await?.unwrap();
         store.settle(&claim.lease, last.id, failed(&last, "boom")).await?;
     }
+    store.ends(&queue, 0, 100).await?;
     for act in [Act::Park, Act::Release, Act::Evict, Act::Restore] {
         store.act(&queue, id("c1"), act, &ada()).await?;
     }
@@ -180,6 +186,31 @@ async fn check(store: &MongoStore, stored: &[MessageId]) {
     let all = Query::parse("state:open or state:closed").unwrap();
     let found = store.find(&all, None, 100).await.unwrap().letters;
     assert_eq!(found.len() as u64, counts.by_state.iter().sum::<u64>(), "each letter is found once");
+    check_ends(store).await;
+}
+
+/// I11: an end is listed if and only if its letter is there, once.
+async fn check_ends(store: &MongoStore) {
+    let page = store.ends(&queue(), 0, 100).await.unwrap();
+    let listed: BTreeSet<_> = page.ends.iter().map(|end| (end.id, end.state as usize)).collect();
+    assert_eq!((listed.len(), page.left), (page.ends.len(), 0), "an end is listed twice");
+    assert!(page.ends.is_sorted_by(|one, next| one.number < next.number));
+    // They were handed off dead.
+    for message in ["a1", "c1"] {
+        let known = store.lookup(&queue(), &[message.into()]).await.unwrap();
+        assert_eq!(
+            listed.contains(&(id(message), LetterState::Dead as usize)),
+            known[0].is_some(),
+            "{message}"
+        );
+    }
+    // They failed again, and waited before.
+    for message in ["b2", "b3", "a2"] {
+        let letter = store.get(&queue(), id(message)).await.unwrap();
+        let is_dead = letter.is_some_and(|letter| letter.state == LetterState::Dead);
+        let is_listed = listed.contains(&(id(message), LetterState::Dead as usize));
+        assert!(is_listed || !is_dead, "the end of {message} is not listed");
+    }
 }
 
 /// Every letter comes to an end, once and in order, and so does every operation.
@@ -225,6 +256,7 @@ async fn forget(store: &MongoStore) {
     let db = store.db();
     for collection in [
         &db.sequences,
+        &db.batches,
         &db.letters,
         &db.chunks,
         &db.groups,
@@ -232,6 +264,8 @@ async fn forget(store: &MongoStore) {
         &db.plans,
         &db.items,
         &db.pauses,
+        &db.watches,
+        &db.ends,
         &db.values,
         &db.audit,
         &db.meta,
@@ -262,18 +296,22 @@ async fn cut_off(client: &Client, database: &str, cut: usize, whole: &[String]) 
     forget(&heir).await;
 }
 
-#[tokio::test]
-async fn a_store_that_is_cut_off_after_any_write_goes_on() {
-    const ENOUGH: usize = 1_000_000;
+/// A client of the server. Without one the test prints that it did not run, and fails when `CI=true`.
+async fn client() -> Option<Client> {
     let Ok(uri) = std::env::var("LAZARET_TEST_MONGODB") else {
         let must = std::env::var("CI").is_ok_and(|value| value == "true");
         assert!(!must, "LAZARET_TEST_MONGODB is not set; `cargo xtask test` starts a server and sets it");
         println!(
             "not run: LAZARET_TEST_MONGODB is not set; `cargo xtask services` starts a server and prints it"
         );
-        return;
+        return None;
     };
-    let client = Client::with_uri_str(uri).await.unwrap();
+    Some(Client::with_uri_str(uri).await.unwrap())
+}
+
+#[tokio::test]
+async fn a_store_that_is_cut_off_after_any_write_goes_on() {
+    let Some(client) = client().await else { return };
     let database = format!("lzs_crash_{}", uuid::Uuid::new_v4().simple());
     let clock = ManualClock::new();
     let store = open(&client, &database, ENOUGH, &clock).await;

@@ -32,6 +32,7 @@ pub(crate) struct Database {
     /// The connections for letters, and all that belongs to them.
     calls: Calls,
     pub(crate) sequences: Documents,
+    pub(crate) batches: Documents,
     pub(crate) letters: Documents,
     pub(crate) chunks: Documents,
     pub(crate) groups: Documents,
@@ -40,6 +41,9 @@ pub(crate) struct Database {
     pub(crate) plans: Documents,
     pub(crate) items: Documents,
     pub(crate) pauses: Documents,
+    /// The queues whose ends are listed.
+    pub(crate) watches: Documents,
+    pub(crate) ends: Documents,
     pub(crate) values: Documents,
     pub(crate) audit: Documents,
     /// Counters, and the version of the format.
@@ -78,6 +82,7 @@ impl Database {
         let derived = |what: &str| Documents::new(open(&format!("{letters}_{what}")), calls.clone());
         Self {
             sequences: derived("sequences"),
+            batches: derived("batches"),
             letters: Documents::new(open(letters), calls.clone()),
             chunks: derived("chunks"),
             groups: derived("groups"),
@@ -86,6 +91,8 @@ impl Database {
             plans: derived("plans"),
             items: derived("plan_items"),
             pauses: derived("pauses"),
+            watches: derived("watches"),
+            ends: derived("ends"),
             values: Documents::new(open(&format!("{letters}_values")), Calls::new(FOR_VALUES)),
             audit: derived("audit"),
             meta: derived("meta"),

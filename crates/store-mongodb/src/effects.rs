@@ -1,18 +1,22 @@
 //! What is done after a decision, in other documents. Whoever does it again, however late, changes nothing.
 //!
-//! The order: letters and groups, sequences of letters that left, the audit, outcomes, then the document of the sequence without what
-//! was left to do, and with its new revision. Chunks that no letter refers to any more are deleted at the end.
+//! The order: letters and groups, sequences of letters that left, ends, the audit, outcomes, then the document of the sequence without
+//! what was left to do, and with its new revision; or the batch is deleted. Chunks that no letter refers to any more are deleted at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
 use futures_util::future;
+use lazaret_core::QueueName;
 use lazaret_core::store::{GroupId, Result};
 use serde::Deserialize;
 
+use crate::batches::IdDoc;
 use crate::database::{Guarded, by_ids, encode};
+use crate::documents::batch::{BATCH_VERSION, is_batch};
+use crate::documents::end::EndedDoc;
 use crate::documents::group::{Decision, GroupDoc, Pending};
-use crate::documents::left::{Left, LineDoc, OutcomeDoc};
+use crate::documents::left::{CountDoc, Left, LineDoc, OutcomeDoc};
 use crate::documents::sequence::SequenceDoc;
 use crate::store::MongoStore;
 
@@ -46,52 +50,97 @@ fn alike(docs: Vec<SequenceDoc>) -> Vec<Alike> {
     sets.into_values().collect()
 }
 
+/// All that is left to do for some sequences.
+#[derive(Default)]
+struct Work {
+    letters: Vec<(RawDocumentBuf, bool)>,
+    groups: BTreeMap<GroupId, Vec<Decision>>,
+    detached: Vec<SequenceDoc>,
+    ends: BTreeMap<QueueName, Vec<EndedDoc>>,
+    lines: Vec<(String, LineDoc)>,
+    outcomes: Vec<OutcomeDoc>,
+    /// Chunks to be deleted.
+    claims: Vec<String>,
+}
+
+impl Work {
+    /// Takes what is left to do out of a sequence. Groups remember it by the id and the version of the document that holds it.
+    fn add(&mut self, doc: &mut SequenceDoc, holder: (&str, i64)) {
+        for (place, left) in std::mem::take(&mut doc.left).into_iter().enumerate() {
+            match left {
+                Left::Letter { document, new } => self.letters.push((document, new)),
+                Left::Sequence(doc) => self.detached.push(*doc),
+                Left::Chunks(claim) => self.claims.push(claim),
+                Left::Counts(counts) => self.count(&doc.queue, &counts, holder),
+                Left::Audit(line) => self.lines.push((format!("{}#{}#{place}", doc.id, doc.version), line)),
+                Left::End(end) => self.ends.entry(doc.queue.clone()).or_default().push(end),
+                Left::Outcome(outcome) => self.outcomes.push(outcome),
+                // Only plans have these.
+                Left::Items { .. } => {}
+            }
+        }
+    }
+
+    /// Adds changes to the groups that they concern. A group counts all changes of one document as one decision.
+    fn count(&mut self, queue: &QueueName, counts: &[CountDoc], (holder, version): (&str, i64)) {
+        let mut concerned: Vec<_> = counts.iter().flat_map(|count| count.groups()).collect();
+        concerned.sort_unstable();
+        concerned.dedup();
+        for fingerprint in concerned {
+            let group = GroupId { queue: queue.clone(), fingerprint };
+            let decisions = self.groups.entry(group).or_default();
+            match decisions.last_mut() {
+                Some(last) if last.holder == holder => last.counts.extend_from_slice(counts),
+                _ => decisions.push(Decision { holder: holder.to_owned(), version, counts: counts.to_vec() }),
+            }
+        }
+    }
+}
+
 impl MongoStore {
     /// Does what is left to do in documents of sequences, and takes it out of them.
     pub(crate) async fn carry_out(&self, mut docs: Vec<SequenceDoc>) -> Result<()> {
-        let (mut letters, mut claims): (Vec<(RawDocumentBuf, bool)>, Vec<String>) = (Vec::new(), Vec::new());
-        let mut groups: BTreeMap<GroupId, Vec<Decision>> = BTreeMap::new();
-        let mut lines: Vec<(String, LineDoc)> = Vec::new();
-        let mut outcomes: Vec<OutcomeDoc> = Vec::new();
-        let mut detached: Vec<SequenceDoc> = Vec::new();
+        let mut work = Work::default();
         for doc in &mut docs {
-            for (place, left) in std::mem::take(&mut doc.left).into_iter().enumerate() {
-                match left {
-                    Left::Letter { document, new } => letters.push((document, new)),
-                    Left::Sequence(doc) => detached.push(*doc),
-                    Left::Chunks(claim) => claims.push(claim),
-                    Left::Counts(counts) => {
-                        let mut concerned: Vec<_> = counts.iter().flat_map(|count| count.groups()).collect();
-                        concerned.sort_unstable();
-                        concerned.dedup();
-                        for fingerprint in concerned {
-                            let group = GroupId { queue: doc.queue.clone(), fingerprint };
-                            let decisions = groups.entry(group).or_default();
-                            let (sequence, version) = (doc.id.clone(), doc.version);
-                            decisions.push(Decision { sequence, version, counts: counts.clone() });
-                        }
-                    }
-                    Left::Audit(line) => lines.push((format!("{}#{}#{place}", doc.id, doc.version), line)),
-                    Left::Outcome(outcome) => outcomes.push(outcome),
-                    // Only plans have these.
-                    Left::Items { .. } => {}
-                }
-            }
+            let (id, version) = (doc.id.clone(), doc.version);
+            work.add(doc, (id.as_str(), version));
         }
+        let claims = std::mem::take(&mut work.claims);
+        docs.extend(self.do_all(work).await?);
+        self.clear_left(docs).await?;
+        if !claims.is_empty() {
+            self.db().delete(&self.db().chunks, doc! { "claim": { "$in": claims } }).await?;
+        }
+        Ok(())
+    }
+
+    /// Does what is left to do for sequences of a batch, which is there until then. They are new: no other sequence is opened, and no
+    /// chunk dropped.
+    pub(crate) async fn carry_out_batch(&self, batch: &str, mut docs: Vec<SequenceDoc>) -> Result<()> {
+        let mut work = Work::default();
+        for doc in &mut docs {
+            work.add(doc, (batch, BATCH_VERSION));
+        }
+        self.do_all(work).await.map(drop)
+    }
+
+    /// Does all but the deletion of chunks. Returns the sequences that were opened, which have something left to do.
+    async fn do_all(&self, work: Work) -> Result<Vec<SequenceDoc>> {
+        let Work { letters, groups, detached, ends, lines, outcomes, claims: _ } = work;
         // At once: neither reads what the other writes.
         future::try_join(self.write_letters(letters), self.count_all(groups)).await?;
-        docs.extend(self.open_detached(detached).await?);
+        let opened = self.open_detached(detached).await?;
+        // Behind the letters: whoever reads an end finds its letter, and whoever begins to watch finds those that were not listed here.
+        for (queue, ends) in ends {
+            self.list_ended(&queue, ends).await?;
+        }
         for (token, line) in lines {
             self.append_line(&token, line).await?;
         }
         for outcome in outcomes {
             Box::pin(self.write_outcome(&outcome)).await?;
         }
-        self.clear_left(docs).await?;
-        if !claims.is_empty() {
-            self.db().delete(&self.db().chunks, doc! { "claim": { "$in": claims } }).await?;
-        }
-        Ok(())
+        Ok(opened)
     }
 
     /// Opens the sequences of letters that left theirs, and writes the letters: groups have counted them before. A letter leaves its
@@ -167,7 +216,7 @@ impl MongoStore {
             let mut known: BTreeMap<GroupId, GroupDoc> =
                 found.into_iter().map(|doc| (doc.group_id(), doc)).collect();
             // Read after the groups: what is not pending any more was counted before.
-            let decided = groups.values().flatten().map(|decision| &decision.sequence);
+            let decided = groups.values().flatten().map(|decision| &decision.holder);
             let remembered = known.values().flat_map(GroupDoc::remembered);
             let pending = self.pending(decided.chain(remembered).cloned().collect()).await?;
             let (mut counted, mut writes) = (Vec::new(), Vec::new());
@@ -189,19 +238,24 @@ impl MongoStore {
         Ok(())
     }
 
-    /// The versions of those of these sequences whose decisions are not carried out to the end.
-    async fn pending(&self, sequences: BTreeSet<String>) -> Result<Pending> {
+    /// The versions of those of these sequences and batches whose decisions are not carried out to the end.
+    async fn pending(&self, holders: BTreeSet<String>) -> Result<Pending> {
         #[derive(Deserialize)]
         struct VersionDoc {
             #[serde(rename = "_id")]
             id: String,
             version: i64,
         }
-        let sequences: Vec<String> = sequences.into_iter().collect();
+        let (batches, sequences): (Vec<String>, Vec<String>) =
+            holders.into_iter().partition(|id| is_batch(id));
         let unfinished = doc! { "unfinished": true };
-        let docs: Vec<VersionDoc> =
-            by_ids(&self.db().sequences, &sequences, unfinished, doc! { "version": 1 }).await?;
-        Ok(docs.into_iter().map(|doc| (doc.id, doc.version)).collect())
+        let (batches, docs): (Vec<IdDoc>, Vec<VersionDoc>) = future::try_join(
+            by_ids(&self.db().batches, &batches, Document::new(), doc! { "_id": 1 }),
+            by_ids(&self.db().sequences, &sequences, unfinished, doc! { "version": 1 }),
+        )
+        .await?;
+        let batches = batches.into_iter().map(|doc| (doc.id, BATCH_VERSION));
+        Ok(batches.chain(docs.into_iter().map(|doc| (doc.id, doc.version))).collect())
     }
 }
 

@@ -19,7 +19,9 @@ use serde::Deserialize;
 use self::round::Round;
 use crate::commit::{View, next_version};
 use crate::database::by_ids;
+use crate::documents::batch::split;
 use crate::documents::letter::{Held, message_size};
+use crate::documents::sequence::SequenceDoc;
 use crate::error::{invalid, maybe_done};
 use crate::letters::Place;
 use crate::store::MongoStore;
@@ -83,6 +85,11 @@ impl MongoStore {
                 refusals.push(sequence.clone());
             }
             answers.push(Some(answer));
+        }
+        // A batch under way may have revisions up to the one that is answered, and insert its sequences later: it is to do so now, so that
+        // they are seen to have changed.
+        if answers.iter().any(|answer| matches!(answer, Some(Ok(Placed::NotOpen(_))))) {
+            self.finish_batches().await?;
         }
         let under_way: Vec<(Partition, BTreeSet<SequenceId>)> = round
             .rows
@@ -265,19 +272,33 @@ impl MongoStore {
     async fn decide_all(&self, views: BTreeMap<SequenceId, View>) -> Result<BTreeSet<SequenceId>> {
         let (changed, unchanged): (Vec<_>, Vec<_>) = views.into_values().partition(View::is_changed);
         let mut late = self.not_current(&unchanged).await?;
-        let (mut docs, mut chunks, mut writes) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut new, mut known, mut chunks) = (Vec::new(), Vec::new(), Vec::new());
         for view in changed {
-            let (mut doc, more) = view.into_write(docs.len());
+            let (doc, more) = view.into_write(known.len());
             chunks.extend(more);
-            writes.push(next_version(&mut doc)?);
-            docs.push(doc);
+            if doc.version == 0 { new.push(doc) } else { known.push(doc) }
         }
-        if docs.is_empty() {
-            return Ok(late);
+        // A single one takes fewer commands by itself.
+        if new.len() == 1 {
+            known.append(&mut new);
         }
         self.db().insert_all(&self.db().chunks, &chunks).await?;
+        let mut is_decided = !known.is_empty();
+        late.extend(self.decide_known(known).await?);
+        for batch in split(new) {
+            let opened = self.open_batch(batch).await;
+            late.extend(opened.map_err(|error| if is_decided { maybe_done(error) } else { error })?);
+            is_decided = true;
+        }
+        Ok(late)
+    }
+
+    /// Decides about sequences one by one, each with what is left to do in its document. Returns those about which another call
+    /// decided meanwhile.
+    async fn decide_known(&self, mut docs: Vec<SequenceDoc>) -> Result<BTreeSet<SequenceId>> {
+        let writes = docs.iter_mut().map(next_version).collect::<Result<Vec<_>>>()?;
         let written = self.db().put_all(&self.db().sequences, writes).await?;
-        let mut unfinished = Vec::new();
+        let (mut unfinished, mut late) = (Vec::new(), BTreeSet::new());
         for (doc, written) in docs.into_iter().zip(written) {
             match written {
                 true if doc.unfinished => unfinished.push(doc),

@@ -23,39 +23,47 @@
 //!    high costs a lookup.
 //! 3. The document of the **sequence**, if it still has the version on which the rule decided: the new row, and what is left to do
 //!    elsewhere, packed into one binary value. A new one is inserted. From here on the call has happened.
-//! 4. What is left: the **letters** in their new form and, at the same time, the counters of **groups**; then lines of the **audit**, and
-//!    **outcomes** in operations.
+//! 4. What is left: the **letters** in their new form and, at the same time, the counters of **groups**; then **ends** for the outbox, if the
+//!    queue is watched, lines of the **audit**, and **outcomes** in operations.
 //! 5. The document of the sequence again, without what was done; one that was opened gets its revision. One command does this for all
-//!    sequences of a batch: each is changed for itself, if it still has the version of the decision.
+//!    sequences of a call: each is changed for itself, if it still has the version of the decision.
 //! 6. Chunks that no letter refers to any more are deleted. For hand-offs: the sequences are not under way any more.
 //!
+//! A hand-off that opens several sequences for the first time has a shorter way. In place of step 3 it writes one document, the **batch**, with
+//! the new sequences and all that is left to do for them; from here on the call has happened, but for sequences that another call
+//! opens first. Then it inserts the sequences, with their revisions and the id of the batch, and does step 4. In place of step 5 it
+//! deletes the batch (`batches`).
+//!
 //! A process that dies before step 3 has changed nothing that counts. One that dies after it is finished by the next call that loads
-//! the document, and listings look for such documents first. Each write of step 4 can be repeated, by anybody and late: a letter has the version
-//! that decided about it and ignores earlier ones; a group has the versions that it has counted; a line of the audit has a token; an outcome
-//! is written once. The document of a plan works in the same way, and so does that of the pauses of a consumer.
+//! the document, or one of the batch, and listings look for such documents first. Each write of step 4 can be repeated, by anybody and
+//! late: a letter has the version that decided about it and ignores earlier ones; a group has the versions and batches that it has
+//! counted; a line of the audit and an end have tokens; an outcome is written once. The document of a plan works in the same way, and so
+//! does that of the pauses of a consumer.
 //!
 //! A test cuts the store off after each single write, and goes on with another store (`crash`).
 //!
 //! # What a batch costs
 //!
 //! A hand-off of n letters into new sequences waits for about a dozen commands, one after the other, whatever n is, up to 1000 letters or
-//! 6 MiB, plus the writes of grants. Reads by id ask for 100 documents each, all at once. The hand-off inserts n documents of sequences with
-//! the letters packed in them, then n letters, updates each group of failures that occurs once, and finishes all sequences by one command.
-//! A letter is encoded once; its bytes are copied from there on.
+//! 6 MiB, plus the writes of grants. Reads by id ask for 100 documents each, all at once. The hand-off inserts one document with all letters
+//! packed in it, n small documents of sequences, then n letters, updates each group of failures that occurs once, and deletes the first
+//! document. A letter is encoded once; its bytes are copied from there on. Letters behind known sequences are packed into those, and one
+//! command finishes all of them.
 //!
 //! # Modules
 //!
-//! - `contract/`, `audit`, `key_values`: the traits of [`lazaret_core::store`].
+//! - `contract/`, `audit`, `ends`, `key_values`: the traits of [`lazaret_core::store`].
 //! - `store`, `options`, `error`, `clock`: opening, options, errors of the driver, the server's clock.
 //! - `calls`: the connections, and which calls share them.
 //! - `database`: collections, guarded writes, commands with many statements; `database/reads` reads.
 //! - `documents/`: what the documents hold; `documents/readable` has the fields that people read.
-//! - `commit`, `effects`: the steps above.
+//! - `commit`, `batches`, `effects`: the steps above.
 //! - `intake`, `grants`, `leases`, `acts`, `operations/`, `pauses`, `notes`: views for the rules.
 //! - `letters`, `listing`: reads.
 
 mod acts;
 mod audit;
+mod batches;
 mod calls;
 mod clock;
 mod commit;
@@ -65,6 +73,7 @@ mod crash;
 mod database;
 mod documents;
 mod effects;
+mod ends;
 mod error;
 mod grants;
 mod intake;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bson::{Document, doc};
@@ -13,6 +13,7 @@ use lazaret_core::{QueueName, Timestamp};
 use mongodb::options::{ClientOptions, IndexOptions};
 use mongodb::{Client, IndexModel};
 
+use crate::batches::FinishedBatches;
 use crate::calls::Documents;
 use crate::clock::StoreClock;
 use crate::database::{Database, find_one};
@@ -20,10 +21,12 @@ use crate::error::{reading, writing};
 use crate::options::{DEFAULT_DATABASE, MongoStoreOptions};
 
 /// The version of the documents that this store writes. A database with a newer one is refused.
-pub const FORMAT_VERSION: i64 = 1;
+pub const FORMAT_VERSION: i64 = 2;
 
 /// Values are deleted by the server this long after they have expired. An expired value counts as absent, so nothing depends on it.
 const EXPIRED_VALUES_KEPT: Duration = Duration::from_secs(3600);
+/// Ends are deleted by the server this long after they were forgotten. Until then a slow call cannot list them again.
+const FORGOTTEN_ENDS_KEPT: Duration = Duration::from_secs(3600);
 
 /// A store in MongoDB. Clones share it.
 ///
@@ -41,6 +44,7 @@ struct Shared {
     database: Database,
     clock: StoreClock,
     watches: Mutex<BTreeMap<QueueName, ClockWatch>>,
+    finished_batches: Mutex<FinishedBatches>,
 }
 
 impl MongoStore {
@@ -49,6 +53,7 @@ impl MongoStore {
         let mut capabilities = Capabilities::NONE;
         (capabilities.durable, capabilities.shared_by_processes) = (true, true);
         (capabilities.shared_by_machines, capabilities.audit_chain) = (true, true);
+        capabilities.outbox = true;
         capabilities
     };
 
@@ -95,8 +100,12 @@ impl MongoStore {
 
     fn unchecked(client: &Client, database: &str, options: MongoStoreOptions) -> Self {
         let database = Database::new(client, database, &options.collection, options.connections);
-        let shared =
-            Shared { database, clock: StoreClock::new(options.clock), watches: Mutex::new(BTreeMap::new()) };
+        let shared = Shared {
+            database,
+            clock: StoreClock::new(options.clock),
+            watches: Mutex::new(BTreeMap::new()),
+            finished_batches: Mutex::new(FinishedBatches::default()),
+        };
         Self { shared: Arc::new(shared) }
     }
 
@@ -112,6 +121,11 @@ impl MongoStore {
 
     pub(crate) fn db(&self) -> &Database {
         &self.shared.database
+    }
+
+    /// The batches that are known to be finished. Not to be held across an await.
+    pub(crate) fn finished_batches(&self) -> MutexGuard<'_, FinishedBatches> {
+        self.shared.finished_batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The store's time.
@@ -153,19 +167,21 @@ impl MongoStore {
         Err(StoreError::not_done(ErrorKind::Invalid, "open", context))
     }
 
-    /// States the format in a database that has none yet.
+    /// States the format in a database that has none yet, or an older one: its documents are read as they are.
     async fn state_format(&self) -> Result<()> {
-        let meta = &self.db().meta;
+        let meta = self.db().meta.collection();
         let write = meta
-            .collection()
             .update_one(doc! { "_id": "format" }, doc! { "$setOnInsert": { "version": FORMAT_VERSION } })
             .upsert(true);
         match write.await {
-            Ok(_) => Ok(()),
+            Ok(_) => {}
             // Another process has just done it.
-            Err(error) if error.to_string().contains("E11000") => Ok(()),
-            Err(error) => Err(writing(error)),
+            Err(error) if error.to_string().contains("E11000") => {}
+            Err(error) => return Err(writing(error)),
         }
+        let older = doc! { "_id": "format", "version": { "$lt": FORMAT_VERSION } };
+        let raised = meta.update_one(older, doc! { "$set": { "version": FORMAT_VERSION } }).await;
+        raised.map(drop).map_err(writing)
     }
 
     async fn refuse_newer_format(&self) -> Result<()> {
@@ -242,11 +258,21 @@ impl MongoStore {
         .await?;
         create(&db.pauses, vec![doc! { "unfinished": 1 }]).await?;
         create(&db.audit, vec![doc! { "token": 1 }]).await?;
-        let expired = IndexModel::builder()
-            .keys(doc! { "expiredAt": 1 })
-            .options(IndexOptions::builder().expire_after(EXPIRED_VALUES_KEPT).build())
-            .build();
-        db.values.collection().create_index(expired).await.map(drop).map_err(writing)
+        create(
+            &db.ends,
+            vec![
+                doc! { "queue": 1, "period": 1, "number": 1 },
+                doc! { "queue": 1, "period": 1, "waiting": 1, "order": 1 },
+            ],
+        )
+        .await?;
+        let ttl = async |of: &Documents, field: &str, kept: Duration| {
+            let options = IndexOptions::builder().expire_after(kept).build();
+            let index = IndexModel::builder().keys(doc! { field: 1 }).options(options).build();
+            of.collection().create_index(index).await.map(drop).map_err(writing)
+        };
+        ttl(&db.ends, "forgottenAt", FORGOTTEN_ENDS_KEPT).await?;
+        ttl(&db.values, "expiredAt", EXPIRED_VALUES_KEPT).await
     }
 }
 

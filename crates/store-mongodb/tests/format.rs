@@ -13,7 +13,7 @@ use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use lazaret_core::store::{
     Action, Actor, Anchor, AttemptNote, Audit, Change, Checkpoint, Checkpoints, GrantFence, HandOff,
-    LetterStore, Limits, Locks, OperationState, Operations, PauseScope, Placement, PlanRequest,
+    LetterStore, Limits, Locks, OperationState, Operations, Outbox, PauseScope, Placement, PlanRequest,
     RolloutPolicy, Selection, Settled, Settlement, Triage,
 };
 use lazaret_core::{
@@ -110,12 +110,14 @@ async fn story(store: &MongoStore) {
     let request = PlanRequest { action: Action::Retry, selection, valid_for: LEASE * 100, max_letters: 10 };
     let plan = store.freeze(&request, &ada()).await.unwrap();
     store.begin(plan.id, &RolloutPolicy::unlimited(), &ada()).await.unwrap();
+    store.watch_ends(&self::queue()).await.unwrap();
+    assert_eq!(store.ends(&self::queue(), 0, 10).await.unwrap().ends.len(), 1);
     store.save("orders", checkpoint()).await.unwrap();
     Locks::acquire(store, LEASE_OF_STREAM, "host-7/1", LEASE).await.unwrap().unwrap();
 }
 
-fn fixture() -> PathBuf {
-    let name = format!("tests/fixtures/format-{FORMAT_VERSION}.json");
+fn fixture(version: i64) -> PathBuf {
+    let name = format!("tests/fixtures/format-{version}.json");
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
@@ -222,7 +224,7 @@ async fn a_change_of_the_stored_format_is_noticed() {
     let test = TestDatabase::new(uri);
     story(&open(&test, &ManualClock::new()).await).await;
     let written = dump(&test).await;
-    let fixture = fixture();
+    let fixture = fixture(FORMAT_VERSION);
     let Ok(kept) = std::fs::read_to_string(&fixture) else {
         std::fs::create_dir_all(fixture.parent().unwrap()).unwrap();
         std::fs::write(&fixture, to_text(&written)).unwrap();
@@ -240,17 +242,26 @@ async fn a_change_of_the_stored_format_is_noticed() {
 }
 
 #[tokio::test]
-async fn documents_of_the_fixture_are_read_and_worked_on() {
-    // I1, I11
+async fn documents_of_every_format_are_read_and_worked_on() {
     let Some(uri) = server() else { return };
+    for version in 1..=FORMAT_VERSION {
+        documents_are_read_and_worked_on(uri.clone(), version).await;
+    }
+}
+
+/// I1, I11
+async fn documents_are_read_and_worked_on(uri: String, version: i64) {
     let test = TestDatabase::new(uri);
     let database = test.database().await;
-    let kept = std::fs::read_to_string(fixture()).expect("the other test of this file writes it");
+    let kept = std::fs::read_to_string(fixture(version)).expect("every format has its fixture");
     for (name, documents) in of_text(&kept) {
         database.collection::<Document>(&name).insert_many(documents).await.unwrap();
     }
     let clock = ManualClock::new();
     let (store, queue) = (open(&test, &clock).await, queue());
+    let meta = database.collection::<Document>("_fw_dlq_meta");
+    let format = meta.find_one(doc! { "_id": "format" }).await.unwrap().unwrap();
+    assert_eq!(format.get_i64("version").unwrap(), FORMAT_VERSION, "older versions refuse it from now on");
     let letter = async |name: &str| store.get(&queue, id(name)).await.unwrap().unwrap();
     let a1 = letter("a1").await;
     assert_eq!((a1.state, a1.attempts, a1.cause), (LetterState::Dead, 3, Some(failure())));
@@ -265,6 +276,10 @@ async fn documents_of_the_fixture_are_read_and_worked_on() {
     assert_eq!(store.load("orders").await.unwrap(), Some(checkpoint()));
     let lock = store.state(LEASE_OF_STREAM).await.unwrap().unwrap();
     assert_eq!((lock.owner.as_str(), lock.fence), ("host-7/1", 1));
+    // A store of format 1 had no outbox.
+    store.watch_ends(&queue).await.unwrap();
+    let ends = store.ends(&queue, 0, 10).await.unwrap().ends;
+    assert_eq!(ends.iter().map(|end| (end.number, end.id)).collect::<Vec<_>>(), [(1, id("a1"))]);
     let check = store.verify_audit().await.unwrap().unwrap();
     assert!(check.broken.is_none() && !store.audit(0, 100).await.unwrap().is_empty());
     // The lease of a worker that died ends, and the operation is carried out.

@@ -6,13 +6,16 @@ mod support;
 
 use lazaret_testkit::suite::letters::{self, Fixture};
 use lazaret_testkit::suite::operations;
-use lazaret_testkit::{checkpoints_test_suite, dedupe_test_suite, locks_test_suite, store_test_suite};
+use lazaret_testkit::{
+    checkpoints_test_suite, dedupe_test_suite, locks_test_suite, outbox_test_suite, store_test_suite,
+};
 use support::{TestStore, server_is_there, store};
 
 store_test_suite!(letters_of, io, super::store, if super::server_is_there);
 checkpoints_test_suite!(checkpoints, io, super::store, if super::server_is_there);
 locks_test_suite!(locks, io, super::store, if super::server_is_there);
 dedupe_test_suite!(dedupe, io, super::store, if super::server_is_there);
+outbox_test_suite!(outbox, io, super::store, if super::server_is_there);
 
 /// The races again, with callers on real threads.
 mod on_threads {

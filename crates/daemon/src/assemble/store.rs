@@ -132,7 +132,7 @@ impl Stores {
             letters: shared.clone(),
             checkpoints: shared.clone(),
             #[cfg(feature = "kafka")]
-            outbox: None,
+            outbox: Some(shared.clone()),
             values: shared.clone(),
             adoption: shared.clone(),
             #[cfg(feature = "kafka")]

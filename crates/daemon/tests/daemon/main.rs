@@ -14,6 +14,8 @@ mod kafka;
 mod logs;
 #[cfg(feature = "mongodb")]
 mod mongodb;
+#[cfg(all(feature = "kafka", feature = "mongodb"))]
+mod mongodb_mirror;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "postgres")]

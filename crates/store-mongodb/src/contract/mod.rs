@@ -2,4 +2,5 @@
 
 mod letters;
 mod operations;
+mod outbox;
 mod triage;

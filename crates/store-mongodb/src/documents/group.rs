@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::left::CountDoc;
 use crate::values::{int, nanos, time, uint};
 
-/// A group, and which decisions it has counted that are not carried out to the end: their sequences still hold them.
+/// A group, and which decisions it has counted that are not carried out to the end: their sequences or batches still hold them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct GroupDoc {
@@ -30,11 +30,13 @@ pub(crate) struct GroupDoc {
 /// A decision that was counted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct CountedDoc {
-    sequence: String,
+    /// The id of its sequence or its batch.
+    #[serde(rename = "sequence")]
+    holder: String,
     version: i64,
 }
 
-/// The versions of sequences whose decisions are not carried out to the end, by id.
+/// The versions of sequences and batches whose decisions are not carried out to the end, by id.
 pub(crate) type Pending = BTreeMap<String, i64>;
 
 /// The counters of a group.
@@ -52,9 +54,10 @@ pub(crate) struct GroupRowDoc {
     trend: Trend,
 }
 
-/// A decision of a sequence, as far as groups count it.
+/// A decision, as far as groups count it.
 pub(crate) struct Decision {
-    pub(crate) sequence: String,
+    /// The id of the document that holds it: a sequence, or a batch.
+    pub(crate) holder: String,
     pub(crate) version: i64,
     pub(crate) counts: Vec<CountDoc>,
 }
@@ -70,28 +73,28 @@ impl GroupDoc {
         GroupId { queue: self.queue.clone(), fingerprint: self.fingerprint }
     }
 
-    /// The sequences whose decisions it remembers.
+    /// The sequences and batches whose decisions it remembers.
     pub(crate) fn remembered(&self) -> impl Iterator<Item = &String> {
-        self.counted.iter().map(|counted| &counted.sequence)
+        self.counted.iter().map(|counted| &counted.holder)
     }
 
     /// Counts the decisions that it has not counted yet. Returns whether there was one.
     ///
-    /// `pending` was read after this document. A decision that is not pending was counted before it was taken out of its sequence, and
+    /// `pending` was read after this document. A decision that is not pending was counted before its document let go of it, and
     /// need not be remembered any longer. So the memory of a group is as long as what is under way, however many sequences it has.
     pub(crate) fn count(&mut self, decisions: &[Decision], pending: &Pending) -> bool {
-        let is_pending = |sequence: &String, version: i64| pending.get(sequence) == Some(&version);
-        self.counted.retain(|counted| is_pending(&counted.sequence, counted.version));
-        let known: BTreeSet<String> = self.counted.iter().map(|counted| counted.sequence.clone()).collect();
+        let is_pending = |holder: &String, version: i64| pending.get(holder) == Some(&version);
+        self.counted.retain(|counted| is_pending(&counted.holder, counted.version));
+        let known: BTreeSet<String> = self.counted.iter().map(|counted| counted.holder.clone()).collect();
         let mut changed = false;
-        for Decision { sequence, version, counts } in decisions {
+        for Decision { holder, version, counts } in decisions {
             let concerns =
                 || counts.iter().any(|count| count.groups().any(|group| group == self.fingerprint));
-            if known.contains(sequence) || !is_pending(sequence, *version) || !concerns() {
+            if known.contains(holder) || !is_pending(holder, *version) || !concerns() {
                 continue;
             }
             counts.iter().for_each(|count| self.apply(count));
-            self.counted.push(CountedDoc { sequence: sequence.clone(), version: *version });
+            self.counted.push(CountedDoc { holder: holder.clone(), version: *version });
             changed = true;
         }
         changed
@@ -169,7 +172,7 @@ mod tests {
             blocked: vec![(group, 0, 1)],
             failed: Some(FailedDoc { at: 0, enters: true, failure }),
         };
-        Decision { sequence: "s".into(), version, counts: vec![count] }
+        Decision { holder: "s".into(), version, counts: vec![count] }
     }
 
     fn pending(sequence: &str, version: i64) -> Pending {
@@ -197,7 +200,7 @@ mod tests {
         let group = Failure::new(Reason::TIMEOUT, "HttpError", "boom").fingerprint;
         let mut doc = GroupDoc::new(&"a/b".into(), group);
         doc.count(&[decision(group, 1)], &pending("s", 1));
-        let other = Decision { sequence: "t".into(), ..decision(group, 1) };
+        let other = Decision { holder: "t".into(), ..decision(group, 1) };
         doc.count(&[other], &pending("t", 1));
         assert_eq!(doc.remembered().collect::<Vec<_>>(), ["t"]);
     }

@@ -7,6 +7,7 @@ use lazaret_core::store::{Actor, OperationId, Outcome};
 use lazaret_core::{Failure, Fingerprint, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::end::EndedDoc;
 use super::sequence::SequenceDoc;
 use crate::values::{int, nanos, uint};
 
@@ -24,6 +25,8 @@ pub(crate) enum Left {
     Counts(Vec<CountDoc>),
     /// Append to the audit.
     Audit(LineDoc),
+    /// List a letter that ended, if its queue is watched.
+    End(EndedDoc),
     /// Record the outcome of a letter in an operation.
     Outcome(OutcomeDoc),
     /// Write the outcome of the letters of a plan that have none: those in a range of ordinals, except some.
@@ -34,23 +37,27 @@ pub(crate) enum Left {
 /// them.
 pub(crate) mod packed {
     use bson::Binary;
+    use serde::de::DeserializeOwned;
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
-
-    use super::Left;
 
     #[derive(Serialize, Deserialize)]
     struct Packed<T> {
         left: T,
     }
 
-    pub(crate) fn serialize<S: Serializer>(left: &[Left], serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<T: Serialize, S: Serializer>(
+        left: &[T],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         let bytes = bson::serialize_to_vec(&Packed { left }).map_err(ser::Error::custom)?;
         serializer.serialize_bytes(&bytes)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Left>, D::Error> {
+    pub(crate) fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<T>, D::Error> {
         let Binary { bytes, .. } = Binary::deserialize(deserializer)?;
-        let packed: Packed<Vec<Left>> = bson::deserialize_from_slice(&bytes).map_err(de::Error::custom)?;
+        let packed: Packed<Vec<T>> = bson::deserialize_from_slice(&bytes).map_err(de::Error::custom)?;
         Ok(packed.left)
     }
 }

@@ -59,8 +59,13 @@ pub(crate) struct SequenceDoc {
     pub(crate) latest: Option<i64>,
     /// `true` if it is to get a new revision.
     pub(crate) opened: bool,
-    /// `true` if something is left to do.
+    /// `true` if something is left to do. Left out if not: versions of Lazaret that do not know batches require it, and fail to read a
+    /// sequence rather than miss what is left in its batch.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) unfinished: bool,
+    /// The batch that opened it, if nothing was decided about it since. While that is there, something may be left to do in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) batch: Option<String>,
     /// What is left to do in other documents.
     #[serde(default, with = "super::left::packed", skip_serializing_if = "Vec::is_empty")]
     pub(crate) left: Vec<Left>,
@@ -86,6 +91,7 @@ impl SequenceDoc {
             latest: None,
             opened: false,
             unfinished: false,
+            batch: None,
             left: Vec::new(),
         }
     }

@@ -132,6 +132,7 @@ impl MongoStore {
                 Box::pin(self.carry_out(unfinished)).await?;
                 continue;
             }
+            self.finish_batches_of(&docs).await?;
             let mut known: BTreeMap<SequenceId, SequenceDoc> =
                 docs.into_iter().map(|doc| (doc.sequence.clone(), doc)).collect();
             for sequence in sequences {

@@ -84,6 +84,7 @@ lazaret_core::forward_store! {
     impl Triage for TestStore {}
     impl Audit for TestStore {}
     impl KeyValue for TestStore {}
+    impl Outbox for TestStore {}
 
     inner: |this| &this.store;
     around: |_this, _call, run| run.await;
