@@ -111,7 +111,8 @@ pub(crate) fn for_shape(kind: &Kind, name: &str, key: Option<&Key>, node: &Node)
         }
         (Kind::Map { .. }, _) => format!("write names and values: `{name}: {{ NAME: VALUE }}`"),
         (kind, Data::List { items, brackets }) if items.len() == 1 && kind.section().is_none() => {
-            if *brackets { "remove the brackets" } else { "remove the dash" }.to_owned()
+            let sign = if *brackets { "brackets" } else { "dash" };
+            format!("remove the {sign}")
         }
         (kind, _) => key.map_or_else(|| format!("write {}", kind.expected()), |key| for_scalar(key, kind)),
     }
