@@ -133,7 +133,8 @@ fn list(known: &BTreeSet<String>) -> String {
     let shown: Vec<&str> = known.iter().take(MAX_LISTED).map(String::as_str).collect();
     let more = known.len() - shown.len();
     let more = if more > 0 { format!(" and {more} more: see `lazaret status`") } else { String::new() };
-    format!("there are {}{more}", shown.join(", "))
+    let are = if known.len() == 1 { "there is only" } else { "there are" };
+    format!("{are} {}{more}", shown.join(", "))
 }
 
 #[cfg(test)]

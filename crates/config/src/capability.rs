@@ -108,12 +108,13 @@ impl Capability {
     fn missing(self) -> (String, &'static str) {
         match self.not_yet() {
             Some(instead) => (format!("this version does not support {} yet", self.as_str()), instead),
-            None => {
-                (format!("this build does not support {}", self.as_str()), "use a build that supports it")
-            }
+            None => (format!("this build does not support {}", self.as_str()), OTHER_BUILD),
         }
     }
 }
+
+/// The hint for a feature that another build has.
+const OTHER_BUILD: &str = "use a build that supports it: `cargo install --locked --path crates/cli` includes every source and store";
 
 /// Why a driver rejects a property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

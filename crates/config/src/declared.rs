@@ -166,7 +166,9 @@ fn section(entries: Vec<Entry>) -> Node {
 /// Moves a value, and all values inside, to a place.
 fn placed(node: Node, span: Span) -> Node {
     let data = match node.data {
-        Data::List(items) => Data::List(items.into_iter().map(|item| placed(item, span)).collect()),
+        Data::List { items, brackets } => {
+            Data::List { items: items.into_iter().map(|item| placed(item, span)).collect(), brackets }
+        }
         Data::Map(entries) => Data::Map(
             entries
                 .into_iter()

@@ -7,6 +7,23 @@ use crate::tree::{Data, Node};
 /// The number of keys of a section that a hint lists.
 const NAMED: usize = 6;
 
+/// Returns the hint for a key that no section has.
+pub(crate) fn for_unknown_key(section: &'static Section, name: &str) -> String {
+    let names: Vec<_> = section.names().map(|name| format!("`{name}`")).collect();
+    let names = names.join(", ");
+    match section.key("properties") {
+        _ if names.is_empty() => "this section has no keys".to_owned(),
+        // Files for other tools write `auto-offset-reset`.
+        Some(_) => {
+            let property = name.replace(['-', '_'], ".");
+            format!(
+                "a property of the Kafka client is written `properties: {{ {property}: … }}`; the keys of this section are {names}"
+            )
+        }
+        None => format!("the keys of this section are {names}"),
+    }
+}
+
 /// Returns the hint for an invalid scalar.
 pub(crate) fn for_scalar(key: &Key, kind: &Kind) -> String {
     if !key.hint.is_empty() {
@@ -58,7 +75,14 @@ pub(crate) fn for_shape(kind: &Kind, name: &str, key: Option<&Key>, node: &Node)
             }
             None => "write a list: `[a, b]`".to_owned(),
         },
-        (Kind::Section(_) | Kind::Partial(_), Data::List(_)) => "remove the dashes".to_owned(),
+        (Kind::Section(section) | Kind::Partial(section), Data::List { items, brackets }) => {
+            let are_sections = items.iter().all(|item| matches!(item.data, Data::Map(_)));
+            match (are_sections && !items.is_empty(), *brackets) {
+                (true, true) => "remove the brackets".to_owned(),
+                (true, false) => "remove the dashes".to_owned(),
+                (false, _) => keys(section, name, &node.data),
+            }
+        }
         (Kind::Or(word, _), Data::Scalar { text, .. }) if text == "true" => {
             let is_off = key.is_some_and(|key| key.default == DefaultValue::Literal(word));
             if is_off {
@@ -69,8 +93,8 @@ pub(crate) fn for_shape(kind: &Kind, name: &str, key: Option<&Key>, node: &Node)
                 format!("remove the key to use the default, or write `{word}` to disable it")
             }
         }
-        (Kind::Or(word, inner), Data::Scalar { text, .. }) => {
-            let keys = inner.section().map_or_else(String::new, |section| keys(section, name, text));
+        (Kind::Or(word, inner), Data::Scalar { .. }) => {
+            let keys = inner.section().map_or_else(String::new, |section| keys(section, name, &node.data));
             format!("write `{word}` to disable it, or {keys}")
         }
         (Kind::Section(_) | Kind::Partial(_), Data::Scalar { text, .. })
@@ -82,40 +106,80 @@ pub(crate) fn for_shape(kind: &Kind, name: &str, key: Option<&Key>, node: &Node)
             let names: Vec<_> = section.names().map(|name| format!("`{name}`")).collect();
             format!("choose one of {}, for example `{name}: {{ {}: … }}`", either(&names), first(section))
         }
-        (Kind::Section(section) | Kind::Partial(section), Data::Scalar { text, .. }) => {
-            keys(section, name, text)
+        (Kind::Section(section) | Kind::Partial(section), Data::Scalar { .. }) => {
+            keys(section, name, &node.data)
         }
         (Kind::Map { .. }, _) => format!("write names and values: `{name}: {{ NAME: VALUE }}`"),
-        (kind, Data::List(items)) if items.len() == 1 && kind.section().is_none() => {
-            "remove the brackets or the dash".to_owned()
+        (kind, Data::List { items, brackets }) if items.len() == 1 && kind.section().is_none() => {
+            let sign = if *brackets { "brackets" } else { "dash" };
+            format!("remove the {sign}")
         }
         (kind, _) => key.map_or_else(|| format!("write {}", kind.expected()), |key| for_scalar(key, kind)),
     }
 }
 
-/// Returns how to write the keys of a section: with the key that accepts this value, or a list of keys.
-fn keys(section: &'static Section, name: &str, text: &str) -> String {
-    let is_value = |key: &&'static Key| {
+/// Returns how to write the keys of a section: with the key that accepts this value, with the only required key, or
+/// a list of keys.
+fn keys(section: &'static Section, name: &str, data: &Data) -> String {
+    if name.is_empty() {
+        return "write keys such as `consumers:`; `lazaret init` writes a starter file".to_owned();
+    }
+    let accepts = |key: &&'static Key, text: &str| {
         let kind = key.kind.inner();
         let has_form = !matches!(kind, Kind::Text(_) | Kind::Any) && key.kind.section().is_none();
         has_form
             && !matches!(kind, Kind::List { .. } | Kind::Map { .. })
             && typed(kind, text, key.name).is_ok()
     };
-    if name.is_empty() {
-        return "write keys such as `consumers:`; `lazaret init` writes a starter file".to_owned();
+    if let Data::Scalar { text, .. } = data
+        && let Some(key) = section.keys.iter().find(|key| accepts(key, text))
+    {
+        return format!("write its keys, for example `{name}: {{ {}: {text} }}`", key.name);
     }
-    match section.keys.iter().find(is_value) {
-        Some(key) => format!("write its keys, for example `{name}: {{ {}: {text} }}`", key.name),
-        None => {
-            let required = section.keys.iter().filter(|key| key.default == DefaultValue::Required);
-            let others = section.keys.iter().filter(|key| key.default != DefaultValue::Required);
-            let names: Vec<_> =
-                required.chain(others).take(NAMED).map(|key| format!("`{}`", key.name)).collect();
-            let more = if section.keys.len() > NAMED { ", …" } else { "" };
-            format!("write its keys below it: {}{more}", names.join(", "))
+    let required: Vec<_> = section.keys.iter().filter(|key| key.default == DefaultValue::Required).collect();
+    if let [key] = required.as_slice()
+        && let Some(example) = meant_value(key, data)
+    {
+        return format!("write its keys, for example `{name}: {{ {}: {example} }}`", key.name);
+    }
+    let others = section.keys.iter().filter(|key| key.default != DefaultValue::Required);
+    let names: Vec<_> =
+        required.into_iter().chain(others).take(NAMED).map(|key| format!("`{}`", key.name)).collect();
+    let more = if section.keys.len() > NAMED { ", …" } else { "" };
+    format!("write its keys below it: {}{more}", names.join(", "))
+}
+
+/// Returns how to write a value that was probably meant for this key: its own words in brackets, or an example.
+fn meant_value(key: &Key, data: &Data) -> Option<String> {
+    if key.example.is_empty() {
+        return None;
+    }
+    match (&key.kind, data) {
+        (Kind::List { .. }, data) => {
+            let words = words(data).unwrap_or_else(|| vec![key.example]);
+            Some(format!("[{}]", words.join(", ")))
         }
+        (Kind::Text(_), Data::Scalar { .. }) => Some(key.example.to_owned()),
+        _ => None,
     }
+}
+
+/// Returns the words of a text or of a list of texts, unless they need quotes or may be more than words.
+fn words(data: &Data) -> Option<Vec<&str>> {
+    let is_word =
+        |text: &str| text.chars().all(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '/'));
+    let words: Vec<&str> = match data {
+        Data::Scalar { text, .. } => text.split_whitespace().collect(),
+        Data::List { items, .. } => items
+            .iter()
+            .map(|item| match &item.data {
+                Data::Scalar { text, .. } if !text.is_empty() => Some(text.as_str()),
+                _ => None,
+            })
+            .collect::<Option<_>>()?,
+        _ => return None,
+    };
+    (!words.is_empty() && words.iter().all(|word| is_word(word))).then_some(words)
 }
 
 /// Returns a section with its required keys: `{ when: …, then: … }`.

@@ -194,7 +194,7 @@ fn inbox(name: &str) -> String {
 fn handler(handler: InitHandler) -> &'static str {
     match handler {
         InitHandler::Http => {
-            "    # Each attempt is one POST request. 2xx: handled; 5xx: retry; 400, 422: dead letter.\n    handler:\n      http:\n        \
+            "    # Each attempt is one POST request. 2xx: handled; 500, 503: retry; 400, 422: dead letter.\n    handler:\n      http:\n        \
              url: http://127.0.0.1:8080/events\n        timeout: 10s"
         }
         InitHandler::Command => {

@@ -7,7 +7,7 @@ use crate::env::{Env, EnvError, Expanded, expand};
 use crate::scalar::typed;
 use crate::secrets::{is_secret_name, redacted};
 use crate::source::Span;
-use crate::suggest::nearest;
+use crate::suggest::{nearest, synonym};
 use crate::table::{self, DefaultValue, Format, Key, Kind, Section};
 use crate::text;
 use crate::tree::{Data, Entry, Node, parse};
@@ -159,17 +159,13 @@ impl Reader<'_> {
             self.findings.add(finding.hint("all keys: `lazaret schema`"));
             return None;
         }
-        let meant = nearest(&entry.name, section.names());
+        let meant = nearest(&entry.name, section.names()).or_else(|| synonym(&entry.name, section.names()));
         let hint = match meant {
             Some(meant) => format!("did you mean `{meant}`?"),
-            None => table::elsewhere(section, &entry.name).unwrap_or_else(|| {
-                let names: Vec<_> = section.names().map(|name| format!("`{name}`")).collect();
-                if names.is_empty() {
-                    "this section has no keys".to_owned()
-                } else {
-                    format!("the keys of this section are {}", names.join(", "))
-                }
-            }),
+            None => {
+                let elsewhere = table::elsewhere(section, &entry.name);
+                elsewhere.unwrap_or_else(|| default_hint::for_unknown_key(section, &entry.name))
+            }
         };
         self.findings.add(FindingBuilder::new(Code::UnknownKey, entry.name_span, message).hint(hint));
         meant
@@ -208,9 +204,11 @@ impl Reader<'_> {
                 None
             }
             (Kind::Any, _) => Some(self.field(Value::Json(node.json()), node, subject)),
-            (Kind::List { of, min }, Data::List(items)) => self.list(of, *min, subject, node, items, mode),
+            (Kind::List { of, min }, Data::List { items, .. }) => {
+                self.list(of, *min, subject, node, items, mode)
+            }
             (Kind::Map { names, of }, Data::Map(entries)) => self.map(*names, of, subject, node, entries),
-            (Kind::List { .. } | Kind::Map { .. }, _) | (_, Data::List(_) | Data::Map(_)) => {
+            (Kind::List { .. } | Kind::Map { .. }, _) | (_, Data::List { .. } | Data::Map(_)) => {
                 self.wrong_type(kind, subject.name, Some(subject.key), node);
                 None
             }
@@ -238,7 +236,7 @@ impl Reader<'_> {
         node: &Node,
         mode: Mode,
     ) -> Option<Field> {
-        if matches!(node.data, Data::Scalar { .. } | Data::List(_)) {
+        if matches!(node.data, Data::Scalar { .. } | Data::List { .. }) {
             self.wrong_type(&Kind::OneOf(section), subject.name, None, node);
             return None;
         }

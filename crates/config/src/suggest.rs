@@ -15,17 +15,20 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
     (best.0 <= allowed && best.0 < plain.len()).then_some(best.1)
 }
 
-/// Terms of other systems for the verdicts.
-const SYNONYMS: [(&str, &[&str]); 4] = [
+/// Terms of other systems for verdicts and keys.
+const SYNONYMS: [(&str, &[&str]); 6] = [
     ("skip", &["drop", "ignore", "discard", "ack", "pass"]),
     ("dead-letter", &["dlq", "dlt", "dead", "reject", "fail", "nack"]),
     ("park", &["hold", "pause", "defer", "wait"]),
     ("stop", &["halt", "abort", "exit", "crash"]),
+    ("brokers", &["bootstrap-servers", "bootstrap.servers", "servers"]),
+    ("initial-delay", &["backoff", "delay", "interval"]),
 ];
 
 /// Returns the candidate for a term of another system.
 pub(crate) fn synonym<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let (meant, _) = SYNONYMS.iter().find(|(_, others)| others.contains(&word))?;
+    let word: String = simple(word).into_iter().collect();
+    let (meant, _) = SYNONYMS.iter().find(|(_, others)| others.contains(&word.as_str()))?;
     candidates.into_iter().find(|candidate| candidate == meant)
 }
 
@@ -90,6 +93,17 @@ mod tests {
             assert_eq!(nearest(word, keys), expected, "{word}");
         }
         assert_eq!(nearest(&"a".repeat(1_000_000), keys), None);
+    }
+
+    #[test]
+    fn terms_of_other_systems_are_recognised_where_there_is_such_a_key() {
+        let kafka = ["brokers", "topics", "group"];
+        for word in ["bootstrap-servers", "bootstrap.servers", "bootstrapServers", "BOOTSTRAP_SERVERS"] {
+            assert_eq!(synonym(word, kafka), Some("brokers"), "{word}");
+        }
+        assert_eq!(synonym("backoff", kafka), None);
+        assert_eq!(synonym("backoff", ["max-attempts", "initial-delay"]), Some("initial-delay"));
+        assert_eq!(synonym("DLQ", ["skip", "dead-letter"]), Some("dead-letter"));
     }
 
     #[test]

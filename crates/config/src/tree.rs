@@ -29,7 +29,11 @@ pub(crate) enum Data {
         /// Whether it is unquoted, and may be a number.
         plain: bool,
     },
-    List(Vec<Node>),
+    List {
+        items: Vec<Node>,
+        /// Whether it is written in brackets, not with dashes.
+        brackets: bool,
+    },
     Map(Vec<Entry>),
     /// A value that was already reported as invalid.
     Broken,
@@ -48,7 +52,7 @@ impl Node {
     pub(crate) fn kind(&self) -> &'static str {
         match &self.data {
             Data::Null => "nothing",
-            Data::List(_) => "a list",
+            Data::List { .. } => "a list",
             Data::Map(_) => "a section",
             Data::Broken => "an invalid value",
             Data::Scalar { plain: false, .. } => "a string",
@@ -70,7 +74,7 @@ impl Node {
                 "false" => false.into(),
                 text => number(text).unwrap_or_else(|| text.into()),
             },
-            Data::List(items) => items.iter().map(Self::json).collect(),
+            Data::List { items, .. } => items.iter().map(Self::json).collect(),
             Data::Map(entries) => entries.iter().map(|e| (e.name.clone(), e.value.json())).collect(),
         }
     }
@@ -200,7 +204,8 @@ impl Builder<'_> {
         let node = match self.frames.pop() {
             Some(Frame::List { start, items }) => {
                 let end = items.last().map_or(start, |last| last.span.end).max(span.end.min(self.text.len()));
-                Node { span: Span::new(start, end), data: Data::List(items) }
+                let brackets = self.text.get(start..).is_some_and(|list| list.starts_with('['));
+                Node { span: Span::new(start, end), data: Data::List { items, brackets } }
             }
             Some(Frame::Map { start, entries: Entries { list: entries, .. }, .. }) => {
                 let end = entries.last().map_or(start, |last| last.value.span.end).max(span.end);

@@ -174,6 +174,7 @@ impl Connection {
         effect: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         let operation = call.operation;
+        self.process.goes_on().await;
         self.count_call(operation).await;
         self.crash_point(operation).await;
         self.latency().await;

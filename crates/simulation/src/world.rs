@@ -51,6 +51,15 @@ pub(crate) struct Process {
     pub(crate) crash: CancellationToken,
 }
 
+impl Process {
+    /// Never returns when the process has crashed. Its tasks are aborted one after the other, at one moment: none of them runs any more.
+    pub(crate) async fn goes_on(&self) {
+        if self.crash.is_cancelled() {
+            std::future::pending().await
+        }
+    }
+}
+
 impl World {
     /// A world with the store that is made with this clock.
     pub(crate) fn new(plan: Plan, store: impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store>) -> Self {
@@ -290,6 +299,7 @@ impl World {
         letter: Option<&Letter>,
         replay: bool,
     ) -> Attempt {
+        process.goes_on().await;
         let live = letter.is_none();
         self.trace(|| {
             let kind = if live {

@@ -62,7 +62,7 @@ impl Client {
         };
         let mut headers = HeaderMap::new();
         headers.insert(HeaderName::from_static(Via::HEADER), HeaderValue::from_static(Via::Cli.as_str()));
-        if let Some(name) = user_at_host().and_then(|name| HeaderValue::from_bytes(name.as_bytes()).ok()) {
+        if let Ok(name) = HeaderValue::from_bytes(user_at_host().as_bytes()) {
             headers.insert(HeaderName::from_static(Identity::ACTOR_HEADER), name);
         }
         if let Some(token) = token {
@@ -271,11 +271,12 @@ fn is_loopback(url: &Url) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Returns who runs this command and where, for the audit log: a claim, which the daemon cannot check.
-fn user_at_host() -> Option<String> {
+/// Returns who runs this command and where, for the audit log: a claim, which the daemon cannot check. In a container the
+/// user often has no name.
+fn user_at_host() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let user = user()?;
-    Some(if host.is_empty() { user } else { format!("{user}@{host}") })
+    let user = user().unwrap_or_else(|| format!("uid-{}", rustix::process::getuid().as_raw()));
+    if host.is_empty() { user } else { format!("{user}@{host}") }
 }
 
 /// Returns the user's name.

@@ -94,6 +94,9 @@ fn reason_page(code: &str) -> Option<ReasonPage> {
     let page = match reason.meaning() {
         Some(_) => page,
         None => {
+            let page = format!(
+                "{page}\nA handler that gave it with a status or an exit code has chosen the verdict by that: 422 is dead-lettered whatever its code."
+            );
             let known: Vec<&str> = Reason::KNOWN.iter().map(Reason::as_str).collect();
             format!("{page}\nLazaret's own codes: {}.", known.join(", "))
         }

@@ -127,7 +127,7 @@ fn invalid_answers(found: &Diagnostics, answers: &InitOptions) -> Error {
     if let Some(missing) = missing {
         return Error::usage_hint(
             missing.message(),
-            "choose another option, or use a build that includes it",
+            "choose another option, or install a build with everything: `cargo install --locked --path crates/cli`",
         );
     }
     let what = format!("invalid consumer name {:?}", answers.name);

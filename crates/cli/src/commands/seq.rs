@@ -10,7 +10,7 @@ use super::ls::state_tone;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::hints::{quoted, short_id};
+use crate::hints::{query_value, quoted, short_id};
 use crate::output::{
     Cell, Column, Format, Line, Table, Tone, age, count, error_summary, plural, print_page, truncate,
 };
@@ -52,10 +52,11 @@ impl Run for Seq {
             check_queue(&client, &queue).await?;
             let what = format!("sequence {} has no open letters in {queue}", self.sequence);
             let all = quoted(&history(&self.sequence));
-            return Err(Error::not_found_hint(
-                what,
-                format!("list its closed letters with `lazaret ls {all}`"),
-            ));
+            let key = quoted(&format!("key:{}", query_value(&self.sequence)));
+            let hint = format!(
+                "list its closed letters with `lazaret ls {all}`, and letters of the key that left it with `lazaret ls {key}`"
+            );
+            return Err(Error::not_found_hint(what, hint));
         }
         let now = context.now();
         if context.format() != Format::Table {
@@ -80,7 +81,7 @@ impl Run for Seq {
 
 /// Returns a query for every letter of a sequence.
 fn history(sequence: &str) -> String {
-    format!("seq:{} state:open,closed", crate::hints::query_value(sequence))
+    format!("seq:{} state:open,closed", query_value(sequence))
 }
 
 fn print(context: &Context, sequence: &Sequence, from_head: bool, now: Timestamp) -> Result<()> {

@@ -12,7 +12,7 @@ use super::ls::state_tone;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::hints::{quoted, short_id};
+use crate::hints::{query_value, quoted, short_id};
 use crate::output::{
     Cell, Column, Fields, Format, Line, Record, Screen, Table, Tone, count, csv_header, csv_row,
     error_summary, plural, span, time_with_age,
@@ -132,7 +132,11 @@ fn original(detail: &LetterDetail, first: &Edit) -> Result<Bytes> {
 /// Returns the next commands for a letter in this state.
 fn next(letter: &Letter) -> Vec<String> {
     let id = short_id(&letter.id);
-    let sequence = format!("lazaret seq {} {}", quoted(&letter.queue), quoted(&letter.sequence));
+    // A letter that left its sequence is alone in one of its own: the others of its key tell more.
+    let sequence = match (&letter.left_sequence, &letter.message.key) {
+        (Some(_), Some(key)) => format!("lazaret ls {}", quoted(&format!("key:{}", query_value(key)))),
+        _ => format!("lazaret seq {} {}", quoted(&letter.queue), quoted(&letter.sequence)),
+    };
     match letter.state {
         State::Waiting => vec![sequence],
         State::Evicted => vec![format!("lazaret restore --ids {id} --reason TEXT")],
@@ -389,6 +393,16 @@ fn attempts(letter: &Letter) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::letter;
+
+    #[test]
+    fn the_next_command_for_a_letter_that_left_its_sequence_lists_its_key() {
+        let mut left = letter("7f3a90c1", "~d:7f3a90c1:bob", State::Dead);
+        left.message.key = Some("bob".to_owned());
+        assert_eq!(next(&left)[1], "lazaret seq payments/ledger '~d:7f3a90c1:bob'");
+        left.left_sequence = Some("bob".to_owned());
+        assert_eq!(next(&left)[1], "lazaret ls key:bob");
+    }
 
     #[test]
     fn a_payload_cannot_imitate_the_output() {

@@ -114,7 +114,9 @@ fn error_codes_are_explained() {
     assert!(reason.out.contains("Default verdict: retry"), "{}", reason.out);
     let own = finish(lazaret(&["explain", "CARD_DECLINED"]), "").ends(0);
     assert!(
-        own.out.contains("none of Lazaret's") && own.out.contains("TIMEOUT, RATE_LIMITED"),
+        own.out.contains("none of Lazaret's")
+            && own.out.contains("has chosen the verdict by that")
+            && own.out.contains("TIMEOUT, RATE_LIMITED"),
         "{}",
         own.out
     );
