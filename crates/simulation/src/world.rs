@@ -55,7 +55,7 @@ impl Process {
     /// Never returns when the process has crashed. Its tasks are aborted one after the other, at one moment: none of them runs any more.
     pub(crate) async fn goes_on(&self) {
         if self.crash.is_cancelled() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }
