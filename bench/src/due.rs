@@ -4,13 +4,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lazaret_core::{HandlerError, Letter, LetterState, Message, Store, Timestamp};
-use lazaret_engine::Options;
 use tokio_util::sync::CancellationToken;
 
 use crate::Scale;
 use crate::consumer::consumer;
+use crate::core::options;
 use crate::letters::Mould;
-use crate::operation::with_default_guards;
 use crate::source::Plan;
 use crate::table::{Bar, Compared, Row, share_of};
 
@@ -57,15 +56,10 @@ impl Schedule {
         let late = Arc::new(Mutex::new(Vec::with_capacity(self.letters)));
         let noted = late.clone();
         // The source is empty; the run ends when no retry is left.
-        let consumer = consumer(
-            &Plan::uniform(0, 1),
-            store,
-            with_default_guards(Options::default().concurrency),
-            move |message: Message| {
-                self.note_lateness(&message, &noted);
-                std::future::ready(Ok::<(), HandlerError>(()))
-            },
-        );
+        let consumer = consumer(&Plan::uniform(0, 1), store, options(), move |message: Message| {
+            self.note_lateness(&message, &noted);
+            std::future::ready(Ok::<(), HandlerError>(()))
+        });
         let run = tokio::spawn(consumer.run(CancellationToken::new()));
         let stats = run.await.expect("the engine does not panic").expect("the engine ends without an error");
         assert_eq!(stats.resolved, self.letters as u64, "every letter was handled");

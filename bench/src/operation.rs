@@ -28,7 +28,7 @@ pub(crate) struct Replayed {
 
 /// Freezes a plan of all letters, and carries it out with a no-op handler.
 pub(crate) async fn replay<S: Store + 'static>(store: &Arc<S>, letters: usize) -> Replayed {
-    let run = Options { until_idle: false, ..with_default_guards(CONCURRENCY) };
+    let run = Options { until_idle: false, concurrency: CONCURRENCY, ..options() };
     let consumer = consumer(&Plan::uniform(0, 1), store, run, nothing);
     let by = Actor::new("bench", "library", "measuring");
     let started = Instant::now();
@@ -65,12 +65,6 @@ pub(crate) async fn replay<S: Store + 'static>(store: &Arc<S>, letters: usize) -
     drain.cancel();
     running.await.expect("the engine does not panic").expect("the engine ends without an error");
     Replayed { frozen, took }
-}
-
-/// Returns options with the circuit breaker and the fuse that a consumer has by default.
-pub(crate) fn with_default_guards(concurrency: usize) -> Options {
-    let Options { breaker, fuse, .. } = Options::default();
-    Options { concurrency, breaker, fuse, ..options() }
 }
 
 /// A handler that succeeds.

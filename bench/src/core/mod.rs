@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use lazaret_core::handler::Handler;
+use lazaret_core::policy::FusePolicy;
 use lazaret_core::store::Limits;
 use lazaret_engine::{Consumer, DeadLetterOptions, Options, Stats};
 use lazaret_memory::MemoryStore;
@@ -44,15 +45,31 @@ pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Vec<Row> {
     rows
 }
 
-/// Returns the options of all runs: they end with their source, without limits, circuit breaker or fuse.
+/// Returns the options of all runs: they end with their source, and dead letters have no limits. All else is as a user has it.
 pub(crate) fn options() -> Options {
     Options {
         until_idle: true,
-        breaker: None,
-        fuse: None,
         dead_letter: Some(DeadLetterOptions { limits: Limits::NONE, ..DeadLetterOptions::default() }),
         ..Options::default()
     }
+}
+
+/// Returns the options of a run in which this share of the messages is dead-lettered. The default fuse stops a consumer at its ratio, as
+/// it should; such a run can only be measured without it, and the row says so: [`without_fuse`].
+pub(crate) fn options_failing(share: f64) -> Options {
+    let Options { fuse, .. } = Options::default();
+    Options { fuse: fuse.filter(|fuse| !blows(fuse, share)), ..options() }
+}
+
+/// Returns what the row of a run with this share of dead letters has to say about its fuse.
+pub(crate) fn without_fuse(share: f64) -> &'static str {
+    let Options { fuse, .. } = Options::default();
+    if fuse.is_some_and(|fuse| blows(&fuse, share)) { ", without the fuse that would stop it" } else { "" }
+}
+
+/// Half of the ratio is far enough from it for any window.
+fn blows(fuse: &FusePolicy, share: f64) -> bool {
+    share >= fuse.ratio / 2.0
 }
 
 /// A consumer before its run, with handles to inspect afterwards.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lazaret_core::handler::Payload;
 use lazaret_core::{HandlerError, Reason};
 
-use super::{BENCH, consume, options, rate};
+use super::{BENCH, consume, options_failing, rate, without_fuse};
 use crate::Scale;
 use crate::source::{Plan, is_bad};
 use crate::table::{Compared, ROUNDS, Row};
@@ -20,19 +20,19 @@ pub(super) async fn run(scale: Scale) -> Vec<Row> {
     let plans = PERCENT.map(|percent| Plan::distinct(count, percent / 100.0));
     let mut rates = PERCENT.map(|_| Vec::new());
     for _ in 0..ROUNDS {
-        for (plan, rates) in plans.iter().zip(&mut rates) {
-            rates.push(measure(plan).await);
+        for ((plan, percent), rates) in plans.iter().zip(PERCENT).zip(&mut rates) {
+            rates.push(measure(plan, percent / 100.0).await);
         }
     }
     let rows = PERCENT.iter().zip(&rates).map(|(percent, each)| {
-        let name = format!("failure sweep/{percent} % dead-lettered");
+        let name = format!("failure sweep/{percent} % dead-lettered{}", without_fuse(percent / 100.0));
         Row::compared(BENCH, name, "msg/s", &Compared::new(each, &rates[0]))
     });
     rows.collect()
 }
 
-async fn measure(plan: &Arc<Plan>) -> f64 {
-    let (took, stats) = consume(plan, options(), refuse_bad).await;
+async fn measure(plan: &Arc<Plan>, share: f64) -> f64 {
+    let (took, stats) = consume(plan, options_failing(share), refuse_bad).await;
     assert_eq!(stats.handed_off, plan.bad_count() as u64, "every bad message became a letter");
     rate(plan.len(), took)
 }

@@ -11,7 +11,7 @@ use super::disk::{Disk, remove};
 use super::{BENCH, open};
 use crate::Scale;
 use crate::consumer::{consumer, let_go};
-use crate::core::{options, rate};
+use crate::core::{options_failing, rate, without_fuse};
 use crate::source::{Plan, is_bad};
 use crate::table::{Compared, ROUNDS, Row};
 
@@ -22,21 +22,21 @@ pub(super) async fn run(scale: Scale, disk: &Disk) -> Vec<Row> {
     let plans = PERCENT.map(|(percent, count)| Plan::distinct(scale.count(count) as u32, percent / 100.0));
     let mut rates = PERCENT.map(|_| Vec::new());
     for _ in 0..ROUNDS {
-        for (plan, rates) in plans.iter().zip(&mut rates) {
-            rates.push(rate(plan.len(), measure(plan, disk).await));
+        for ((plan, (percent, _)), rates) in plans.iter().zip(PERCENT).zip(&mut rates) {
+            rates.push(rate(plan.len(), measure(plan, percent / 100.0, disk).await));
         }
     }
     let rows = PERCENT.iter().zip(&rates).map(|((percent, _), each)| {
-        let name = format!("consumer/{percent} % dead-lettered");
+        let name = format!("consumer/{percent} % dead-lettered{}", without_fuse(percent / 100.0));
         Row::compared(BENCH, name, "msg/s", &Compared::new(each, &rates[0]))
     });
     rows.collect()
 }
 
-async fn measure(plan: &Arc<Plan>, disk: &Disk) -> Duration {
+async fn measure(plan: &Arc<Plan>, share: f64, disk: &Disk) -> Duration {
     let file = disk.file();
     let store = open(&file);
-    let consumer = consumer(plan, &store, options(), refuse_bad);
+    let consumer = consumer(plan, &store, options_failing(share), refuse_bad);
     let started = Instant::now();
     let run = tokio::spawn(consumer.run(CancellationToken::new()));
     let stats = run.await.expect("the engine does not panic").expect("the engine ends without an error");

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lazaret_engine::Options;
 use lazaret_store_sqlite::SqliteStore;
 
 use super::disk::{Disk, remove};
@@ -13,8 +14,8 @@ use super::hand_off::fill;
 use super::{BENCH, open};
 use crate::Scale;
 use crate::consumer::{CONSUMER, consumer, let_go};
-use crate::core::rate;
-use crate::operation::{CONCURRENCY, nothing, replay, with_default_guards};
+use crate::core::{options, rate};
+use crate::operation::{CONCURRENCY, nothing, replay};
 use crate::source::Plan;
 use crate::table::{Bar, Compared, ROUNDS, Row};
 
@@ -82,7 +83,8 @@ impl Filled {
 
     /// Drains with `process_all`. The consumer does not run: its source and scheduler are idle.
     async fn by_code(self) -> f64 {
-        let consumer = consumer(&Plan::uniform(0, 1), &self.store, with_default_guards(CONCURRENCY), nothing);
+        let run = Options { concurrency: CONCURRENCY, ..options() };
+        let consumer = consumer(&Plan::uniform(0, 1), &self.store, run, nothing);
         let handle = consumer.handle();
         let replayer = handle.replayer(CONSUMER).expect("the consumer has a component of its name");
         let started = Instant::now();

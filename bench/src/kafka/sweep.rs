@@ -15,7 +15,7 @@ use super::topic::{Cluster, Topic, draws_the_short_straw, fresh_group};
 use super::{BENCH, COMMIT_INTERVAL, consumer, timed};
 use crate::Scale;
 use crate::consumer::let_go;
-use crate::core::{options, rate};
+use crate::core::{options_failing, rate, without_fuse};
 use crate::embedded::disk::{Disk, remove};
 use crate::embedded::open;
 use crate::table::{Compared, ROUNDS, Row};
@@ -45,7 +45,8 @@ pub(super) async fn run(scale: Scale, cluster: &Cluster) -> Result<Vec<Row>, Str
 /// Returns a row for each share, against no failures.
 fn rows(whither: &str, rates: &[Vec<f64>]) -> Vec<Row> {
     let rows = PERCENT.iter().zip(rates).map(|(percent, each)| {
-        let name = format!("failure sweep/{percent} % dead-lettered {whither}");
+        let fuse = without_fuse(percent / 100.0);
+        let name = format!("failure sweep/{percent} % dead-lettered {whither}{fuse}");
         Row::compared(BENCH, name, "msg/s", &Compared::new(each, &rates[0]))
     });
     rows.collect()
@@ -77,8 +78,12 @@ async fn into_a_topic(topic: &Topic, share: f64) -> f64 {
     let relay = KafkaRelay::open(&kafka, topics).await.expect("the topics can be made");
     let source = KafkaSource::open_with(kafka, &relay).expect("the options of the benchmarks are valid");
     let retry = RetryPolicy { strategy: Strategy::Topics, ..RetryPolicy::default() };
-    let options =
-        Options { retry, relay: Some(Arc::new(relay)), commit_interval: COMMIT_INTERVAL, ..options() };
+    let options = Options {
+        retry,
+        relay: Some(Arc::new(relay)),
+        commit_interval: COMMIT_INTERVAL,
+        ..options_failing(share)
+    };
     let builder = Consumer::builder("bench").source(source).store(Arc::new(MemoryStore::default()));
     let consumer = builder.handler(refusing(share)).options(options).build();
     let consumer = consumer.expect("the options of the benchmarks are valid");
@@ -91,7 +96,7 @@ async fn into_a_topic(topic: &Topic, share: f64) -> f64 {
 async fn into_the_store(topic: &Topic, disk: &Disk, share: f64) -> f64 {
     let file = disk.file();
     let store = open(&file);
-    let consumer = consumer(topic, store.clone(), options(), refusing(share));
+    let consumer = consumer(topic, store.clone(), options_failing(share), refusing(share));
     let (took, stats) = timed(consumer, topic.messages).await;
     assert_share(stats.handed_off, topic, share);
     let_go(store).await;

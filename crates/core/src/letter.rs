@@ -193,6 +193,17 @@ pub struct AttemptRecord {
     pub failure: Option<Failure>,
 }
 
+impl AttemptRecord {
+    /// Appends it to the history of a letter. When that is full, the second entry gives way: the first failure is worth more than
+    /// those that followed it.
+    pub fn append_to(self, history: &mut Vec<Self>) {
+        if history.len() >= HISTORY_LIMIT {
+            history.remove(1);
+        }
+        history.push(self);
+    }
+}
+
 /// An edit of the message of a letter. The original is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -328,13 +339,9 @@ impl Letter {
         self.touched(now)
     }
 
-    /// Remembers an attempt. When the history is full, the second entry gives way: the first failure is worth more
-    /// than those that followed it.
+    /// Remembers an attempt: [`AttemptRecord::append_to`] its history.
     pub fn record(&mut self, attempt: AttemptRecord) {
-        if self.history.len() >= HISTORY_LIMIT {
-            self.history.remove(1);
-        }
-        self.history.push(attempt);
+        attempt.append_to(&mut self.history);
     }
 }
 

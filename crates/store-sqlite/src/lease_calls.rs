@@ -1,6 +1,6 @@
 //! Claims, renewals, releases and settlements, as calls that the redo log can record.
 //!
-//! Each has a savepoint, as every call that reads rows of letters: one damaged row must fail one call.
+//! Each fails alone, as every call that reads rows of letters: one damaged row must fail one call.
 
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ impl ClaimDue {
 impl Repeatable for ClaimDue {
     const KIND: u8 = 4;
     const OPERATION: &'static str = "claim_due";
-    const HAS_SAVEPOINT: bool = true;
+    const FAILS_ALONE: bool = true;
     type Answer = Vec<Claim>;
 
     fn run(&mut self, step: &mut Step<'_>) -> Work<Vec<Claim>> {
@@ -151,7 +151,7 @@ impl ClaimOne {
 impl Repeatable for ClaimOne {
     const KIND: u8 = 5;
     const OPERATION: &'static str = "claim";
-    const HAS_SAVEPOINT: bool = true;
+    const FAILS_ALONE: bool = true;
     type Answer = Option<Claim>;
 
     fn run(&mut self, step: &mut Step<'_>) -> Work<Option<Claim>> {
@@ -188,7 +188,7 @@ pub(crate) struct Renew {
 impl Repeatable for Renew {
     const KIND: u8 = 6;
     const OPERATION: &'static str = "renew";
-    const HAS_SAVEPOINT: bool = true;
+    const FAILS_ALONE: bool = true;
     type Answer = Lease;
 
     fn run(&mut self, step: &mut Step<'_>) -> Work<Lease> {
@@ -230,7 +230,7 @@ pub(crate) struct Release {
 impl Repeatable for Release {
     const KIND: u8 = 7;
     const OPERATION: &'static str = "release";
-    const HAS_SAVEPOINT: bool = true;
+    const FAILS_ALONE: bool = true;
     type Answer = ();
 
     fn run(&mut self, step: &mut Step<'_>) -> Work<()> {
@@ -257,7 +257,7 @@ impl Repeatable for Release {
 pub(crate) struct Settle {
     lease: Lease,
     letter: LetterId,
-    /// `None` once it has run.
+    /// `None` once it has run: a repetition decodes it.
     settlement: Option<Settlement>,
     /// The settlement in the log.
     encoded: Vec<u8>,
@@ -271,15 +271,19 @@ impl Settle {
     }
 }
 
+fn decode_settlement(encoded: &[u8]) -> Work<Settlement> {
+    serde_json::from_slice(encoded)
+        .map_err(|error| Fault::Corrupt(format!("failed to decode a settlement: {error}")))
+}
+
 impl Repeatable for Settle {
     const KIND: u8 = 8;
     const OPERATION: &'static str = "settle";
-    const HAS_SAVEPOINT: bool = true;
+    const FAILS_ALONE: bool = true;
     type Answer = Settled;
 
     fn run(&mut self, step: &mut Step<'_>) -> Work<Settled> {
-        let again = || Fault::Corrupt("a settlement ran twice".to_owned());
-        let settlement = self.settlement.take().ok_or_else(again)?;
+        let settlement = self.settlement.take().map_or_else(|| decode_settlement(&self.encoded), Ok)?;
         let (lease, letter) = (&self.lease, self.letter);
         step.queue(&lease.queue, |queue| queue.settle(lease, letter, settlement))
     }
@@ -305,7 +309,7 @@ impl Repeatable for Settle {
     fn decode(fields: &mut Fields<'_>) -> Work<Self> {
         let (lease, letter) = (lease(fields)?, letter_id(fields.bytes()?)?);
         let encoded = fields.bytes()?.to_vec();
-        let settlement = fields.known(serde_json::from_slice(&encoded).ok())?;
+        let settlement = fields.known(decode_settlement(&encoded).ok())?;
         Ok(Self { lease, letter, settlement: Some(settlement), encoded })
     }
 
@@ -330,7 +334,7 @@ impl PollWork {
 impl Repeatable for PollWork {
     const KIND: u8 = 9;
     const OPERATION: &'static str = "poll_work";
-    const HAS_SAVEPOINT: bool = true;
+    const FAILS_ALONE: bool = true;
     type Answer = PolledWork;
 
     fn run(&mut self, step: &mut Step<'_>) -> Work<PolledWork> {

@@ -44,8 +44,8 @@ pub struct Options {
     /// Maximum size of the file, in pages of 4 KiB; writes beyond it are refused as `Full`, and nothing is lost (I9).
     /// `None` for no limit.
     pub max_pages: Option<u32>,
-    /// Minimum number of letters and notes in a group to write them to the redo log first, and to the database
-    /// with a later commit. Smaller groups are committed at once. 0 means always, `usize::MAX` never.
+    /// Minimum number of letters and notes, in a group or in groups that follow each other closely, to write them to the redo log
+    /// first, and to the database with a later commit. Fewer are committed at once. 0 means always, `usize::MAX` never.
     pub redo_from: usize,
     /// How long letters may be in the redo log only. Every store that opens the file sees them anyway; this is for
     /// other tools. Without requests, they are committed after a twentieth of it.

@@ -13,11 +13,11 @@ pub(crate) trait Repeatable: Send + Sized + 'static {
     /// Its result.
     type Answer: Send;
 
-    /// `true` if it runs in a savepoint of its own: it may fail after it has written. Otherwise its failure is that of its group, and a
-    /// call that is refused as a whole has written nothing.
-    const HAS_SAVEPOINT: bool = false;
+    /// `true` if its failure must not affect the other calls of its group, although it may fail after it has written. Otherwise its failure
+    /// is that of its group, and a call that is refused as a whole has written nothing.
+    const FAILS_ALONE: bool = false;
 
-    /// Runs it.
+    /// Runs it. It may run again, after a run that was rolled back.
     fn run(&mut self, step: &mut Step<'_>) -> Work<Self::Answer>;
     /// Encodes the result, to verify a repetition.
     fn outcome(answer: &Self::Answer, into: &mut Vec<u8>);

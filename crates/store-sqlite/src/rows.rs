@@ -223,6 +223,11 @@ impl Body {
         }
     }
 
+    /// Adds an attempt to the history.
+    pub(crate) fn record(&mut self, attempt: AttemptRecord) {
+        attempt.append_to(&mut self.history);
+    }
+
     /// Removes the edits, which the tables hold apart from the body.
     pub(crate) fn take_edits(&mut self) -> Vec<Edit> {
         let edits = std::mem::take(&mut self.edits).into_iter().map(|edit| Edit {

@@ -1,8 +1,9 @@
 //! The store: opening, closing, and the dispatch of calls to the threads.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use lazaret_core::QueueName;
 use lazaret_core::store::{Capabilities, ErrorKind, Result, StoreError};
@@ -37,6 +38,8 @@ struct Shared {
     writer: writer::Handle,
     readers: readers::Handle,
     wakeups: Wakeups,
+    /// The queues whose last poll found letters of operations.
+    busy_queues: Mutex<HashSet<QueueName>>,
 }
 
 impl SqliteStore {
@@ -63,7 +66,15 @@ impl SqliteStore {
         })?;
         let readers = readers::Handle::start(&path, &options, &redo)?;
         let writer = writer::Handle::start(path.clone(), options, connection, redo)?;
-        Ok(Self { shared: Arc::new(Shared { path, writer, readers, wakeups: Wakeups::default() }) })
+        Ok(Self {
+            shared: Arc::new(Shared {
+                path,
+                writer,
+                readers,
+                wakeups: Wakeups::default(),
+                busy_queues: Mutex::default(),
+            }),
+        })
     }
 
     /// Closes the store, for all clones of it: finishes queued calls, merges the logs into the
@@ -133,6 +144,21 @@ impl SqliteStore {
     /// Notifications of posts to an inbox.
     pub(crate) fn wakeups(&self) -> &Wakeups {
         &self.shared.wakeups
+    }
+
+    /// `true` if the last poll of this queue found letters of operations, so that the next one is likely to.
+    pub(crate) fn is_busy(&self, queue: &QueueName) -> bool {
+        self.shared.busy_queues.lock().unwrap_or_else(PoisonError::into_inner).contains(queue)
+    }
+
+    /// Keeps whether a poll of this queue found letters of operations.
+    pub(crate) fn set_busy(&self, queue: &QueueName, is_busy: bool) {
+        let mut queues = self.shared.busy_queues.lock().unwrap_or_else(PoisonError::into_inner);
+        match is_busy {
+            true if !queues.contains(queue) => _ = queues.insert(queue.clone()),
+            true => {}
+            false => _ = queues.remove(queue),
+        }
     }
 
     /// Runs a request on the writer.

@@ -1,14 +1,18 @@
 //! The single writer: takes all queued requests, runs them in one transaction, makes them durable once, and responds to all.
 //!
-//! Each request has a savepoint, so that a failed one does not affect the others; except hand-offs and notes, which are frequent
-//! and fail only with the file: they have none and fail their whole group. Responses follow when the group is durable:
+//! A failed request does not affect the others of its [group]; except hand-offs and notes, which are frequent
+//! and fail only with the file: they fail their whole group. Responses follow when the group is durable:
 //! by the commit, or, if many letters arrive at a time, by the [redo log](crate::redo), while the transaction stays open
 //! for more. If the transaction is lost before that, nothing of the group has happened, and all calls fail as not done. If the
 //! commit itself fails, the outcome is unknown, and all calls fail as such; the connection is reopened. Calls that were acknowledged
-//! before are recovered from the redo log.
+//! before are [recovered](recovery) from the redo log.
 
+mod group;
+mod recovery;
 mod requests;
 mod thread;
+mod transaction;
+mod waiting;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -7,13 +7,15 @@
 //! - `lease.rs`: its lease.
 //! - `active.rs`: the sequences that are being run.
 //! - `place.rs`: how many of them at once.
-//! - `head.rs`: one attempt at the head of it.
+//! - `head.rs`: one attempt at the head of it; `start.rs`: the waits before it; `outcome.rs`: what follows from it.
 
 mod active;
 mod head;
 mod lease;
+mod outcome;
 mod place;
 mod run;
+mod start;
 
 pub(crate) use active::ActiveRuns;
 pub(crate) use lease::RENEW_INTERVAL;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use lazaret_core::store::{Claim, Settled};
 use tokio::time::Instant;
 
-use super::head::{HeadAttempt, LeftOver};
+use super::head::HeadAttempt;
 use super::lease::RunLease;
+use super::outcome::LeftOver;
 use super::place::Place;
 use crate::admission::AttemptOf;
 use crate::component::Component;

@@ -58,11 +58,16 @@ impl Operations for SqliteStore {
         limit: usize,
     ) -> Result<PolledWork> {
         // Consumers poll frequently: without an operation, a poll does not involve the writer. The redo log holds no call by which
-        // one begins, so the committed state suffices.
+        // one begins, so the committed state suffices. After a poll that found letters, the next one goes to the writer at once: it may share
+        // the group of the settlement that it follows.
         let name = queue.clone();
-        if !self.ask_committed("poll_work", move |view| table::has_live(view.connection, &name)).await? {
+        if !self.is_busy(queue)
+            && !self.ask_committed("poll_work", move |view| table::has_live(view.connection, &name)).await?
+        {
             return Ok(PolledWork::default());
         }
-        self.record(PollWork::new(queue, owner, lease, limit)).await
+        let work = self.record(PollWork::new(queue, owner, lease, limit)).await?;
+        self.set_busy(queue, !work.items.is_empty());
+        Ok(work)
     }
 }

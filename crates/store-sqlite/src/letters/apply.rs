@@ -11,7 +11,7 @@ use super::{OpenSequence, Queue, edits};
 use crate::audit;
 use crate::encoded_letter::EncodedLetter;
 use crate::error::{Fault, Work};
-use crate::rows::{Body, bound, id_bytes, letter_columns, nanos};
+use crate::rows::{Body, bound, first, id_bytes, letter_columns, nanos};
 
 /// A stored letter: its row, its id, and the name of its sequence, for one that may open it.
 pub(super) struct Stored<'a> {
@@ -136,11 +136,14 @@ impl Queue<'_> {
         Ok(())
     }
 
-    /// Closes a letter with a last attempt in its history.
+    /// Closes a letter with a last attempt in its history. Nothing else of the letter is read.
     fn close_after(&self, lid: i64, state: LetterState, attempt: AttemptRecord) -> Work<()> {
-        let mut letter = self.light_by_row(lid)?;
-        letter.record(attempt);
-        let (body, _) = Body::of(letter);
+        let mut select = self.connection.prepare_cached("SELECT body FROM letters WHERE lid = ?1")?;
+        let stored = first(select.query([lid])?, |row| {
+            Body::decode(row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?)
+        })?;
+        let mut body = stored.ok_or_else(|| Fault::Corrupt(format!("the letter in row {lid} is missing")))?;
+        body.record(attempt);
         let mut update = self.connection.prepare_cached(
             "UPDATE letters SET sid = NULL, state = ?2, due_at = NULL, touched_at = ?3, closed_at = ?3, body = ?4,
              revision = revision + 1 WHERE lid = ?1",

@@ -17,8 +17,10 @@ pub(super) enum Command {
 
 /// A request to the writer.
 pub(super) trait Request: Send {
-    /// `true` if it runs in a savepoint of its own.
-    fn has_savepoint(&self) -> bool;
+    /// `true` if its failure must not affect the others.
+    fn fails_alone(&self) -> bool;
+    /// `true` if it can run again, after a run that was rolled back.
+    fn is_repeatable(&self) -> bool;
     /// Its size in the redo log, once it has run; `None` if the redo log cannot record it.
     fn record_size(&self) -> Option<Size>;
     /// Runs it. The result, which may be an error, is kept until it is durable.
@@ -48,8 +50,12 @@ where
     T: Send,
     F: FnOnce(&mut Step<'_>) -> Work<T> + Send,
 {
-    fn has_savepoint(&self) -> bool {
+    fn fails_alone(&self) -> bool {
         true
+    }
+
+    fn is_repeatable(&self) -> bool {
+        false
     }
 
     fn record_size(&self) -> Option<Size> {
@@ -92,8 +98,12 @@ impl<C: Repeatable> Recordable<C> {
 }
 
 impl<C: Repeatable> Request for Recordable<C> {
-    fn has_savepoint(&self) -> bool {
-        C::HAS_SAVEPOINT
+    fn fails_alone(&self) -> bool {
+        C::FAILS_ALONE
+    }
+
+    fn is_repeatable(&self) -> bool {
+        true
     }
 
     fn record_size(&self) -> Option<Size> {
@@ -106,7 +116,7 @@ impl<C: Repeatable> Request for Recordable<C> {
         let (answer, failure) = match self.call.run(step) {
             Ok(answer) => (Ok(answer), None),
             // A call that is refused as a whole has written nothing: the others are not affected.
-            Err(Fault::Refused(error)) if !C::HAS_SAVEPOINT => (Err(error), None),
+            Err(Fault::Refused(error)) if !C::FAILS_ALONE => (Err(error), None),
             Err(fault) => {
                 let error = fault.into_error(C::OPERATION);
                 let failure = GroupFailure::rolled_back(&error);

@@ -1,0 +1,213 @@
+//! What follows from an attempt at the head of a stored sequence: its settlement, and the work after it.
+
+use std::pin::pin;
+use std::task::Poll;
+
+use futures_util::poll;
+use lazaret_core::letter::AttemptKind;
+use lazaret_core::policy::Limit;
+use lazaret_core::store::{Settled, Settlement};
+use lazaret_core::{HandlerError, Letter, LetterState, Verdict};
+
+use super::head::{Ended, HeadAttempt};
+use super::run::Purpose;
+use crate::admission::Exhausted;
+use crate::attempt::Outcome;
+use crate::classify::{self, Classified};
+use crate::component::Component;
+use crate::dead_letter_sink::GivenUp;
+use crate::dedupe::{self, Claim};
+use crate::error::{Error, StopReason};
+use crate::events::Event;
+use crate::letters::draft::{self, FailedLetter};
+use crate::letters::{ResolvedBy, Settler};
+use crate::limits::End;
+use crate::next_step::Step;
+use crate::publish::Publish;
+use crate::record::FailureRecord;
+use crate::time::SteadyWait;
+
+/// The work that is left when a letter is settled: nothing of it needs the lease.
+#[derive(Default)]
+pub(super) struct LeftOver {
+    /// The claim of an attempt that did not succeed.
+    pub(super) claim: Option<Claim>,
+    /// The letter, if it is dead now.
+    pub(super) dead: Option<Box<Letter>>,
+}
+
+impl LeftOver {
+    /// Ends the claim, and publishes a claim check for a letter that died in the store although the broker keeps the dead
+    /// letters: it did not take the message, for example because it is too large. So whoever reads the dead-letter topic learns
+    /// of it.
+    pub(super) async fn finish(self, component: &Component) {
+        dedupe::end(self.claim).await;
+        if let Some((relay, letter)) = component.options.relay().zip(self.dead) {
+            let (message, from) = (&*letter.message, letter.message.partition());
+            let publish = Publish { component, message, from: &from, same_failure: 1 };
+            publish.claim(relay, &letter).await;
+        }
+    }
+}
+
+impl HeadAttempt<'_> {
+    /// Reports the end of the retries of a letter, and makes it a dead one.
+    pub(super) fn exhausted(&self, letter: &Letter, exhausted: Exhausted) -> Settlement {
+        let Component { queue, telemetry, .. } = &**self.component;
+        let mut cause = letter.cause.clone();
+        if let Some(cause) = &mut cause {
+            let (message, id, limit) = (&*letter.message, Some(letter.id), exhausted.limit());
+            let reason = &cause.reason;
+            telemetry.emit(&Event::RetryExhausted { queue, message, letter: id, limit, reason });
+            exhausted.annotate(&mut cause.message);
+        }
+        // A limit of attempts or time leaves the cause as it is stored; a crash or a budget changes it.
+        let unchanged = matches!(exhausted, Exhausted::Limit(Limit::Attempts | Limit::Elapsed));
+        draft::dead(self.component, letter, cause.filter(|_| !unchanged))
+    }
+
+    /// The settlement that follows from the attempt, and what resolves the letter, if it does. `None` when the consumer stops
+    /// instead.
+    pub(super) fn settlement(
+        &self,
+        letter: &Letter,
+        ended: Ended,
+        due: Option<SteadyWait>,
+    ) -> Option<(Settlement, ResolvedBy)> {
+        let component = &**self.component;
+        let Ended { delivery, outcome, sink, pass, took, .. } = ended;
+        let (kind, replayed) = match self.purpose {
+            Purpose::Retry => (AttemptKind::Retry, false),
+            Purpose::Replay(_) => (AttemptKind::Replay, true),
+        };
+        let attempt = delivery.attempt();
+        let error = match outcome {
+            Outcome::Failed(error) => error,
+            // It is made again, and has no settlement.
+            Outcome::Deferred(_) => return None,
+            Outcome::SentToDlq | Outcome::Unconfirmed(_) => {
+                let GivenUp { reason, why } = sink.take();
+                HandlerError::foreign("sent by the handler", why).reason(reason).verdict(Verdict::DeadLetter)
+            }
+            Outcome::Handled | Outcome::Filtered | Outcome::Duplicate => {
+                component.guards.report_health(outcome.health(), pass);
+                let by = match outcome {
+                    Outcome::Filtered => ResolvedBy::Filter,
+                    Outcome::Duplicate => ResolvedBy::Duplicate,
+                    _ => ResolvedBy::Handler,
+                };
+                // Replays count neither way.
+                if !replayed && by == ResolvedBy::Handler {
+                    component.guards.record_handled();
+                }
+                let entry = classify::attempt_record(component, kind, attempt, took, None);
+                return Some((Settlement::Resolve(Some(entry)), by));
+            }
+        };
+        let classified = classify::classify(component, &delivery, &error, attempt);
+        // A replay comes long after the failure: successes since then say nothing.
+        let retry_since = letter.first_failed_at.filter(|_| !replayed);
+        let health = classify::health(component, &classified, retry_since);
+        component.guards.report_failure(health, pass, &classified.failure);
+        let Classified { failure, verdict } = classified;
+        let entry = classify::attempt_record(component, kind, attempt, took, Some(&failure));
+        // The replay of a letter that failed before is not an automatic attempt. That of a letter that only waited is its
+        // first one.
+        let automatic = !replayed || letter.cause.is_none();
+        let attempts = letter.attempts.saturating_add(u32::from(automatic));
+        let earlier = FailureRecord::from_letter(letter);
+        let record = FailureRecord::failed(earlier, attempts, entry, failure.clone());
+        let step = match automatic {
+            true => classify::decide(component, &delivery, verdict, &record, true),
+            false => self.after_replay(letter),
+        };
+        let (state, due_at) = match step {
+            Step::Wait { due } | Step::Later { due } => (LetterState::Retrying, Some(due)),
+            Step::End { state: LetterState::Retrying, .. } => {
+                (LetterState::Retrying, due.map(|due| due.due_by(&*component.clock)))
+            }
+            Step::End { state: LetterState::Waiting, .. } => (LetterState::Dead, None),
+            Step::End { state, .. } => (state, None),
+            Step::Skip => return Some((Settlement::Skip(failure.to_string()), ResolvedBy::Handler)),
+            Step::Duplicate => return Some((Settlement::Resolve(None), ResolvedBy::Duplicate)),
+            Step::Stop => {
+                let (message, why) = (letter.message.id.to_string(), StopReason::Classified);
+                let failure = Some(Box::new(failure));
+                component.lifecycle.fail(Error::Stopped { message, why, failure });
+                return None;
+            }
+        };
+        let (delivery, record) = (&delivery, &record);
+        let failed = FailedLetter { letter, delivery, failure, record, replayed, state, due_at };
+        Some((draft::requeue(component, failed), ResolvedBy::Handler))
+    }
+
+    /// A failed replay gives no new automatic attempts: the letter keeps its state (I4), until it is parked.
+    fn after_replay(&self, letter: &Letter) -> Step {
+        let replays = letter.replay_attempts.saturating_add(1);
+        let max_replays = self.component.options.replay.max_replays;
+        let enough = max_replays.is_some_and(|limit| replays >= limit);
+        let state = if enough { LetterState::Parked } else { letter.state };
+        Step::End { state, why: End::Verdict }
+    }
+
+    pub(super) async fn settle(
+        &self,
+        letter: &Letter,
+        settlement: Settlement,
+        left: &mut LeftOver,
+    ) -> Option<Settled> {
+        self.settle_by(letter, settlement, ResolvedBy::Handler, left).await
+    }
+
+    pub(super) async fn settle_by(
+        &self,
+        letter: &Letter,
+        settlement: Settlement,
+        resolved_by: ResolvedBy,
+        left: &mut LeftOver,
+    ) -> Option<Settled> {
+        let (component, purpose) = (&**self.component, self.purpose);
+        let settler = Settler { component, lease: self.lease.lease, purpose, resolved_by };
+        let dead = newly_dead(letter, &settlement);
+        self.lease.settlement_begins();
+        let mut settling = pin!(settler.settle(letter, settlement));
+        let settled = match poll!(settling.as_mut()) {
+            Poll::Ready(settled) => settled?,
+            Poll::Pending => {
+                self.announce_next();
+                settling.await?
+            }
+        };
+        left.dead = dead;
+        if let Settled::Next(_) = &settled {
+            self.lease.continues();
+            std::mem::take(left).finish(self.component).await;
+        }
+        Some(settled)
+    }
+
+    /// Lets the operation be polled for the letter behind while the settlement is under way, so that a store can make both durable at once. If the
+    /// poll overtakes the settlement, it finds nothing, and the end of the run asks again.
+    fn announce_next(&self) {
+        if self.place.is_some() && *self.purpose != Purpose::Retry {
+            self.component.signals.replay.notify_one();
+        }
+    }
+}
+
+/// Returns the letter as it will be when this settlement makes it a dead one.
+fn newly_dead(letter: &Letter, settlement: &Settlement) -> Option<Box<Letter>> {
+    let Settlement::Requeue(requeue) = settlement else { return None };
+    if requeue.state != LetterState::Dead || letter.state == LetterState::Dead {
+        return None;
+    }
+    Some(Box::new(Letter {
+        state: LetterState::Dead,
+        due_at: None,
+        cause: requeue.cause.clone().or_else(|| letter.cause.clone()),
+        attempts: requeue.attempts,
+        crash_attempts: requeue.crash_attempts,
+        ..letter.clone()
+    }))
+}

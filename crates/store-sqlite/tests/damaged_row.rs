@@ -1,0 +1,114 @@
+//! A damaged row fails the calls that read it, and no other call of their group: neither one that ran before in the same transaction,
+//! nor one of the same group.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+use std::time::Duration;
+
+use lazaret_core::letter::{AttemptKind, AttemptRecord};
+use lazaret_core::store::{
+    Certainty, ErrorKind, HandOff, Lease, LetterStore, Limits, Placement, Result, Settled, Settlement,
+};
+use lazaret_core::{Letter, LetterId, LetterState, Message, MessageId, Position, QueueName, Timestamp};
+use lazaret_store_sqlite::{Options, SqliteStore};
+use rusqlite::Connection;
+use tokio::task::JoinSet;
+
+const LEASE: Duration = Duration::from_secs(60);
+const LETTERS: u64 = 30;
+/// The one whose row is damaged.
+const DAMAGED: u64 = 20;
+
+fn queue() -> QueueName {
+    QueueName::of("orders", "orders")
+}
+
+fn name(number: u64) -> String {
+    format!("order-{number}")
+}
+
+fn id_of(number: u64) -> LetterId {
+    LetterId::of(&queue(), &MessageId::from(name(number)))
+}
+
+async fn put(store: &SqliteStore, number: u64) {
+    let message = Message::new(name(number), "orders", Position::new(0, number)).with_payload("{}");
+    let mut letter = Letter::new(queue(), name(number).as_str().into(), message.into(), Timestamp::now());
+    letter.state = LetterState::Dead;
+    let item = HandOff { letter, placement: Placement::Open, grant: None };
+    store.hand_off(&queue(), &Limits::NONE, vec![item]).await.unwrap().remove(0).unwrap();
+}
+
+async fn claim(store: &SqliteStore, number: u64) -> Lease {
+    let sequence = name(number).as_str().into();
+    store.claim(&queue(), &sequence, "worker", LEASE).await.unwrap().unwrap().lease
+}
+
+/// Resolves letters at once, so that the calls share groups. Returns the answer for each.
+async fn resolve(store: &SqliteStore, leases: &[(u64, Lease)]) -> Vec<(u64, Result<Settled>)> {
+    let mut calls = JoinSet::new();
+    for (number, lease) in leases.iter().cloned() {
+        let store = store.clone();
+        // With an attempt for its history, which is in the damaged column.
+        let took = Duration::from_millis(1);
+        let attempt = AttemptRecord {
+            attempt: 1,
+            kind: AttemptKind::Replay,
+            at: Timestamp::now(),
+            took,
+            failure: None,
+        };
+        calls.spawn(async move {
+            let settlement = Settlement::Resolve(Some(attempt));
+            (number, store.settle(&lease, id_of(number), settlement).await)
+        });
+    }
+    calls.join_all().await
+}
+
+#[tokio::test]
+async fn a_settlement_that_fails_after_it_has_written_is_undone_alone() {
+    // I1, I6
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lazaret.db");
+    // Every group goes to the redo log, and the transaction stays open until a query ends it.
+    let options = Options { redo_from: 0, redo_time: Duration::from_secs(600), ..Options::default() };
+    let store = SqliteStore::open(&path, options).unwrap();
+    let mut leases = Vec::new();
+    for number in 0..LETTERS {
+        put(&store, number).await;
+        leases.push((number, claim(&store, number).await));
+    }
+    assert_eq!(store.counts(&queue()).await.unwrap().open(), LETTERS);
+    let other = Connection::open(&path).unwrap();
+    let damaged = other.execute("UPDATE letters SET body = x'00' WHERE sequence = ?1", [name(DAMAGED)]);
+    assert_eq!(damaged.unwrap(), 1);
+
+    let (before, with) = leases.split_at(DAMAGED as usize / 2);
+    for (number, answer) in resolve(&store, before).await {
+        assert!(matches!(answer, Ok(Settled::Closed)), "{number}: {answer:?}");
+    }
+    // The second time, the group begins with savepoints.
+    for _ in 0..2 {
+        let mut failed = 0;
+        for (number, answer) in resolve(&store, with).await {
+            match answer {
+                Err(error) if number == DAMAGED => {
+                    assert_eq!((error.kind(), error.certainty()), (ErrorKind::Corrupt, Certainty::NotDone));
+                    failed += 1;
+                }
+                // It was settled the first time, and its sequence is closed.
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Fenced, "{number}: {error}"),
+                Ok(settled) => assert!(matches!(settled, Settled::Closed), "{number}: {settled:?}"),
+            }
+        }
+        assert_eq!(failed, 1, "damage is detected");
+        let counts = store.counts(&queue()).await.unwrap();
+        assert_eq!((counts.open(), counts.sequences), (1, 1), "only the damaged one is left");
+    }
+    drop(store);
+    let store = SqliteStore::open(&path, Options::default()).unwrap();
+    let counts = store.counts(&queue()).await.unwrap();
+    assert_eq!((counts.open(), counts.sequences), (1, 1));
+    assert_eq!(counts.of(LetterState::Resolved), LETTERS - 1);
+}
