@@ -1,31 +1,10 @@
-//! The statements that write the rows of a call, an array for each column.
+//! The statements that write the rows of a call, an array for each column. Those of [letters](crate::letter_arrays) are with their columns.
 //!
 //! Arrays of rows that a hand-off writes are unnested in the select list: rows go from there to their table. `FROM unnest(…)` would copy
 //! each array first, and then put the copies together.
 
-pub(crate) const INSERT_LETTERS: &str = "INSERT INTO letters (lid, id, qid, sid, idx, state, attempts, crash_attempts,
-    replay_attempts, poison, enqueued_at, touched_at, due_at, expires_at, first_failed_at, last_failed_at, closed_at,
-    partition, position, stream, sequence, message, event_type, reason, cause_group, payload_left_out, edits, body)
-    SELECT unnest($1::bigint[]), unnest($2::uuid[]), unnest($3::bigint[]), unnest($4::bigint[]),
-    unnest($5::bigint[]), unnest($6::smallint[]), unnest($7::bigint[]), unnest($8::bigint[]),
-    unnest($9::bigint[]), unnest($10::boolean[]), unnest($11::bigint[]), unnest($12::bigint[]),
-    unnest($13::bigint[]), unnest($14::bigint[]), unnest($15::bigint[]), unnest($16::bigint[]),
-    unnest($17::bigint[]), unnest($18::bigint[]), unnest($19::bigint[]), unnest($20::text[]),
-    unnest($21::text[]), unnest($22::text[]), unnest($23::text[]), unnest($24::text[]), unnest($25::text[]),
-    unnest($26::boolean[]), unnest($27::bigint[]), unnest($28::text[])::json";
 pub(crate) const INSERT_PAYLOADS: &str = "INSERT INTO payloads (lid, key, headers, payload)
     SELECT unnest($1::bigint[]), unnest($2::bytea[]), unnest($3::bytea[]), unnest($4::bytea[])";
-pub(crate) const UPDATE_LETTERS: &str = "UPDATE letters l SET sid = u.sid, idx = u.idx, state = u.state, attempts = u.attempts,
-    crash_attempts = u.crash_attempts, replay_attempts = u.replay_attempts, poison = u.poison,
-    touched_at = u.touched_at, due_at = u.due_at, expires_at = u.expires_at, first_failed_at = u.first_failed_at,
-    last_failed_at = u.last_failed_at, closed_at = u.closed_at, reason = u.reason, cause_group = u.cause_group,
-    payload_left_out = u.payload_left_out, edits = u.edits, body = u.body::json, sequence = u.sequence
-    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $5::bigint[], $6::bigint[], $7::bigint[],
-    $8::boolean[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[],
-    $15::text[], $16::text[], $17::boolean[], $18::bigint[], $19::text[], $20::text[])
-    AS u (lid, sid, idx, state, attempts, crash_attempts, replay_attempts, poison, touched_at, due_at, expires_at,
-    first_failed_at, last_failed_at, closed_at, reason, cause_group, payload_left_out, edits, body, sequence)
-    WHERE l.lid = u.lid";
 pub(crate) const UPDATE_PAYLOADS: &str = "UPDATE payloads p SET payload = u.payload
     FROM unnest($1::bigint[], $2::bytea[]) AS u (lid, payload) WHERE p.lid = u.lid";
 pub(crate) const INSERT_EDITS: &str = "INSERT INTO edits (lid, number, who, at, why, kept, original)
