@@ -251,16 +251,14 @@ fn next_stripe() -> i16 {
 }
 
 impl Transaction<'_> {
-    /// Writes the letters and sequences that were changed so far, so that the next step of the call finds them. Their counters, groups
-    /// and audit lines are written by [`commit`](Self::commit).
+    /// Writes the letters and sequences that were changed so far, so that the next step of the call finds them, in one round trip. Their
+    /// counters, groups and audit lines are written by [`commit`](Self::commit).
     pub(crate) async fn write_rows(&mut self) -> Work<()> {
         let now = nanos(self.now());
         let rows = Rows::take(&mut self.unit, now)?;
         let mut statements = Statements::default();
         rows.statements(&mut statements);
-        for (sql, parameters) in statements.queries() {
-            self.query(sql, parameters).await?;
-        }
+        self.send(&statements.queries(), None).await?;
         Ok(())
     }
 
