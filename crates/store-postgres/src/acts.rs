@@ -122,7 +122,10 @@ impl Transaction<'_> {
         let offset = bound(position.offset);
         let rows = self.query(OUT_OF_ORDER, &[&open.sid, &stream, &partition, &free, &offset]).await?;
         let out_of_order = !rows.is_empty();
-        let later = if out_of_order { self.first_later(open.sid, letter).await? } else { None };
+        let later = match out_of_order {
+            true => self.first_later(&[(open.sid, letter)]).await?.pop().flatten(),
+            false => None,
+        };
         Ok(RestoreView { row: &open.row, free: unsigned(free)?, out_of_order, later })
     }
 

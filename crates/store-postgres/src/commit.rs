@@ -13,7 +13,7 @@ use crate::ends::{EndArrays, LIST_ENDS};
 use crate::error::{Fault, Work};
 use crate::group_locks::GroupKey;
 use crate::groups::GroupArrays;
-use crate::letter_arrays::{EditArrays, LetterArrays, PayloadArrays};
+use crate::letter_arrays::{EditArrays, INSERT_LETTERS, LetterArrays, PayloadArrays, UPDATE_LETTERS};
 use crate::letter_row::NO_BODY;
 use crate::sequence_row::SequenceArrays;
 use crate::statements as sql;
@@ -113,13 +113,13 @@ impl Rows {
     }
 
     fn statements<'a>(&'a self, to: &mut Statements<'a>) {
-        if !self.new.lid.is_empty() {
-            to.push(sql::INSERT_LETTERS, self.new.insert());
+        if !self.new.is_empty() {
+            to.push(&INSERT_LETTERS, self.new.insert());
             let PayloadArrays { lid, key, headers, payload } = &self.new_payloads;
             to.push(sql::INSERT_PAYLOADS, vec![lid, key, headers, payload]);
         }
-        if !self.changed.lid.is_empty() {
-            to.push(sql::UPDATE_LETTERS, self.changed.update());
+        if !self.changed.is_empty() {
+            to.push(&UPDATE_LETTERS, self.changed.update());
         }
         if !self.payloads.0.is_empty() {
             to.push(sql::UPDATE_PAYLOADS, vec![&self.payloads.0, &self.payloads.1]);
@@ -251,16 +251,14 @@ fn next_stripe() -> i16 {
 }
 
 impl Transaction<'_> {
-    /// Writes the letters and sequences that were changed so far, so that the next step of the call finds them. Their counters, groups
-    /// and audit lines are written by [`commit`](Self::commit).
+    /// Writes the letters and sequences that were changed so far, so that the next step of the call finds them, in one round trip. Their
+    /// counters, groups and audit lines are written by [`commit`](Self::commit).
     pub(crate) async fn write_rows(&mut self) -> Work<()> {
         let now = nanos(self.now());
         let rows = Rows::take(&mut self.unit, now)?;
         let mut statements = Statements::default();
         rows.statements(&mut statements);
-        for (sql, parameters) in statements.queries() {
-            self.query(sql, parameters).await?;
-        }
+        self.send(&statements.queries(), None).await?;
         Ok(())
     }
 

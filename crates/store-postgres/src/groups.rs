@@ -27,15 +27,15 @@ macro_rules! select_group {
 }
 pub(crate) use select_group;
 
-/// The first open letter of a group is its oldest: numbers follow the order of arrival.
+/// The first open letter of a group is its oldest: numbers follow the order of arrival. Its index has hashes of groups.
 const ONE: &str = select_group!(
     ", (SELECT l.enqueued_at FROM letters l WHERE l.qid = g.qid AND l.cause_group = g.fingerprint AND l.sid IS NOT NULL
-        ORDER BY l.lid LIMIT 1)",
+        AND hashtextextended(l.cause_group, 0) = hashtextextended(g.fingerprint, 0) ORDER BY l.lid LIMIT 1)",
     "FROM groups g WHERE g.qid = $1 AND g.fingerprint = $2"
 );
 const PAGE: &str = select_group!(
     ", (SELECT l.enqueued_at FROM letters l WHERE l.qid = g.qid AND l.cause_group = g.fingerprint AND l.sid IS NOT NULL
-        ORDER BY l.lid LIMIT 1), q.name, o.open",
+        AND hashtextextended(l.cause_group, 0) = hashtextextended(g.fingerprint, 0) ORDER BY l.lid LIMIT 1), q.name, o.open",
     "FROM groups g JOIN queues q ON q.qid = g.qid
      CROSS JOIN LATERAL (SELECT sum(n)::bigint AS open FROM unnest(g.by_state[1:5]) AS n) o
      WHERE ($1::bigint IS NULL OR g.qid = $1) AND o.open >= $2

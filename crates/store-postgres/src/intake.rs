@@ -1,17 +1,19 @@
 //! Grants and hand-offs.
 
+mod later;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{
-    self, Entry, GrantRow, HandOffRequest, HandOffView, Head, LaterLetter, LetterView, SequenceChange,
-    SequenceRow, Slot,
+    self, Entry, GrantRow, HandOffRequest, HandOffView, Head, LetterView, SequenceChange, SequenceRow, Slot,
 };
 use lazaret_core::store::{ErrorKind, Grant, HandOff, Limits, Placed, Result};
 use lazaret_core::{Letter, LetterState, Partition, SequenceId};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use self::later::LaterLetters;
 use crate::error::{Fault, Work};
 use crate::group_locks::LOCK_GROUPS_OF_HAND_OFF;
 use crate::pauses::{PAUSED, pauses_lock, sequence_pause};
@@ -40,13 +42,6 @@ const CLOCK_AND_NUMBERS: &str = "SELECT (extract(epoch FROM clock_timestamp()) *
 const HELD: &str = "SELECT id, state FROM letters WHERE id = ANY($1) AND qid + 0 = $2";
 const SEQUENCES: &str = "SELECT coalesce(sum(sequences), 0)::bigint FROM counts WHERE qid = $1";
 const LOCK: &str = "SELECT pg_advisory_xact_lock($1)";
-/// Behind the last letter of the partition that is not later, all of its letters are later.
-const FIRST_LATER: &str = "SELECT l.idx, (SELECT b.idx FROM letters b WHERE b.sid = $1 AND b.idx < l.idx
-        ORDER BY b.idx DESC LIMIT 1)
-    FROM letters l WHERE l.sid = $1 AND l.stream = $2 AND l.partition = $3
-    AND l.idx > coalesce((SELECT e.idx FROM letters e WHERE e.sid = $1 AND e.stream = $2 AND e.partition = $3
-        AND e.position <= $4 ORDER BY e.idx DESC LIMIT 1), -1)
-    ORDER BY l.idx LIMIT 1";
 const MOVED: &str = "SELECT lid, idx FROM letters WHERE sid = $1 AND idx >= $2 ORDER BY idx FOR UPDATE";
 const MOVE: &str = "UPDATE letters l SET idx = u.idx FROM unnest($1::bigint[], $2::bigint[]) AS u (lid, idx)
     WHERE l.lid = u.lid";
@@ -61,6 +56,7 @@ struct Intake<'a> {
     /// The sequences that are paused, by the key of their pause.
     paused: HashSet<Uuid>,
     numbers: VecDeque<i64>,
+    later: LaterLetters,
 }
 
 fn partition_of(letter: &Letter) -> Partition {
@@ -131,6 +127,7 @@ impl Transaction<'_> {
         items: &[HandOff],
     ) -> Work<Vec<Result<Placed>>> {
         let mut intake = self.load_intake(queue, limits, items).await?;
+        intake.later = self.load_later(queue, &intake.held, items).await?;
         // The sequences with a refused item, and the kind of the error.
         let mut refused: HashMap<&SequenceId, ErrorKind> = HashMap::new();
         let mut answers = Vec::with_capacity(items.len());
@@ -196,6 +193,7 @@ impl Transaction<'_> {
             held: held.iter().map(read_held).collect::<Work<_>>()?,
             paused: paused.iter().map(|row| Ok(row.try_get(0)?)).collect::<Work<_>>()?,
             numbers: first(&clock, |row| Ok(row.try_get::<_, Vec<i64>>(1)?))?.unwrap_or_default().into(),
+            later: LaterLetters::new(),
         };
         let Some(max) = limits.max_sequences else { return Ok(intake) };
         intake.sequences = self.count_sequences(queue).await?;
@@ -254,11 +252,15 @@ impl Transaction<'_> {
         let entry = rules::hand_off(&request, &view)?;
         let slot = match (entry, open.map(|open| (open.sid, open.row.clone()))) {
             (Entry::Insert, Some((sid, row))) => {
-                // Letters of this call are to be found in the table, too.
-                if self.unit.new_letters.iter().any(|new| new.sid == Some(sid)) {
-                    self.write_rows().await?;
-                }
-                let later = self.first_later(sid, letter).await?;
+                let known = intake.later.get(&sid).and_then(|of_sequence| of_sequence.get(&letter.id));
+                let later = match known {
+                    Some(later) => *later,
+                    // Letters of this call are to be found in the table, too.
+                    None => {
+                        self.write_rows().await?;
+                        self.first_later(&[(sid, letter)]).await?.pop().flatten()
+                    }
+                };
                 rules::place(&letter.sequence, &row, later, self.now())?
             }
             _ => Slot::End,
@@ -284,6 +286,9 @@ impl Transaction<'_> {
     async fn put(&mut self, queue: &Queue, intake: &mut Intake<'_>, letter: &Letter, slot: Slot) -> Work<()> {
         let lid = intake.numbers.pop_front();
         let lid = lid.ok_or_else(|| Fault::Corrupt("the server gave too few numbers".to_owned()))?;
+        if let Some(open) = self.unit.sequence(queue, &letter.sequence) {
+            intake.later.remove(&open.sid);
+        }
         let index = self.index_at(queue, &letter.sequence, slot, lid).await?;
         let (now, cause) = (self.now(), letter.cause.as_ref());
         if !letter.state.is_open() {
@@ -302,17 +307,6 @@ impl Transaction<'_> {
         let paused = row.is_none() && intake.paused.contains(&sequence_pause(&letter.sequence)?);
         let effects = rules::insert(&view, letter.last_failed_at, row.as_ref(), paused, now);
         self.unit.insert(queue, lid, letter.clone(), effects, now)
-    }
-
-    /// The first later letter of its partition in a sequence.
-    pub(crate) async fn first_later(&self, sid: i64, letter: &Letter) -> Work<Option<LaterLetter>> {
-        let (message, position) = (&letter.message, &letter.message.position);
-        let (stream, partition) = (text(message.stream.as_str()), i64::from(position.partition));
-        let rows = self.query(FIRST_LATER, &[&sid, &stream, &partition, &bound(position.offset)]).await?;
-        first(&rows, |row| {
-            let before: Option<i64> = row.try_get(1)?;
-            Ok(LaterLetter { index: unsigned(row.try_get(0)?)?, before: before.map(unsigned).transpose()? })
-        })
     }
 
     /// The index of a slot. `number` is that of the letter.

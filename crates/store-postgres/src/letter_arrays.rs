@@ -1,4 +1,6 @@
-//! The columns of the rows of letters, their payloads and edits, an array each.
+//! The columns of the rows of letters, their payloads and edits, an array each, and the statements that write letters.
+
+use std::sync::LazyLock;
 
 use lazaret_core::Letter;
 use tokio_postgres::types::ToSql;
@@ -9,32 +11,94 @@ use crate::letter_row::body_of;
 use crate::unit::NewEdit;
 use crate::values::{bound, nanos, state_number, text};
 
-/// The columns of letters, an array each.
-#[derive(Default)]
-pub(crate) struct LetterArrays {
-    pub(crate) lid: Vec<i64>,
-    id: Vec<Uuid>,
-    qid: Vec<i64>,
-    sid: Vec<Option<i64>>,
-    idx: Vec<i64>,
-    state: Vec<i16>,
-    attempts: [Vec<i64>; 3],
-    poison: Vec<bool>,
-    enqueued_at: Vec<i64>,
-    touched_at: Vec<i64>,
-    /// Due, expiry, first and last failure, closing.
-    times: [Vec<Option<i64>>; 5],
-    partition: Vec<i64>,
-    position: Vec<i64>,
-    stream: Vec<String>,
-    sequence: Vec<String>,
-    message: Vec<String>,
-    event_type: Vec<Option<String>>,
-    reason: Vec<Option<String>>,
-    cause_group: Vec<Option<String>>,
-    payload_left_out: Vec<bool>,
-    edits: Vec<i64>,
-    body: Vec<String>,
+/// A column of `letters`, with the type of its values.
+struct Column {
+    name: &'static str,
+    kind: &'static str,
+    role: Role,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// Names the row to update.
+    Key,
+    /// Keeps the value of the insert.
+    Fixed,
+    /// Is written by each update.
+    Changes,
+}
+
+/// Declares the columns. The arrays and both statements follow from them.
+macro_rules! letter_arrays {
+    ($($name:ident: $value:ty as $kind:literal $role:ident,)*) => {
+        /// The columns of letters, an array each.
+        #[derive(Default)]
+        pub(crate) struct LetterArrays {
+            $($name: Vec<$value>,)*
+        }
+
+        const COLUMNS: &[Column] =
+            &[$(Column { name: stringify!($name), kind: $kind, role: Role::$role },)*];
+
+        impl LetterArrays {
+            /// The arrays, in the order of the columns.
+            fn arrays(&self) -> [&(dyn ToSql + Sync); COLUMNS.len()] {
+                [$(&self.$name,)*]
+            }
+        }
+    };
+}
+
+letter_arrays! {
+    lid: i64 as "bigint" Key,
+    id: Uuid as "uuid" Fixed,
+    qid: i64 as "bigint" Fixed,
+    sid: Option<i64> as "bigint" Changes,
+    idx: i64 as "bigint" Changes,
+    state: i16 as "smallint" Changes,
+    attempts: i64 as "bigint" Changes,
+    crash_attempts: i64 as "bigint" Changes,
+    replay_attempts: i64 as "bigint" Changes,
+    poison: bool as "boolean" Changes,
+    enqueued_at: i64 as "bigint" Fixed,
+    touched_at: i64 as "bigint" Changes,
+    due_at: Option<i64> as "bigint" Changes,
+    expires_at: Option<i64> as "bigint" Changes,
+    first_failed_at: Option<i64> as "bigint" Changes,
+    last_failed_at: Option<i64> as "bigint" Changes,
+    closed_at: Option<i64> as "bigint" Changes,
+    partition: i64 as "bigint" Fixed,
+    position: i64 as "bigint" Fixed,
+    stream: String as "text" Fixed,
+    sequence: String as "text" Changes,
+    message: String as "text" Fixed,
+    event_type: Option<String> as "text" Fixed,
+    reason: Option<String> as "text" Changes,
+    cause_group: Option<String> as "text" Changes,
+    payload_left_out: bool as "boolean" Changes,
+    edits: i64 as "bigint" Changes,
+    // Sent as text, and cast by the server.
+    body: String as "text[]::json" Changes,
+}
+
+pub(crate) static INSERT_LETTERS: LazyLock<String> = LazyLock::new(|| {
+    let names: Vec<&str> = COLUMNS.iter().map(|column| column.name).collect();
+    format!("INSERT INTO letters ({}) SELECT {}", names.join(", "), unnested(COLUMNS.iter()))
+});
+
+pub(crate) static UPDATE_LETTERS: LazyLock<String> = LazyLock::new(|| {
+    let changing = COLUMNS.iter().filter(|column| column.role == Role::Changes);
+    let changes: Vec<String> = changing.map(|column| format!("{0} = u.{0}", column.name)).collect();
+    let sent = unnested(COLUMNS.iter().filter(|column| column.role != Role::Fixed));
+    format!("UPDATE letters l SET {} FROM (SELECT {sent}) u WHERE l.lid = u.lid", changes.join(", "))
+});
+
+/// A select list with a parameter for each of these columns, as [`statements`](crate::statements) has it.
+fn unnested<'c>(columns: impl Iterator<Item = &'c Column>) -> String {
+    let item = |(number, column): (usize, &Column)| {
+        format!("unnest(${number}::{}[]) AS {}", column.kind, column.name)
+    };
+    (1..).zip(columns).map(item).collect::<Vec<String>>().join(", ")
 }
 
 impl LetterArrays {
@@ -52,18 +116,17 @@ impl LetterArrays {
         self.sid.push(sid);
         self.idx.push(bound(letter.index));
         self.state.push(state_number(letter.state));
-        let counts = [letter.attempts, letter.crash_attempts, letter.replay_attempts];
-        for (column, count) in self.attempts.iter_mut().zip(counts) {
-            column.push(count.into());
-        }
+        self.attempts.push(letter.attempts.into());
+        self.crash_attempts.push(letter.crash_attempts.into());
+        self.replay_attempts.push(letter.replay_attempts.into());
         self.poison.push(letter.poison);
         self.enqueued_at.push(nanos(letter.enqueued_at));
         self.touched_at.push(nanos(letter.last_touched_at));
-        let times = [letter.due_at, letter.expires_at, letter.first_failed_at, letter.last_failed_at]
-            .map(|time| time.map(nanos));
-        for (column, time) in self.times.iter_mut().zip(times.into_iter().chain([closed_at])) {
-            column.push(time);
-        }
+        self.due_at.push(letter.due_at.map(nanos));
+        self.expires_at.push(letter.expires_at.map(nanos));
+        self.first_failed_at.push(letter.first_failed_at.map(nanos));
+        self.last_failed_at.push(letter.last_failed_at.map(nanos));
+        self.closed_at.push(closed_at);
         self.partition.push(message.position.partition.into());
         self.position.push(bound(message.position.offset));
         self.stream.push(owned(message.stream.as_str()));
@@ -78,64 +141,19 @@ impl LetterArrays {
         Ok(())
     }
 
-    /// The parameters of `INSERT_LETTERS`.
-    pub(crate) fn insert(&self) -> Vec<&(dyn ToSql + Sync)> {
-        vec![
-            &self.lid,
-            &self.id,
-            &self.qid,
-            &self.sid,
-            &self.idx,
-            &self.state,
-            &self.attempts[0],
-            &self.attempts[1],
-            &self.attempts[2],
-            &self.poison,
-            &self.enqueued_at,
-            &self.touched_at,
-            &self.times[0],
-            &self.times[1],
-            &self.times[2],
-            &self.times[3],
-            &self.times[4],
-            &self.partition,
-            &self.position,
-            &self.stream,
-            &self.sequence,
-            &self.message,
-            &self.event_type,
-            &self.reason,
-            &self.cause_group,
-            &self.payload_left_out,
-            &self.edits,
-            &self.body,
-        ]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.lid.is_empty()
     }
 
-    /// The parameters of `UPDATE_LETTERS`.
+    /// The parameters of [`INSERT_LETTERS`].
+    pub(crate) fn insert(&self) -> Vec<&(dyn ToSql + Sync)> {
+        self.arrays().to_vec()
+    }
+
+    /// The parameters of [`UPDATE_LETTERS`].
     pub(crate) fn update(&self) -> Vec<&(dyn ToSql + Sync)> {
-        vec![
-            &self.lid,
-            &self.sid,
-            &self.idx,
-            &self.state,
-            &self.attempts[0],
-            &self.attempts[1],
-            &self.attempts[2],
-            &self.poison,
-            &self.touched_at,
-            &self.times[0],
-            &self.times[1],
-            &self.times[2],
-            &self.times[3],
-            &self.times[4],
-            &self.reason,
-            &self.cause_group,
-            &self.payload_left_out,
-            &self.edits,
-            &self.body,
-            &self.sequence,
-        ]
+        let sent = self.arrays().into_iter().zip(COLUMNS).filter(|(_, column)| column.role != Role::Fixed);
+        sent.map(|(array, _)| array).collect()
     }
 }
 

@@ -1,8 +1,8 @@
 //! The tables and their versions.
 //!
 //! Each migration runs in one transaction, under an advisory lock: of several processes that start at once, one does it. Migrations
-//! only add: tables, columns with a default, indexes. A process of the version before goes on working on the tables meanwhile,
-//! and `usable_from` says which is the oldest that can.
+//! only add tables, columns with a default and indexes, or replace an index. A process of the version before goes on working on the
+//! tables meanwhile, and `usable_from` says which is the oldest that can.
 
 use deadpool_postgres::Object;
 use lazaret_core::store::{Certainty, ErrorKind, Result, StoreError};
@@ -11,7 +11,7 @@ use tokio_postgres::Error;
 use crate::error::{of_commit, of_driver};
 
 /// The version of the tables that this store writes.
-pub const FORMAT_VERSION: i32 = 3;
+pub const FORMAT_VERSION: i32 = 4;
 
 const OPEN: &str = "open";
 
@@ -29,6 +29,8 @@ const MIGRATIONS: &[Migration] = &[
     Migration { sql: include_str!("schema/v2.sql"), usable_from: 1 },
     // An index of the leases, and the outbox. What a process of an older version ends is not listed.
     Migration { sql: include_str!("schema/v3.sql"), usable_from: 1 },
+    // Smaller indexes. The searches of a process of an older version do not use them.
+    Migration { sql: include_str!("schema/v4.sql"), usable_from: 1 },
 ];
 
 const _: () = assert!(MIGRATIONS.len() == FORMAT_VERSION as usize);

@@ -1,30 +1,10 @@
-//! The statements that write the rows of a call, an array for each column.
+//! The statements that write the rows of a call, an array for each column. Those of [letters](crate::letter_arrays) are with their columns.
 //!
-//! Arrays of new rows are unnested in the select list: rows go from there into their table. `FROM unnest(…)` would copy them once more.
+//! Arrays of rows that a hand-off writes are unnested in the select list: rows go from there to their table. `FROM unnest(…)` would copy
+//! each array first, and then put the copies together.
 
-pub(crate) const INSERT_LETTERS: &str = "INSERT INTO letters (lid, id, qid, sid, idx, state, attempts, crash_attempts,
-    replay_attempts, poison, enqueued_at, touched_at, due_at, expires_at, first_failed_at, last_failed_at, closed_at,
-    partition, position, stream, sequence, message, event_type, reason, cause_group, payload_left_out, edits, body)
-    SELECT unnest($1::bigint[]), unnest($2::uuid[]), unnest($3::bigint[]), unnest($4::bigint[]),
-    unnest($5::bigint[]), unnest($6::smallint[]), unnest($7::bigint[]), unnest($8::bigint[]),
-    unnest($9::bigint[]), unnest($10::boolean[]), unnest($11::bigint[]), unnest($12::bigint[]),
-    unnest($13::bigint[]), unnest($14::bigint[]), unnest($15::bigint[]), unnest($16::bigint[]),
-    unnest($17::bigint[]), unnest($18::bigint[]), unnest($19::bigint[]), unnest($20::text[]),
-    unnest($21::text[]), unnest($22::text[]), unnest($23::text[]), unnest($24::text[]), unnest($25::text[]),
-    unnest($26::boolean[]), unnest($27::bigint[]), unnest($28::text[])::json";
 pub(crate) const INSERT_PAYLOADS: &str = "INSERT INTO payloads (lid, key, headers, payload)
     SELECT unnest($1::bigint[]), unnest($2::bytea[]), unnest($3::bytea[]), unnest($4::bytea[])";
-pub(crate) const UPDATE_LETTERS: &str = "UPDATE letters l SET sid = u.sid, idx = u.idx, state = u.state, attempts = u.attempts,
-    crash_attempts = u.crash_attempts, replay_attempts = u.replay_attempts, poison = u.poison,
-    touched_at = u.touched_at, due_at = u.due_at, expires_at = u.expires_at, first_failed_at = u.first_failed_at,
-    last_failed_at = u.last_failed_at, closed_at = u.closed_at, reason = u.reason, cause_group = u.cause_group,
-    payload_left_out = u.payload_left_out, edits = u.edits, body = u.body::json, sequence = u.sequence
-    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $5::bigint[], $6::bigint[], $7::bigint[],
-    $8::boolean[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[],
-    $15::text[], $16::text[], $17::boolean[], $18::bigint[], $19::text[], $20::text[])
-    AS u (lid, sid, idx, state, attempts, crash_attempts, replay_attempts, poison, touched_at, due_at, expires_at,
-    first_failed_at, last_failed_at, closed_at, reason, cause_group, payload_left_out, edits, body, sequence)
-    WHERE l.lid = u.lid";
 pub(crate) const UPDATE_PAYLOADS: &str = "UPDATE payloads p SET payload = u.payload
     FROM unnest($1::bigint[], $2::bytea[]) AS u (lid, payload) WHERE p.lid = u.lid";
 pub(crate) const INSERT_EDITS: &str = "INSERT INTO edits (lid, number, who, at, why, kept, original)
@@ -46,13 +26,15 @@ pub(crate) const UPDATE_GRANTS: &str =
 pub(crate) const RAISE_REVISIONS: &str = "UPDATE queues q SET revision = q.revision + u.opened
     FROM unnest($1::bigint[], $2::bigint[]) AS u (qid, opened) WHERE q.qid = u.qid";
 pub(crate) const DELETE_SEQUENCES: &str = "DELETE FROM sequences WHERE sid = ANY($1)";
+/// Reads each queue once, and not for each of its sequences: `OFFSET 0` keeps the order of the loops.
 pub(crate) const INSERT_SEQUENCES: &str = "INSERT INTO sequences (sid, qid, hash, name, revision, count, head_idx, head_due,
     head_group, touched, paused, lease_owner, lease_fence, lease_until, lease_kind, lease_waits, lease_operation,
     reserved, pace_next, pace_interval, pace_left, free_at)
     SELECT u.sid, u.qid, u.hash, u.name, q.revision - u.back, u.count, u.head_idx, u.head_due, u.head_group, u.touched,
     u.paused, u.lease_owner, u.lease_fence, u.lease_until, u.lease_kind, u.lease_waits, u.lease_operation, u.reserved,
     u.pace_next, u.pace_interval, u.pace_left, u.free_at
-    FROM (SELECT unnest($1::bigint[]) AS sid, unnest($2::bigint[]) AS qid, unnest($3::uuid[]) AS hash,
+    FROM queues q CROSS JOIN LATERAL (SELECT * FROM (
+    SELECT unnest($1::bigint[]) AS sid, unnest($2::bigint[]) AS qid, unnest($3::uuid[]) AS hash,
     unnest($4::text[]) AS name, unnest($5::bigint[]) AS count, unnest($6::bigint[]) AS head_idx,
     unnest($7::bigint[]) AS head_due, unnest($8::text[]) AS head_group, unnest($9::bigint[]) AS touched,
     unnest($10::boolean[]) AS paused, unnest($11::text[]) AS lease_owner, unnest($12::bigint[]) AS lease_fence,
@@ -60,8 +42,8 @@ pub(crate) const INSERT_SEQUENCES: &str = "INSERT INTO sequences (sid, qid, hash
     unnest($15::boolean[]) AS lease_waits, unnest($16::bigint[]) AS lease_operation,
     unnest($17::bigint[]) AS reserved, unnest($18::bigint[]) AS pace_next,
     unnest($19::bigint[]) AS pace_interval, unnest($20::bigint[]) AS pace_left,
-    unnest($21::bigint[]) AS free_at, unnest($22::bigint[]) AS back) u
-    JOIN queues q ON q.qid = u.qid";
+    unnest($21::bigint[]) AS free_at, unnest($22::bigint[]) AS back) n WHERE n.qid = q.qid OFFSET 0) u
+    WHERE q.qid = ANY($2)";
 pub(crate) const UPDATE_SEQUENCES: &str = "UPDATE sequences s SET revision = coalesce(q.revision - u.back, s.revision),
     count = u.count, head_idx = u.head_idx, head_due = u.head_due, head_group = u.head_group, touched = u.touched,
     paused = u.paused, lease_owner = u.lease_owner, lease_fence = u.lease_fence, lease_until = u.lease_until,
@@ -73,12 +55,14 @@ pub(crate) const UPDATE_SEQUENCES: &str = "UPDATE sequences s SET revision = coa
     $22::bigint[]) AS u (sid, qid, hash, name, count, head_idx, head_due, head_group, touched, paused, lease_owner,
     lease_fence, lease_until, lease_kind, lease_waits, lease_operation, reserved, pace_next, pace_interval, pace_left,
     free_at, back) LEFT JOIN queues q ON q.qid = u.qid AND u.back IS NOT NULL WHERE s.sid = u.sid";
-pub(crate) const UPDATE_GROUPS: &str = "UPDATE groups g SET reason = u.reason, error_type = u.error_type, message = u.message,
+pub(crate) const UPDATE_GROUPS: &str =
+    "UPDATE groups g SET reason = u.reason, error_type = u.error_type, message = u.message,
     sequences = u.sequences, behind = u.behind, first_seen = u.first_seen, last_seen = u.last_seen,
     trend = u.trend::json, by_state = u.by_state::bigint[]
-    FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[],
-    $8::bigint[], $9::bigint[], $10::text[], $11::text[])
-    AS u (qid, fingerprint, reason, error_type, message, sequences, behind, first_seen, last_seen, trend, by_state)
+    FROM (SELECT unnest($1::bigint[]) AS qid, unnest($2::text[]) AS fingerprint, unnest($3::text[]) AS reason,
+    unnest($4::text[]) AS error_type, unnest($5::text[]) AS message, unnest($6::bigint[]) AS sequences,
+    unnest($7::bigint[]) AS behind, unnest($8::bigint[]) AS first_seen, unnest($9::bigint[]) AS last_seen,
+    unnest($10::text[]) AS trend, unnest($11::text[]) AS by_state) u
     WHERE g.qid = u.qid AND g.fingerprint = u.fingerprint";
 pub(crate) const DELETE_GROUPS: &str =
     "DELETE FROM groups g USING unnest($1::bigint[], $2::text[]) AS u (qid, fingerprint)

@@ -138,7 +138,11 @@ impl<'s> Transaction<'s> {
     }
 
     /// Runs statements, and commits with them if `commit` names the call.
-    async fn send(&self, queries: &[Query<'_>], commit: Option<&'static str>) -> Work<Vec<Vec<Row>>> {
+    pub(crate) async fn send(
+        &self,
+        queries: &[Query<'_>],
+        commit: Option<&'static str>,
+    ) -> Work<Vec<Vec<Row>>> {
         let statements = self.prepare(queries).await?;
         let client = self.client()?;
         let sent = queries

@@ -71,6 +71,59 @@ async fn an_empty_database_is_migrated_once_by_many_processes_at_once() {
     assert_eq!(versions, (1..=FORMAT_VERSION).collect::<Vec<_>>());
 }
 
+/// What version 4 replaces, as version 3 had it.
+const AS_IN_VERSION_3: &str = "DROP INDEX letters_group, letters_reason, letters_type;
+    CREATE INDEX letters_group ON letters (qid, cause_group, lid) WHERE sid IS NOT NULL AND cause_group IS NOT NULL;
+    CREATE INDEX letters_reason ON letters (reason, lid) WHERE sid IS NOT NULL AND reason IS NOT NULL;
+    CREATE INDEX letters_type ON letters (md5(event_type), lid) WHERE sid IS NOT NULL AND event_type IS NOT NULL;
+    DELETE FROM versions WHERE version > 3";
+
+#[tokio::test]
+async fn letters_of_version_3_are_found_by_the_indexes_of_version_4() {
+    use lazaret_core::query::Query;
+    use lazaret_core::store::Triage;
+    use lazaret_core::{Failure, Reason};
+    let Some(dsn) = server() else { return };
+    let test = TestSchema::new(dsn);
+    let store = test.open(None).await;
+    let failed = |id: &str, reason: Reason, event_type: &str| {
+        let mut item = dead(id);
+        let mut message = (*item.letter.message).clone();
+        message.event_type = Some(event_type.into());
+        item.letter.message = message.into();
+        item.letter.cause = Some(Failure::new(reason, format!("Error of {id}"), "no answer"));
+        item
+    };
+    // A type of any length has an entry in the index.
+    let long = "t".repeat(3_000);
+    let (one, two) = (failed("one", Reason::TIMEOUT, "paid"), failed("two", Reason::CONFLICT, &long));
+    let group = one.letter.cause.as_ref().unwrap().fingerprint;
+    let answers = store.hand_off(&queue(), &Limits::NONE, vec![one, two]).await.unwrap();
+    for placed in answers {
+        placed.unwrap();
+    }
+    drop(store);
+    let client = test.client().await;
+    client.batch_execute(AS_IN_VERSION_3).await.unwrap();
+
+    let store = test.open(None).await;
+    let sql = "SELECT count(*) FROM pg_indexes WHERE schemaname = $1 AND indexdef LIKE '%hashtextextended%'";
+    let hashed: i64 = client.query_one(sql, &[&test.name]).await.unwrap().get(0);
+    assert_eq!(hashed, 3);
+    let queries = [
+        ("reason:TIMEOUT".to_owned(), "one"),
+        ("reason:CONFLICT".to_owned(), "two"),
+        ("type:paid".to_owned(), "one"),
+        (format!("type:{long}"), "two"),
+        (format!("group:{group}"), "one"),
+    ];
+    for (text, expected) in queries {
+        let found = store.find(&Query::parse(&text).unwrap(), None, 10).await.unwrap().letters;
+        let found: Vec<&str> = found.iter().map(|letter| letter.message.id.as_str()).collect();
+        assert_eq!(found, [expected], "{text:.40}");
+    }
+}
+
 #[tokio::test]
 async fn a_newer_version_is_used_if_it_says_so_and_refused_if_not() {
     let Some(dsn) = server() else { return };

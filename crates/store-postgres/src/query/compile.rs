@@ -320,20 +320,16 @@ pub(super) fn walk(query: &Query, queues: &[Queue], groups: &[(i64, String)]) ->
             return vec![Sql::new(sids, vec![value(qids), value(keys)])];
         }
         if let Some(groups) = groups_of(required(), queues, groups) {
-            let text = "l.qid = ? AND l.cause_group = ? AND l.sid IS NOT NULL";
-            let arm = |(qid, group): &(i64, String)| Sql::new(text, vec![value(*qid), value(group.clone())]);
+            let arm = |(qid, group): &(i64, String)| {
+                let Sql { text, mut parameters } = open_with("l.cause_group", group);
+                parameters.push(value(*qid));
+                Sql::new(format!("{text} AND l.qid = ?"), parameters)
+            };
             return groups.into_iter().map(arm).collect();
         }
-        let columns = [
-            (TextField::Reason, "l.reason = ? AND l.sid IS NOT NULL"),
-            (
-                TextField::Type,
-                "md5(l.event_type) = md5(?) AND l.sid IS NOT NULL AND l.event_type IS NOT NULL",
-            ),
-        ];
-        for (field, text) in columns {
+        for (field, column) in [(TextField::Reason, "l.reason"), (TextField::Type, "l.event_type")] {
             if let Some(texts) = exact(field).filter(|texts| texts.len() <= ARMS_LIMIT) {
-                return texts.into_iter().map(|plain| Sql::new(text, vec![value(stored(plain))])).collect();
+                return texts.into_iter().map(|plain| open_with(column, plain)).collect();
             }
         }
         if wanted.len() <= ARMS_LIMIT {
@@ -342,6 +338,14 @@ pub(super) fn walk(query: &Query, queues: &[Queue], groups: &[(i64, String)]) ->
         }
     }
     vec![Sql::new("true", Vec::new())]
+}
+
+/// An open letter with this text in a column whose hash has an index. The text itself tells those with the same hash apart.
+fn open_with(column: &str, plain: &str) -> Sql {
+    let text = format!(
+        "hashtextextended({column}, 0) = hashtextextended(?, 0) AND {column} = ? AND l.sid IS NOT NULL"
+    );
+    Sql::new(text, vec![value(stored(plain)), value(stored(plain))])
 }
 
 fn by_id(ids: impl Iterator<Item = LetterId>) -> Vec<Sql> {

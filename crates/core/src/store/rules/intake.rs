@@ -179,14 +179,17 @@ pub fn hand_off(request: &HandOffRequest<'_>, view: &HandOffView<'_>) -> Result<
             format!("{what} is full: message {} was not stored", request.message),
         );
     }
-    // Only redelivered messages and those without a grant can precede stored ones: the usual append needs no
-    // lookup.
-    let again = !request.granted || view.horizon.is_some_and(|horizon| request.offset <= horizon);
     Ok(match view.row {
         None => Entry::Open,
-        Some(_) if again => Entry::Insert,
+        Some(_) if may_precede(request.granted, request.offset, view.horizon) => Entry::Insert,
         Some(_) => Entry::Append,
     })
+}
+
+/// Returns whether a message may precede letters of its sequence that are stored already. Only redelivered messages and those without
+/// a grant can: the usual append needs no lookup.
+pub fn may_precede(granted: bool, offset: u64, horizon: Option<u64>) -> bool {
+    !granted || horizon.is_some_and(|horizon| offset <= horizon)
 }
 
 /// An imported letter has no grant. If it had the id of its message's own letter, it would absorb that message when it fails, at

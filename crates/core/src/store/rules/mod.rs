@@ -73,7 +73,7 @@ pub use freezing::{Candidate, Freeze, Frozen, FrozenItem, exclusion, plan};
 pub use groups::{GroupRow, LatestFailure};
 pub use intake::{
     Entry, FIRST_INDEX, GrantRow, HandOffRequest, HandOffView, INDEX_STEP, LaterLetter, Slot, hand_off,
-    insert, place, skip_audit,
+    insert, may_precede, place, skip_audit,
 };
 pub(crate) use leases::longest_rest;
 pub use leases::{
