@@ -49,6 +49,12 @@ impl ErrorClass {
         matches!(self, Self::HistoryLost | Self::TokenRefused)
     }
 
+    /// Returns whether the server will not let its oplog be read, however often it is asked: the user may not, there is none, or the server
+    /// has no such collection.
+    pub(crate) const fn is_oplog_unreadable(self) -> bool {
+        matches!(self, Self::Unauthorized | Self::NotAReplicaSet | Self::InvalidPipeline)
+    }
+
     /// Says what a person can do.
     const fn advice(self) -> &'static str {
         match self {

@@ -92,11 +92,16 @@ impl Connection {
         Ok(stream)
     }
 
-    /// The cluster time from which on everything is new: behind the last operation, by the server's clock.
+    /// The cluster time from which on everything is new: behind the last operation. A server whose oplog cannot be read gives only the
+    /// second of its clock, so events of that second that came before are delivered, too. Any other error is returned: the next attempt
+    /// may find the exact time.
     pub(crate) async fn now(&self) -> Result<ClusterTime, StreamError> {
         let hello = self.hello().await?;
-        if let Ok(Some(newest)) = self.newest(&hello).await {
-            return Ok(next_time(newest));
+        match self.newest(&hello).await {
+            Ok(Some(newest)) => return Ok(next_time(newest)),
+            Ok(None) => {}
+            Err(error) if error.class.is_oplog_unreadable() => {}
+            Err(error) => return Err(error),
         }
         match hello.get_datetime("localTime") {
             Ok(time) => {

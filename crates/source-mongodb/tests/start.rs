@@ -15,7 +15,7 @@ use lazaret_memory::MemoryStore;
 use lazaret_source_mongodb::{
     Before, BeforeChange, CheckpointOptions, MongoSourceOptions, OnInvalidate, Start, StreamState, headers,
 };
-use support::peer::Peer;
+use support::peer::{Fault, Peer, time, token};
 use support::{LONG, Reading, Shop, quick, replica_set, server};
 
 async fn started(options: MongoSourceOptions, store: &Arc<MemoryStore>) -> Reading {
@@ -42,6 +42,54 @@ async fn a_new_stream_starts_now_and_a_crash_before_the_first_commit_loses_nothi
     second.until_count(2).await;
     assert_eq!(second.ids()[..1], ids);
     shop.drop().await;
+}
+
+/// A server that tells the time of its last operation only by its oplog.
+async fn with_times_in_the_oplog() -> Peer {
+    let peer = Peer::start().await;
+    peer.without_post_batch_tokens();
+    peer.without_operation_times();
+    peer
+}
+
+fn orders(peer: &Peer) -> MongoSourceOptions {
+    quick(MongoSourceOptions::collection(peer.uri(), "shop", "orders"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_oplog_that_cannot_be_read_for_a_while_does_not_start_a_stream_early() {
+    let errors = [
+        vec![Fault::Error(50, "MaxTimeMSExpired", false)],
+        // The driver repeats a read once by itself.
+        vec![Fault::Disconnect, Fault::Disconnect],
+    ];
+    for faults in errors {
+        let (peer, store) = (with_times_in_the_oplog().await, Arc::new(MemoryStore::default()));
+        let before = peer.insert(1);
+        faults.into_iter().for_each(|fault| peer.fail_find(fault));
+        let mut reading = started(orders(&peer), &store).await;
+        assert!(peer.has_failed());
+        assert_eq!(reading.status().restarts, 1);
+        let start = peer.last_opened().get_timestamp("startAtOperationTime").unwrap();
+        assert_eq!(start, Timestamp { increment: 2, ..time(before) }, "behind the last operation");
+        let after = peer.insert(2);
+        reading.until_count(1).await;
+        assert_eq!(reading.ids(), [format!("orders:{}", token(after))]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_readable_oplog_a_stream_starts_by_the_clock_of_the_server() {
+    let deny: fn(&Peer) = |peer| peer.fail_find(Fault::Error(13, "Unauthorized", false));
+    for prepare in [deny, Peer::empty_oplog] {
+        let (peer, store) = (with_times_in_the_oplog().await, Arc::new(MemoryStore::default()));
+        let tick = peer.advance();
+        prepare(&peer);
+        let reading = started(orders(&peer), &store).await;
+        assert_eq!(reading.status().restarts, 0);
+        let start = peer.last_opened().get_timestamp("startAtOperationTime").unwrap();
+        assert_eq!(start, Timestamp { increment: 0, ..time(tick) });
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -41,11 +41,14 @@ struct State {
     cursors: Vec<u32>,
     aggregate_faults: VecDeque<Fault>,
     get_more_faults: VecDeque<Fault>,
+    find_faults: VecDeque<Fault>,
     /// The options of every stream that was opened.
     opened: Vec<Document>,
     /// The database and the collection, or 1, of the stream that was opened last.
     target: Option<(String, Bson)>,
     without_post_batch_tokens: bool,
+    without_operation_times: bool,
+    oplog_is_empty: bool,
     /// The number of answers without events.
     empty_answers: u64,
 }
@@ -78,7 +81,8 @@ fn is_invalidation(event: &Document) -> bool {
     event.get_str("operationType").is_ok_and(|name| name == "invalidate")
 }
 
-fn time(tick: u32) -> Timestamp {
+/// The cluster time of a tick.
+pub(crate) fn time(tick: u32) -> Timestamp {
     Timestamp { time: EPOCH + tick, increment: 1 }
 }
 
@@ -155,10 +159,15 @@ impl Peer {
         self.lock().get_more_faults.push_back(fault);
     }
 
+    /// Fails a look at the oplog.
+    pub(crate) fn fail_find(&self, fault: Fault) {
+        self.lock().find_faults.push_back(fault);
+    }
+
     /// Returns whether all faults have struck.
     pub(crate) fn has_failed(&self) -> bool {
         let state = self.lock();
-        state.get_more_faults.is_empty() && state.aggregate_faults.is_empty()
+        state.get_more_faults.is_empty() && state.aggregate_faults.is_empty() && state.find_faults.is_empty()
     }
 
     pub(crate) async fn until_failed(&self) {
@@ -169,6 +178,15 @@ impl Peer {
 
     pub(crate) fn without_post_batch_tokens(&self) {
         self.lock().without_post_batch_tokens = true;
+    }
+
+    /// The last operation is only found in the oplog.
+    pub(crate) fn without_operation_times(&self) {
+        self.lock().without_operation_times = true;
+    }
+
+    pub(crate) fn empty_oplog(&self) {
+        self.lock().oplog_is_empty = true;
     }
 
     /// The options of the stream that was opened last.
@@ -261,24 +279,34 @@ async fn answer(name: &str, command: &Document, state: &Mutex<State>, changed: &
         "hello" | "isMaster" | "ismaster" => Some(hello(&state.lock().unwrap())),
         "aggregate" => aggregate(command, &mut state.lock().unwrap()),
         "getMore" => get_more(command, state, changed).await,
-        "find" => Some(oplog(&state.lock().unwrap())),
+        "find" => oplog(command, &mut state.lock().unwrap()),
         _ => Some(doc! { "ok": 1 }),
     }
 }
 
 fn hello(state: &State) -> Document {
-    doc! {
+    let mut hello = doc! {
         "ok": 1, "helloOk": true, "ismaster": true, "isWritablePrimary": true, "setName": "scripted",
         "hosts": [&state.address], "me": &state.address, "maxBsonObjectSize": 16_777_216,
         "maxMessageSizeBytes": 48_000_000, "maxWriteBatchSize": 100_000, "minWireVersion": 0, "maxWireVersion": 21,
-        "logicalSessionTimeoutMinutes": 30, "localTime": bson::DateTime::now(), "operationTime": time(state.now),
+        "logicalSessionTimeoutMinutes": 30,
+        "localTime": bson::DateTime::from_millis(i64::from(EPOCH + state.now) * 1000),
+    };
+    if !state.without_operation_times {
+        hello.insert("operationTime", time(state.now));
     }
+    hello
 }
 
-/// The oldest entry of the oplog. The newest one is never asked for, because each answer has the operation time.
-fn oplog(state: &State) -> Document {
-    let entry = doc! { "ts": time(state.oldest) };
-    doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "local.oplog.rs", "firstBatch": [entry] } }
+/// The oldest or the newest entry of the oplog.
+fn oplog(command: &Document, state: &mut State) -> Option<Document> {
+    if let Some(fault) = state.find_faults.pop_front() {
+        return strike(fault);
+    }
+    let is_newest = command.get_document("sort").unwrap().get_i32("$natural").unwrap() == -1;
+    let entry = doc! { "ts": time(if is_newest { state.now } else { state.oldest }) };
+    let entries = if state.oplog_is_empty { vec![] } else { vec![entry] };
+    Some(doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "local.oplog.rs", "firstBatch": entries } })
 }
 
 fn error(code: i32, name: &str, resumable: bool) -> Document {
