@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use lazaret_core::source::Source;
 use lazaret_memory::MemoryStore;
+use lazaret_postgres_testkit::Cluster;
 use lazaret_source_postgres::{Ack, OutboxOptions, OutboxState};
-use support::cluster::Cluster;
 use support::{LONG, Shop, Taker, insert, server};
 
 /// The session that reads the outbox of this schema.
@@ -146,7 +146,7 @@ async fn the_server_ends_a_session_that_does_not_respond_and_keeps_one_that_only
 #[tokio::test]
 async fn a_server_that_crashes_and_comes_back_costs_nothing() {
     // I1
-    let Some(mut cluster) = Cluster::start(&[]) else { return };
+    let Some(mut cluster) = Cluster::for_test(&[]) else { return };
     let shop = Shop::with_outbox(cluster.dsn()).await;
     let store = Arc::new(MemoryStore::default());
     let options = OutboxOptions { ack: Ack::Delete, ..shop.options("outbox") };
@@ -160,12 +160,12 @@ async fn a_server_that_crashes_and_comes_back_costs_nothing() {
         taker.until("they have come", |t| t.messages.len() == expected).await;
         // All but the last three are acknowledged.
         taker.commit(expected - 4).await.unwrap();
-        cluster.crash();
+        cluster.crash().unwrap();
         assert!(
             taker.commit(expected - 1).await.is_err_and(|error| error.is_temporary()),
             "the server is away"
         );
-        cluster.run();
+        cluster.run().unwrap();
         taker.until("they come again", |t| t.assignments == round + 2 && t.messages.len() == 3).await;
     }
     assert_eq!(taker.payloads(), ["2:2", "2:3", "2:4"]);

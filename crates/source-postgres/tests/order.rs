@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lazaret_memory::MemoryStore;
+use lazaret_postgres_testkit::Cluster;
 use lazaret_source_postgres::{Ack, OutboxOptions};
-use support::cluster::Cluster;
 use support::{LONG, Shop, Taker, connect, insert, server};
 use tokio_postgres::Client;
 
@@ -141,7 +141,7 @@ async fn partitions_triggers_and_copies_are_written_like_any_row() {
 #[tokio::test]
 async fn a_prepared_transaction_is_waited_for() {
     // I1. The server of the tests has none, and is not restarted.
-    let Some(mut cluster) = Cluster::start(&["max_prepared_transactions=10"]) else { return };
+    let Some(mut cluster) = Cluster::for_test(&["max_prepared_transactions=10"]) else { return };
     let shop = Shop::with_outbox(cluster.dsn()).await;
     let store = Arc::new(MemoryStore::default());
     let mut taker = Taker::open(shop.options("outbox"), store.clone());
@@ -157,8 +157,8 @@ async fn a_prepared_transaction_is_waited_for() {
     assert_eq!(taker.payloads(), Vec::<String>::new());
     assert_eq!(taker.source.status().borrow().waits_for, [0], "it has no session");
     // It survives a crash of the server under another name.
-    cluster.crash();
-    cluster.run();
+    cluster.crash().unwrap();
+    cluster.run().unwrap();
     taker.until("it reads again", |t| t.assignments == 2).await;
     taker.until_quiet().await;
     assert_eq!(taker.payloads(), Vec::<String>::new());
@@ -183,7 +183,7 @@ async fn a_row_whose_commit_a_crash_can_undo_is_not_delivered() {
     // I1: its id would be drawn again, for a row that would be skipped.
     let settings =
         ["wal_writer_delay=10s", "wal_writer_flush_after=1GB", "autovacuum=off", "bgwriter_lru_maxpages=0"];
-    let Some(mut cluster) = Cluster::start(&settings) else { return };
+    let Some(mut cluster) = Cluster::for_test(&settings) else { return };
     let shop = Shop::with_outbox(cluster.dsn()).await;
     let store = Arc::new(MemoryStore::default());
     let mut taker = Taker::open(shop.options("outbox"), store.clone());
@@ -195,8 +195,8 @@ async fn a_row_whose_commit_a_crash_can_undo_is_not_delivered() {
     end(&hasty, "SET synchronous_commit = off").await;
     end(&hasty, "INSERT INTO outbox (key, payload) SELECT 'k', 'lost' FROM generate_series(1, 200)").await;
     let is_lost = !taker.step(support::SHORT).await;
-    cluster.crash();
-    cluster.run();
+    cluster.crash().unwrap();
+    cluster.run().unwrap();
     let after = connect(&cluster.dsn()).await;
     end(&after, &format!("SET search_path = {}", shop.schema)).await;
     let left: i64 =

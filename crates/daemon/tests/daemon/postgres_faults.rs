@@ -2,98 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+
+use lazaret_postgres_testkit::Cluster;
 
 use crate::postgres::{Database, folder, stop};
 use crate::support::{Folder, ask, attempts, event, get, wait_for};
-
-/// Where the distribution puts the programs of each version.
-const VERSIONS: &str = "/usr/lib/postgresql";
-
-/// A cluster of the test's own, which it may kill.
-struct Cluster {
-    programs: PathBuf,
-    /// Outside of the folder of the test, which other users may not enter.
-    data: PathBuf,
-    port: u16,
-}
-
-impl Cluster {
-    /// Without the programs the test says that it did not run, and fails where everything must run.
-    fn start() -> Option<Self> {
-        let found = std::fs::read_dir(VERSIONS).ok().into_iter().flatten().filter_map(Result::ok);
-        let mut programs: Vec<PathBuf> = found.map(|version| version.path().join("bin")).collect();
-        programs.retain(|folder| folder.join("initdb").is_file() && folder.join("pg_ctl").is_file());
-        programs.sort();
-        let Some(programs) = programs.pop() else {
-            let must = std::env::var("CI").is_ok_and(|value| value == "true");
-            assert!(!must, "initdb and pg_ctl not found below {VERSIONS}");
-            println!("not run: initdb and pg_ctl not found below {VERSIONS}");
-            return None;
-        };
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let data = std::env::temp_dir().join(format!("lazaret-daemon-pg-{}-{port}", std::process::id()));
-        std::fs::create_dir(&data).unwrap();
-        std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o700)).unwrap();
-        if is_root() {
-            assert!(Command::new("chown").arg("postgres").arg(&data).status().unwrap().success());
-        }
-        let cluster = Self { programs, data, port };
-        cluster.run("initdb", &["--auth=trust", "--username=lazaret", "--no-sync", "--encoding=UTF8"]);
-        cluster.begin();
-        Some(cluster)
-    }
-
-    /// Runs a program of PostgreSQL, which refuses to run as root.
-    #[track_caller]
-    fn run(&self, program: &str, arguments: &[&str]) {
-        let program = self.programs.join(program);
-        let mut command = match is_root() {
-            true => {
-                let mut command = Command::new("runuser");
-                command.args(["-u", "postgres", "--"]).arg(program);
-                command
-            }
-            false => Command::new(program),
-        };
-        let ended = command.arg("-D").arg(&self.data).args(arguments).current_dir("/").output().unwrap();
-        let said = String::from_utf8_lossy(&ended.stderr);
-        assert!(ended.status.success(), "{arguments:?}: {said}");
-    }
-
-    fn begin(&self) {
-        let log = self.data.join("server.log");
-        let options = format!(
-            "-p {} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=on -c max_connections=50",
-            self.port
-        );
-        self.run("pg_ctl", &["start", "-w", "-l", &log.display().to_string(), "-o", &options]);
-    }
-
-    /// Kills the server as a crash does: no checkpoint, no goodbye.
-    fn crash(&self) {
-        self.run("pg_ctl", &["stop", "-m", "immediate"]);
-    }
-
-    fn dsn(&self) -> String {
-        format!("postgres://lazaret@127.0.0.1:{}/postgres?sslmode=disable", self.port)
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        if Path::new(&self.data).join("postmaster.pid").exists() {
-            self.crash();
-        }
-        let _ = std::fs::remove_dir_all(&self.data);
-    }
-}
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
 
 const MESSAGES: usize = 600;
 const KEYS: usize = 40;
@@ -131,7 +44,7 @@ fn handled(folder: &Folder) -> usize {
 #[test]
 fn a_daemon_whose_server_crashes_again_and_again_loses_nothing() {
     // I1, I2, I9
-    let Some(cluster) = Cluster::start() else { return };
+    let Some(mut cluster) = Cluster::for_test(&[]) else { return };
     // Statements that wait for a lock longer than this are cancelled.
     let database = Database::at(format!("{}&options=-c%20statement_timeout%3D2000", cluster.dsn()));
     let keys = "retry: { initial-delay: 5ms, max-delay: 50ms, hold: 10ms, max-attempts: 8 }
@@ -152,8 +65,8 @@ fn a_daemon_whose_server_crashes_again_and_again_loses_nothing() {
         wait_for("some messages", || (handled(&folder) > before || round > 3).then_some(()));
         match round {
             0 | 3 => {
-                cluster.crash();
-                cluster.begin();
+                cluster.crash().unwrap();
+                cluster.run().unwrap();
             }
             1 | 4 => {
                 let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lazaret'";

@@ -2,8 +2,6 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-pub(crate) mod cluster;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

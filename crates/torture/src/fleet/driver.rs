@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use lazaret_core::store::{LetterStore, StoreError};
 use lazaret_core::{Letter, LetterState};
+use lazaret_postgres_testkit::{Cluster, DATABASE};
 use lazaret_store_postgres::PostgresStore;
 use tokio_util::sync::CancellationToken;
 
-use super::cluster::{Cluster, DATABASE};
 use super::feed::Feed;
 use super::processes::Processes;
 use super::proxy::Proxy;
@@ -94,7 +94,7 @@ impl Run {
         let (plan, files) = (fleet.plan, Files::in_folder(folder));
         let journal = Journal::open(&files.journal(), 0);
         let journal = journal.map_err(|error| format!("failed to make the log: {error}"))?;
-        let cluster = Cluster::start()?;
+        let cluster = Cluster::at_socket()?;
         let proxy = Proxy::start(cluster.socket()).await.map_err(|error| format!("no proxy: {error}"))?;
         let store = worker::open_store(&cluster.dsn()).await.map_err(|error| error.to_string())?;
         let feed = Feed::open(fleet.brokers.as_deref(), &store).await;

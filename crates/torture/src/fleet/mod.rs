@@ -3,11 +3,10 @@
 //!
 //! - [`worker`]: one process, the consumer.
 //! - `processes`: starts, kills, stops and wakes them.
-//! - `cluster`, `proxy`: the server, and the network before it.
+//! - `proxy`: the network before the server.
 //! - `feed`: the sender.
 //! - `driver`: publishes, makes faults, waits for the end, and checks.
 
-mod cluster;
 mod driver;
 mod feed;
 mod processes;
@@ -118,7 +117,7 @@ pub struct Report {
 impl Fleet {
     /// Returns whether the programs of PostgreSQL are installed.
     pub fn has_server() -> bool {
-        cluster::programs().is_some()
+        lazaret_postgres_testkit::is_installed()
     }
 
     /// Runs in this folder.

@@ -1,8 +1,9 @@
-//! A PostgreSQL server of the run's own, which may be killed.
+//! A PostgreSQL server of its own for tests that stop or kill it.
 //!
 //! The server refuses to run as root. For root it runs as the user `postgres` or `nobody`.
 
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -12,37 +13,75 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+const NOT_INSTALLED: &str = "initdb, pg_ctl and postgres not found; install postgresql";
 /// How long a server may take to start, after a crash too.
 const START_TIMEOUT: Duration = Duration::from_secs(240);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Where the distribution puts the programs of each version.
 const VERSIONS: &str = "/usr/lib/postgresql";
-/// The port in the name of the socket. The server has no other: another program could take it while the server is away.
-const PORT: u16 = 5432;
+/// The port in the name of a socket.
+const PORT_OF_SOCKET: u16 = 5432;
 /// The users as which root runs the server, the first that exists.
 const USERS: [&str; 2] = ["postgres", "nobody"];
+const FIXED_SETTINGS: [&str; 2] = ["fsync=on", "max_connections=200"];
 
-/// The user and the database, in a DSN.
-pub(super) const DATABASE: &str = "user=lazaret dbname=postgres sslmode=disable";
+/// The user and the database, in a DSN of `key=value` pairs.
+pub const DATABASE: &str = "user=lazaret dbname=postgres sslmode=disable";
+
+/// Where a server accepts connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Address {
+    /// A socket in its folder. No other program can take it while the server is away.
+    Socket,
+    /// A port of the loopback interface.
+    Port(u16),
+}
 
 /// A server and its cluster, which end with this.
-pub(super) struct Cluster {
+pub struct Cluster {
     programs: PathBuf,
     folder: TempDir,
     user: Option<(u32, u32)>,
+    address: Address,
+    settings: Vec<String>,
     server: Option<Child>,
 }
 
 impl Cluster {
-    /// Creates a cluster and starts its server.
-    pub(super) fn start() -> Result<Self, String> {
-        let programs = programs().ok_or("initdb, pg_ctl and postgres not found; install postgresql")?;
+    /// Creates a cluster and starts its server, which accepts connections at a [socket](Self::socket) only.
+    ///
+    /// # Errors
+    /// A text that says why the server does not run.
+    pub fn at_socket() -> Result<Self, String> {
+        Self::start(Address::Socket, &[])
+    }
+
+    /// Creates a cluster for a test and starts its server with these settings, at a free port. `None`, with a message, where PostgreSQL is
+    /// not installed.
+    ///
+    /// # Panics
+    /// If the server does not start, and where PostgreSQL is not installed when `CI=true`.
+    pub fn for_test(settings: &[&str]) -> Option<Self> {
+        if !is_installed() {
+            assert!(std::env::var("CI").as_deref() != Ok("true"), "{NOT_INSTALLED}");
+            println!("not run: {NOT_INSTALLED}");
+            return None;
+        }
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let port = free.unwrap_or_else(|error| panic!("no free port: {error}")).port();
+        let started = Self::start(Address::Port(port), settings);
+        Some(started.unwrap_or_else(|why| panic!("{why}")))
+    }
+
+    fn start(address: Address, settings: &[&str]) -> Result<Self, String> {
+        let programs = programs().ok_or(NOT_INSTALLED)?;
         let folder = tempfile::tempdir().map_err(|error| format!("failed to make a folder: {error}"))?;
         let user = unprivileged();
         let prepared = fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700))
             .and_then(|()| user.map_or(Ok(()), |(uid, gid)| chown(folder.path(), Some(uid), Some(gid))));
         prepared.map_err(|error| format!("failed to prepare the folder of the server: {error}"))?;
-        let mut cluster = Self { programs, folder, user, server: None };
+        let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
+        let mut cluster = Self { programs, folder, user, address, settings, server: None };
         let mut initdb = cluster.command("initdb");
         initdb.args(["-U", "lazaret", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]);
         succeeded("initdb", initdb.output())?;
@@ -50,14 +89,19 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The socket of the server.
-    pub(super) fn socket(&self) -> PathBuf {
-        self.folder.path().join(format!(".s.PGSQL.{PORT}"))
+    /// The socket of a server that has one.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join(format!(".s.PGSQL.{PORT_OF_SOCKET}"))
     }
 
-    /// The DSN of the server.
-    pub(super) fn dsn(&self) -> String {
-        format!("host={} port={PORT} {DATABASE}", self.folder.path().display())
+    /// The DSN of the server: pairs for a socket, a URL for a port.
+    pub fn dsn(&self) -> String {
+        match self.address {
+            Address::Socket => {
+                format!("host={} port={PORT_OF_SOCKET} {DATABASE}", self.folder.path().display())
+            }
+            Address::Port(port) => format!("postgres://lazaret@127.0.0.1:{port}/postgres?sslmode=disable"),
+        }
     }
 
     fn command(&self, program: &str) -> Command {
@@ -71,12 +115,26 @@ impl Cluster {
     }
 
     /// Starts the server, and waits until it accepts connections.
-    pub(super) fn run(&mut self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// A text with the log of the server.
+    pub fn run(&mut self) -> Result<(), String> {
         let log = self.folder.path().join("log");
         let file = fs::File::create(&log).map_err(|error| format!("failed to make the log: {error}"))?;
         let mut postgres = self.command("postgres");
-        postgres.args(["-p", &PORT.to_string(), "-k"]).arg(self.folder.path());
-        postgres.args(["-c", "listen_addresses=", "-c", "fsync=on", "-c", "max_connections=200"]);
+        match self.address {
+            Address::Socket => {
+                postgres.args(["-p", &PORT_OF_SOCKET.to_string(), "-c", "listen_addresses="]);
+                postgres.arg("-k").arg(self.folder.path());
+            }
+            Address::Port(port) => {
+                postgres.args(["-p", &port.to_string(), "-c", "listen_addresses=127.0.0.1"]);
+                postgres.args(["-c", "unix_socket_directories="]);
+            }
+        }
+        for setting in FIXED_SETTINGS.into_iter().chain(self.settings.iter().map(String::as_str)) {
+            postgres.args(["-c", setting]);
+        }
         postgres.stdout(Stdio::null()).stderr(file);
         let started = Instant::now();
         let server = postgres.spawn().map_err(|error| format!("failed to start the server: {error}"))?;
@@ -94,12 +152,21 @@ impl Cluster {
     }
 
     /// Stops the server as a crash does: nothing is written any more.
-    pub(super) fn crash(&mut self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// A text that says why it was not stopped.
+    pub fn crash(&mut self) -> Result<(), String> {
         succeeded("pg_ctl", self.command("pg_ctl").args(["stop", "-w", "-m", "immediate"]).output())?;
         match self.server.take().map(|mut server| server.wait()) {
             Some(Err(error)) => Err(format!("the server cannot be waited for: {error}")),
             _ => Ok(()),
         }
+    }
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster").field("folder", &self.folder.path()).finish_non_exhaustive()
     }
 }
 
@@ -121,8 +188,13 @@ fn succeeded(program: &str, ended: std::io::Result<Output>) -> Result<(), String
     }
 }
 
+/// Returns whether the programs of PostgreSQL are installed.
+pub fn is_installed() -> bool {
+    programs().is_some()
+}
+
 /// The folder with the programs of the newest version that is installed.
-pub(super) fn programs() -> Option<PathBuf> {
+fn programs() -> Option<PathBuf> {
     let versions = fs::read_dir(VERSIONS).into_iter().flatten().flatten();
     let mut versions: Vec<(u32, PathBuf)> = versions
         .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin"))))
