@@ -41,7 +41,8 @@ pub(super) async fn run(scale: Scale, server: &Server) -> Vec<Row> {
         engine.push(rate(stream.events, engine_run(server, &stream).await));
     }
     let note = format!(
-        "{ROUNDS} rounds; the ratios lie between {}. The server runs beside this process on the same cores",
+        "{ROUNDS} rounds; the ratios lie between {}. A server without a limit of its batches, as the wire server, sends all events before \
+         the time begins: then only the work of the client is compared",
         spread(&engine, &loops)
     );
     vec![

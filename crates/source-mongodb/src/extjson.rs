@@ -75,18 +75,28 @@ fn write_value(out: &mut String, value: RawBsonRef<'_>) -> Result<(), WriteError
         RawBsonRef::Document(document) => write_document(out, document)?,
         RawBsonRef::Array(array) => write_array(out, array)?,
         RawBsonRef::String(text) => write_string(out, text),
-        RawBsonRef::Boolean(value) => put!(out, "{value}"),
+        RawBsonRef::Boolean(value) => out.push_str(if value { "true" } else { "false" }),
         RawBsonRef::Null => out.push_str("null"),
-        RawBsonRef::Int32(number) => put!(out, r#"{{"$numberInt":"{number}"}}"#),
-        RawBsonRef::Int64(number) => put!(out, r#"{{"$numberLong":"{number}"}}"#),
+        RawBsonRef::Int32(number) => {
+            out.push_str(r#"{"$numberInt":""#);
+            write_number(out, i64::from(number));
+            out.push_str(r#""}"#);
+        }
+        RawBsonRef::Int64(number) => write_long(out, number),
         RawBsonRef::Double(number) => put!(out, r#"{{"$numberDouble":"{}"}}"#, double(number)),
         RawBsonRef::Decimal128(number) => put!(out, r#"{{"$numberDecimal":"{number}"}}"#),
         RawBsonRef::ObjectId(id) => put!(out, r#"{{"$oid":"{id}"}}"#),
         RawBsonRef::DateTime(time) => {
-            put!(out, r#"{{"$date":{{"$numberLong":"{}"}}}}"#, time.timestamp_millis());
+            out.push_str(r#"{"$date":"#);
+            write_long(out, time.timestamp_millis());
+            out.push('}');
         }
         RawBsonRef::Timestamp(time) => {
-            put!(out, r#"{{"$timestamp":{{"t":{},"i":{}}}}}"#, time.time, time.increment);
+            out.push_str(r#"{"$timestamp":{"t":"#);
+            write_number(out, i64::from(time.time));
+            out.push_str(r#","i":"#);
+            write_number(out, i64::from(time.increment));
+            out.push_str("}}");
         }
         RawBsonRef::Binary(binary) => write_binary(out, binary.bytes, binary.subtype),
         RawBsonRef::RegularExpression(regex) => {
@@ -119,6 +129,35 @@ fn write_value(out: &mut String, value: RawBsonRef<'_>) -> Result<(), WriteError
         RawBsonRef::MaxKey => out.push_str(r#"{"$maxKey":1}"#),
     }
     Ok(())
+}
+
+fn write_long(out: &mut String, number: i64) {
+    out.push_str(r#"{"$numberLong":""#);
+    write_number(out, number);
+    out.push_str(r#""}"#);
+}
+
+/// The digits of the longest number, and its sign.
+const LONGEST_NUMBER: usize = 20;
+
+/// Writes a number digit by digit, from the last. Formatting takes several times as long, and every event has a few numbers.
+pub(crate) fn write_number(out: &mut String, number: i64) {
+    let mut digits = [0; LONGEST_NUMBER];
+    let (mut first, mut rest) = (LONGEST_NUMBER, number.unsigned_abs());
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if number < 0 {
+        first -= 1;
+        digits[first] = b'-';
+    }
+    // Digits are ASCII.
+    out.push_str(std::str::from_utf8(&digits[first..]).unwrap_or_default());
 }
 
 fn double(number: f64) -> String {
@@ -300,6 +339,24 @@ mod tests {
         let bytes =
             round_trip(doc! { "x": Binary { subtype: BinarySubtype::Generic, bytes: b"ab".to_vec() } });
         assert_eq!(bytes, r#"{"x":{"$binary":{"base64":"YWI=","subType":"00"}}}"#);
+    }
+
+    #[test]
+    fn numbers_are_written_as_they_are_formatted() {
+        // I5
+        let edges =
+            [0, 7, 10, -1, 1_000_000_009, i64::from(i32::MIN), i64::from(u32::MAX), i64::MAX, i64::MIN];
+        for number in edges {
+            let mut text = String::new();
+            write_number(&mut text, number);
+            assert_eq!(text, number.to_string());
+        }
+        let json =
+            round_trip(doc! { "d": DateTime::from_millis(i64::MIN), "n": i32::MIN, "b": [true, false] });
+        let expected = r#"{"d":{"$date":{"$numberLong":"-9223372036854775808"}},"n":{"$numberInt":"-2147483648"},"b":[true,false]}"#;
+        assert_eq!(json, expected);
+        let json = round_trip(doc! { "t": Timestamp { time: u32::MAX, increment: 0 } });
+        assert_eq!(json, r#"{"t":{"$timestamp":{"t":4294967295,"i":0}}}"#);
     }
 
     #[test]

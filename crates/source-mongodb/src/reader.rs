@@ -249,6 +249,7 @@ impl Reader {
             let batch = Batch { generation: self.generation, messages: std::mem::take(messages) };
             // The receiver lives as long as the source.
             let _ = self.context.batches.send(batch).await;
+            self.factory.begin_batch();
         }
     }
 

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use lazaret_core::store::KeyValue;
-use lazaret_core::{Message, Partition};
+use lazaret_core::{Message, Partition, StreamName};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -113,8 +113,9 @@ impl MongoSource {
     ///
     /// # Errors
     /// When an option is invalid.
-    pub fn open(options: MongoSourceOptions, store: Arc<dyn KeyValue>) -> Result<Self, SourceError> {
+    pub fn open(mut options: MongoSourceOptions, store: Arc<dyn KeyValue>) -> Result<Self, SourceError> {
         options.validate()?;
+        options.stream = StreamName::interned(options.stream.as_str());
         let partition = Partition::new(options.stream.clone(), 0);
         let name = options.checkpoint_name();
         // Two processes with one name must not hold one lease, so each source adds a random part.

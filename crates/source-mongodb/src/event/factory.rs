@@ -12,7 +12,7 @@ use crate::extjson;
 use crate::options::MongoSourceOptions;
 use crate::position::{offset_of, time_of_token, token_bytes, wall_time};
 
-/// Makes messages of the events of one stream. Texts that most events share are kept, so that their messages share them, too.
+/// Makes messages of the events of one stream. Texts that most events share are kept, so that the messages of a batch share them, too.
 #[derive(Clone, Debug)]
 pub(crate) struct MessageFactory {
     stream: StreamName,
@@ -50,23 +50,39 @@ fn shared(kept: Option<&Bytes>, text: &str) -> Bytes {
     }
 }
 
-impl MessageFactory {
-    pub(crate) fn of(options: &MongoSourceOptions) -> Self {
-        let names = Names {
+impl Names {
+    fn new() -> Self {
+        Self {
             database: headers::DATABASE.into(),
             collection: headers::COLLECTION.into(),
             operation: headers::OPERATION.into(),
             cluster_time: headers::CLUSTER_TIME.into(),
             resume_token: headers::RESUME_TOKEN.into(),
-        };
+        }
+    }
+}
+
+impl MessageFactory {
+    pub(crate) fn of(options: &MongoSourceOptions) -> Self {
         Self {
             stream: options.stream.clone(),
             database: options.database.clone().map(Bytes::from),
             collection: options.collection.clone().map(Bytes::from),
-            names,
+            names: Names::new(),
             json: JSON.into(),
             event_type: "insert".into(),
         }
+    }
+
+    /// Begins a batch: its messages share other texts than those of the last one, which the engine is about to drop. Threads that count
+    /// references to one text slow each other down.
+    pub(crate) fn begin_batch(&mut self) {
+        let copy = |name: &Bytes| Bytes::copy_from_slice(name);
+        self.database = self.database.as_ref().map(copy);
+        self.collection = self.collection.as_ref().map(copy);
+        self.names = Names::new();
+        self.json = JSON.into();
+        self.event_type = (*self.event_type).into();
     }
 
     /// Makes the message of an event. Only an event without a resume token has none. An event without a cluster time is placed
@@ -101,8 +117,8 @@ impl MessageFactory {
         if *self.event_type != *name {
             self.event_type = name.into();
         }
-        let mut message = Message::new(format!("{}:{identity}", self.stream), self.stream.clone(), position)
-            .with_type(self.event_type.clone());
+        let id = [self.stream.as_str(), ":", identity].concat();
+        let mut message = Message::new(id, self.stream.clone(), position).with_type(self.event_type.clone());
         message.operation = Some(operation_of(name));
         message.timestamp = timestamp(fields, cluster_time);
         message.key = self.key(fields);
@@ -147,7 +163,7 @@ impl MessageFactory {
             headers.push(names.operation.clone(), shared(known.as_ref(), operation));
         }
         if let Some(time) = cluster_time {
-            headers.push(names.cluster_time.clone(), format!("{}.{}", time.time, time.increment));
+            headers.push(names.cluster_time.clone(), seconds_and_increment(time));
         }
         if let Some(Ok(session)) = fields.session.map(extjson::to_json) {
             headers.push(headers::SESSION, session);
@@ -175,6 +191,15 @@ impl MessageFactory {
         message.payload = Some(payload);
         message.content_type = Some(content_type);
     }
+}
+
+/// A cluster time as `seconds.increment`.
+fn seconds_and_increment(time: ClusterTime) -> String {
+    let mut text = String::with_capacity(24);
+    extjson::write_number(&mut text, i64::from(time.time));
+    text.push('.');
+    extjson::write_number(&mut text, i64::from(time.increment));
+    text
 }
 
 /// When the event happened, in milliseconds where the server says so.
@@ -253,6 +278,29 @@ pub(super) mod tests {
             (header(headers::SESSION), header(headers::TRANSACTION)),
             (Some(r#"{"id":"s"}"#), Some("4"))
         );
+    }
+
+    #[test]
+    fn the_messages_of_two_batches_are_alike_and_share_nothing() {
+        // I5
+        let mut factory = factory();
+        let raw = RawDocumentBuf::try_from(&insert()).unwrap();
+        let mut next = || factory.message(raw.clone(), 0).unwrap().message;
+        let (first, second) = (next(), next());
+        factory.begin_batch();
+        let other = factory.message(raw, 0).unwrap().message;
+        assert_eq!((&first, &first), (&second, &other));
+        let is_shared = |one: &Message, two: &Message| {
+            let texts = |message: &Message| {
+                let names: Vec<_> = message.headers.iter().map(|(name, _)| name.as_ptr()).collect();
+                let database = message.headers.get(headers::DATABASE).unwrap().as_ptr();
+                let types = [&message.event_type, &message.content_type];
+                let types = types.map(|text| text.as_deref().unwrap().as_ptr());
+                (names[..3].to_vec(), database, types)
+            };
+            texts(one) == texts(two)
+        };
+        assert!(is_shared(&first, &second) && !is_shared(&first, &other));
     }
 
     #[test]
