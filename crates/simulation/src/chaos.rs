@@ -250,10 +250,10 @@ pub(crate) async fn member(
                 0 => engine.kill(&world).await,
                 1 => {
                     world.trace(|| format!("process {} expelled", engine.process.number));
-                    let member = engine.process.member;
-                    let owned = (0..world.log.partitions()).filter(|index| world.log.owner(*index) == Some(member));
-                    let owned: Vec<u32> = owned.collect();
-                    world.log.expel(member);
+                    let (log, member) = (&world.log, engine.process.member);
+                    let is_owned = |index: &u32| log.owner(*index) == Some(member);
+                    let owned: Vec<u32> = (0..log.partitions()).filter(is_owned).collect();
+                    log.expel(member);
                     // Also when it drains before it reads that they are lost.
                     world.process_lost(engine.process.number, Some(&owned));
                     tokio::select! {
