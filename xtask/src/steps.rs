@@ -108,7 +108,7 @@ pub(crate) fn run() -> Result<(), String> {
     let summary = if !services.missing.is_empty() && must_have_all() {
         Err(format!("services of the tests are unavailable:\n{}", services.missing.join("\n")))
     } else {
-        let not_run = [&services.missing[..], &services.unset].concat();
+        let not_run = [&services.missing[..], &services.not_offered].concat();
         let run = run_all(&steps(&services.variables));
         run.map(|(times, passed)| summary(&times, &not_run, passed))
     };

@@ -46,6 +46,8 @@ pub enum Mutation {
     RunSuspectsInCompany,
     /// Gives letters half of the time until they expire.
     ExpireEarly,
+    /// Lets dead letters leave their sequences, whatever the policy says.
+    LeaveUnasked,
 }
 
 /// Evaluates to `true` when the options ask for this bug. Always `false` unless the feature `mutations` is on.

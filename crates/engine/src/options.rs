@@ -14,6 +14,7 @@ use lazaret_core::store::{Dedupe, Limits};
 use lazaret_core::{HandlerError, LetterState, Message, Reason, Sequencing};
 
 use crate::error::BuildError;
+use crate::mutation::mutated;
 use crate::reprocess::Reprocess;
 
 /// Returns whether a message is handled. An error or a panic is the failure of the message, in phase `filter`.
@@ -299,6 +300,9 @@ impl Options {
 
     /// Returns whether a letter that ends in this state, for this reason, leaves its sequence.
     pub(crate) fn detaches(&self, state: LetterState, message: &Message, reason: Option<&Reason>) -> bool {
+        if mutated!(self, LeaveUnasked) {
+            return state == LetterState::Dead;
+        }
         self.dead_letter.as_ref().is_some_and(|options| options.detaches(state, message, reason))
     }
 

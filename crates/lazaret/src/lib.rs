@@ -285,7 +285,7 @@ struct MongodbStoreGuide;
 
 /// The same for the guide to the PostgreSQL store.
 #[cfg(all(doctest, feature = "postgres"))]
-#[doc = include_str!("../../../docs/store-postgres.md")]
+#[doc = include_str!("../../../docs/postgres.md")]
 struct PostgresStoreGuide;
 
 /// The same for the guide to idempotency.

@@ -250,7 +250,12 @@ pub(crate) async fn member(
                 0 => engine.kill(&world).await,
                 1 => {
                     world.trace(|| format!("process {} expelled", engine.process.number));
-                    world.log.expel(engine.process.member);
+                    let (log, member) = (&world.log, engine.process.member);
+                    let is_owned = |index: &u32| log.owner(*index) == Some(member);
+                    let owned: Vec<u32> = (0..log.partitions()).filter(is_owned).collect();
+                    log.expel(member);
+                    // Also when it drains before it reads that they are lost.
+                    world.process_lost(engine.process.number, Some(&owned));
                     tokio::select! {
                         biased;
                         () = crash.cancelled() => engine.kill(&world).await,

@@ -74,6 +74,9 @@ pub enum Mutation {
     /// The engine lets lanes wait in memory, however many messages they hold back.
     #[cfg(feature = "mutations")]
     NeverMoveEarly,
+    /// The engine lets dead letters leave their sequences, whatever the policy says.
+    #[cfg(feature = "mutations")]
+    LeaveUnasked,
 }
 
 impl Mutation {
@@ -123,6 +126,8 @@ impl Mutation {
         Self::CountHeldInWindow,
         #[cfg(feature = "mutations")]
         Self::NeverMoveEarly,
+        #[cfg(feature = "mutations")]
+        Self::LeaveUnasked,
     ];
 
     #[cfg(feature = "mutations")]
@@ -150,6 +155,7 @@ impl Mutation {
             Self::ExpireEarly => Some(EngineMutation::ExpireEarly),
             Self::CountHeldInWindow => Some(EngineMutation::CountHeldInWindow),
             Self::NeverMoveEarly => Some(EngineMutation::NeverMoveEarly),
+            Self::LeaveUnasked => Some(EngineMutation::LeaveUnasked),
         }
     }
 }

@@ -3,10 +3,10 @@
 use lazaret_simulation::{Scale, run, run_at};
 
 /// Seeds that once found a bug, in the order in which they did.
-const PINNED: [u64; 39] = [
+const PINNED: [u64; 40] = [
     9, 46, 57, 62, 65, 86, 148, 190, 193, 225, 238, 279, 293, 352, 776, 1134, 2669, 2977, 3820, 130, 219,
     419, 5297, 9469, 203, 1195, 3118, 4784, 14518, 16822, 38439, 55759, 80192, 80654, 115890, 57986, 60065,
-    190354, 253_926,
+    190354, 253_926, 397_747,
 ];
 
 fn passes(seed: u64) {

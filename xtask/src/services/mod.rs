@@ -33,9 +33,18 @@ struct Service {
     variable: &'static str,
     /// Optional variables of an external service, and what is not tested without them.
     optional: &'static [(&'static str, &'static str)],
+    /// Variables that tell of a substitute for the real service, and what is not tested with it.
+    substitutes: &'static [(&'static str, &'static str)],
     /// Starts the service in a folder unless it runs there, and returns its variables.
     start: fn(&Path) -> Result<Vec<Variable>, String>,
     stop: fn(&Path) -> Result<(), String>,
+}
+
+impl Service {
+    /// Returns what is not tested, because one of these variables tells of a substitute.
+    fn untested(&self, is_set: impl Fn(&str) -> bool) -> impl Iterator<Item = String> {
+        self.substitutes.iter().filter(move |(name, _)| is_set(name)).map(|(_, what)| (*what).to_owned())
+    }
 }
 
 static SERVICES: [Service; 4] = [
@@ -46,6 +55,7 @@ static SERVICES: [Service; 4] = [
             ("LAZARET_TEST_KAFKA_SASL", "a Kafka listener with users"),
             ("LAZARET_TEST_KAFKA_STARTER", "a Kafka that may be killed"),
         ],
+        substitutes: &[],
         start: kafka::start,
         stop: kafka::stop,
     },
@@ -53,6 +63,11 @@ static SERVICES: [Service; 4] = [
         name: "MongoDB",
         variable: "LAZARET_TEST_MONGODB",
         optional: &[],
+        substitutes: &[(
+            "LAZARET_TEST_MONGODB_KIND",
+            "a MongoDB replica set: transactions, the watch of a database, invalidation by a drop, post-batch tokens, lost \
+             history and documents before the change, which the wire server cannot do",
+        )],
         start: mongodb::start,
         stop: mongodb::stop,
     },
@@ -60,6 +75,7 @@ static SERVICES: [Service; 4] = [
         name: "PostgreSQL",
         variable: "LAZARET_TEST_POSTGRES",
         optional: &[],
+        substitutes: &[],
         start: postgres::start,
         stop: postgres::stop,
     },
@@ -67,6 +83,7 @@ static SERVICES: [Service; 4] = [
         name: "Chromium",
         variable: "LAZARET_TEST_CHROMEDRIVER",
         optional: &[("LAZARET_TEST_AXE", "axe-core")],
+        substitutes: &[],
         start: chromium::start,
         stop: chromium::stop,
     },
@@ -78,8 +95,8 @@ pub(crate) struct Services {
     pub(crate) variables: Vec<Variable>,
     /// The unavailable services, with reasons.
     pub(crate) missing: Vec<String>,
-    /// The optional variables that external services do not set.
-    pub(crate) unset: Vec<String>,
+    /// What the services in use do not offer: optional variables that are not set, and what substitutes cannot do.
+    pub(crate) not_offered: Vec<String>,
     /// The folders of the services in use, each with its shared lock.
     used: Vec<(&'static Service, PathBuf, File)>,
 }
@@ -141,13 +158,14 @@ impl Services {
     }
 
     fn take_from(all: &'static [Service], target: &Path) -> Result<Self, String> {
-        let (missing, unset) = (Vec::new(), Vec::new());
-        let mut services = Self { variables: Vec::new(), missing, unset, used: Vec::new() };
+        let (missing, not_offered) = (Vec::new(), Vec::new());
+        let mut services = Self { variables: Vec::new(), missing, not_offered, used: Vec::new() };
         let is_set = |name: &str| std::env::var_os(name).is_some();
         for service in all {
             if is_set(service.variable) {
                 let unset = service.optional.iter().filter(|(name, _)| !is_set(name));
-                services.unset.extend(unset.map(|(name, what)| format!("{what}: {name} is not set")));
+                services.not_offered.extend(unset.map(|(name, what)| format!("{what}: {name} is not set")));
+                services.not_offered.extend(service.untested(is_set));
                 continue;
             }
             let folder = folder_of(service, target)?;
@@ -158,6 +176,8 @@ impl Services {
             });
             match started {
                 Ok(variables) => {
+                    let is_set = |name: &str| variables.iter().any(|(variable, _)| variable == name);
+                    services.not_offered.extend(service.untested(is_set));
                     services.variables.extend(variables);
                     services.used.push((service, folder, users));
                 }
@@ -259,12 +279,19 @@ mod tests {
     }
 
     const NOT_SET: &str = "LAZARET_TEST_NO_SUCH_THING";
-    static FILE: [Service; 1] =
-        [Service { name: "File", variable: NOT_SET, optional: &[], start: start_file, stop: stop_file }];
+    static FILE: [Service; 1] = [Service {
+        name: "File",
+        variable: NOT_SET,
+        optional: &[],
+        substitutes: &[("WHERE", "a real file"), (NOT_SET, "nothing")],
+        start: start_file,
+        stop: stop_file,
+    }];
     static BROKEN: [Service; 1] = [Service {
         name: "Broken",
         variable: NOT_SET,
         optional: &[],
+        substitutes: &[],
         start: |_| Err("it is broken".to_owned()),
         stop: |_| Ok(()),
     }];
@@ -272,6 +299,7 @@ mod tests {
         name: "Given",
         variable: "PATH",
         optional: &[("PATH", "paths"), (NOT_SET, "other things")],
+        substitutes: &[("PATH", "real things")],
         start: |_| Err("it is given".to_owned()),
         stop: |_| Ok(()),
     }];
@@ -330,6 +358,18 @@ mod tests {
         services.release().unwrap();
         let services = Services::take_from(&GIVEN, &folder.0).unwrap();
         assert!(services.missing.is_empty() && services.variables.is_empty());
-        assert_eq!(services.unset, ["other things: LAZARET_TEST_NO_SUCH_THING is not set"]);
+        assert_eq!(
+            services.not_offered,
+            ["other things: LAZARET_TEST_NO_SUCH_THING is not set", "real things"]
+        );
+    }
+
+    #[test]
+    fn what_a_substitute_cannot_do_is_listed() {
+        let _exclusive = exclusive();
+        let folder = Folder::new("substitute");
+        let services = Services::take_from(&FILE, &folder.0).unwrap();
+        assert_eq!(services.not_offered, ["a real file"]);
+        services.release().unwrap();
     }
 }

@@ -6,7 +6,7 @@ use lazaret::declare::{
     BeforeChange, Declare, DeclaredConsumer, FullDocument, HistoryLost, OnInvalidate, Origin, StartPosition,
     Watch, change_stream,
 };
-use lazaret::policy::RetryPolicy;
+use lazaret::policy::{OnDead, RetryPolicy};
 use lazaret::{DeadLetterOptions, Reprocess};
 
 use crate::support::declared;
@@ -151,6 +151,14 @@ fn include_original_document_is_true_by_default_and_can_be_switched_off() {
 fn include_stack_trace_is_true_by_default_and_can_be_switched_off() {
     assert!(letters(&declared!([dead_letter_queue])).include_backtrace);
     assert!(!letters(&declared!([dead_letter_queue(include_stack_trace = false)])).include_backtrace);
+}
+
+#[test]
+fn on_dead_is_hold_by_default_and_can_be_continue() {
+    let on_dead = |declared: &DeclaredConsumer| letters(declared).on_dead.on_dead;
+    assert_eq!(on_dead(&declared!([dead_letter_queue])), OnDead::Hold);
+    assert_eq!(on_dead(&declared!([dead_letter_queue(on_dead = "hold")])), OnDead::Hold);
+    assert_eq!(on_dead(&declared!([dead_letter_queue(on_dead = "continue")])), OnDead::Continue);
 }
 
 #[test]

@@ -7,12 +7,13 @@ use crate::arguments::{Arguments, Errors};
 
 pub(crate) const NAME: &str = "dead_letter_queue";
 
-const KNOWN: [&str; 9] = [
+const KNOWN: [&str; 10] = [
     "enabled",
     "collection",
     "ttl_days",
     "include_original_document",
     "include_stack_trace",
+    "on_dead",
     "reprocess_strategy",
     "reprocess_cron",
     "reprocess_batch_size",
@@ -42,6 +43,9 @@ impl DeadLetterQueue {
         });
         settings.set_flag("include_original_document", "dead-letter.include-payload");
         settings.set_flag("include_stack_trace", "dead-letter.include-backtrace");
+        settings.set("on_dead", "dead-letter.on-dead", |argument| {
+            argument.choice(&["hold", "continue"]).map(str::to_owned)
+        });
         settings.set("reprocess_strategy", "dead-letter.reprocess.strategy", |argument| {
             let strategy = argument.choice(&["manual", "cron", "auto-cron"])?;
             Ok(if strategy == "auto-cron" { "cron" } else { strategy }.to_owned())

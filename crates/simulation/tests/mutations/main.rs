@@ -115,6 +115,13 @@ fn lanes_that_never_move_to_the_store_early_are_found() {
     is_found(Mutation::NeverMoveEarly, "healthy messages were handled");
 }
 
+#[test]
+fn a_dead_letter_that_leaves_the_sequence_it_has_to_hold_is_found() {
+    // A later message overtakes it, or its own replay starts.
+    let violation = first_violation(Mutation::LeaveUnasked);
+    assert!(violation.starts_with("I2"), "{violation}");
+}
+
 /// One seed on a SQLite file of its own. With every other seed all hand-offs and notes go through the redo log.
 fn run_on_sqlite(seed: u64, mutation: Mutation) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
