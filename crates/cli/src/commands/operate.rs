@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Run;
 use super::op::{outcome_line, print_outcome};
-use super::plan::{at_least, excluded, freeze};
+use super::plan::{at_least, excluded, freeze, out_of_order};
 use crate::blockers::{Blocker, blockers};
 use crate::client::Client;
 use crate::context::Context;
@@ -153,7 +153,7 @@ fn ask(context: &Context, exclusions: &PlanExclusions, rate: Option<f64>) -> Res
     let takes = takes.filter(|seconds| *seconds > 1).map(|seconds| format!("it takes {}", at_least(seconds)));
     let behind = (plan.followers > 0)
         .then(|| format!("{} behind them may run after them", plural(plan.followers, "letter")));
-    let notes: Vec<String> = behind.into_iter().chain(takes).collect();
+    let notes: Vec<String> = out_of_order(plan).into_iter().chain(behind).chain(takes).collect();
     if !notes.is_empty() {
         context.screen.info(&notes.join("; "));
     }

@@ -1,6 +1,8 @@
 //! Controlling operations.
 
-use crate::support::{Bench, ada, ended, message};
+use lazaret_core::policy::OnDead;
+
+use crate::support::{Bench, Setup, ada, ended, message};
 
 #[test]
 fn operations_are_listed_paused_resumed_and_cancelled() {
@@ -125,6 +127,28 @@ fn letters_held_by_another_operation_are_excluded_with_its_id() {
     assert!(part.err.starts_with("excluded: 2 held by operations op_"), "{}", part.err);
     let csv = bench.run(&["park", "seq:a", "--reason", "x", "--yes", "-o", "csv"]).ends(3).out;
     assert!(csv.lines().next().unwrap().ends_with(",excluded,held-by"), "{csv}");
+}
+
+#[test]
+fn a_plan_says_which_letters_run_out_of_order() {
+    let bench = Bench::with(Setup { on_dead: OnDead::Continue, ..Setup::default() });
+    bench.letters(&[message("m-1", "a", "bad"), message("m-2", "a", "good"), message("m-3", "b", "bad")], 2);
+    let plan = bench.run(&["plan", "retry", "state:dead"]).ends(0);
+    let note = "2 of 2 letters out of order: they left their sequences when they died (on-dead: continue)";
+    assert!(plan.out.contains(note), "{}", plan.out);
+    let one = bench.run(&["plan", "release", "key:a"]).ends(0);
+    assert!(one.out.contains("1 of 1 letter out of order: it left its sequence when it died"), "{}", one.out);
+    let count = |bench: &Bench, action| {
+        bench.run(&["plan", action, "state:dead", "-o", "json"]).ends(0).json()["out-of-order"].clone()
+    };
+    // Nothing runs when letters are evicted.
+    assert_eq!((count(&bench, "retry"), count(&bench, "evict")), (2.into(), 0.into()));
+    // A letter that holds its sequence is replayed in order.
+    let holding = Bench::new();
+    holding.letters(&[message("m-1", "a", "bad"), message("m-2", "a", "good")], 2);
+    assert_eq!(count(&holding, "retry"), 0);
+    let plan = holding.run(&["plan", "retry", "state:dead"]).ends(0);
+    assert!(!plan.out.contains("out of order"), "{}", plan.out);
 }
 
 #[test]
