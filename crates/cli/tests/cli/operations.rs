@@ -152,10 +152,22 @@ fn a_plan_says_which_letters_run_out_of_order() {
 }
 
 #[test]
-fn an_empty_operation_is_done_at_once() {
+fn where_nothing_matches_no_operation_is_started() {
     let bench = Bench::new();
-    let ran = bench.run(&["retry", "state:dead", "--reason", "x", "--yes", "--wait", "-o", "json"]).ends(0);
-    assert_eq!((&ran.last()["state"], &ran.last()["sent"]), (&"done".into(), &0.into()));
+    let retry = ["retry", "state:dead", "--reason", "x", "--yes", "--wait"];
+    let ran = bench.run(&retry).ends(0);
+    assert_eq!(ran.err, "nothing to do: no letters match\nnext: lazaret status\n");
+    assert_eq!(ran.out, "not started: 0 sent, 0 ok, 0 failed again, 0 skipped\n");
+    let outcome = bench.run(&[&retry[..], &["-o", "json"]].concat()).ends(0).last();
+    let counts = (&outcome["sent"], &outcome["ok"], &outcome["skipped"]);
+    assert_eq!((&outcome["state"], counts), (&"done".into(), (&0.into(), &0.into(), &0.into())), "{outcome}");
+    assert!(outcome["id"].is_null() && outcome["failed-again"] == 0, "{outcome}");
+    let csv = bench.run(&[&retry[..], &["-o", "csv"]].concat()).ends(0).out;
+    assert!(
+        csv.starts_with("id,state,sent,") && csv.lines().nth(1).unwrap().starts_with(",done,0,"),
+        "{csv}"
+    );
+    assert_eq!(bench.run(&["op", "ls", "-o", "jsonl"]).ends(0).out, "");
 }
 
 #[test]
