@@ -63,7 +63,9 @@ consumers:
         let arguments = ["spring-dlt", "--consumer", "shop", "--topic", "no-such-dlt", "--brokers", &brokers];
         for more in [&["--dry-run"][..], &[]] {
             let missing = adopt(&folder, &[&arguments[..], more].concat()).ends(1);
-            assert!(missing.err.contains("no-such-dlt") && missing.out.is_empty(), "{}", missing.err);
+            // The command has `--topic`, and the key `adopt` has `topic`: no key of the source is named.
+            let remedy = "a topic of no-such-dlt does not exist; create it or correct its name";
+            assert!(missing.err.contains(remedy) && missing.out.is_empty(), "{}", missing.err);
         }
     }
 }
