@@ -265,6 +265,19 @@ fn a_prompt_says_that_letters_run_out_of_order() {
 }
 
 #[test]
+fn waiting_for_a_paused_consumer_says_how_to_resume_it_and_ends_with_ctrl_c() {
+    let bench = bench();
+    bench.run(&["pause", "orders", "--reason", "deploy"]).ends(0);
+    let arguments = ["retry", "--all", "--reason", "test", "--yes", "--wait"];
+    let mut waiting = Terminal::start(&bench, 140, &arguments, &[]);
+    waiting.sees("op_1 is blocked: orders is paused by").sees("lazaret resume orders --reason TEXT");
+    waiting.types("\x03");
+    assert!(waiting.ends(130).contains("detached: op_1 continues in the daemon"));
+    let operation = bench.run(&["op", "show", "op_1", "-o", "json"]).ends(0).out;
+    assert!(operation.contains("running"), "{operation}");
+}
+
+#[test]
 fn a_bar_shows_progress_and_ctrl_c_detaches() {
     let bench = bench();
     // Slow enough to observe: one letter every ten seconds.
