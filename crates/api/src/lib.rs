@@ -166,7 +166,7 @@ mod tests {
             expires_at: Timestamp::MAX,
         };
         let shown = has(
-            Plan::of(&plan, true, Some(2.0)),
+            Plan::of(&plan, true, Some(2.0), 0),
             "id action letters sequences followers excluded hash expires-at needs-approval",
         );
         assert_eq!(shown["excluded"], serde_json::json!([{"reason": "behind", "letters": 1}]));

@@ -50,6 +50,10 @@ pub struct Plan {
     pub sequences: u64,
     /// The number of open letters behind those of the plan, which may run after them. Its rate bounds them, too.
     pub followers: u64,
+    /// The number of letters that would run out of order: they left their sequences when they died (`on-dead: continue`). 0 for actions
+    /// that run no handler.
+    #[serde(default)]
+    pub out_of_order: u64,
     /// How long the letters and their followers take at the rate that applies without another, in seconds; `null` without a rate.
     pub takes_seconds: Option<u64>,
     /// The selected letters that are excluded, by reason, most first.
@@ -75,8 +79,8 @@ impl Plan {
         (letters as f64 / rate).ceil() as u64
     }
 
-    /// Converts a plan of the core; `needs_approval` and the rate are decided by its consumers.
-    pub fn of(plan: &store::Plan, needs_approval: bool, rate: Option<f64>) -> Self {
+    /// Converts a plan of the core; `needs_approval` and the rate are decided by its consumers, `out_of_order` by its letters.
+    pub fn of(plan: &store::Plan, needs_approval: bool, rate: Option<f64>, out_of_order: u64) -> Self {
         let excluded = |(reason, letters): &(store::Exclusion, u64)| Excluded {
             reason: (*reason).into(),
             letters: *letters,
@@ -87,6 +91,7 @@ impl Plan {
             letters: plan.letters,
             sequences: plan.sequences,
             followers: plan.followers,
+            out_of_order,
             takes_seconds: None,
             excluded: plan.excluded.iter().map(excluded).collect(),
             hash: plan.hash.clone(),

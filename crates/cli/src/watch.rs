@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lazaret_api::{Code, Operation, OperationState};
 use tokio::task::JoinHandle;
 
-use crate::blockers::blockers;
+use crate::blockers::{Blocker, blockers};
 use crate::client::Client;
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -14,7 +14,7 @@ use crate::progress::Progress;
 /// The shortest and the longest poll interval.
 const MIN_POLL: Duration = Duration::from_millis(100);
 const MAX_POLL: Duration = Duration::from_secs(1);
-/// The time without progress after which blockers are reported.
+/// The time without progress after which blockers are reported that may pass by themselves.
 const STALL_AFTER: Duration = Duration::from_secs(2);
 /// How long an unreachable daemon is waited for: long enough for a restart.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -90,6 +90,9 @@ async fn follow(
     let mut interval = MIN_POLL;
     let mut unreachable_since: Option<Instant> = None;
     let mut stall = Stall::new();
+    progress.show(&operation);
+    // Only a person ends a pause: it is reported at once. Other conditions may pass by themselves.
+    stall.reported = report_blockers(client, &operation, progress, |it| it.resolve_with.is_some()).await;
     loop {
         progress.show(&operation);
         if needs_action(operation.state, through_approval) {
@@ -101,7 +104,7 @@ async fn follow(
                 interval = (interval * 3 / 2).min(MAX_POLL);
                 unreachable_since = None;
                 if operation.state == OperationState::Running && stall.should_report() {
-                    report_blockers(client, &operation, progress).await;
+                    report_blockers(client, &operation, progress, |_| true).await;
                 }
             }
             Ok(now) => {
@@ -142,12 +145,21 @@ impl Stall {
     }
 }
 
-/// Reports what blocks an operation.
-async fn report_blockers(client: &Client, operation: &Operation, progress: &Progress) {
-    for blocker in blockers(client, operation).await {
+/// Reports those of an operation's blockers that are `relevant`. Returns whether there is one.
+async fn report_blockers(
+    client: &Client,
+    operation: &Operation,
+    progress: &Progress,
+    relevant: impl Fn(&Blocker) -> bool,
+) -> bool {
+    let blockers = blockers(client, operation).await;
+    let mut is_blocked = false;
+    for blocker in blockers.iter().filter(|blocker| relevant(blocker)) {
         let text = format!("{} is blocked: {}", operation.id, blocker.why);
         progress.warn(&text, blocker.resolve_with.as_deref());
+        is_blocked = true;
     }
+    is_blocked
 }
 
 /// Returns whether the operation is over, or continues only when a person acts.

@@ -52,6 +52,9 @@ pub enum Capability {
 }
 
 impl Capability {
+    /// The hint for a capability that another build has.
+    pub const OTHER_BUILD: &'static str = "use a build that supports it: `cargo install --locked --path crates/cli` includes every source and store";
+
     /// Every capability.
     pub const ALL: [Self; 16] = [
         Self::StoreSqlite,
@@ -108,13 +111,10 @@ impl Capability {
     fn missing(self) -> (String, &'static str) {
         match self.not_yet() {
             Some(instead) => (format!("this version does not support {} yet", self.as_str()), instead),
-            None => (format!("this build does not support {}", self.as_str()), OTHER_BUILD),
+            None => (format!("this build does not support {}", self.as_str()), Self::OTHER_BUILD),
         }
     }
 }
-
-/// The hint for a feature that another build has.
-const OTHER_BUILD: &str = "use a build that supports it: `cargo install --locked --path crates/cli` includes every source and store";
 
 /// Why a driver rejects a property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

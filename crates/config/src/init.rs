@@ -43,11 +43,12 @@ pub enum InitSource {
     File,
     Kafka,
     Mongodb,
+    PostgresOutbox,
 }
 
 impl InitSource {
     /// Every source.
-    pub const ALL: [Self; 4] = [Self::Inbox, Self::File, Self::Kafka, Self::Mongodb];
+    pub const ALL: [Self; 5] = [Self::Inbox, Self::File, Self::Kafka, Self::Mongodb, Self::PostgresOutbox];
 }
 
 /// The handler of a starter file.
@@ -173,6 +174,11 @@ fn source(source: InitSource, name: &str) -> String {
         InitSource::Mongodb => {
             "    # Change stream of a collection.\n    source:\n      mongodb:\n        uri: '${MONGODB_URI:-mongodb://127.0.0.1:27017}'\n        \
              database: shop\n        collection: orders"
+        }
+        InitSource::PostgresOutbox => {
+            "    # Outbox table of a PostgreSQL database. Settled rows are deleted; set `ack: position` to keep them.\n    source:\n      \
+             postgres-outbox:\n        dsn: 'postgres://orders:${OUTBOX_DB_PASSWORD:-}@127.0.0.1:5432/shop'\n        table: outbox\n        \
+             # setup: true               # create the table and its trigger if they are missing"
         }
     };
     text.to_owned()

@@ -224,6 +224,13 @@ fn preview(visit: &Visit, plan: &Plan) -> Markup {
                 dt { "Sequences" } dd { (count(plan.sequences)) }
                 dt { "Behind them" }
                 dd { @if plan.followers > 0 { (plural(plan.followers, "letter")) ", which may run after them" } @else { "nothing waits" } }
+                @if plan.out_of_order > 0 {
+                    dt { "Order" }
+                    dd {
+                        strong { (plural(plan.out_of_order, "letter")) " out of order" } ", having left "
+                        @if plan.out_of_order == 1 { "its sequence" } @else { "their sequences" } " when dead (on-dead: continue)"
+                    }
+                }
                 dt { "Takes" }
                 dd data-duration=(plan.letters.saturating_add(plan.followers)) {
                     @if let Some(seconds) = plan.takes_seconds { (span(seconds as f64)) " at least" } @else { "as fast as the handlers" }

@@ -301,5 +301,21 @@ fn to_problem(response: Response) -> Response {
 
 /// The fallback handler.
 pub(crate) async fn no_route(request: Request) -> ApiError {
-    ApiError::new(Code::NoRoute, request.uri().path())
+    let path = request.uri().path();
+    let problem = Problem::new(Code::NoRoute).with_detail(path);
+    match with_encoded_group(path) {
+        Some(encoded) => problem
+            .with_hint(format!("the id of a group contains a slash, written %2F in a path: {encoded}"))
+            .into(),
+        None => problem.into(),
+    }
+}
+
+/// Returns the path of a group with the slash of its id encoded, if the path has a bare one. The id is `FINGERPRINT@CONSUMER/COMPONENT`.
+fn with_encoded_group(path: &str) -> Option<String> {
+    let pages = ["/v1/groups/", "/console/groups/"];
+    let (start, id) = pages.into_iter().find_map(|start| Some((start, path.strip_prefix(start)?)))?;
+    let (before, after) = id.split_once('/')?;
+    let is_id = before.contains('@') || before.contains("%40");
+    (is_id && !after.is_empty()).then(|| format!("{start}{before}%2F{after}"))
 }

@@ -125,7 +125,7 @@ fn remedy(code: Code, options: &KafkaOptions) -> Option<String> {
     let topics = topics.join(", ");
     let remedy = match code {
         Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition | Code::InvalidTopic => {
-            format!("a topic of {topics} does not exist; create it or correct `topics`")
+            format!("a topic of {topics} does not exist; create it or correct its name")
         }
         Code::TopicAuthorizationFailed => {
             format!("reading {topics} is denied; grant READ and DESCRIBE on the topics to this user")
@@ -191,7 +191,7 @@ mod tests {
     fn a_permanent_error_names_the_remedy() {
         let reported =
             |code, reading, words: &[&str]| assert_reported(classified(code, reading), false, words);
-        reported(Code::UnknownTopicOrPartition, true, &["orders", "create it", "reason"]);
+        reported(Code::UnknownTopicOrPartition, true, &["orders", "create it or correct its name", "reason"]);
         reported(Code::TopicAuthorizationFailed, true, &["orders", "grant READ"]);
         reported(Code::GroupAuthorizationFailed, true, &["billing", "grant READ"]);
         reported(Code::Authentication, false, &["sasl.password"]);

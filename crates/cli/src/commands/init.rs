@@ -43,6 +43,7 @@ pub struct Init {
     order: Option<Order>,
 }
 
+// A value that this build lacks is not offered, but still parsed: the error then says that another build has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Source {
     /// An inbox that accepts messages over HTTP
@@ -51,9 +52,14 @@ enum Source {
     /// A file with one JSON message per line
     File,
     /// Kafka topics
+    #[cfg_attr(not(feature = "kafka"), value(hide = true))]
     Kafka,
     /// The change stream of a MongoDB collection
+    #[cfg_attr(not(feature = "mongodb"), value(hide = true))]
     Mongodb,
+    /// The outbox table of a PostgreSQL database
+    #[cfg_attr(not(feature = "postgres"), value(hide = true))]
+    PostgresOutbox,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -71,8 +77,10 @@ enum Store {
     #[default]
     Sqlite,
     /// A PostgreSQL database, which several machines can share
+    #[cfg_attr(not(feature = "postgres"), value(hide = true))]
     Postgres,
     /// A MongoDB database, which several machines can share
+    #[cfg_attr(not(feature = "mongodb"), value(hide = true))]
     Mongodb,
     /// In memory, lost when the process ends
     Memory,
@@ -155,6 +163,7 @@ impl Init {
                 Source::File => InitSource::File,
                 Source::Kafka => InitSource::Kafka,
                 Source::Mongodb => InitSource::Mongodb,
+                Source::PostgresOutbox => InitSource::PostgresOutbox,
             },
             handler: match handler {
                 Handler::Http => InitHandler::Http,
@@ -182,11 +191,38 @@ fn choose<T: ValueEnum + Default>(given: Option<T>, question: &str) -> Result<T>
     }
     let word =
         |value: &T| value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
-    let words: Vec<String> = T::value_variants().iter().map(word).collect();
+    let offered = offered::<T>();
     loop {
-        let answer = prompt::answer(&format!("{question} ({})", words.join(", ")), &word(&T::default()))?;
+        let answer = prompt::answer(&format!("{question} ({})", offered.join(", ")), &word(&T::default()))?;
         if let Ok(value) = T::from_str(&answer, true) {
             return Ok(value);
         }
+    }
+}
+
+/// Returns the values that this build has.
+fn offered<T: ValueEnum>() -> Vec<String> {
+    let values = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+    values.filter(|value| !value.is_hide_set()).map(|value| value.get_name().to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_build_has_is_offered() {
+        let with = |has: bool, value| if has { vec![value] } else { Vec::new() };
+        let (kafka, mongodb, postgres) =
+            (cfg!(feature = "kafka"), cfg!(feature = "mongodb"), cfg!(feature = "postgres"));
+        let sources = [
+            vec!["inbox", "file"],
+            with(kafka, "kafka"),
+            with(mongodb, "mongodb"),
+            with(postgres, "postgres-outbox"),
+        ];
+        assert_eq!(offered::<Source>(), sources.concat());
+        let stores = [vec!["sqlite"], with(postgres, "postgres"), with(mongodb, "mongodb"), vec!["memory"]];
+        assert_eq!(offered::<Store>(), stores.concat());
     }
 }

@@ -3,10 +3,11 @@
 use clap::Args;
 use lazaret_api::{Action, BeginRequest, Excluded, Exclusion, Operation, OperationState, Plan};
 use serde::Serialize;
+use serde_json::json;
 
 use super::Run;
-use super::op::{outcome_line, print_outcome};
-use super::plan::{at_least, excluded, freeze};
+use super::op::print_outcome;
+use super::plan::{at_least, excluded, freeze, out_of_order};
 use crate::blockers::{Blocker, blockers};
 use crate::client::Client;
 use crate::context::Context;
@@ -90,7 +91,11 @@ impl Operate {
             explain_empty(context, &client, plan.query.as_deref().unwrap_or_default()).await?;
         }
         let exclusions = PlanExclusions { holders: holders(&client, &plan, ids.as_deref()).await, plan };
-        if !self.yes && exclusions.plan.letters > 0 {
+        if exclusions.plan.letters == 0 {
+            exclusions.print_nothing(context)?;
+            return Ok(if exclusions.any_held() { Exit::Partly } else { Exit::Ok });
+        }
+        if !self.yes {
             ask(context, &exclusions, self.rollout.rate)?;
         }
         let mut request = BeginRequest {
@@ -101,15 +106,12 @@ impl Operate {
         self.rollout.apply(&mut request);
         let mut interrupt = self.wait.then(Interrupt::listen);
         let started = client.begin(&request).await?;
-        if self.yes && exclusions.plan.letters > 0 {
+        if self.yes {
             exclusions.print_excluded(context);
         }
         let Some(interrupt) = &mut interrupt else {
             let blockers = blockers(&client, &started).await;
             exclusions.conclude(context, &started, &blockers)?;
-            if exclusions.all_held() {
-                return Ok(Exit::Partly);
-            }
             // An operation that was only started has not failed.
             let is_final = started.state.is_over() || started.state == OperationState::AwaitingApproval;
             return Ok(if is_final { exit_of(&started) } else { Exit::Ok });
@@ -117,7 +119,7 @@ impl Operate {
         match wait(context, &client, started, interrupt, false).await? {
             WaitOutcome::Stopped(operation) => {
                 exclusions.conclude(context, &operation, &[])?;
-                Ok(if exclusions.all_held() { Exit::Partly } else { exit_of(&operation) })
+                Ok(exit_of(&operation))
             }
             WaitOutcome::Detached => Ok(Exit::Interrupted),
         }
@@ -153,7 +155,7 @@ fn ask(context: &Context, exclusions: &PlanExclusions, rate: Option<f64>) -> Res
     let takes = takes.filter(|seconds| *seconds > 1).map(|seconds| format!("it takes {}", at_least(seconds)));
     let behind = (plan.followers > 0)
         .then(|| format!("{} behind them may run after them", plural(plan.followers, "letter")));
-    let notes: Vec<String> = behind.into_iter().chain(takes).collect();
+    let notes: Vec<String> = out_of_order(plan).into_iter().chain(behind).chain(takes).collect();
     if !notes.is_empty() {
         context.screen.info(&notes.join("; "));
     }
@@ -192,6 +194,11 @@ struct StartedOperation<'a> {
     held_by: &'a [String],
 }
 
+/// Returns the CSV columns.
+fn columns() -> Vec<&'static str> {
+    [Operation::CSV, &["excluded", "held-by"]].concat()
+}
+
 impl PlanExclusions {
     /// Prints which letters are excluded, if any.
     fn print_excluded(&self, context: &Context) {
@@ -200,33 +207,38 @@ impl PlanExclusions {
         }
     }
 
-    /// Returns whether nothing was taken because other operations hold the letters: what was asked for is not done.
-    fn all_held(&self) -> bool {
-        let is_held = |excluded: &Excluded| excluded.reason == Exclusion::InOperation;
-        self.plan.letters == 0 && self.plan.excluded.iter().any(is_held)
+    /// Returns whether other operations hold selected letters. If nothing else was selected, what was asked for is not done.
+    fn any_held(&self) -> bool {
+        self.plan.excluded.iter().any(|excluded| excluded.reason == Exclusion::InOperation)
     }
 
     /// Prints the state of the operation and the next commands.
     fn conclude(&self, context: &Context, operation: &Operation, blockers: &[Blocker]) -> Result<()> {
         let screen = &context.screen;
         let started = StartedOperation { operation, excluded: &self.plan.excluded, held_by: &self.holders };
-        let columns = [Operation::CSV, &["excluded", "held-by"]].concat();
-        let as_table = || self.print(context, operation, blockers);
-        print_value(screen, context.format(), &columns, &started, as_table)
+        let as_table = || print_outcome(context, operation, blockers);
+        print_value(screen, context.format(), &columns(), &started, as_table)
     }
 
-    fn print(&self, context: &Context, operation: &Operation, blockers: &[Blocker]) -> Result<()> {
+    /// Prints that there is nothing to do, and why. No operation is started for it; programs get the outcome that it would have.
+    fn print_nothing(&self, context: &Context) -> Result<()> {
+        let Self { plan, holders } = self;
+        let outcome = json!({
+            "id": null, "state": OperationState::Done, "sent": 0, "ok": 0, "failed-again": 0, "skipped": 0, "letters": 0,
+            "plan": plan.id, "action": plan.action, "excluded": plan.excluded, "held-by": holders,
+        });
+        print_value(&context.screen, context.format(), &columns(), &outcome, || self.explain_nothing(context))
+    }
+
+    fn explain_nothing(&self, context: &Context) -> Result<()> {
         let screen = &context.screen;
-        if operation.letters > 0 {
-            return print_outcome(context, operation, blockers);
-        }
         let why = if self.plan.excluded.is_empty() {
             "no letters match".to_owned()
         } else {
             format!("excluded: {}", excluded(&self.plan, &self.holders))
         };
         screen.stderr_line(&Line::new().add("nothing to do: ", Tone::Warning).plain(why));
-        screen.line(&outcome_line(operation))?;
+        screen.line(&Line::of("not started: 0 sent, 0 ok, 0 failed again, 0 skipped"))?;
         screen.next_command(&match self.holders.first() {
             Some(holder) => format!("lazaret op show {holder}"),
             None => "lazaret status".to_owned(),

@@ -107,6 +107,9 @@ pub(super) fn describe(plan: &Plan, holders: &[String], now: Timestamp) -> Field
     if plan.followers > 0 {
         fields.add("behind them", format!("{}, which may run after them", plural(plan.followers, "letter")));
     }
+    if let Some(note) = out_of_order(plan) {
+        fields.toned("order", note, Tone::Warning);
+    }
     fields.maybe("takes", plan.takes_seconds.map(at_least));
     if !plan.excluded.is_empty() {
         let all: u64 = plan.excluded.iter().map(|excluded| excluded.letters).sum();
@@ -122,6 +125,17 @@ pub(super) fn describe(plan: &Plan, holders: &[String], now: Timestamp) -> Field
     fields.add("valid until", time_with_age(plan.expires_at, now));
     fields.add("hash", &plan.hash);
     fields
+}
+
+/// Says which letters would run out of order, if any.
+pub(super) fn out_of_order(plan: &Plan) -> Option<String> {
+    let why = match plan.out_of_order {
+        0 => return None,
+        1 => "it left its sequence when it died",
+        _ => "they left their sequences when they died",
+    };
+    let letters = plural(plan.letters, "letter");
+    Some(format!("{} of {letters} out of order: {why} (on-dead: continue)", count(plan.out_of_order)))
 }
 
 /// Formats how long a plan takes: its rate is an upper limit.

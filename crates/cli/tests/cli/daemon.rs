@@ -143,12 +143,28 @@ fn a_new_file_is_valid_and_never_overwrites_another() {
     assert!(!folder.path().join("bad.yaml").exists());
 }
 
+#[test]
+fn the_help_of_init_lists_only_what_the_build_has() {
+    let folder = TempDir::new().unwrap();
+    let help = run(folder.path(), &["init", "--help"]).ends(0).out;
+    let built_in = [
+        ("- inbox:", true),
+        ("- kafka:", cfg!(feature = "kafka")),
+        ("- mongodb:", cfg!(feature = "mongodb")),
+        ("- postgres:", cfg!(feature = "postgres")),
+        ("- postgres-outbox:", cfg!(feature = "postgres")),
+    ];
+    for (value, is_built_in) in built_in {
+        assert_eq!(help.contains(value), is_built_in, "{value}\n{help}");
+    }
+}
+
 /// Every written file is valid, and invalid choices write no file.
 #[test]
 fn every_choice_of_init_is_valid_or_refused_with_a_hint() {
     let folder = TempDir::new().unwrap();
     let mut written = 0;
-    for source in ["inbox", "file", "kafka", "mongodb"] {
+    for source in ["inbox", "file", "kafka", "mongodb", "postgres-outbox"] {
         for handler in ["http", "command"] {
             for store in ["sqlite", "memory", "postgres", "mongodb"] {
                 for order in ["key", "partition", "none"] {
@@ -158,8 +174,9 @@ fn every_choice_of_init_is_valid_or_refused_with_a_hint() {
                     let ran = run(folder.path(), &[&["init", "-c", &file][..], &choices].concat());
                     let is_there = folder.path().join(&file).exists();
                     let needs_mongodb = source == "mongodb" || store == "mongodb";
+                    let needs_postgres = source == "postgres-outbox" || store == "postgres";
                     let refused = (source == "inbox" && !["sqlite", "postgres"].contains(&store))
-                        || (store == "postgres" && !cfg!(feature = "postgres"))
+                        || (needs_postgres && !cfg!(feature = "postgres"))
                         || (source == "kafka" && !cfg!(feature = "kafka"))
                         || (needs_mongodb && !cfg!(feature = "mongodb"));
                     assert_eq!(

@@ -1,6 +1,8 @@
 //! Controlling operations.
 
-use crate::support::{Bench, ada, ended, message};
+use lazaret_core::policy::OnDead;
+
+use crate::support::{Bench, Setup, ada, ended, message};
 
 #[test]
 fn operations_are_listed_paused_resumed_and_cancelled() {
@@ -128,10 +130,44 @@ fn letters_held_by_another_operation_are_excluded_with_its_id() {
 }
 
 #[test]
-fn an_empty_operation_is_done_at_once() {
+fn a_plan_says_which_letters_run_out_of_order() {
+    let bench = Bench::with(Setup { on_dead: OnDead::Continue, ..Setup::default() });
+    bench.letters(&[message("m-1", "a", "bad"), message("m-2", "a", "good"), message("m-3", "b", "bad")], 2);
+    let plan = bench.run(&["plan", "retry", "state:dead"]).ends(0);
+    let note = "2 of 2 letters out of order: they left their sequences when they died (on-dead: continue)";
+    assert!(plan.out.contains(note), "{}", plan.out);
+    let one = bench.run(&["plan", "release", "key:a"]).ends(0);
+    assert!(one.out.contains("1 of 1 letter out of order: it left its sequence when it died"), "{}", one.out);
+    let count = |bench: &Bench, action| {
+        bench.run(&["plan", action, "state:dead", "-o", "json"]).ends(0).json()["out-of-order"].clone()
+    };
+    // Nothing runs when letters are evicted.
+    assert_eq!((count(&bench, "retry"), count(&bench, "evict")), (2.into(), 0.into()));
+    // A letter that holds its sequence is replayed in order.
+    let holding = Bench::new();
+    holding.letters(&[message("m-1", "a", "bad"), message("m-2", "a", "good")], 2);
+    assert_eq!(count(&holding, "retry"), 0);
+    let plan = holding.run(&["plan", "retry", "state:dead"]).ends(0);
+    assert!(!plan.out.contains("out of order"), "{}", plan.out);
+}
+
+#[test]
+fn where_nothing_matches_no_operation_is_started() {
     let bench = Bench::new();
-    let ran = bench.run(&["retry", "state:dead", "--reason", "x", "--yes", "--wait", "-o", "json"]).ends(0);
-    assert_eq!((&ran.last()["state"], &ran.last()["sent"]), (&"done".into(), &0.into()));
+    let retry = ["retry", "state:dead", "--reason", "x", "--yes", "--wait"];
+    let ran = bench.run(&retry).ends(0);
+    assert_eq!(ran.err, "nothing to do: no letters match\nnext: lazaret status\n");
+    assert_eq!(ran.out, "not started: 0 sent, 0 ok, 0 failed again, 0 skipped\n");
+    let outcome = bench.run(&[&retry[..], &["-o", "json"]].concat()).ends(0).last();
+    let counts = (&outcome["sent"], &outcome["ok"], &outcome["skipped"]);
+    assert_eq!((&outcome["state"], counts), (&"done".into(), (&0.into(), &0.into(), &0.into())), "{outcome}");
+    assert!(outcome["id"].is_null() && outcome["failed-again"] == 0, "{outcome}");
+    let csv = bench.run(&[&retry[..], &["-o", "csv"]].concat()).ends(0).out;
+    assert!(
+        csv.starts_with("id,state,sent,") && csv.lines().nth(1).unwrap().starts_with(",done,0,"),
+        "{csv}"
+    );
+    assert_eq!(bench.run(&["op", "ls", "-o", "jsonl"]).ends(0).out, "");
 }
 
 #[test]

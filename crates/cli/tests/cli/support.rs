@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use lazaret_api::Scope;
 use lazaret_core::handler::Payload;
-use lazaret_core::policy::RetryPolicy;
+use lazaret_core::policy::{OnDead, OnDeadPolicy, RetryPolicy};
 use lazaret_core::redaction::Redaction;
 use lazaret_core::{HandlerError, Reason, Store};
-use lazaret_engine::{Consumer, Options as EngineOptions};
+use lazaret_engine::{Consumer, DeadLetterOptions, Options as EngineOptions};
 use lazaret_server::{Approval, Registry, Server, Token, TokenHash, Tokens};
 use lazaret_store_sqlite::{InboxLog, InboxOptions, SqliteStore};
 use serde_json::{Value, json};
@@ -30,6 +30,7 @@ pub(crate) struct Setup {
     pub(crate) tokens: Vec<Token>,
     pub(crate) approval: Approval,
     pub(crate) redaction: Redaction,
+    pub(crate) on_dead: OnDead,
 }
 
 /// A running server with a consumer whose handler refuses messages that contain `bad` until it is repaired, and always those
@@ -291,7 +292,7 @@ async fn serve(
     let inbox = store.inbox_log(ORDERS, InboxOptions::default());
     let registry = Registry::default();
     registry.starting(ORDERS, setup.approval);
-    let consumer = consumer(store, &inbox, &registry, repaired);
+    let consumer = consumer(store, &inbox, &registry, repaired, setup.on_dead);
     registry.running(consumer.handle());
     tokio::spawn({
         let shutdown = shutdown.clone();
@@ -317,6 +318,7 @@ fn consumer(
     inbox: &InboxLog,
     registry: &Registry,
     repaired: &Arc<AtomicBool>,
+    on_dead: OnDead,
 ) -> Consumer {
     let repaired = repaired.clone();
     let handler = move |Payload(payload): Payload| {
@@ -332,12 +334,20 @@ fn consumer(
         }
     };
     let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
+    let on_dead = OnDeadPolicy { on_dead, ..OnDeadPolicy::default() };
+    let dead_letter = Some(DeadLetterOptions { on_dead, ..DeadLetterOptions::default() });
     // Tests fail many messages in a row, and a fuse would pause the consumer.
     let commit_interval = Duration::from_millis(10);
     Consumer::builder(ORDERS)
         .source(inbox.source())
         .store(Arc::new(store.clone()))
-        .options(EngineOptions { retry, commit_interval, fuse: None, ..EngineOptions::default() })
+        .options(EngineOptions {
+            retry,
+            commit_interval,
+            dead_letter,
+            fuse: None,
+            ..EngineOptions::default()
+        })
         .observer(registry.observer(ORDERS))
         .handler(handler)
         .build()

@@ -4,9 +4,10 @@ use std::io::{Read, Write};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use lazaret_core::policy::OnDead;
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
-use crate::support::{Bench, DEADLINE, message};
+use crate::support::{Bench, DEADLINE, Setup, message};
 
 /// The end of a frame: the cursor is hidden.
 const END_OF_FRAME: &[u8] = b"\x1b[?25l";
@@ -251,6 +252,29 @@ fn a_prompt_says_what_may_run_behind_the_letters_and_how_long_it_takes() {
     prompt.sees("1 letter behind them may run after them; it takes 3s at least");
     prompt.sees("Retry 2 letters of 2 sequences? [y/N] ").types("\n");
     prompt.ends(1);
+}
+
+#[test]
+fn a_prompt_says_that_letters_run_out_of_order() {
+    let bench = Bench::with(Setup { on_dead: OnDead::Continue, ..Setup::default() });
+    bench.letters(&[message("m-1", "a", "bad")], 1);
+    let mut prompt = Terminal::start(&bench, 140, &["retry", "state:dead", "--reason", "test"], &[]);
+    prompt.sees("1 of 1 letter out of order: it left its sequence when it died (on-dead: continue)");
+    prompt.sees("Retry 1 letter of 1 sequence? [y/N] ").types("\n");
+    prompt.ends(1);
+}
+
+#[test]
+fn waiting_for_a_paused_consumer_says_how_to_resume_it_and_ends_with_ctrl_c() {
+    let bench = bench();
+    bench.run(&["pause", "orders", "--reason", "deploy"]).ends(0);
+    let arguments = ["retry", "--all", "--reason", "test", "--yes", "--wait"];
+    let mut waiting = Terminal::start(&bench, 140, &arguments, &[]);
+    waiting.sees("op_1 is blocked: orders is paused by").sees("lazaret resume orders --reason TEXT");
+    waiting.types("\x03");
+    assert!(waiting.ends(130).contains("detached: op_1 continues in the daemon"));
+    let operation = bench.run(&["op", "show", "op_1", "-o", "json"]).ends(0).out;
+    assert!(operation.contains("running"), "{operation}");
 }
 
 #[test]

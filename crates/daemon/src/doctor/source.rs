@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use lazaret_config::{Consumer as ConsumerConfig, Source};
+use lazaret_config::{Capability, Consumer as ConsumerConfig, Source};
 
 use super::finding::Finding;
 
@@ -20,7 +20,7 @@ pub(super) async fn check(config: &ConsumerConfig) -> Vec<Finding> {
         Source::PostgresOutbox(from) => vec![outbox(subject, config, from).await],
         other => {
             let detail = format!("this build does not support the source `{}`", other.kind());
-            vec![Finding::fail(subject, detail, "use a build that supports it")]
+            vec![Finding::fail(subject, detail, Capability::OTHER_BUILD)]
         }
     }
 }
@@ -71,6 +71,16 @@ fn file(subject: String, path: &Path) -> Finding {
 mod tests {
     use super::*;
     use crate::doctor::Health;
+
+    #[cfg(not(feature = "kafka"))]
+    #[tokio::test]
+    async fn a_source_that_another_build_has_fails_with_the_common_hint() {
+        let text = "consumers: { a: { source: { kafka: { brokers: 'b:1', topics: [t] } }, handler: { http: { url: 'http://a/' } } } }";
+        let checked = lazaret_config::check("lazaret.yaml", text.as_bytes(), &lazaret_config::NoEnv);
+        let found = check(&checked.config.unwrap().consumers[0]).await;
+        assert_eq!((found.len(), found[0].health), (1, Health::Fail));
+        assert!(found[0].to_string().contains(Capability::OTHER_BUILD), "{}", found[0]);
+    }
 
     #[test]
     fn a_missing_or_irregular_file_fails() {

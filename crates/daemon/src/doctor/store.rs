@@ -1,6 +1,6 @@
 //! Checks that the store is usable.
 
-use lazaret_config::StoreLocation;
+use lazaret_config::{Capability, StoreLocation};
 
 use super::finding::Finding;
 #[cfg(feature = "sqlite")]
@@ -11,7 +11,7 @@ use crate::assemble::store_capabilities;
 pub(super) async fn check(at: &StoreLocation) -> Vec<Finding> {
     let Some(capabilities) = store_capabilities(at) else {
         let detail = format!("this build does not support the store `{}`", at.kind());
-        return vec![Finding::fail("store", detail, "use a build that supports it")];
+        return vec![Finding::fail("store", detail, Capability::OTHER_BUILD)];
     };
     let mut found = match at {
         #[cfg(feature = "sqlite")]

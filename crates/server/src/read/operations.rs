@@ -54,7 +54,7 @@ pub(super) async fn may_use_plan(app: &App, caller: &Caller, plan: PlanId) -> Re
     if caller.identity.consumers.is_empty() {
         return Ok(true);
     }
-    Ok(consumers(app, plan).await?.iter().all(|consumer| caller.may_use(consumer)))
+    Ok(contents(app, plan).await?.consumers.iter().all(|consumer| caller.may_use(consumer)))
 }
 
 pub(crate) async fn items(
@@ -150,10 +150,16 @@ pub(crate) async fn show_plan(
     Ok(axum::Json(shown(&app, &plan).await?))
 }
 
-/// A plan with what its consumers decide: approval, and the rate.
+/// A plan with what its consumers decide, approval and the rate, and with the number of letters that would run out of order.
 pub(crate) async fn shown(app: &App, plan: &store::Plan) -> Result<Plan> {
-    let rate = default_rate(app, plan).await?.unwrap_or(store::RolloutPolicy::default().rate);
-    Ok(Plan::of(plan, needs_approval(app, plan).await?, rate))
+    let default_rate = store::RolloutPolicy::default().rate;
+    if !runs_handlers(plan.action) {
+        return Ok(Plan::of(plan, false, default_rate, 0));
+    }
+    let Contents { consumers, out_of_order } = contents(app, plan.id).await?;
+    let needs_approval = consumers.iter().any(|consumer| app.registry.needs_approval(consumer));
+    let rate = app.registry.slowest(consumers.iter().map(String::as_str)).unwrap_or(default_rate);
+    Ok(Plan::of(plan, needs_approval, rate, out_of_order))
 }
 
 /// Reads a plan, if the caller may use the consumers of its letters.
@@ -196,7 +202,8 @@ pub(crate) async fn needs_approval(app: &App, plan: &store::Plan) -> Result<bool
     if !runs_handlers(plan.action) || !app.registry.any_needs_approval() {
         return Ok(false);
     }
-    Ok(consumers(app, plan.id).await?.iter().any(|consumer| app.registry.needs_approval(consumer)))
+    let consumers = contents(app, plan.id).await?.consumers;
+    Ok(consumers.iter().any(|consumer| app.registry.needs_approval(consumer)))
 }
 
 /// The default rate: that of the slowest consumer of its letters; `None` if unknown.
@@ -204,7 +211,7 @@ pub(crate) async fn default_rate(app: &App, plan: &store::Plan) -> Result<Option
     if !runs_handlers(plan.action) {
         return Ok(None);
     }
-    let consumers = consumers(app, plan.id).await?;
+    let consumers = contents(app, plan.id).await?.consumers;
     Ok(app.registry.slowest(consumers.iter().map(String::as_str)))
 }
 
@@ -212,15 +219,25 @@ const fn runs_handlers(action: Action) -> bool {
     matches!(action, Action::Retry | Action::Release)
 }
 
-/// The consumers of a plan's letters.
-async fn consumers(app: &App, plan: PlanId) -> Result<BTreeSet<String>> {
-    let (mut found, mut from) = (BTreeSet::new(), 0);
+/// What the letters of a plan tell about it.
+#[derive(Default)]
+struct Contents {
+    /// Their consumers.
+    consumers: BTreeSet<String>,
+    /// How many of them left their sequences when they died.
+    out_of_order: u64,
+}
+
+/// Reads the letters of a plan.
+async fn contents(app: &App, plan: PlanId) -> Result<Contents> {
+    let (mut found, mut from) = (Contents::default(), 0);
     loop {
         let items = app.store.plan_items(plan, from, STEP).await?;
         for item in &items {
-            if !found.contains(item.queue.consumer()) {
-                found.insert(item.queue.consumer().to_owned());
+            if !found.consumers.contains(item.queue.consumer()) {
+                found.consumers.insert(item.queue.consumer().to_owned());
             }
+            found.out_of_order += u64::from(item.sequence.origin().is_some());
         }
         match items.last() {
             Some(last) if items.len() == STEP => from = last.ordinal + 1,

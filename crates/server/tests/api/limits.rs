@@ -144,6 +144,17 @@ async fn missing_routes_and_resources_are_problems() {
         let answer = bench.get(path).await.problem(404, "LZ0202");
         assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{path}");
     }
+    // The id of a group contains a slash.
+    for (path, encoded) in [
+        ("/v1/groups/g1_00@orders/orders", "/v1/groups/g1_00@orders%2Forders"),
+        ("/v1/groups/g1_00%40orders/orders/facets", "/v1/groups/g1_00%40orders%2Forders/facets"),
+    ] {
+        let bare = bench.get(path).await.problem(404, "LZ0202");
+        let hint = format!("the id of a group contains a slash, written %2F in a path: {encoded}");
+        assert_eq!(bare.json["hint"], hint, "{path}");
+    }
+    let other = bench.get("/v1/letters/a@b/c/d").await.problem(404, "LZ0202");
+    assert_eq!(other.json.get("hint"), None, "{}", other.text);
     let wrong = bench.send(bench.request(Method::DELETE, "/v1/status")).await.problem(405, "LZ0204");
     assert_eq!(wrong.header("allow"), Some("GET,HEAD"));
     for (path, what) in [

@@ -120,7 +120,7 @@ impl Membership {
 
 fn does_not_exist(topics: &[String]) -> String {
     let topics = topics.join(", ");
-    format!("a topic of {topics} does not exist; create it or correct `topics`")
+    format!("a topic of {topics} does not exist; create it or correct its name")
 }
 
 /// Requests the metadata of topics, in its own thread. Returns those that are unknown.

@@ -45,7 +45,7 @@ impl Run for Axon {
     async fn run(self, _: &mut Context) -> Result<Exit> {
         Err(crate::error::Error::usage_hint(
             "this build does not support PostgreSQL",
-            "build it with `cargo install lazaret-cli --features postgres`",
+            lazaret_config::Capability::OTHER_BUILD,
         ))
     }
 }

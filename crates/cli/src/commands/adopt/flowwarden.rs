@@ -73,7 +73,7 @@ impl Run for FlowWarden {
     async fn run(self, _: &mut Context) -> Result<Exit> {
         Err(crate::error::Error::usage_hint(
             "this build does not support MongoDB",
-            "build it with `cargo install lazaret-cli --features mongodb`",
+            lazaret_config::Capability::OTHER_BUILD,
         ))
     }
 }

@@ -53,7 +53,7 @@ impl Topics {
     pub(super) async fn run(self, _: TopicFormat, _: &mut Context) -> Result<Exit> {
         Err(crate::error::Error::usage_hint(
             "this build does not support Kafka",
-            "build it with `cargo install lazaret-cli --features kafka`",
+            lazaret_config::Capability::OTHER_BUILD,
         ))
     }
 }
