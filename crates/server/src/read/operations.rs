@@ -1,7 +1,5 @@
 //! Plans, operations and their letters.
 
-use std::collections::BTreeSet;
-
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
@@ -10,6 +8,7 @@ use lazaret_core::store::{self, Action, OperationId, PlanId};
 use serde::Deserialize;
 
 use super::page::{PageParams, cut};
+use super::plan_consumers::{consumers, may_see_plan};
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
@@ -21,17 +20,44 @@ use crate::ndjson::{self, Chunk, accepts_ndjson, push_line, stream_permit};
 const STEP: usize = 1000;
 /// The most items that a page with an outcome examines.
 const SCAN_LIMIT: usize = 100_000;
+/// The most operations that a page for a limited caller examines.
+const OPERATIONS_SCANNED: usize = 1000;
 
 pub(crate) async fn list(
     State(app): State<App>,
+    caller: Caller,
     Params(params): Params<PageParams>,
 ) -> Result<axum::Json<OperationPage>> {
-    let before = cursor::read_number("operations", params.after.as_deref())?.map(OperationId);
-    let page = app.store.operations(before, app.page(params.limit)).await?;
-    Ok(axum::Json(OperationPage {
-        operations: page.operations.iter().map(Operation::from).collect(),
-        next: page.next.map(|next| cursor::write("operations", &next.0.to_string())),
-    }))
+    let mut before = cursor::read_number("operations", params.after.as_deref())?.map(OperationId);
+    let limit = app.page(params.limit);
+    let (mut operations, mut scanned) = (Vec::new(), 0);
+    loop {
+        // Never more than fit: the cursor must point behind the last operation returned.
+        let page = app.store.operations(before, limit - operations.len()).await?;
+        scanned += page.operations.len();
+        before = page.next;
+        operations.extend(visible(&app, &caller, &page.operations).await?);
+        if before.is_none() || operations.len() >= limit || scanned >= OPERATIONS_SCANNED {
+            break;
+        }
+    }
+    let next = before.map(|next| cursor::write("operations", &next.0.to_string()));
+    Ok(axum::Json(OperationPage { operations, next }))
+}
+
+/// Those of these operations that the caller may see.
+pub(super) async fn visible(
+    app: &App,
+    caller: &Caller,
+    operations: &[store::Operation],
+) -> Result<Vec<Operation>> {
+    let mut visible = Vec::with_capacity(operations.len());
+    for operation in operations {
+        if may_see_plan(app, caller, operation.plan, operation.letters, &operation.by).await? {
+            visible.push(Operation::from(operation));
+        }
+    }
+    Ok(visible)
 }
 
 pub(crate) async fn show(
@@ -47,14 +73,8 @@ pub(crate) async fn operation(app: &App, caller: &Caller, id: &str) -> Result<st
     let missing = || ApiError::not_found("operation", id);
     let id: OperationId = id.parse().map_err(|_| missing())?;
     let operation = app.store.operation(id).await?.ok_or_else(missing)?;
-    may_use_plan(app, caller, operation.plan).await?.then_some(operation).ok_or_else(missing)
-}
-
-pub(super) async fn may_use_plan(app: &App, caller: &Caller, plan: PlanId) -> Result<bool> {
-    if caller.identity.consumers.is_empty() {
-        return Ok(true);
-    }
-    Ok(consumers(app, plan).await?.iter().all(|consumer| caller.may_use(consumer)))
+    let is_visible = may_see_plan(app, caller, operation.plan, operation.letters, &operation.by).await?;
+    is_visible.then_some(operation).ok_or_else(missing)
 }
 
 pub(crate) async fn items(
@@ -161,7 +181,8 @@ pub(crate) async fn plan(app: &App, caller: &Caller, id: &str) -> Result<store::
     let missing = || ApiError::not_found("plan", id);
     let id: PlanId = id.parse().map_err(|_| missing())?;
     let plan = app.store.plan(id).await?.ok_or_else(missing)?;
-    may_use_plan(app, caller, id).await?.then_some(plan).ok_or_else(missing)
+    let is_visible = may_see_plan(app, caller, id, plan.letters, &plan.by).await?;
+    is_visible.then_some(plan).ok_or_else(missing)
 }
 
 pub(crate) async fn plan_items(
@@ -210,21 +231,4 @@ pub(crate) async fn default_rate(app: &App, plan: &store::Plan) -> Result<Option
 
 const fn runs_handlers(action: Action) -> bool {
     matches!(action, Action::Retry | Action::Release)
-}
-
-/// The consumers of a plan's letters.
-async fn consumers(app: &App, plan: PlanId) -> Result<BTreeSet<String>> {
-    let (mut found, mut from) = (BTreeSet::new(), 0);
-    loop {
-        let items = app.store.plan_items(plan, from, STEP).await?;
-        for item in &items {
-            if !found.contains(item.queue.consumer()) {
-                found.insert(item.queue.consumer().to_owned());
-            }
-        }
-        match items.last() {
-            Some(last) if items.len() == STEP => from = last.ordinal + 1,
-            _ => return Ok(found),
-        }
-    }
 }
