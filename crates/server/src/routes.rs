@@ -328,6 +328,9 @@ fn add_operations(routes: &mut impl Add) {
     let summary = "Freeze a set of letters and an action; changes nothing";
     let freeze = Route::change::<api::PlanRequest>(Method::POST, "/v1/plans", TRIAGE_OR_EVICT, summary);
     routes.add(freeze.answers::<api::Plan>(201), operate::freeze);
+    let summary = "Plans without an operation that have not expired, latest first";
+    let route = Route::get("/v1/plans", READ, summary).paged();
+    routes.add(route.answers::<api::PlanPage>(200), operations::list_plans);
     let route = Route::get("/v1/plans/{id}", READ, "A plan").answers::<api::Plan>(200);
     routes.add(route, operations::show_plan);
     let route = Route::get("/v1/plans/{id}/items", READ, "The letters of a plan, in execution order");

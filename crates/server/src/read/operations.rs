@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use lazaret_api::{Item, ItemPage, Operation, OperationPage, Outcome, Plan, Scope};
+use lazaret_api::{Item, ItemPage, Operation, OperationPage, Outcome, Plan, PlanPage, Scope};
 use lazaret_core::store::{self, Action, OperationId, PlanId};
 use serde::Deserialize;
 
@@ -20,8 +20,8 @@ use crate::ndjson::{self, Chunk, accepts_ndjson, push_line, stream_permit};
 const STEP: usize = 1000;
 /// The most items that a page with an outcome examines.
 const SCAN_LIMIT: usize = 100_000;
-/// The most operations that a page for a limited caller examines.
-const OPERATIONS_SCANNED: usize = 1000;
+/// The most operations or plans that a page for a limited caller examines.
+const LIST_SCAN_LIMIT: usize = 1000;
 
 pub(crate) async fn list(
     State(app): State<App>,
@@ -37,7 +37,7 @@ pub(crate) async fn list(
         scanned += page.operations.len();
         before = page.next;
         operations.extend(visible(&app, &caller, &page.operations).await?);
-        if before.is_none() || operations.len() >= limit || scanned >= OPERATIONS_SCANNED {
+        if before.is_none() || operations.len() >= limit || scanned >= LIST_SCAN_LIMIT {
             break;
         }
     }
@@ -159,6 +159,43 @@ pub(crate) struct ItemParams {
     outcome: Option<Outcome>,
     after: Option<String>,
     limit: Option<usize>,
+}
+
+/// The plans from which an operation can be started.
+pub(crate) async fn list_plans(
+    State(app): State<App>,
+    caller: Caller,
+    Params(params): Params<PageParams>,
+) -> Result<axum::Json<PlanPage>> {
+    let mut before = cursor::read_number("plans", params.after.as_deref())?.map(PlanId);
+    let limit = app.page(params.limit);
+    // One more than fit, to know the last page.
+    let step = limit + 1;
+    let (mut plans, mut scanned) = (Vec::new(), 0);
+    loop {
+        let read = app.store.drafts(before, step).await?;
+        scanned += read.len();
+        for plan in &read {
+            if may_see_plan(&app, &caller, plan.id, plan.letters, &plan.by).await? {
+                if plans.len() == limit {
+                    return Ok(plan_page(plans, before));
+                }
+                plans.push(shown(&app, plan).await?);
+            }
+            before = Some(plan.id);
+        }
+        if read.len() < step {
+            return Ok(plan_page(plans, None));
+        }
+        if scanned >= LIST_SCAN_LIMIT {
+            return Ok(plan_page(plans, before));
+        }
+    }
+}
+
+fn plan_page(plans: Vec<Plan>, next: Option<PlanId>) -> axum::Json<PlanPage> {
+    let next = next.map(|next| cursor::write("plans", &next.0.to_string()));
+    axum::Json(PlanPage { plans, next })
 }
 
 pub(crate) async fn show_plan(

@@ -102,6 +102,24 @@ async fn a_limited_token_lists_the_operations_of_its_consumers_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_limited_token_lists_the_plans_of_its_consumers_only() {
+    let bench = bench().await;
+    let (first, second) = (dead_letter(&bench, ORDERS, "a").await, dead_letter(&bench, BILLING, "a").await);
+    let mut frozen = Vec::new();
+    for ids in [vec![&first], vec![&second], vec![&first, &second]] {
+        let request = json!({"action": "retry", "ids": ids});
+        let plan = post(&bench, "admin", "/v1/plans", request).await.expect(201).json;
+        frozen.push(plan["id"].as_str().unwrap().to_owned());
+    }
+    for limit in [1, 50] {
+        let plans = async |name: &str| all(&bench, name, "/v1/plans", "plans", "id", limit).await;
+        assert_eq!(plans("own").await, frozen[..1], "{limit}");
+        assert_eq!(plans("other").await, frozen[1..2], "{limit}");
+        assert_eq!(plans("admin").await.len(), 3, "{limit}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_limited_token_reads_the_audit_of_its_consumers_only() {
     let bench = bench().await;
     let (of_orders, of_billing) =
