@@ -39,6 +39,7 @@
 //! | `restore`, `purge`, `resolve`, `quarantine` of many | `POST /v1/letters/restore`, `…/purge`, `…/resolve`, `…/quarantine` | [`BulkRequest`] | [`BulkAnswer`] |
 //! | `seq QUEUE SEQUENCE` | `GET /v1/sequences?queue=&sequence=&after=&limit=` | | [`Sequence`] |
 //! | `plan ACTION [QUERY]` | `POST /v1/plans` | [`PlanRequest`] | [`Plan`] |
+//! | | `GET /v1/plans?after=&limit=` | | [`PlanPage`] |
 //! | | `GET /v1/plans/{id}`, `GET /v1/plans/{id}/items?after=&limit=` | | [`Plan`], [`ItemPage`] |
 //! | `retry` (`replay`), `evict`, `park`, `release` | `POST /v1/operations` | [`BeginRequest`] | [`Operation`], 201 |
 //! | `op ls` | `GET /v1/operations?after=&limit=` | | [`OperationPage`] |
@@ -101,7 +102,8 @@ pub use letter::{
     MessageDetail, PayloadState, Sequence,
 };
 pub use operation::{
-    BeginRequest, CommandRequest, Excluded, Item, ItemPage, Operation, OperationPage, Plan, PlanRequest,
+    BeginRequest, CommandRequest, Excluded, Item, ItemPage, Operation, OperationPage, Plan, PlanPage,
+    PlanRequest,
 };
 pub use pause::{InvalidPauseScope, Pause, PauseRequest, PauseScope, ResumeAnswer};
 pub use problem::{Code, Problem};

@@ -106,6 +106,16 @@ impl Plan {
     }
 }
 
+/// A page of plans, the latest first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct PlanPage {
+    /// The plans.
+    pub plans: Vec<Plan>,
+    /// The `after` parameter of the next page; `null` on the last one.
+    pub next: Option<String>,
+}
+
 /// A request to start an operation: from a plan, or from an action and a selection that are frozen in the same call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]

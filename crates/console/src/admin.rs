@@ -57,7 +57,9 @@ async fn page(visit: &Visit, params: &AdminParams) -> Result<Page> {
         }
         div.section-head #audit {
             h2 { "Audit" }
-            a.button href="/console/admin?verify=true#audit" { (icon("admin")) "Verify the hash chain" }
+            @if visit.identity.consumers.is_empty() {
+                a.button href="/console/admin?verify=true#audit" { (icon("admin")) "Verify the hash chain" }
+            } @else { p.muted { "about your consumers" } }
         }
         @if let Some(check) = &check { (verified(check)) }
         @match &audit {

@@ -1,4 +1,4 @@
-//! Charts as SVG, each with its numbers as text.
+//! Charts as SVG, each with its numbers as text and as a table.
 
 use std::collections::BTreeSet;
 
@@ -112,6 +112,55 @@ pub(crate) fn spark(numbers: &[u64], bucket_seconds: u64, starts: &[Timestamp], 
     }
 }
 
+/// The table behind the trend of one group: a row per bucket, the current one first.
+pub(crate) fn trend_table(
+    numbers: &[u64],
+    bucket_seconds: u64,
+    starts: &[Timestamp],
+    now: Timestamp,
+) -> Markup {
+    let started = |index: usize| {
+        let is_here = |at: &&Timestamp| bucket_of(**at, now, bucket_seconds, numbers.len()) == Some(index);
+        starts.iter().filter(is_here).count() as u64
+    };
+    html! {
+        details.table #trend-table {
+            summary { "Trend as a table" }
+            div.scroll { table {
+                thead { tr { th { "Hours ago" } th.num { "New letters" } th.num { "Instances started" } } }
+                tbody { @for (index, number) in numbers.iter().enumerate().rev() {
+                    tr { td { (hours_ago(index, numbers.len(), bucket_seconds)) } td.num { (count(*number)) } td.num { (count(started(index))) } }
+                } }
+            } }
+        }
+    }
+}
+
+/// The table behind the trends of a list: a row per group with its link and numbers, a column per bucket, the current one first.
+pub(crate) fn trends_table(rows: &[(Markup, &[u64])], bucket_seconds: u64) -> Markup {
+    let buckets = rows.iter().map(|(_, numbers)| numbers.len()).max().unwrap_or(0);
+    html! {
+        details.table #trends-table {
+            summary { "Trends as a table" }
+            div.scroll { table {
+                thead { tr {
+                    th { "New letters, by hours ago" }
+                    @for index in (0..buckets).rev() { th.num { (hours_ago(index, buckets, bucket_seconds)) } }
+                } }
+                tbody { @for (name, numbers) in rows { tr {
+                    td { (name) }
+                    @for number in numbers.iter().rev() { td.num.zero[*number == 0] { (count(*number)) } }
+                } } }
+            } }
+        }
+    }
+}
+
+/// How many hours ago a bucket is, of so many.
+fn hours_ago(index: usize, buckets: usize, bucket_seconds: u64) -> u64 {
+    buckets.saturating_sub(index + 1) as u64 * bucket_seconds / 3600
+}
+
 /// The place of a time among so many buckets, the current one last; `None` if it is in none of them. Buckets begin at whole multiples of
 /// their width.
 fn bucket_of(at: Timestamp, now: Timestamp, width_seconds: u64, buckets: usize) -> Option<usize> {
@@ -168,6 +217,27 @@ mod tests {
         // Too long ago, and by a clock that is ahead.
         let chart = spark(&[1; 24], 3600, &[at("2026-01-01T12:59:59Z"), at("2026-01-02T13:00:00Z")], now);
         assert!(!chart.into_string().contains("start"), "nothing is marked");
+    }
+
+    #[test]
+    fn the_tables_of_trends_have_every_number() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let (mut numbers, now) = ([0; 24], at("2026-01-02T12:30:00Z"));
+        (numbers[23], numbers[21]) = (5, 1234);
+        let table = trend_table(&numbers, 3600, &[at("2026-01-02T10:01:00Z")], now).into_string();
+        assert_eq!(table.matches("<tr>").count(), 25, "a head and 24 hours: {table}");
+        for row in [
+            "<td>0</td><td class=\"num\">5</td><td class=\"num\">0</td>",
+            "<td>2</td><td class=\"num\">1,234</td><td class=\"num\">1</td>",
+        ] {
+            assert!(table.contains(row), "{table}");
+        }
+        let table =
+            trends_table(&[(html! { "a" }, &numbers[..]), (html! { "b" }, &[0; 24][..])], 3600).into_string();
+        assert_eq!(table.matches("<tr>").count(), 3, "{table}");
+        let start =
+            "<td>a</td><td class=\"num\">5</td><td class=\"num zero\">0</td><td class=\"num\">1,234</td>";
+        assert!(table.contains(start), "the current hour first: {table}");
     }
 
     #[test]

@@ -110,6 +110,7 @@ fn numbers(visit: &Visit, group: &Group, starts: &[Timestamp]) -> Markup {
             div { span.value { (age(group.last_seen_at, visit.now)) } span.label { "since last seen" } }
             div { span.value { (chart::spark(&group.trend, group.trend_bucket_seconds, starts, visit.now)) } span.label { "new letters, 24\u{a0}h" } }
         }
+        (chart::trend_table(&group.trend, group.trend_bucket_seconds, starts, visit.now))
     }
 }
 

@@ -109,6 +109,7 @@ fn inbox(visit: &Visit, params: &GroupParams, found: &GroupPage, starts: &Starts
                 div.scroll { (table(visit, &found.groups, starts, true)) }
             }
         }
+        (trends(&found.groups))
         (pager(params, found.next.as_deref()))
     }
 }
@@ -148,6 +149,15 @@ fn nothing(params: &GroupParams, next: Option<&str>) -> Markup {
             }))
         }
     }
+}
+
+/// The table behind the trends of groups.
+pub(crate) fn trends(groups: &[Group]) -> Markup {
+    let name = |group: &Group| html! { a href=(links::group(&group.id)) { (visible(&title(group))) } };
+    let rows: Vec<(Markup, &[u64])> =
+        groups.iter().map(|group| (name(group), group.trend.as_slice())).collect();
+    let bucket_seconds = groups.first().map_or(0, |group| group.trend_bucket_seconds);
+    chart::trends_table(&rows, bucket_seconds)
 }
 
 /// A table of groups.

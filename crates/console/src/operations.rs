@@ -1,9 +1,9 @@
-//! Operations: all retries, evictions, parkings and releases, the latest first.
+//! Operations: all retries, evictions, parkings and releases, the latest first, and the plans that nobody has started.
 
 use axum::extract::Query;
 use axum::response::Response;
 use lazaret_api::numbers::count;
-use lazaret_api::{Operation, OperationPage, OperationState};
+use lazaret_api::{Operation, OperationPage, OperationState, Plan, PlanPage};
 use maud::{Markup, html};
 use serde::Deserialize;
 
@@ -30,10 +30,16 @@ pub(crate) async fn show(Query(params): Query<OperationParams>, visit: Visit) ->
 async fn page(visit: &Visit, params: &OperationParams) -> Result<Page> {
     let path = with_query("/v1/operations", &[("after", params.after.as_deref()), ("limit", Some(PAGE))]);
     let found: OperationPage = visit.api.get(&path).await?;
+    // What comes next stands on the first page only.
+    let drafts: Option<PlanPage> = match params.after {
+        None => Some(visit.api.get(&with_query("/v1/plans", &[("limit", Some(PAGE))])).await?),
+        Some(_) => None,
+    };
     let waiting = found.operations.iter().filter(|of| of.state == OperationState::AwaitingApproval).count();
     let about = html! { @if waiting > 0 { (waiting) " of them need approval" } @else { "Retries, evictions, parkings and releases of many letters" } };
     let main = html! {
         (page_head(&html! { "Operations" }, &about, &html! {}))
+        (region("operations-drafts", &html! { @if let Some(page) = &drafts { (drafts_table(visit, page)) } }))
         (region("operations", &html! {
             @if found.operations.is_empty() { (nothing()) } @else { div.panel.scroll { (table(visit, &found.operations)) } }
             @if params.after.is_some() || found.next.is_some() {
@@ -57,6 +63,37 @@ fn nothing() -> Markup {
             p { "Plan one from a " a href="/console/groups" { "group" } ", a " a href="/console/letters" { "search" } ", or a letter." }
         },
     )
+}
+
+/// The plans that nobody has started. Those without letters have nothing to start.
+fn drafts_table(visit: &Visit, page: &PlanPage) -> Markup {
+    let plans: Vec<&Plan> = page.plans.iter().filter(|of| of.letters > 0).collect();
+    html! {
+        @if !plans.is_empty() {
+            div.section-head #drafts {
+                h2 { "Drafts" }
+                p.muted { "plans that nobody has started" @if page.next.is_some() { ", the latest" } ". They change nothing, and expire by themselves." }
+            }
+            div.panel.scroll { table {
+                thead { tr {
+                    th { "Plan" } th.num { "Letters" } th.num.optional { "Sequences" } th.optional { "By" } th.num.optional { "Frozen" } th.num { "Expires" } th { "Next" }
+                } }
+                tbody { @for of in plans { tr {
+                    td.wide {
+                        a.title-link href=(links::plan(&of.id)) { (plan::verb(of.action)) " " span.mono { (of.id) } }
+                        @if let Some(query) = of.query.as_deref().filter(|query| !query.is_empty()) { span.sub.mono { (visible(&cut(query, 120))) } }
+                    }
+                    td.num { (count(of.letters)) }
+                    td.num.optional { (count(of.sequences)) }
+                    td.optional { (visible(&of.by.who)) }
+                    td.num.optional { (age(of.frozen_at, visit.now)) " ago" }
+                    td.num { (age(of.expires_at, visit.now)) }
+                    td { a.button href=(links::plan(&of.id)) { @if of.needs_approval { "Ask for approval" } @else { "Review and start" } } }
+                } } }
+            } }
+            div.section-head { h2 { "Operations" } }
+        }
+    }
 }
 
 /// A table of operations.

@@ -45,6 +45,7 @@ async fn page(visit: &Visit) -> Result<Page> {
             @if !groups.groups.is_empty() {
                 div.section-head { h2 { "Groups with the most letters" } a href="/console/groups" { "All groups" } }
                 div.panel.scroll { (groups::table(visit, &groups.groups, &Starts::of(&status.instances), false)) }
+                (groups::trends(&groups.groups))
             }
         }))
         (region("overview-instances", &instances(visit, &status.instances)))

@@ -22,6 +22,7 @@ use crate::idempotency::IdempotencyStore;
 use crate::options::Options;
 use crate::per_token::PerToken;
 use crate::read::facets::FacetReads;
+use crate::read::plan_contents::PlanContents;
 use crate::registry::Registry;
 
 /// Renders the metrics.
@@ -50,6 +51,7 @@ pub(crate) struct Shared {
     pub(crate) feed: Feed,
     pub(crate) activity: ActivityLog,
     pub(crate) facet_reads: FacetReads,
+    pub(crate) plan_contents: PlanContents,
     /// Held by an edit, from the reading of the letter to the change.
     pub(crate) edits: tokio::sync::Mutex<()>,
     pub(crate) idempotency: IdempotencyStore,

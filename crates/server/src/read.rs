@@ -2,6 +2,7 @@
 
 pub(crate) mod admin;
 pub(crate) mod audit;
+mod audit_view;
 pub(crate) mod events;
 pub(crate) mod facets;
 pub(crate) mod groups;
@@ -9,5 +10,6 @@ pub(crate) mod health;
 pub(crate) mod letters;
 pub(crate) mod operations;
 pub(crate) mod page;
+pub(crate) mod plan_contents;
 pub(crate) mod query;
 pub(crate) mod status;

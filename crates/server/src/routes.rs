@@ -86,7 +86,7 @@ impl Add for ServedRoutes {
             }
             methods = methods.route_layer(from_fn_with_state(state, middleware::receive_body));
         }
-        let per_consumer = tells_consumers_apart(&method, path);
+        let per_consumer = tells_consumers_apart(path);
         // The last layer sees a request first: authorization comes before any work.
         methods = methods.route_layer(from_fn(move |caller: Result<Caller>, request, next| {
             middleware::authorize(access, per_consumer, caller, request, next)
@@ -97,15 +97,14 @@ impl Add for ServedRoutes {
 
 /// Returns `true` for routes that check or filter by the consumers of a token. All others are closed to a token that is limited
 /// to some consumers.
-fn tells_consumers_apart(method: &Method, path: &str) -> bool {
-    let is_read = *method == Method::GET;
+fn tells_consumers_apart(path: &str) -> bool {
     match path {
         "/healthz" | "/readyz" | "/openapi.json" | "/v1/openapi.json" | "/v1/whoami" | "/v1/status"
         | "/v1/events" => true,
         "/v1/instances" | "/v1/activity" | "/v1/groups/{id}/facets" => true,
         "/v1/groups" | "/v1/groups/{id}" | "/v1/sequences" | "/v1/letters" | "/v1/letters/count"
         | "/v1/letters/export" => true,
-        "/v1/operations" => !is_read,
+        "/v1/operations" | "/v1/audit" => true,
         _ => {
             let under = |start: &str| path.strip_prefix(start).is_some();
             under("/v1/letters/{id}")
@@ -329,6 +328,9 @@ fn add_operations(routes: &mut impl Add) {
     let summary = "Freeze a set of letters and an action; changes nothing";
     let freeze = Route::change::<api::PlanRequest>(Method::POST, "/v1/plans", TRIAGE_OR_EVICT, summary);
     routes.add(freeze.answers::<api::Plan>(201), operate::freeze);
+    let summary = "Plans without an operation that have not expired, latest first";
+    let route = Route::get("/v1/plans", READ, summary).paged();
+    routes.add(route.answers::<api::PlanPage>(200), operations::list_plans);
     let route = Route::get("/v1/plans/{id}", READ, "A plan").answers::<api::Plan>(200);
     routes.add(route, operations::show_plan);
     let route = Route::get("/v1/plans/{id}/items", READ, "The letters of a plan, in execution order");

@@ -35,6 +35,7 @@ use crate::operation_watch::watch_operations;
 use crate::options::{Limits, Options};
 use crate::per_token::PerToken;
 use crate::read::facets::FacetReads;
+use crate::read::plan_contents::PlanContents;
 use crate::registry::Registry;
 use crate::routes;
 
@@ -375,6 +376,7 @@ impl Builder {
             document: document(),
             activity: ActivityLog::default(),
             facet_reads: FacetReads::default(),
+            plan_contents: PlanContents::default(),
             edits: tokio::sync::Mutex::default(),
             feed,
             store: self.store,

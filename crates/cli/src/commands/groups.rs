@@ -164,6 +164,7 @@ pub(super) fn describe(group: &Group, now: Timestamp) -> Fields {
     fields.add("queue", &group.queue);
     fields.toned("reason", &group.reason, Tone::Bad);
     fields.add("error", error_summary(&group.error.error_type, &group.error.message));
+    fields.maybe("owner", group.owner.as_deref());
     fields.add("letters", letters(group));
     let blocked =
         format!("{} open, {} behind them", count(group.sequences), plural(group.blocked_behind, "letter"));
@@ -185,6 +186,7 @@ impl Record for Group {
         Column::new("BEHIND").right().drop_priority(1),
         Column::new("OLDEST").right(),
         Column::new("TREND").drop_priority(5),
+        Column::new("OWNER").min_width(6).drop_priority(6),
         Column::new("REASON").min_width(22).drop_priority(2),
         // The cause matters most: keep it readable on an 80-column terminal.
         Column::new("CAUSE").min_width(40),
@@ -201,6 +203,7 @@ impl Record for Group {
         "oldest-at",
         "first-seen-at",
         "last-seen-at",
+        "owner",
     ];
 
     fn cells(&self, now: Timestamp) -> Vec<Cell> {
@@ -212,6 +215,7 @@ impl Record for Group {
             Cell::new(count(self.blocked_behind)),
             Cell::or_dash(self.oldest_at.map(|at| age(at, now))),
             Cell::new(sparkline(&self.trend)),
+            Cell::or_dash(self.owner.as_ref()),
             Cell::new(&self.reason).tone(Tone::Bad),
             Cell::new(error_summary(&self.error.error_type, &self.error.message)),
         ]

@@ -29,7 +29,7 @@ fn groups() {
     let group = |letters, message: &str| Group {
         id: "g1_4f1c0a2b99887766@payments/ledger".into(),
         queue: "payments/ledger".into(),
-        owner: None,
+        owner: Some("ledger-team".into()),
         fingerprint: "g1_4f1c0a2b99887766".into(),
         reason: "TIMEOUT".into(),
         error: LetterError { error_type: "TimeoutError".into(), message: message.into() },

@@ -122,3 +122,25 @@ async fn only_administrators_see_the_tokens_and_nobody_their_secrets() {
         page.lacks(&secret(name)).lacks(&hash["sha256:".len()..]);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_for_some_consumers_sees_their_operations_and_audit() {
+    let limited = |name: &str, consumer: &str| Token {
+        consumers: vec![consumer.to_owned()],
+        ..token(name, &[Scope::Admin])
+    };
+    let bench =
+        Bench::with(vec![limited("own", "orders"), limited("other", "billing")], Approval::None).await;
+    let letter = bench.store_letter(b"bad".to_vec()).await;
+    let fields = [("action", "park"), ("id", letter.as_str())];
+    let plan = bench.post_as(Some("own"), "/console/plans", &fields).await.location();
+    let start = [("reason", "wait for the fix")];
+    let operation = bench.post_as(Some("own"), &format!("{plan}/start"), &start).await.location();
+    let operation = operation.rsplit('/').next().unwrap().to_owned();
+    for page in ["/console/operations", "/console/admin"] {
+        bench.get_as(Some("own"), page).await.expect(200).shows(&operation).shows("wait for the fix");
+        bench.get_as(Some("other"), page).await.expect(200).lacks(&operation).lacks("wait for the fix");
+    }
+    // The hash chain is that of all consumers.
+    bench.get_as(Some("own"), "/console/admin").await.expect(200).lacks("Verify the hash chain");
+}

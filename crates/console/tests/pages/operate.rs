@@ -97,6 +97,31 @@ async fn a_canary_stops_and_says_which_letters_failed_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_plan_is_a_draft_until_it_is_started() {
+    let all = [Scope::Read, Scope::Triage, Scope::Approve, Scope::Ingest];
+    let bench = Bench::with(vec![token("ada", &all), token("bob", &all)], Approval::SecondPerson).await;
+    let letters = bench.letters(Some("ada"), &[bad("a", "1"), bad("b", "2")], 2).await;
+    let fields = [("action", "retry"), ("id", id(&letters[0])), ("id", id(&letters[1]))];
+    let plan = bench.post_as(Some("ada"), "/console/plans", &fields).await.location();
+    let nothing = [("action", "park"), ("query", "type:none")];
+    let empty = bench.post_as(Some("ada"), "/console/plans", &nothing).await.location();
+    let link = format!("href=\"{plan}\"");
+    let page = bench.get_as(Some("bob"), "/console/operations").await.expect(200);
+    page.shows("Drafts").shows(&link).lacks(&format!("href=\"{empty}\""));
+    let row = page.between(&link, "</tr>");
+    assert!(row.contains("<td class=\"num\">2</td>") && row.contains("ada"), "{row}");
+    assert!(row.contains("Ask for approval"), "{row}");
+    let start = [("reason", "fixed")];
+    bench.post_as(Some("ada"), &format!("{plan}/start"), &start).await.expect(303);
+    bench
+        .get_as(Some("bob"), "/console/operations")
+        .await
+        .expect(200)
+        .lacks("Drafts")
+        .shows("needs approval");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_second_person_approves_and_the_first_cannot() {
     let all = [Scope::Read, Scope::Triage, Scope::Approve, Scope::Ingest];
     let bench = Bench::with(vec![token("ada", &all), token("bob", &all)], Approval::SecondPerson).await;

@@ -84,6 +84,20 @@ async fn groups_show_their_owner_and_when_their_consumer_started() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn every_trend_has_its_table() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(None, &[bad("a", "1"), bad("b", "1")], 2).await;
+    let group = encoded_path(letters[0]["group"].as_str().unwrap());
+    let path = format!("href=\"{group}\"");
+    for page in ["/console/groups", "/console/overview"] {
+        let table = bench.get(page).await.expect(200).between("id=\"trends-table\"", "</details>");
+        assert!(table.contains(&path) && table.contains("<td class=\"num\">2</td>"), "{table}");
+    }
+    let table = bench.get(&group).await.expect(200).between("id=\"trend-table\"", "</details>");
+    assert!(table.contains("<td class=\"num\">2</td><td class=\"num\">0</td>"), "{table}");
+}
+
 /// An id as it stands in a link.
 fn encoded_path(id: &str) -> String {
     format!("/console/groups/{}", id.replace('@', "%40").replace('/', "%2F"))

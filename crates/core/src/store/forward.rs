@@ -147,6 +147,7 @@ macro_rules! __forward_methods {
     (Operations $wrapper:tt) => { $crate::__forward_trait! { $wrapper
         writes freeze(request: &$crate::store::PlanRequest, by: &$crate::store::Actor) -> $crate::store::Plan;
         reads plan(id: move $crate::store::PlanId) -> Option<$crate::store::Plan>;
+        reads drafts(before: move Option<$crate::store::PlanId>, limit: move usize) -> Vec<$crate::store::Plan>;
         reads outcomes(plan: move $crate::store::PlanId, from: move u64, limit: move usize) -> Vec<$crate::store::Item>;
         reads plan_items(id: move $crate::store::PlanId, from: move u64, limit: move usize) -> Vec<$crate::store::Item>;
         writes begin(plan: move $crate::store::PlanId, rollout: &$crate::store::RolloutPolicy, by: &$crate::store::Actor) -> $crate::store::Operation;

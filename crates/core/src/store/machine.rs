@@ -102,7 +102,7 @@ impl OperationMachine {
         if let Err(error) = rollout.check() {
             return refused(ErrorKind::Invalid, "begin", error.to_string());
         }
-        if plan.expires_at <= now {
+        if plan.is_expired(now) {
             let context = format!("plan {} expired at {}", plan.id, plan.expires_at);
             return refused(ErrorKind::Conflict, "begin", context);
         }

@@ -233,6 +233,11 @@ impl Plan {
 
     /// Maximum number of such plans that one freeze deletes.
     pub const DELETED_PER_FREEZE: usize = 2;
+
+    /// Returns `true` if no operation can be started from it any more, because its time is over.
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        self.expires_at <= now
+    }
 }
 
 /// One letter of a plan or an operation.
@@ -584,6 +589,10 @@ pub trait Operations: Send + Sync + 'static {
 
     /// The plan, if it exists.
     async fn plan(&self, id: PlanId) -> Result<Option<Plan>>;
+
+    /// The plans from which an operation can be started: those that have none and have not expired
+    /// ([`Plan::is_expired`]). Only those before `before`, the latest first, at most `limit`.
+    async fn drafts(&self, before: Option<PlanId>, limit: usize) -> Result<Vec<Plan>>;
 
     /// The letters of a plan with their outcomes in its operation, if there is one: from this ordinal on, in
     /// order, at most `limit`; empty if the plan does not exist.

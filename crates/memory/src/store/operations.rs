@@ -28,6 +28,11 @@ impl Operations for MemoryStore {
         Ok(self.begin().0.operations.plan(id).cloned())
     }
 
+    async fn drafts(&self, before: Option<PlanId>, limit: usize) -> Result<Vec<Plan>> {
+        let (state, now) = MemoryStore::begin(self);
+        Ok(state.operations.drafts(before, limit, now))
+    }
+
     async fn outcomes(&self, plan: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
         Ok(self.begin().0.operations.items(plan, from, limit))
     }

@@ -7,7 +7,7 @@ use lazaret_api::{AuditCheck, AuditEntry, AuditPage, Code};
 use lazaret_core::store::audit_hash_text;
 use serde::Deserialize;
 
-use super::page::cut;
+use super::audit_view::AuditView;
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
@@ -20,6 +20,8 @@ const LIST: &str = "audit";
 const LATEST: &str = "latest-audit";
 /// The page size of streams.
 const STREAM_PAGE: usize = 500;
+/// The most entries that a page examines for a limited caller.
+const SCAN_LIMIT: usize = 2000;
 
 /// The entries to return.
 #[derive(Deserialize)]
@@ -46,38 +48,77 @@ pub(crate) async fn list(
     headers: HeaderMap,
 ) -> Result<Response> {
     if params.order == Order::Latest {
-        return latest(&app, &params).await;
+        return latest(&app, &caller, &params).await;
     }
     let after = cursor::read_number(LIST, params.after.as_deref())?.unwrap_or(0);
     if accepts_ndjson(&headers) {
         let permit = stream_permit(&app, &caller)?;
         let left = params.limit.unwrap_or(usize::MAX);
-        let first = line_page(app.clone(), after, left).await?;
+        let first = line_page(app.clone(), caller.clone(), after, left).await?;
         let pages = app.clone();
         return Ok(ndjson::respond(&app, first, permit, move |(after, left)| {
-            line_page(pages.clone(), after, left)
+            line_page(pages.clone(), caller.clone(), after, left)
         }));
     }
-    let limit = app.page(params.limit);
-    let mut entries = app.store.audit(after, limit + 1).await?;
-    let next = cut(&mut entries, limit).map(|last| cursor::write(LIST, &last.number.to_string()));
-    Ok(axum::Json(AuditPage { entries: entries.iter().map(AuditEntry::from).collect(), next })
-        .into_response())
+    Ok(axum::Json(oldest(&app, &caller, after, app.page(params.limit)).await?).into_response())
+}
+
+/// The entries after a number, the oldest first.
+async fn oldest(app: &App, caller: &Caller, mut after: u64, limit: usize) -> Result<AuditPage> {
+    let mut view = AuditView::new(app, caller);
+    // One more than fit, to know the last page.
+    let step = if view.is_limited() { STREAM_PAGE } else { limit + 1 };
+    let (mut entries, mut scanned) = (Vec::new(), 0);
+    let next = |after: u64| Some(cursor::write(LIST, &after.to_string()));
+    loop {
+        let read = app.store.audit(after, step).await?;
+        scanned += read.len();
+        for entry in &read {
+            if view.shows(entry).await? {
+                if entries.len() == limit {
+                    return Ok(AuditPage { entries, next: next(after) });
+                }
+                entries.push(AuditEntry::from(entry));
+            }
+            after = entry.number;
+        }
+        if read.len() < step {
+            return Ok(AuditPage { entries, next: None });
+        }
+        if scanned >= SCAN_LIMIT {
+            return Ok(AuditPage { entries, next: next(after) });
+        }
+    }
 }
 
 /// The entries before a number, the latest first.
-async fn latest(app: &App, params: &AuditParams) -> Result<Response> {
-    let before = match cursor::read_number(LATEST, params.after.as_deref())? {
+async fn latest(app: &App, caller: &Caller, params: &AuditParams) -> Result<Response> {
+    let mut before = match cursor::read_number(LATEST, params.after.as_deref())? {
         Some(before) => before,
         None => last_number(app).await?.saturating_add(1),
     };
-    let limit = app.page(params.limit) as u64;
-    let after = before.saturating_sub(1).saturating_sub(limit);
-    let count = usize::try_from(before.saturating_sub(1) - after).unwrap_or(usize::MAX);
-    let entries = if count == 0 { Vec::new() } else { app.store.audit(after, count).await? };
-    let next = (after > 0).then(|| cursor::write(LATEST, &(after + 1).to_string()));
-    Ok(axum::Json(AuditPage { entries: entries.iter().rev().map(AuditEntry::from).collect(), next })
-        .into_response())
+    let limit = app.page(params.limit);
+    let mut view = AuditView::new(app, caller);
+    let step = if view.is_limited() { STREAM_PAGE } else { limit };
+    let (mut entries, mut scanned) = (Vec::new(), 0);
+    while before > 1 && entries.len() < limit && scanned < SCAN_LIMIT {
+        let after = (before - 1).saturating_sub(step as u64);
+        let count = usize::try_from(before - 1 - after).unwrap_or(usize::MAX);
+        let read = app.store.audit(after, count).await?;
+        scanned += count;
+        before = after + 1;
+        for entry in read.iter().rev() {
+            if view.shows(entry).await? {
+                entries.push(AuditEntry::from(entry));
+            }
+            if entries.len() == limit {
+                before = entry.number;
+                break;
+            }
+        }
+    }
+    let next = (before > 1).then(|| cursor::write(LATEST, &before.to_string()));
+    Ok(axum::Json(AuditPage { entries, next }).into_response())
 }
 
 /// The number of the last entry; 0 without entries. A store without a hash chain is searched: numbers increase by one.
@@ -100,12 +141,20 @@ async fn last_number(app: &App) -> Result<u64> {
     Ok(known)
 }
 
-async fn line_page(app: App, after: u64, left: usize) -> Result<Chunk<(u64, usize)>> {
-    let limit = STREAM_PAGE.min(left);
+async fn line_page(app: App, caller: Caller, after: u64, mut left: usize) -> Result<Chunk<(u64, usize)>> {
+    let mut view = AuditView::new(&app, &caller);
+    let limit = if view.is_limited() { STREAM_PAGE } else { STREAM_PAGE.min(left) };
     let entries = app.store.audit(after, limit).await?;
     let mut lines = Vec::new();
-    entries.iter().for_each(|entry| push_line(&mut lines, &AuditEntry::from(entry)));
-    let left = left.saturating_sub(entries.len());
+    for entry in &entries {
+        if left == 0 {
+            break;
+        }
+        if view.shows(entry).await? {
+            push_line(&mut lines, &AuditEntry::from(entry));
+            left -= 1;
+        }
+    }
     let last = entries.last().filter(|_| entries.len() == limit && left > 0);
     Ok(Chunk { lines, next: last.map(|last| (last.number, left)) })
 }

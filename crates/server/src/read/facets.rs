@@ -12,7 +12,7 @@ use lazaret_core::store::GroupId;
 use lazaret_core::{Letter, LetterId, SequenceId};
 
 use super::groups::find_group;
-use super::operations::may_use_plan;
+use super::plan_contents::may_use_plan;
 use crate::api_error::Result;
 use crate::app::App;
 use crate::auth::Caller;

@@ -1,15 +1,14 @@
 //! Plans, operations and their letters.
 
-use std::collections::BTreeSet;
-
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use lazaret_api::{Item, ItemPage, Operation, OperationPage, Outcome, Plan, Scope};
+use lazaret_api::{Item, ItemPage, Operation, OperationPage, Outcome, Plan, PlanPage, Scope};
 use lazaret_core::store::{self, Action, OperationId, PlanId};
 use serde::Deserialize;
 
 use super::page::{PageParams, cut};
+use super::plan_contents::{contents, may_see_plan};
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
@@ -21,17 +20,44 @@ use crate::ndjson::{self, Chunk, accepts_ndjson, push_line, stream_permit};
 const STEP: usize = 1000;
 /// The most items that a page with an outcome examines.
 const SCAN_LIMIT: usize = 100_000;
+/// The most operations or plans that a page for a limited caller examines.
+const LIST_SCAN_LIMIT: usize = 1000;
 
 pub(crate) async fn list(
     State(app): State<App>,
+    caller: Caller,
     Params(params): Params<PageParams>,
 ) -> Result<axum::Json<OperationPage>> {
-    let before = cursor::read_number("operations", params.after.as_deref())?.map(OperationId);
-    let page = app.store.operations(before, app.page(params.limit)).await?;
-    Ok(axum::Json(OperationPage {
-        operations: page.operations.iter().map(Operation::from).collect(),
-        next: page.next.map(|next| cursor::write("operations", &next.0.to_string())),
-    }))
+    let mut before = cursor::read_number("operations", params.after.as_deref())?.map(OperationId);
+    let limit = app.page(params.limit);
+    let (mut operations, mut scanned) = (Vec::new(), 0);
+    loop {
+        // Never more than fit: the cursor must point behind the last operation returned.
+        let page = app.store.operations(before, limit - operations.len()).await?;
+        scanned += page.operations.len();
+        before = page.next;
+        operations.extend(visible(&app, &caller, &page.operations).await?);
+        if before.is_none() || operations.len() >= limit || scanned >= LIST_SCAN_LIMIT {
+            break;
+        }
+    }
+    let next = before.map(|next| cursor::write("operations", &next.0.to_string()));
+    Ok(axum::Json(OperationPage { operations, next }))
+}
+
+/// Those of these operations that the caller may see.
+pub(super) async fn visible(
+    app: &App,
+    caller: &Caller,
+    operations: &[store::Operation],
+) -> Result<Vec<Operation>> {
+    let mut visible = Vec::with_capacity(operations.len());
+    for operation in operations {
+        if may_see_plan(app, caller, operation.plan, operation.letters, &operation.by).await? {
+            visible.push(Operation::from(operation));
+        }
+    }
+    Ok(visible)
 }
 
 pub(crate) async fn show(
@@ -47,14 +73,8 @@ pub(crate) async fn operation(app: &App, caller: &Caller, id: &str) -> Result<st
     let missing = || ApiError::not_found("operation", id);
     let id: OperationId = id.parse().map_err(|_| missing())?;
     let operation = app.store.operation(id).await?.ok_or_else(missing)?;
-    may_use_plan(app, caller, operation.plan).await?.then_some(operation).ok_or_else(missing)
-}
-
-pub(super) async fn may_use_plan(app: &App, caller: &Caller, plan: PlanId) -> Result<bool> {
-    if caller.identity.consumers.is_empty() {
-        return Ok(true);
-    }
-    Ok(contents(app, plan).await?.consumers.iter().all(|consumer| caller.may_use(consumer)))
+    let is_visible = may_see_plan(app, caller, operation.plan, operation.letters, &operation.by).await?;
+    is_visible.then_some(operation).ok_or_else(missing)
 }
 
 pub(crate) async fn items(
@@ -141,6 +161,43 @@ pub(crate) struct ItemParams {
     limit: Option<usize>,
 }
 
+/// The plans from which an operation can be started.
+pub(crate) async fn list_plans(
+    State(app): State<App>,
+    caller: Caller,
+    Params(params): Params<PageParams>,
+) -> Result<axum::Json<PlanPage>> {
+    let mut before = cursor::read_number("plans", params.after.as_deref())?.map(PlanId);
+    let limit = app.page(params.limit);
+    // One more than fit, to know the last page.
+    let step = limit + 1;
+    let (mut plans, mut scanned) = (Vec::new(), 0);
+    loop {
+        let read = app.store.drafts(before, step).await?;
+        scanned += read.len();
+        for plan in &read {
+            if may_see_plan(&app, &caller, plan.id, plan.letters, &plan.by).await? {
+                if plans.len() == limit {
+                    return Ok(plan_page(plans, before));
+                }
+                plans.push(shown(&app, plan).await?);
+            }
+            before = Some(plan.id);
+        }
+        if read.len() < step {
+            return Ok(plan_page(plans, None));
+        }
+        if scanned >= LIST_SCAN_LIMIT {
+            return Ok(plan_page(plans, before));
+        }
+    }
+}
+
+fn plan_page(plans: Vec<Plan>, next: Option<PlanId>) -> axum::Json<PlanPage> {
+    let next = next.map(|next| cursor::write("plans", &next.0.to_string()));
+    axum::Json(PlanPage { plans, next })
+}
+
 pub(crate) async fn show_plan(
     State(app): State<App>,
     caller: Caller,
@@ -156,10 +213,11 @@ pub(crate) async fn shown(app: &App, plan: &store::Plan) -> Result<Plan> {
     if !runs_handlers(plan.action) {
         return Ok(Plan::of(plan, false, default_rate, 0));
     }
-    let Contents { consumers, out_of_order } = contents(app, plan.id).await?;
+    let contents = contents(app, plan.id).await?;
+    let consumers = &contents.consumers;
     let needs_approval = consumers.iter().any(|consumer| app.registry.needs_approval(consumer));
     let rate = app.registry.slowest(consumers.iter().map(String::as_str)).unwrap_or(default_rate);
-    Ok(Plan::of(plan, needs_approval, rate, out_of_order))
+    Ok(Plan::of(plan, needs_approval, rate, contents.out_of_order))
 }
 
 /// Reads a plan, if the caller may use the consumers of its letters.
@@ -167,7 +225,8 @@ pub(crate) async fn plan(app: &App, caller: &Caller, id: &str) -> Result<store::
     let missing = || ApiError::not_found("plan", id);
     let id: PlanId = id.parse().map_err(|_| missing())?;
     let plan = app.store.plan(id).await?.ok_or_else(missing)?;
-    may_use_plan(app, caller, id).await?.then_some(plan).ok_or_else(missing)
+    let is_visible = may_see_plan(app, caller, id, plan.letters, &plan.by).await?;
+    is_visible.then_some(plan).ok_or_else(missing)
 }
 
 pub(crate) async fn plan_items(
@@ -202,8 +261,8 @@ pub(crate) async fn needs_approval(app: &App, plan: &store::Plan) -> Result<bool
     if !runs_handlers(plan.action) || !app.registry.any_needs_approval() {
         return Ok(false);
     }
-    let consumers = contents(app, plan.id).await?.consumers;
-    Ok(consumers.iter().any(|consumer| app.registry.needs_approval(consumer)))
+    let contents = contents(app, plan.id).await?;
+    Ok(contents.consumers.iter().any(|consumer| app.registry.needs_approval(consumer)))
 }
 
 /// The default rate: that of the slowest consumer of its letters; `None` if unknown.
@@ -211,37 +270,10 @@ pub(crate) async fn default_rate(app: &App, plan: &store::Plan) -> Result<Option
     if !runs_handlers(plan.action) {
         return Ok(None);
     }
-    let consumers = contents(app, plan.id).await?.consumers;
-    Ok(app.registry.slowest(consumers.iter().map(String::as_str)))
+    let contents = contents(app, plan.id).await?;
+    Ok(app.registry.slowest(contents.consumers.iter().map(String::as_str)))
 }
 
 const fn runs_handlers(action: Action) -> bool {
     matches!(action, Action::Retry | Action::Release)
-}
-
-/// What the letters of a plan tell about it.
-#[derive(Default)]
-struct Contents {
-    /// Their consumers.
-    consumers: BTreeSet<String>,
-    /// How many of them left their sequences when they died.
-    out_of_order: u64,
-}
-
-/// Reads the letters of a plan.
-async fn contents(app: &App, plan: PlanId) -> Result<Contents> {
-    let (mut found, mut from) = (Contents::default(), 0);
-    loop {
-        let items = app.store.plan_items(plan, from, STEP).await?;
-        for item in &items {
-            if !found.consumers.contains(item.queue.consumer()) {
-                found.consumers.insert(item.queue.consumer().to_owned());
-            }
-            found.out_of_order += u64::from(item.sequence.origin().is_some());
-        }
-        match items.last() {
-            Some(last) if items.len() == STEP => from = last.ordinal + 1,
-            _ => return Ok(found),
-        }
-    }
 }

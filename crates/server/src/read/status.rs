@@ -6,7 +6,7 @@ use axum::extract::State;
 use jiff::Timestamp;
 use lazaret_api::{
     Activity, Breaker, BreakerCause, Consumer, ConsumerState, Fuse, Instance, InstanceList, LetterError,
-    OnDead, Operation, Pause, PauseScope, QueueStatus, Status, StoreCapabilities,
+    OnDead, Pause, PauseScope, QueueStatus, Status, StoreCapabilities,
 };
 use lazaret_core::ConsumerName;
 use lazaret_core::policy::BreakerState;
@@ -14,6 +14,7 @@ use lazaret_core::store::{Counts, Instances, QueueSummary};
 use lazaret_engine::{FuseState, Handle};
 use serde::Deserialize;
 
+use super::operations::visible;
 use crate::activity;
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
@@ -36,14 +37,9 @@ pub(crate) async fn status(State(app): State<App>, caller: Caller) -> Result<axu
         consumers.push(consumer(&app, &name, None, own).await?);
     }
     consumers.sort_by(|a, b| a.name.cmp(&b.name));
-    let mut in_progress = app.store.under_way(OPERATIONS).await?;
-    if !caller.identity.consumers.is_empty() {
-        // Those of others may concern other consumers.
-        in_progress.retain(|operation| operation.by.who == caller.identity.person);
-    }
+    let operations = visible(&app, &caller, &app.store.under_way(OPERATIONS).await?).await?;
     let store = StoreCapabilities::from(&app.store.capabilities().await?);
     let instances = visible_instances(&app, &caller).await?;
-    let operations = in_progress.iter().map(Operation::from).collect();
     Ok(axum::Json(Status { consumers, operations, store, instances }))
 }
 

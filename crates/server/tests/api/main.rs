@@ -8,6 +8,7 @@ mod connections;
 mod events;
 mod facets;
 mod inbox;
+mod limited;
 mod limits;
 mod openapi;
 mod operations;

@@ -194,6 +194,7 @@ async fn succeed(bench: &Bench) {
         "/v1/activity",
         "/v1/config",
         "/v1/tokens",
+        "/v1/plans",
         "/v1/consumers/orders",
     ] {
         bench.get(path).await.expect(200);

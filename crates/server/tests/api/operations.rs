@@ -47,6 +47,24 @@ async fn a_plan_is_frozen_read_and_executed_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn plans_are_listed_until_they_are_started() {
+    let bench = Bench::new().await;
+    bench.letters(&BAD, 4).await;
+    let mut frozen = Vec::new();
+    for action in ["retry", "park", "evict"] {
+        let request = json!({"action": action, "query": "queue:orders"});
+        frozen.push(bench.post("/v1/plans", request).await.expect(201).json);
+    }
+    let first = bench.get("/v1/plans?limit=2").await.expect(200).json;
+    assert_eq!(first["plans"], json!([frozen[2], frozen[1]]), "the latest first");
+    let rest = format!("/v1/plans?limit=2&after={}", first["next"].as_str().unwrap());
+    assert_eq!(bench.get(&rest).await.expect(200).json, json!({"plans": [frozen[0]], "next": null}));
+    bench.post("/v1/operations", json!({"plan": frozen[1]["id"], "reason": "later"})).await.expect(201);
+    let left = bench.get("/v1/plans").await.expect(200).json;
+    assert_eq!(left, json!({"plans": [frozen[2], frozen[0]], "next": null}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_plan_reports_exclusions_and_unknown_ids_create_no_queue() {
     let bench = Bench::new().await;
     let letters = bench.letters(&BAD, 4).await;

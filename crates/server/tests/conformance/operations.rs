@@ -38,6 +38,14 @@ impl<S: Store> ThroughApi<S> {
         Ok(plan)
     }
 
+    pub(crate) async fn drafts_over_http(&self, before: Option<PlanId>, limit: usize) -> Result<Vec<Plan>> {
+        let wanted =
+            |plan: &api::Plan| before.is_none_or(|before| plan.id.parse::<PlanId>().unwrap() < before);
+        let walked = self.api.walk::<api::PlanPage>("/v1/plans", &[], limit, wanted).await;
+        let (plans, _) = walked.map_err(refused("drafts"))?;
+        Ok(plans.into_iter().map(words::plan).collect())
+    }
+
     pub(crate) async fn plan_items_over_http(
         &self,
         id: PlanId,

@@ -33,6 +33,7 @@ macro_rules! pages {
 pages! {
     Sequence of letters: Letter;
     ItemPage of items: Item;
+    PlanPage of plans: Plan;
     OperationPage of operations: Operation;
     AuditPage of entries: AuditEntry;
 }

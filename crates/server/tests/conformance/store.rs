@@ -53,6 +53,7 @@ lazaret_core::forward_store! {
     impl<S: Store> Operations for ThroughApi<S> {
         freeze => Self::freeze_over_http;
         plan => Self::plan_over_http;
+        drafts => Self::drafts_over_http;
         plan_items => Self::plan_items_over_http;
         begin => Self::begin_over_http;
         operation => Self::operation_over_http;

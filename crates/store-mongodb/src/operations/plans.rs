@@ -310,6 +310,17 @@ impl MongoStore {
         Ok(doc.map(|doc| doc.plan()))
     }
 
+    pub(crate) async fn list_drafts(&self, before: Option<PlanId>, limit: usize) -> Result<Vec<Plan>> {
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let now = self.now().await?;
+        let before = before.map_or(i64::MAX, |before| int(before.0));
+        let filter = doc! { "operation": null, "expiresAt": { "$gt": nanos(now) }, "_id": { "$lt": before } };
+        let docs: Vec<PlanDoc> = list(&self.db().plans, filter, doc! { "_id": -1 }, limit).await?;
+        Ok(docs.iter().map(PlanDoc::plan).collect())
+    }
+
     pub(crate) async fn begin_plan(
         &self,
         plan: PlanId,

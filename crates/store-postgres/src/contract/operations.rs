@@ -23,6 +23,10 @@ impl Operations for PostgresStore {
         self.plan_by_id(id).await
     }
 
+    async fn drafts(&self, before: Option<PlanId>, limit: usize) -> Result<Vec<Plan>> {
+        self.list_drafts(before, limit).await
+    }
+
     async fn outcomes(&self, plan: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
         self.list_items(plan, from, limit).await
     }

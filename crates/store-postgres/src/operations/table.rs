@@ -20,9 +20,20 @@ use crate::values::{
     Columns, bound, from_json, letter_id, limit as rows_of, nanos, state, text, to_json, unsigned,
 };
 
-pub(super) const PLAN: &str =
-    "SELECT plan, action, query, letters, sequences, followers, excluded::text, hash, who, via, why,
-    frozen_at, expires_at FROM plans WHERE plan = $1";
+/// A query for [`read_plan`].
+macro_rules! select_plan {
+    ($rest:literal) => {
+        concat!(
+            "SELECT plan, action, query, letters, sequences, followers, excluded::text, hash, who, via, why, \
+             frozen_at, expires_at FROM plans ",
+            $rest
+        )
+    };
+}
+
+pub(super) const PLAN: &str = select_plan!("WHERE plan = $1");
+const DRAFTS: &str =
+    select_plan!("WHERE NOT carried_out AND expires_at > $1 AND plan < $2 ORDER BY plan DESC LIMIT $3");
 const ITEMS: &str = "SELECT i.ordinal, q.name, i.sequence, i.letter, i.digest, i.outcome FROM items i
     JOIN queues q ON q.qid = i.qid WHERE i.plan = $1 AND i.ordinal >= $2 ORDER BY i.ordinal LIMIT $3";
 const INSERT_OPERATION: &str = "INSERT INTO operations (plan, action, rollout, state, stage, letters, ok, failed_again, skipped,
@@ -190,6 +201,13 @@ impl PostgresStore {
     pub(crate) async fn plan_by_id(&self, id: PlanId) -> Result<Option<Plan>> {
         let rows = self.ask("plan", PLAN, &[&bound(id.0)]).await?;
         first(&rows, read_plan).map_err(|fault| fault.into_error("plan"))
+    }
+
+    pub(crate) async fn list_drafts(&self, before: Option<PlanId>, limit: usize) -> Result<Vec<Plan>> {
+        let now = self.now("drafts").await?;
+        let before = before.map_or(i64::MAX, |before| bound(before.0));
+        let rows = self.ask("drafts", DRAFTS, &[&nanos(now), &before, &rows_of(limit)]).await?;
+        rows.iter().map(read_plan).collect::<Work<_>>().map_err(|fault| fault.into_error("drafts"))
     }
 
     pub(crate) async fn list_items(&self, plan: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {

@@ -23,6 +23,10 @@ impl Operations for SqliteStore {
         self.ask("plan", move |view| table::plan(view.connection, id)).await
     }
 
+    async fn drafts(&self, before: Option<PlanId>, limit: usize) -> Result<Vec<Plan>> {
+        self.ask("drafts", move |view| table::drafts(view.connection, before, limit, view.now)).await
+    }
+
     async fn outcomes(&self, plan: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
         self.ask("outcomes", move |view| table::items(view.connection, plan, from, limit)).await
     }

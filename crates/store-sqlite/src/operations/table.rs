@@ -41,26 +41,57 @@ fn outcome(number: i64) -> Work<Outcome> {
     outcome.copied().ok_or_else(|| Fault::Corrupt(format!("unknown outcome {number}")))
 }
 
-pub(crate) fn plan(connection: &Connection, id: PlanId) -> Work<Option<Plan>> {
-    let mut select = connection.prepare_cached(
-        "SELECT plan, action, query, letters, sequences, excluded, hash, who, via, why, frozen_at, expires_at, followers
-         FROM plans WHERE plan = ?1",
-    )?;
-    first(select.query([bound(id.0)])?, |row| {
-        Ok(Plan {
-            id: PlanId(unsigned(row.get(0)?)?),
-            action: named(&Action::ALL, Action::as_str, &row.get::<_, String>(1)?)?,
-            query: row.get(2)?,
-            letters: unsigned(row.get(3)?)?,
-            sequences: unsigned(row.get(4)?)?,
-            excluded: from_json(&row.get::<_, String>(5)?)?,
-            hash: row.get(6)?,
-            by: Actor { who: row.get(7)?, via: row.get(8)?, why: row.get(9)? },
-            frozen_at: time(row.get(10)?),
-            expires_at: time(row.get(11)?),
-            followers: unsigned(row.get(12)?)?,
-        })
+/// A query for [`read_plan`].
+macro_rules! select_plan {
+    ($rest:literal) => {
+        concat!(
+            "SELECT plan, action, query, letters, sequences, excluded, hash, who, via, why, frozen_at, expires_at, \
+             followers FROM plans ",
+            $rest
+        )
+    };
+}
+
+fn read_plan(row: &Row<'_>) -> Work<Plan> {
+    Ok(Plan {
+        id: PlanId(unsigned(row.get(0)?)?),
+        action: named(&Action::ALL, Action::as_str, &row.get::<_, String>(1)?)?,
+        query: row.get(2)?,
+        letters: unsigned(row.get(3)?)?,
+        sequences: unsigned(row.get(4)?)?,
+        excluded: from_json(&row.get::<_, String>(5)?)?,
+        hash: row.get(6)?,
+        by: Actor { who: row.get(7)?, via: row.get(8)?, why: row.get(9)? },
+        frozen_at: time(row.get(10)?),
+        expires_at: time(row.get(11)?),
+        followers: unsigned(row.get(12)?)?,
     })
+}
+
+pub(crate) fn plan(connection: &Connection, id: PlanId) -> Work<Option<Plan>> {
+    let mut select = connection.prepare_cached(select_plan!("WHERE plan = ?1"))?;
+    first(select.query([bound(id.0)])?, read_plan)
+}
+
+/// The plans from which an operation can be started, the latest first. Few plans have not expired.
+pub(crate) fn drafts(
+    connection: &Connection,
+    before: Option<PlanId>,
+    limit: usize,
+    now: i64,
+) -> Work<Vec<Plan>> {
+    let mut select = connection.prepare_cached(select_plan!(
+        "INDEXED BY plans_expired WHERE expires_at > ?1 AND plan < ?2
+         AND NOT EXISTS (SELECT 1 FROM operations WHERE operations.plan = plans.plan)
+         ORDER BY plan DESC LIMIT ?3"
+    ))?;
+    let before = before.map_or(i64::MAX, |before| bound(before.0));
+    let mut rows = select.query([now, before, rows_of(limit)])?;
+    let mut plans = Vec::new();
+    while let Some(row) = rows.next()? {
+        plans.push(read_plan(row)?);
+    }
+    Ok(plans)
 }
 
 pub(crate) fn items(connection: &Connection, id: PlanId, from: u64, limit: usize) -> Work<Vec<Item>> {

@@ -267,6 +267,15 @@ impl Operations for DocumentStore {
         Ok(self.db.plans.get(&id).map(|stored| stored.value.value.plan))
     }
 
+    async fn drafts(&self, before: Option<PlanId>, limit: usize) -> Result<Vec<Plan>> {
+        let now = self.clock.now();
+        let drafts = self.db.plans.scan(..before.unwrap_or(PlanId(u64::MAX)), |_, stored| {
+            let doc = &stored.value;
+            (doc.machine.is_none() && !doc.plan.is_expired(now)).then(|| doc.plan.clone())
+        });
+        Ok(drafts.into_iter().rev().take(limit).collect())
+    }
+
     async fn outcomes(&self, plan: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
         self.catch_up()?;
         let Some(stored) = self.db.plans.get(&plan) else { return Ok(Vec::new()) };

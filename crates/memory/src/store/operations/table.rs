@@ -92,6 +92,13 @@ impl OperationTable {
         self.plans.get(&id).map(|row| &row.plan)
     }
 
+    /// The plans from which an operation can be started, the latest first.
+    pub(super) fn drafts(&self, before: Option<PlanId>, limit: usize, now: Timestamp) -> Vec<Plan> {
+        let plans = self.plans.range(..before.unwrap_or(PlanId(u64::MAX))).rev().map(|(_, row)| &row.plan);
+        let drafts = plans.filter(|plan| !plan.is_expired(now) && !self.is_carried_out(plan.id));
+        drafts.take(limit).cloned().collect()
+    }
+
     pub(super) fn is_carried_out(&self, plan: PlanId) -> bool {
         self.operations.values().any(|row| row.machine.operation.plan == plan)
     }

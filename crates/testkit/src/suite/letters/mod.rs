@@ -416,6 +416,7 @@ macro_rules! __store_test_suite {
                 a_plan_with_too_many_letters_is_refused
                 the_letters_of_a_plan_come_in_pages
                 old_plans_that_were_not_carried_out_are_forgotten
+                drafts_are_the_plans_that_can_still_begin
                 unknown_plans_and_operations_are_not_found
                 an_operation_begins_as_it_was_asked_for
                 a_plan_is_carried_out_once

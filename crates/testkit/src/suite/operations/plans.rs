@@ -235,6 +235,26 @@ pub async fn old_plans_that_were_not_carried_out_are_forgotten<S: Store>(t: Fixt
     assert_eq!(t.tally(id).await, (3, 0, 0, 0));
 }
 
+pub async fn drafts_are_the_plans_that_can_still_begin<S: Store>(t: Fixture<S>) {
+    t.fill("a", 2).await;
+    let first = t.freeze(Action::Retry).await;
+    t.advance(secs(5));
+    let second = t.freeze(Action::Park).await;
+    let third = t.freeze(Action::Retry).await;
+    let drafts = async |before, limit| t.store.drafts(before, limit).await.unwrap();
+    assert_eq!(drafts(None, 10).await, [third.clone(), second.clone(), first.clone()]);
+    assert_eq!(drafts(None, 2).await, [third.clone(), second.clone()]);
+    assert_eq!(drafts(Some(third.id), 10).await, [second.clone(), first.clone()]);
+    assert!(drafts(Some(first.id), 10).await.is_empty());
+    t.begin(&second, &RolloutPolicy::unlimited()).await;
+    assert_eq!(drafts(None, 10).await, [third.clone(), first.clone()], "one has its operation");
+    t.advance(secs(3595));
+    assert_eq!(first.expires_at, t.now());
+    assert_eq!(drafts(None, 10).await, [third], "one has expired");
+    t.advance(secs(5));
+    assert!(drafts(None, 10).await.is_empty());
+}
+
 pub async fn unknown_plans_and_operations_are_not_found<S: Store>(t: Fixture<S>) {
     let (plan, operation) = (PlanId(7), OperationId(7));
     assert_eq!(t.store.plan(plan).await.unwrap(), None);
