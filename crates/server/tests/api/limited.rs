@@ -27,7 +27,8 @@ async fn bench() -> Bench {
 /// Stores a dead letter. Returns its id.
 async fn dead_letter(bench: &Bench, consumer: &str, key: &str) -> String {
     let queue = QueueName::of(consumer, consumer);
-    let message = Message::new(key, consumer, Position::new(0, 0)).with_key(key.to_owned()).with_payload("{}");
+    let message =
+        Message::new(key, consumer, Position::new(0, 0)).with_key(key.to_owned()).with_payload("{}");
     let now = Timestamp::now();
     let mut letter = Letter::new(queue.clone(), key.into(), message.into(), now);
     letter.state = LetterState::Dead;
