@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lazaret_core::QueueName;
 use lazaret_core::store::{Capabilities, ErrorKind, Result, StoreError};
+use rusqlite::Connection;
 
 use crate::error::Work;
 use crate::inbox_source::Wakeups;
@@ -222,6 +223,28 @@ impl SqliteStore {
             Listing::of(view.connection, &queue)?.map(|listing| question(&listing)).transpose()
         })
         .await
+    }
+
+    /// Runs a query on a queue, as [`Self::list`], for callers that ask often while others write. Where a reader would miss what is only in
+    /// the redo log, the writer answers: nothing is committed for it. Only for rows of letters and sequences: the writer keeps the numbers of
+    /// the queue in memory until the commit.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        queue: &QueueName,
+        question: impl Fn(&Listing<'_>) -> Work<T> + Clone + Send + 'static,
+    ) -> Result<Option<T>> {
+        let queue = queue.clone();
+        let question = move |connection: &Connection| {
+            Listing::of(connection, &queue)?.map(|listing| question(&listing)).transpose()
+        };
+        let asked = question.clone();
+        match self.shared.readers.ask(operation, move |view| asked(view.connection)).await? {
+            QueryResult::Answer(answer) => Ok(answer),
+            QueryResult::Behind(_) => {
+                self.shared.writer.look(operation, move |step| question(step.connection)).await
+            }
+        }
     }
 }
 

@@ -26,7 +26,7 @@ use crate::options::Options;
 use crate::recorded::Repeatable;
 use crate::redo::RedoLog;
 use crate::step::Step;
-use requests::{Call, Command, GroupFailure, Recordable, Request, stopped};
+use requests::{Call, Command, GroupFailure, Look, Recordable, Request, stopped};
 use thread::Writer;
 
 /// The writer's result, once it has stopped.
@@ -65,6 +65,15 @@ impl Handle {
     /// Runs a request that the redo log can record, and waits until it is durable.
     pub(crate) async fn record<C: Repeatable>(&self, call: C) -> Result<C::Answer> {
         self.send(C::OPERATION, |reply| Box::new(Recordable::new(call, reply))).await
+    }
+
+    /// Asks the writer, whose open transaction has what is only in the redo log.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        question: impl Fn(&Step<'_>) -> Work<T> + Send + 'static,
+    ) -> Result<T> {
+        self.send(operation, |reply| Box::new(Look::new(operation, question, reply))).await
     }
 
     /// Waits until everything that was acknowledged before, by any process, is in the database.

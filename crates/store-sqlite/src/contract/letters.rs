@@ -75,7 +75,8 @@ impl LetterStore for SqliteStore {
     }
 
     async fn next_due(&self, queue: &QueueName) -> Result<Option<Timestamp>> {
-        Ok(self.list("next_due", queue, |queue| queue.next_due()).await?.flatten())
+        // Asked after each stored run.
+        Ok(self.look("next_due", queue, |queue| queue.next_due()).await?.flatten())
     }
 
     async fn claim(

@@ -138,3 +138,20 @@ async fn a_claim_that_follows_a_clock_that_was_set_back_is_repeated_as_it_was() 
         .unwrap();
     assert!(crate::rows::time(ends) < far.lease.until, "the lease was shortened");
 }
+
+#[tokio::test]
+async fn what_is_due_is_told_from_the_redo_log_without_a_commit() {
+    let place = Place::new();
+    let store = place.open();
+    put(&store, "a", "a1", 0).await;
+    let mut due = hand_off("b", "b1", 1);
+    (due.letter.state, due.letter.due_at) = (LetterState::Retrying, Some(test_epoch()));
+    store.hand_off(&queue(), &lazaret_core::store::Limits::NONE, vec![due]).await.unwrap();
+    let (records, mark) = (place.records(), place.mark());
+    assert_eq!(records.len(), 2, "both are in the redo log");
+    assert_eq!(store.next_due(&queue()).await.unwrap(), Some(test_epoch()));
+    assert_eq!((place.records(), place.mark()), (records, mark), "nothing was committed or recorded");
+    assert_eq!(store.next_due(&"no/queue".into()).await.unwrap(), None);
+    assert_eq!(store.counts(&queue()).await.unwrap().sequences, 2);
+    assert_ne!(place.mark(), mark, "another question needs a commit");
+}

@@ -87,7 +87,7 @@ impl Place {
         RedoLog::open(&self.path(), Durability::Normal).unwrap()
     }
 
-    fn mark(&self) -> Mark {
+    pub(super) fn mark(&self) -> Mark {
         Mark::read(&Connection::open(self.path()).unwrap()).unwrap()
     }
 }

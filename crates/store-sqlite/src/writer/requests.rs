@@ -73,13 +73,71 @@ where
     fn record(&self, _: &mut Vec<u8>) {}
 
     fn answer(self: Box<Self>, failure: Option<&GroupFailure>) {
-        let answer = match (failure, self.answer) {
-            (None, Some(answer)) => answer,
-            (Some(failure), _) => Err(failure.error(self.operation)),
-            (None, None) => Err(stopped(self.operation, Certainty::NotDone)),
-        };
-        // The caller may have stopped waiting.
-        _ = self.reply.send(answer);
+        let Self { operation, answer, reply, .. } = *self;
+        respond(operation, answer, failure, reply);
+    }
+}
+
+/// Responds with the result of a request, or with the failure of its group.
+fn respond<T>(
+    operation: &'static str,
+    answer: Option<Result<T>>,
+    failure: Option<&GroupFailure>,
+    reply: oneshot::Sender<Result<T>>,
+) {
+    let answer = match (failure, answer) {
+        (None, Some(answer)) => answer,
+        (Some(failure), _) => Err(failure.error(operation)),
+        (None, None) => Err(stopped(operation, Certainty::NotDone)),
+    };
+    // The caller may have stopped waiting.
+    _ = reply.send(answer);
+}
+
+/// A question that the writer answers from its open transaction, which has what is only in the redo log. It changes nothing, so neither
+/// a commit nor a record is needed for it.
+pub(super) struct Look<T, F> {
+    operation: &'static str,
+    question: F,
+    answer: Option<Result<T>>,
+    reply: oneshot::Sender<Result<T>>,
+}
+
+impl<T, F> Look<T, F> {
+    pub(super) fn new(operation: &'static str, question: F, reply: oneshot::Sender<Result<T>>) -> Self {
+        Self { operation, question, answer: None, reply }
+    }
+}
+
+impl<T, F> Request for Look<T, F>
+where
+    T: Send,
+    F: Fn(&Step<'_>) -> Work<T> + Send,
+{
+    fn fails_alone(&self) -> bool {
+        true
+    }
+
+    fn is_repeatable(&self) -> bool {
+        true
+    }
+
+    fn record_size(&self) -> Option<Size> {
+        Some(Size::default())
+    }
+
+    fn run(&mut self, step: &mut Step<'_>) -> std::result::Result<(), GroupFailure> {
+        let answer = (self.question)(step).map_err(|fault| fault.into_error(self.operation));
+        let failure = answer.as_ref().err().map(GroupFailure::rolled_back);
+        self.answer = Some(answer);
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn record(&self, _: &mut Vec<u8>) {}
+
+    fn answer(self: Box<Self>, failure: Option<&GroupFailure>) {
+        let Self { operation, answer, reply, .. } = *self;
+        respond(operation, answer, failure, reply);
     }
 }
 

@@ -27,8 +27,11 @@ const LARGE_BYTES: usize = 2 << 20;
 const IDLE_FRACTION: u32 = 20;
 /// Below this number of records, a transaction that was ended by other processes did not gain from its redo log.
 const MIN_RECORDS: u32 = 3;
-/// Number of groups without a redo log after it did not gain, or has failed.
+/// Number of groups without a redo log after it has failed, and after it did not gain many times in a row.
 const COOLDOWN_GROUPS: u32 = 64;
+/// Number of groups without a redo log after it did not gain once. It doubles each time: a question of another caller at the wrong
+/// moment costs little, and calls that the redo log cannot record, between all others, cost one record in 64 groups.
+const FIRST_COOLDOWN: u32 = 4;
 
 pub(super) type Outcome<T> = std::result::Result<T, GroupFailure>;
 
@@ -47,6 +50,8 @@ pub(super) struct Writer {
     record: Vec<u8>,
     /// Number of groups for which the redo log is disabled.
     cooldown: u32,
+    /// Number of groups for which it is disabled when it does not gain the next time.
+    next_cooldown: u32,
     /// The letters of the last groups that followed each other closely, and when the last one ended.
     recent: (usize, Option<Instant>),
     /// Number of groups that run with savepoints.
@@ -67,6 +72,7 @@ impl Writer {
             is_behind: false,
             record: Vec::new(),
             cooldown: 0,
+            next_cooldown: FIRST_COOLDOWN,
             recent: (0, None),
             careful_groups: 0,
             is_closing: false,
@@ -163,10 +169,24 @@ impl Writer {
             // A failed append may have written a valid record.
             certainty = Certainty::MaybeDone;
             self.cooldown = COOLDOWN_GROUPS;
-        } else if self.open.as_ref().is_some_and(|open| open.is_recorded && open.end.number < MIN_RECORDS) {
-            self.cooldown = COOLDOWN_GROUPS;
+        } else {
+            self.learn_from_end();
         }
         self.commit(certainty)
+    }
+
+    /// Before a commit that a group needs: the redo log pauses if it held too few records to gain.
+    fn learn_from_end(&mut self) {
+        let Some(records) = self.open.as_ref().filter(|open| open.is_recorded).map(|open| open.end.number)
+        else {
+            return;
+        };
+        if records >= MIN_RECORDS {
+            self.next_cooldown = FIRST_COOLDOWN;
+        } else {
+            self.cooldown = self.next_cooldown;
+            self.next_cooldown = (self.next_cooldown * 2).min(COOLDOWN_GROUPS);
+        }
     }
 
     /// `true` if the redo log makes this group durable, and the commit follows later.
@@ -209,7 +229,7 @@ impl Writer {
             request.record(&mut self.record);
             open.size += request.record_size().unwrap_or_default();
         }
-        // All calls were refused: nothing has changed.
+        // All calls were refused or only looked: nothing has changed.
         if redo::is_without_calls(&self.record) {
             return true;
         }
