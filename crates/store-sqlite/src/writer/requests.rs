@@ -64,10 +64,8 @@ where
 
     fn run(&mut self, step: &mut Step<'_>) -> std::result::Result<(), GroupFailure> {
         let Some(work) = self.work.take() else { return Ok(()) };
-        let answer = work(step).map_err(|fault| fault.into_error(self.operation));
-        let failure = answer.as_ref().err().map(GroupFailure::rolled_back);
-        self.answer = Some(answer);
-        failure.map_or(Ok(()), Err)
+        let answer = self.answer.insert(work(step).map_err(|fault| fault.into_error(self.operation)));
+        failure_of(answer)
     }
 
     fn record(&self, _: &mut Vec<u8>) {}
@@ -76,6 +74,11 @@ where
         let Self { operation, answer, reply, .. } = *self;
         respond(operation, answer, failure, reply);
     }
+}
+
+/// The failure of a request with this result, which has to be rolled back.
+fn failure_of<T>(answer: &Result<T>) -> std::result::Result<(), GroupFailure> {
+    answer.as_ref().map(|_| ()).map_err(GroupFailure::rolled_back)
 }
 
 /// Responds with the result of a request, or with the failure of its group.
@@ -127,10 +130,9 @@ where
     }
 
     fn run(&mut self, step: &mut Step<'_>) -> std::result::Result<(), GroupFailure> {
-        let answer = (self.question)(step).map_err(|fault| fault.into_error(self.operation));
-        let failure = answer.as_ref().err().map(GroupFailure::rolled_back);
-        self.answer = Some(answer);
-        failure.map_or(Ok(()), Err)
+        let answer =
+            self.answer.insert((self.question)(step).map_err(|fault| fault.into_error(self.operation)));
+        failure_of(answer)
     }
 
     fn record(&self, _: &mut Vec<u8>) {}

@@ -2,6 +2,8 @@
 
 #![allow(missing_docs, reason = "the name of a case is its sentence")]
 
+pub mod concurrent;
+
 use lazaret_core::store::{Act, Outbox, Placed, Placement, Requeue, Settlement, Store};
 use lazaret_core::{Letter, LetterState, QueueName};
 
