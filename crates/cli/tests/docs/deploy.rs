@@ -188,6 +188,25 @@ fn drain_deadline() -> Duration {
     configured("lazaret.yaml").config.consumers[0].advanced.drain_deadline
 }
 
+/// The image is named by the digest of its content, not only by a tag.
+fn is_pinned(image: &str) -> bool {
+    let digest = image.split_once("@sha256:").map(|(_, digest)| digest);
+    digest.is_some_and(|digest| digest.len() == 64 && digest.chars().all(|c| c.is_ascii_hexdigit()))
+}
+
+#[test]
+fn the_images_of_the_compose_files_are_pinned_by_digest() {
+    for file in ["compose.yaml", "compose-fleet.yaml"] {
+        let compose = Yaml::read(&deploy(file));
+        let Yaml::Map(services) = compose.at("services") else { panic!("{file} has no services") };
+        // The image that the file builds itself has no digest yet.
+        for (name, service) in services.iter().filter(|(_, service)| service.at("image").text() != "lazaret")
+        {
+            assert!(is_pinned(service.at("image").text()), "{name} of {file}");
+        }
+    }
+}
+
 #[test]
 fn the_image_is_built_of_what_is_there_and_runs_what_is_understood() {
     let text = deploy("Dockerfile").replace("\\\n", " ");
@@ -203,11 +222,12 @@ fn the_image_is_built_of_what_is_there_and_runs_what_is_understood() {
     let build = runs.iter().find(|run| run.starts_with("cargo build")).unwrap();
     assert!(Page::named("deploying.md").text.contains(build.as_str()), "the guide builds otherwise");
     let pinned = fs::read_to_string(root().join("Cargo.toml")).unwrap();
-    // Both images can be replaced by a digest.
+    // Both images can be replaced.
     assert_eq!(of("FROM "), ["${BUILD_IMAGE} AS build", "${RUNTIME_IMAGE}"]);
     let images = of("ARG ");
-    assert!(images[1].starts_with("RUNTIME_IMAGE="), "{images:?}");
     let build_image = images[0].strip_prefix("BUILD_IMAGE=").unwrap();
+    let runtime_image = images[1].strip_prefix("RUNTIME_IMAGE=").unwrap();
+    assert!(is_pinned(build_image) && is_pinned(runtime_image), "{images:?}");
     let version = build_image.split([':', '-']).nth(1).unwrap().to_owned();
     assert!(
         pinned.contains(&format!("rust-version = \"{version}\"")),
