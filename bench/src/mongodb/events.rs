@@ -25,7 +25,7 @@ const PAYLOAD: usize = 1024;
 /// The documents per insert.
 const BATCH: usize = 500;
 /// Many short rounds, so that other load on the machine affects both alike.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 15;
 /// The poll interval for the start and end of a run.
 const LOOK: Duration = Duration::from_millis(1);
 /// The timeout of a run.

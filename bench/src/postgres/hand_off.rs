@@ -2,12 +2,13 @@
 
 use std::time::Instant;
 
+use futures_util::future::join5;
 use lazaret_core::LetterState;
 use lazaret_core::store::HandOff;
 
 use super::BENCH;
 use super::axon::Queue;
-use super::server::Server;
+use super::server::{Schema, Server};
 use crate::Scale;
 use crate::core::rate;
 use crate::letters::{Mould, open_with, put};
@@ -26,10 +27,12 @@ const ENQUEUED: usize = 1_000;
 
 pub(super) async fn run(scale: Scale, server: &Server) -> Vec<Row> {
     let letters = scale.count(LETTERS);
-    let (mut ours, mut bare, mut axon) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut ours, mut bare, mut copied, mut axon) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         bare.push(bare_rate(server, letters).await);
-        ours.push(store_rate(server, letters).await);
+        let (handed_off, rows) = store_rates(server, letters).await;
+        ours.push(handed_off);
+        copied.push(rows);
         axon.push(axon_rate(server, scale).await);
     }
     let row =
@@ -40,6 +43,8 @@ pub(super) async fn run(scale: Scale, server: &Server) -> Vec<Row> {
         row("hand-off/64 in flight, 1 KiB, beside a bare INSERT of 64 rows by unnest", &bare)
             .with_bar(Bar::RatioAtLeast(0.5))
             .with_note(range(&bare)),
+        row("hand-off/the same, beside a copy of its rows and index entries by the server alone", &copied)
+            .with_note(range(&copied)),
         row("hand-off/the same, beside the statements of Axon's JDBC queue with 5,000 letters", &axon)
             .with_bar(Bar::RatioAtLeast(50.0))
             .with_note(range(&axon)),
@@ -56,8 +61,8 @@ fn letters_of(call: usize) -> Vec<HandOff> {
     letters.collect()
 }
 
-/// Measures letters per second into a new store.
-async fn store_rate(server: &Server, letters: usize) -> f64 {
+/// Measures letters per second into a new store, and how fast the server copies what they left.
+async fn store_rates(server: &Server, letters: usize) -> (f64, f64) {
     let schema = server.schema().await;
     let store = schema.store().await;
     let calls: Vec<_> = (0..letters / IN_FLIGHT).map(letters_of).collect();
@@ -66,8 +71,48 @@ async fn store_rate(server: &Server, letters: usize) -> f64 {
         put(&*store, call).await;
     }
     let took = started.elapsed();
+    let copied = copied_rate(&schema, letters).await;
     schema.drop(store).await;
-    rate(letters, took)
+    (rate(letters, took), copied)
+}
+
+/// Measures letters per second when the server copies their rows into empty tables with the same indexes, with a commit for each 64:
+/// nothing is sent, looked up or counted. No store with these tables is faster.
+async fn copied_rate(schema: &Schema<'_>, letters: usize) -> f64 {
+    let client = schema.client().await;
+    let copies = ["letters", "payloads", "sequences"]
+        .map(|table| format!("CREATE TABLE {table}_copied (LIKE {table} INCLUDING ALL);"));
+    client.batch_execute(&copies.concat()).await.expect("the server creates tables");
+    let of_letters = "INSERT INTO letters_copied SELECT * FROM letters WHERE lid BETWEEN $1 AND $2";
+    let of_payloads = "INSERT INTO payloads_copied SELECT * FROM payloads WHERE lid BETWEEN $1 AND $2";
+    let of_sequences = "INSERT INTO sequences_copied SELECT * FROM sequences WHERE sid IN (
+        SELECT sid FROM letters WHERE lid BETWEEN $1 AND $2) ON CONFLICT DO NOTHING";
+    let prepare = async |sql: &str| client.prepare(sql).await.expect("the statement is valid");
+    let (of_letters, of_payloads, of_sequences) =
+        (prepare(of_letters).await, prepare(of_payloads).await, prepare(of_sequences).await);
+    let rows = client.query("SELECT lid FROM letters ORDER BY lid", &[]).await;
+    let numbers = rows.expect("the server answers").into_iter().map(|row| row.get(0));
+    let numbers: Vec<i64> = numbers.collect();
+    let started = Instant::now();
+    for call in numbers.chunks(IN_FLIGHT) {
+        let (first, last) = (call.first().copied(), call.last().copied());
+        // Sent together, in this order.
+        let (begun, letters, payloads, sequences, committed) = join5(
+            client.batch_execute("BEGIN"),
+            client.execute(&of_letters, &[&first, &last]),
+            client.execute(&of_payloads, &[&first, &last]),
+            client.execute(&of_sequences, &[&first, &last]),
+            client.batch_execute("COMMIT"),
+        )
+        .await;
+        begun
+            .and(letters)
+            .and(payloads)
+            .and(sequences)
+            .and(committed.map(|()| 0))
+            .expect("the server copies");
+    }
+    rate(letters, started.elapsed())
 }
 
 /// Measures rows per second into one table with one index: the same payloads and causes, a commit for each insert.

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use lazaret_core::Message;
 use lazaret_core::source::{Assignment, SourceError};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::checkpoint::CheckpointWriter;
 use crate::error::StreamError;
+use crate::event::ReadEvent;
 use crate::options::MongoSourceOptions;
 use crate::status::{MongoStatus, StreamState};
 
-/// Messages of one assignment.
+/// Events of one assignment.
 pub(crate) struct Batch {
     pub(crate) generation: u64,
-    pub(crate) messages: Vec<Message>,
+    pub(crate) events: Vec<ReadEvent>,
 }
 
 /// Tells the source what happened, apart from messages.

@@ -1,13 +1,15 @@
 //! Change events: their fields, their operations, and the way back from a message.
 
 mod factory;
+mod read;
 mod recorded;
 
 use bson::raw::RawBsonRef;
 use bson::{Document, RawDocument, Timestamp as ClusterTime};
 use lazaret_core::{Message, Operation};
 
-pub(crate) use self::factory::{MessageFactory, ReadEvent};
+pub(crate) use self::factory::MessageFactory;
+pub(crate) use self::read::ReadEvent;
 use crate::extjson;
 
 /// The media type of a payload in canonical extended JSON.

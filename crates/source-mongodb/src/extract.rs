@@ -226,13 +226,17 @@ mod tests {
     use bson::{RawDocumentBuf, doc};
 
     use super::*;
-    use crate::event::MessageFactory;
+    use crate::event::{MessageFactory, ReadEvent};
     use crate::options::MongoSourceOptions;
+
+    fn read(event: &BsonDocument) -> ReadEvent {
+        ReadEvent::of(RawDocumentBuf::try_from(event).unwrap(), 0).unwrap()
+    }
 
     fn deliver(event: &BsonDocument) -> Delivery {
         let mut factory =
             MessageFactory::of(&MongoSourceOptions::collection("mongodb://h", "shop", "orders"));
-        Delivery::new(factory.message(RawDocumentBuf::try_from(event).unwrap(), 0).unwrap().message)
+        Delivery::new(factory.message(read(event)))
     }
 
     fn update() -> BsonDocument {
@@ -326,8 +330,8 @@ mod tests {
     #[test]
     fn the_key_of_a_whole_database_gives_back_the_document_key() {
         let mut factory = MessageFactory::of(&MongoSourceOptions::database("mongodb://h", "shop"));
-        let read = factory.message(RawDocumentBuf::try_from(&update()).unwrap(), 0).unwrap();
-        let DocumentKey(key) = DocumentKey::from_delivery(&Delivery::new(read.message)).unwrap();
+        let delivery = Delivery::new(factory.message(read(&update())));
+        let DocumentKey(key) = DocumentKey::from_delivery(&delivery).unwrap();
         assert_eq!(key, doc! { "_id": 7_i64 });
     }
 

@@ -11,8 +11,8 @@ use bson::{Document, RawDocumentBuf};
 use bytes::Bytes;
 use futures_util::poll;
 use jiff::Timestamp;
+use lazaret_core::Operation;
 use lazaret_core::store::{Anchor, Checkpoint};
-use lazaret_core::{Message, Operation};
 use mongodb::change_stream::ChangeStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -21,26 +21,45 @@ use self::repeats::Repeats;
 use crate::checkpoint::{CheckpointError, Progress};
 use crate::context::{Batch, Context};
 use crate::error::{ErrorClass, StreamError};
-use crate::event::{MessageFactory, ReadEvent};
+use crate::event::ReadEvent;
 use crate::options::OnInvalidate;
 use crate::position::{StreamPosition, time_of_token, wall_time};
 use crate::resume::{AnchorKind, Candidate, candidates};
 use crate::status::StreamState;
 use crate::stream::Connection;
 
-/// The number of messages of a batch at most.
+/// The number of events of a batch at most.
 const BATCH: usize = 256;
+/// The bytes of the events of a batch at most, beyond the first. The source makes the messages of a batch in one go.
+const BATCH_BYTES: usize = 1024 * 1024;
 /// How long a request may take beyond the time that the server waits for events.
 const REQUEST_LIMIT: Duration = Duration::from_secs(60);
 
 /// Why a stream that goes back is opened again.
 const REPEATED: &str = "the connection was cut, and the driver resumed the stream at an earlier position";
 
+/// Events that were read and not passed on yet.
+#[derive(Default)]
+struct Pending {
+    events: Vec<ReadEvent>,
+    bytes: usize,
+}
+
+impl Pending {
+    fn push(&mut self, event: ReadEvent) {
+        self.bytes += event.raw.as_bytes().len();
+        self.events.push(event);
+    }
+
+    fn is_full(&self) -> bool {
+        self.events.len() >= BATCH || self.bytes >= BATCH_BYTES
+    }
+}
+
 /// Reads the stream for one assignment.
 pub(crate) struct Reader {
     context: Context,
     generation: u64,
-    factory: MessageFactory,
     connection: Option<Connection>,
     /// The positions to try, in order. After the first event it is the last one that was read.
     candidates: Vec<Candidate>,
@@ -80,11 +99,9 @@ impl Reader {
             )
         })?;
         let progress = Progress::of(checkpoint);
-        let factory = MessageFactory::of(&context.options);
         Ok(Self {
             context,
             generation,
-            factory,
             connection: None,
             candidates,
             start_now,
@@ -152,10 +169,10 @@ impl Reader {
 
     /// Reads until the server answers with no event, or the stream ends.
     async fn read(&mut self, stream: &mut ChangeStream<RawDocumentBuf>) -> Result<(), StreamError> {
-        let mut messages = Vec::new();
-        let read = self.read_events(stream, &mut messages).await;
+        let mut batch = Pending::default();
+        let read = self.read_events(stream, &mut batch).await;
         // The stream goes on behind the last event that was read, so all of them are delivered, also before an error (I1).
-        self.deliver(&mut messages).await;
+        self.deliver(&mut batch).await;
         self.note_position();
         read
     }
@@ -163,7 +180,7 @@ impl Reader {
     async fn read_events(
         &mut self,
         stream: &mut ChangeStream<RawDocumentBuf>,
-        messages: &mut Vec<Message>,
+        batch: &mut Pending,
     ) -> Result<(), StreamError> {
         let limit = self.context.options.max_await + REQUEST_LIMIT;
         loop {
@@ -176,7 +193,7 @@ impl Reader {
                     std::task::Poll::Pending => {
                         asked = Some(Instant::now());
                         // A request is under way: what was read goes on meanwhile.
-                        self.deliver(messages).await;
+                        self.deliver(batch).await;
                         self.observe();
                         let late = format!("the server did not answer within {limit:?}");
                         let answer = tokio::time::timeout(limit, next).await;
@@ -185,44 +202,44 @@ impl Reader {
                 }
             };
             let Some(raw) = answer? else {
-                self.deliver(messages).await;
+                self.deliver(batch).await;
                 self.note_position();
                 let certified = stream.resume_token().and_then(|token| token_document(&token));
                 return self.idle(certified, stream.is_alive(), asked.unwrap_or_else(Instant::now)).await;
             };
-            let event = self.factory.message(raw, self.last_offset).ok_or_else(|| {
+            let event = ReadEvent::of(raw, self.last_offset).ok_or_else(|| {
                 StreamError::new(
                     ErrorClass::Fatal,
                     "an event has no resume token; does the pipeline remove `_id`?",
                 )
             })?;
-            if self.repeats.is_repeated(event.cluster_time, event.message.position.token.as_ref()) {
+            if self.repeats.is_repeated(event.cluster_time, event.position.token.as_ref()) {
                 // It is not delivered, and neither is what follows: the stream is opened again behind the last event (I1).
                 return Err(StreamError::new(ErrorClass::Resumable, REPEATED));
             }
-            if let Some(position) = self.take(event, messages) {
-                self.deliver(messages).await;
+            if let Some(position) = self.take(event, batch) {
+                self.deliver(batch).await;
                 self.note_position();
                 return self.invalidate(position, stream).await;
             }
-            if messages.len() >= BATCH {
-                self.deliver(messages).await;
+            if batch.is_full() {
+                self.deliver(batch).await;
             }
         }
     }
 
     /// Takes an event into the batch if its operation is selected. Returns the position of an invalidation.
-    fn take(&mut self, event: ReadEvent, messages: &mut Vec<Message>) -> Option<StreamPosition> {
-        let ReadEvent { message, operation, cluster_time } = event;
-        self.last_offset = message.position.offset;
+    fn take(&mut self, event: ReadEvent, batch: &mut Pending) -> Option<StreamPosition> {
+        let operation = event.operation;
+        self.last_offset = event.position.offset;
         self.progressed = true;
         let (count, at) = self.uncounted;
-        self.uncounted = (count + 1, cluster_time.map(wall_time).or(at));
-        self.read_up_to = message.position.token.clone();
+        self.uncounted = (count + 1, event.cluster_time.map(wall_time).or(at));
+        self.read_up_to = event.position.token.clone();
         let selected = &self.context.options.operations;
         if selected.is_empty() || selected.contains(&operation) {
-            self.tail = message.position.token.clone();
-            messages.push(message);
+            self.tail = event.position.token.clone();
+            batch.push(event);
         }
         if operation == Operation::Invalidate { position_behind(self.read_up_to.as_ref()) } else { None }
     }
@@ -236,7 +253,7 @@ impl Reader {
     }
 
     /// Passes a batch on, and counts its events. Waits while the source is paused.
-    async fn deliver(&mut self, messages: &mut Vec<Message>) {
+    async fn deliver(&mut self, batch: &mut Pending) {
         let (events, at) = std::mem::take(&mut self.uncounted);
         if events > 0 {
             self.active = Instant::now();
@@ -245,11 +262,10 @@ impl Reader {
                 status.last_event_at = at.or(status.last_event_at);
             });
         }
-        if !messages.is_empty() {
-            let batch = Batch { generation: self.generation, messages: std::mem::take(messages) };
+        let Pending { events, .. } = std::mem::take(batch);
+        if !events.is_empty() {
             // The receiver lives as long as the source.
-            let _ = self.context.batches.send(batch).await;
-            self.factory.begin_batch();
+            let _ = self.context.batches.send(Batch { generation: self.generation, events }).await;
         }
     }
 

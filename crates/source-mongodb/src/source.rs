@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::checkpoint::{CheckpointError, CheckpointWriter, Progress};
 use crate::context::{Batch, Command, Context, Control};
+use crate::event::{MessageFactory, ReadEvent};
 use crate::lease::Lease;
 use crate::options::MongoSourceOptions;
 use crate::status::MongoStatus;
@@ -36,6 +37,7 @@ pub struct MongoSource {
     batches: mpsc::Receiver<Batch>,
     commands: mpsc::UnboundedSender<Command>,
     worker: JoinHandle<()>,
+    factory: MessageFactory,
     delivered: Delivered,
     /// A commit that was begun.
     committing: Option<JoinHandle<Result<(), SourceError>>>,
@@ -130,6 +132,7 @@ impl MongoSource {
         let (batches, batch_receiver) = mpsc::channel(READ_AHEAD);
         let (control, control_receiver) = mpsc::unbounded_channel();
         let (commands, command_receiver) = mpsc::unbounded_channel();
+        let factory = MessageFactory::of(&options);
         let context =
             Context { options: Arc::new(options), writer: writer.clone(), status, batches, control };
         let worker = tokio::spawn(Worker::new(context, lease).run(command_receiver));
@@ -141,6 +144,7 @@ impl MongoSource {
             batches: batch_receiver,
             commands,
             worker,
+            factory,
             delivered: Delivered::default(),
             committing: None,
             assigned: false,
@@ -187,6 +191,14 @@ impl MongoSource {
             Some(Control::Error(error)) => Some(Err(error)),
             None => Some(Err(SourceError::permanent("the reader of the change stream ended"))),
         }
+    }
+
+    /// Makes the messages of a batch, here and not where it was read: both cost time, and this is another task.
+    fn messages(&mut self, events: Vec<ReadEvent>) -> Vec<Message> {
+        self.factory.begin_batch();
+        let messages: Vec<Message> = events.into_iter().map(|event| self.factory.message(event)).collect();
+        messages.iter().for_each(|message| self.delivered.push(message));
+        messages
     }
 
     fn forget(&mut self) {
@@ -245,8 +257,7 @@ impl Source for MongoSource {
                 batch = self.batches.recv(), if self.assigned && !self.paused => {
                     // Batches of an earlier assignment come again.
                     if let Some(batch) = batch && batch.generation == self.delivered.generation {
-                        batch.messages.iter().for_each(|message| self.delivered.push(message));
-                        return Ok(SourceEvent::Messages(batch.messages));
+                        return Ok(SourceEvent::Messages(self.messages(batch.events)));
                     }
                 }
             }

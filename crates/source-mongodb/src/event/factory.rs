@@ -5,12 +5,12 @@ use std::sync::Arc;
 use bson::{RawDocumentBuf, Timestamp as ClusterTime};
 use bytes::Bytes;
 use jiff::Timestamp;
-use lazaret_core::{Message, Operation, Position, StreamName};
+use lazaret_core::{Message, Position, StreamName};
 
-use super::{BSON, Fields, JSON, field, headers, name_of, operation_of, text};
+use super::{BSON, Fields, JSON, ReadEvent, field, headers, name_of, operation_of, text};
 use crate::extjson;
 use crate::options::MongoSourceOptions;
-use crate::position::{offset_of, time_of_token, token_bytes, wall_time};
+use crate::position::wall_time;
 
 /// Makes messages of the events of one stream. Texts that most events share are kept, so that the messages of a batch share them, too.
 #[derive(Clone, Debug)]
@@ -32,14 +32,6 @@ struct Names {
     operation: Arc<str>,
     cluster_time: Arc<str>,
     resume_token: Arc<str>,
-}
-
-/// An event that was read.
-#[derive(Debug)]
-pub(crate) struct ReadEvent {
-    pub(crate) message: Message,
-    pub(crate) operation: Operation,
-    pub(crate) cluster_time: Option<ClusterTime>,
 }
 
 /// A copy of a text, or the one that is kept if it is the same.
@@ -85,24 +77,16 @@ impl MessageFactory {
         self.event_type = (*self.event_type).into();
     }
 
-    /// Makes the message of an event. Only an event without a resume token has none. An event without a cluster time is placed
-    /// at `last_offset`: offsets never decrease.
-    pub(crate) fn message(&mut self, raw: RawDocumentBuf, last_offset: u64) -> Option<ReadEvent> {
+    /// Makes the message of an event.
+    pub(crate) fn message(&mut self, event: ReadEvent) -> Message {
+        let ReadEvent { raw, position, cluster_time, .. } = event;
         let fields = Fields::of(&raw);
-        let token = fields.token?;
-        let data = text(token, "_data");
-        let cluster_time = fields.cluster_time.or_else(|| data.and_then(time_of_token));
-        let position_token = token_bytes(token);
-        let identity = data.map_or_else(|| String::from_utf8_lossy(&position_token), Into::into);
-        let position = Position {
-            partition: 0,
-            offset: cluster_time.map_or(last_offset, |time| offset_of(time).max(last_offset)),
-            token: Some(position_token.clone()),
-        };
+        let token = position.token.clone().unwrap_or_default();
+        let data = fields.token.and_then(|token| text(token, "_data"));
+        let identity = data.map_or_else(|| String::from_utf8_lossy(&token), Into::into);
         let mut message = self.described(&fields, &identity, position, cluster_time);
-        let operation = message.operation.unwrap_or(Operation::Other);
         self.add_payload(&mut message, raw);
-        Some(ReadEvent { message, operation, cluster_time })
+        message
     }
 
     /// Makes the message of an event, without its payload.
@@ -231,15 +215,22 @@ fn document_key(fields: &Fields<'_>) -> Option<String> {
 pub(super) mod tests {
     use bson::{Bson, DateTime, Document, doc};
 
+    use lazaret_core::Operation;
+
     use super::*;
     use crate::event::event_of;
+    use crate::position::offset_of;
 
     pub(in crate::event) fn factory() -> MessageFactory {
         MessageFactory::of(&MongoSourceOptions::collection("mongodb://h", "shop", "orders"))
     }
 
-    pub(in crate::event) fn read(event: &Document) -> ReadEvent {
-        factory().message(RawDocumentBuf::try_from(event).unwrap(), 0).unwrap()
+    fn read(event: &Document) -> ReadEvent {
+        ReadEvent::of(RawDocumentBuf::try_from(event).unwrap(), 0).unwrap()
+    }
+
+    pub(in crate::event) fn message_of(event: &Document) -> Message {
+        factory().message(read(event))
     }
 
     pub(in crate::event) fn insert() -> Document {
@@ -255,10 +246,10 @@ pub(super) mod tests {
     fn an_event_becomes_a_message_with_a_lasting_identity() {
         // I5, I8: stream and resume token.
         let event = insert();
-        let ReadEvent { message, operation, .. } = read(&event);
+        let message = message_of(&event);
         assert_eq!(message.id.as_str(), "orders:82AB");
-        assert_eq!(message, read(&event).message, "the same each time");
-        assert_eq!(operation, Operation::Insert);
+        assert_eq!(message, message_of(&event), "the same each time");
+        assert_eq!(read(&event).operation, Operation::Insert);
         assert_eq!(
             (message.operation, message.event_type.as_deref()),
             (Some(Operation::Insert), Some("insert"))
@@ -284,11 +275,11 @@ pub(super) mod tests {
     fn the_messages_of_two_batches_are_alike_and_share_nothing() {
         // I5
         let mut factory = factory();
-        let raw = RawDocumentBuf::try_from(&insert()).unwrap();
-        let mut next = || factory.message(raw.clone(), 0).unwrap().message;
+        let event = read(&insert());
+        let mut next = || factory.message(event.clone());
         let (first, second) = (next(), next());
         factory.begin_batch();
-        let other = factory.message(raw, 0).unwrap().message;
+        let other = factory.message(event);
         assert_eq!((&first, &first), (&second, &other));
         let is_shared = |one: &Message, two: &Message| {
             let texts = |message: &Message| {
@@ -307,7 +298,7 @@ pub(super) mod tests {
     fn an_event_without_a_namespace_is_of_the_watched_collection() {
         let mut event = insert();
         event.remove("ns");
-        let message = read(&event).message;
+        let message = message_of(&event);
         assert_eq!(message.headers.get_str(headers::COLLECTION), Some("orders"));
         assert_eq!(message.headers.get_str(headers::DATABASE), Some("shop"));
     }
@@ -316,11 +307,11 @@ pub(super) mod tests {
     fn a_wrong_document_key_yields_to_the_full_document() {
         let mut event = insert();
         event.insert("documentKey", doc! { "$set": { "total": 2 } });
-        assert_eq!(read(&event).message.key, read(&insert()).message.key);
+        assert_eq!(message_of(&event).key, message_of(&insert()).key);
         event.insert("documentKey", doc! { "_id": 8_i64 });
-        assert_eq!(read(&event).message.key, read(&insert()).message.key);
+        assert_eq!(message_of(&event).key, message_of(&insert()).key);
         event.insert("fullDocument", Bson::Null);
-        let key = read(&event).message.key.unwrap();
+        let key = message_of(&event).key.unwrap();
         assert_eq!(&key[..], br#"{"_id":{"$numberLong":"8"}}"#, "a deleted document leaves only the key");
     }
 
@@ -328,7 +319,7 @@ pub(super) mod tests {
     fn a_shard_key_is_a_part_of_the_key() {
         let mut event = insert();
         event.insert("documentKey", doc! { "region": "eu", "_id": 7_i64 });
-        let key = read(&event).message.key.unwrap();
+        let key = message_of(&event).key.unwrap();
         assert_eq!(&key[..], br#"{"region":"eu","_id":{"$numberLong":"7"}}"#);
     }
 
@@ -339,20 +330,10 @@ pub(super) mod tests {
         let mut key = |collection: &str| {
             let mut event = insert();
             event.insert("ns", doc! { "db": "shop", "coll": collection });
-            whole.message(RawDocumentBuf::try_from(&event).unwrap(), 0).unwrap().message.key.unwrap()
+            whole.message(read(&event)).key.unwrap()
         };
         assert_ne!(key("orders"), key("items"));
         assert!(serde_json::from_slice::<serde_json::Value>(&key("a\"b")).is_ok());
-    }
-
-    #[test]
-    fn offsets_never_decrease_even_without_a_cluster_time() {
-        // I1
-        let bare = doc! { "_id": { "_data": "x" }, "operationType": "invalidate" };
-        let raw = RawDocumentBuf::try_from(&bare).unwrap();
-        let read = factory().message(raw, 41).unwrap();
-        assert_eq!(read.message.position.offset, 41);
-        assert_eq!((read.operation, read.message.key), (Operation::Invalidate, None));
     }
 
     #[test]
@@ -360,7 +341,7 @@ pub(super) mod tests {
         // I5
         let mut event = insert();
         event.insert("fullDocument", doc! { "_id": 7_i64, "x": { "$oid": "text" } });
-        let message = read(&event).message;
+        let message = message_of(&event);
         assert_eq!(message.content_type.as_deref(), Some(BSON));
         assert_eq!(event_of(&message).unwrap(), event);
         assert_eq!(message.undecodable, None);
@@ -370,14 +351,8 @@ pub(super) mod tests {
     fn an_unknown_operation_is_delivered() {
         let mut event = insert();
         event.insert("operationType", "shardCollection");
-        let read = read(&event);
-        assert_eq!(read.operation, Operation::Other);
-        assert_eq!(read.message.event_type.as_deref(), Some("shardCollection"));
-    }
-
-    #[test]
-    fn an_event_without_a_token_is_none() {
-        let raw = RawDocumentBuf::try_from(&doc! { "operationType": "insert" }).unwrap();
-        assert!(factory().message(raw, 0).is_none());
+        let message = message_of(&event);
+        assert_eq!(message.operation, Some(Operation::Other));
+        assert_eq!(message.event_type.as_deref(), Some("shardCollection"));
     }
 }

@@ -4,7 +4,7 @@ use bson::{Document, RawDocumentBuf};
 use jiff::Timestamp;
 use lazaret_core::{Message, Position};
 
-use super::{Fields, MessageFactory};
+use super::{Fields, MessageFactory, ReadEvent};
 use crate::options::MongoSourceOptions;
 use crate::position::{offset_at, time_of_token};
 
@@ -25,8 +25,8 @@ impl MessageFactory {
         let raw = RawDocumentBuf::try_from(&event)?;
         let placed = offset_at(at);
         let has_time = Fields::of(&raw).cluster_time.is_some();
-        Ok(match self.message(raw.clone(), if has_time { 0 } else { placed }) {
-            Some(read) => read.message,
+        Ok(match ReadEvent::of(raw.clone(), if has_time { 0 } else { placed }) {
+            Some(event) => self.message(event),
             None => {
                 let position = Position { partition: 0, offset: placed, token: None };
                 // No token begins with a tilde: they are hexadecimal digits, or JSON.
@@ -78,7 +78,7 @@ mod tests {
     use bson::{Timestamp as ClusterTime, doc};
 
     use super::*;
-    use crate::event::factory::tests::{factory, insert, read};
+    use crate::event::factory::tests::{factory, insert, message_of};
     use crate::event::headers;
     use crate::position::offset_of;
 
@@ -91,7 +91,7 @@ mod tests {
         // I5, I8
         let mut event = insert();
         event.insert("_id", doc! { "_data": "8200000064000000032B04" });
-        let live = read(&event).message;
+        let live = message_of(&event);
         assert_eq!(recorded(event.clone()), live);
         // A record that keeps neither the time nor the namespace.
         event.remove("clusterTime");
