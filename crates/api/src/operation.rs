@@ -200,7 +200,7 @@ pub struct Operation {
     pub plan: String,
     /// The action.
     pub action: Action,
-    /// A note on the state, where it needs an explanation.
+    /// A note on the state, where it needs an explanation: who paused it, why it was stopped, or why it has no letters.
     pub note: Option<String>,
     /// The current stage of the ramp, from 0.
     pub stage: u64,

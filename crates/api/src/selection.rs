@@ -158,4 +158,7 @@ pub struct BulkFailure {
     pub code: Code,
     /// The problem detail.
     pub detail: String,
+    /// A suggestion.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
 }

@@ -6,6 +6,9 @@ use lazaret_api::{Code, Problem};
 use lazaret_core::query::QueryError;
 use lazaret_core::store::{Certainty, ErrorKind, StoreError};
 
+/// What to do about a lease, the only conflict that ends by itself.
+const LEASED_HINT: &str = "a worker holds the sequence at this moment: try again";
+
 /// A failed request.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
@@ -65,8 +68,12 @@ impl From<StoreError> for ApiError {
             (_, Certainty::MaybeDone) => Code::StoreUncertain,
             (_, Certainty::NotDone) => Code::StoreUnavailable,
         };
-        let answer = Self::new(code, error.context());
+        let mut answer = Self::new(code, error.context());
         match code {
+            Code::Conflict if error.is_leased() => {
+                answer.problem.hint = Some(LEASED_HINT.to_owned());
+                answer
+            }
             Code::StoreUnavailable | Code::StoreUncertain => {
                 tracing::warn!(%error, "store request failed");
                 answer.retry_after(1)

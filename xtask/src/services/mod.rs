@@ -13,6 +13,7 @@ mod kafka;
 mod maven;
 mod mongodb;
 mod postgres;
+mod promtool;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -47,7 +48,7 @@ impl Service {
     }
 }
 
-static SERVICES: [Service; 4] = [
+static SERVICES: [Service; 5] = [
     Service {
         name: "Kafka",
         variable: "LAZARET_TEST_KAFKA",
@@ -86,6 +87,14 @@ static SERVICES: [Service; 4] = [
         substitutes: &[],
         start: chromium::start,
         stop: chromium::stop,
+    },
+    Service {
+        name: "promtool",
+        variable: "LAZARET_TEST_PROMTOOL",
+        optional: &[],
+        substitutes: &[],
+        start: promtool::start,
+        stop: promtool::stop,
     },
 ];
 

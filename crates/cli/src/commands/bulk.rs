@@ -1,5 +1,7 @@
 //! `restore`, `purge`, `resolve` and `quarantine`: change many letters, each independently.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 use lazaret_api::{BulkAnswer, BulkRequest, Code, Selection};
 use lazaret_core::query::Query;
@@ -286,10 +288,11 @@ fn conclude(context: &Context, verb: Verb, sum: &BulkAnswer) -> Result<Exit> {
                     &Line::new().add("nothing to do: ", Tone::Warning).plain("no letters match"),
                 );
             }
-            // A letter whose sequence is leased has the same code as one in the wrong state.
-            if sum.failed.iter().any(|failure| failure.code == Code::Conflict) {
-                screen
-                    .info("a conflict is temporary while a worker holds the sequence: run the command again");
+            // Each hint once, however many letters it is for.
+            let hints: BTreeSet<&str> =
+                sum.failed.iter().filter_map(|failure| failure.hint.as_deref()).collect();
+            for hint in hints {
+                screen.stderr_line(&Line::new().add("hint: ", Tone::Hint).plain(hint));
             }
             screen.next_command(match verb {
                 Verb::Restore if sum.done > 0 => "lazaret ls",

@@ -126,7 +126,13 @@ fn evicted_letters_can_be_restored_until_they_are_purged() {
     assert_eq!(ids(&bench, "state:evicted").len(), 2);
     let restored = bench.run(&["restore", "seq:a", "--reason", "back", "--yes"]).ends(0);
     assert_eq!(restored.out, "1 letter restored, 0 failed\n");
-    assert_eq!(ids(&bench, "state:dead").len(), 1);
+    let open = ids(&bench, "state:dead");
+    assert_eq!(open.len(), 1);
+    // It is not evicted any more, and to try again does not change that.
+    let refused = bench.run(&["restore", "--ids", &open[0], "--reason", "back", "--yes"]).ends(3);
+    assert_eq!(refused.out, "0 letters restored, 1 failed\n");
+    let why = format!("{id} LZ0218: cannot restore letter {id}: it is dead, not evicted", id = open[0]);
+    assert_eq!(refused.err, format!("{why}\nnext: lazaret status\n"));
     // An open letter cannot be purged.
     let open = bench.run(&["purge", "state:dead", "--reason", "gone", "--yes", "-o", "json"]).ends(3).json();
     assert_eq!((&open["done"], &open["failed"][0]["code"]), (&0.into(), &"LZ0218".into()));

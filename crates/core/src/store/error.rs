@@ -68,18 +68,31 @@ pub struct StoreError {
     certainty: Certainty,
     operation: &'static str,
     context: String,
+    is_leased: bool,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
 impl StoreError {
     /// An error of a call that changed nothing.
     pub fn not_done(kind: ErrorKind, operation: &'static str, context: impl Into<String>) -> Self {
-        Self { kind, certainty: Certainty::NotDone, operation, context: context.into(), source: None }
+        let (certainty, context) = (Certainty::NotDone, context.into());
+        Self { kind, certainty, operation, context, is_leased: false, source: None }
+    }
+
+    /// A `Conflict` with a lease: a worker holds the sequence, and the same call succeeds once it is done.
+    ///
+    /// ```
+    /// use lazaret_core::store::{ErrorKind, StoreError};
+    /// let error = StoreError::leased("act", "cannot evict letter 7: its sequence is leased");
+    /// assert_eq!((error.kind(), error.is_leased()), (ErrorKind::Conflict, true));
+    /// ```
+    pub fn leased(operation: &'static str, context: impl Into<String>) -> Self {
+        Self { is_leased: true, ..Self::not_done(ErrorKind::Conflict, operation, context) }
     }
 
     /// An error of a call whose outcome is unknown.
     pub fn maybe(kind: ErrorKind, operation: &'static str, context: impl Into<String>) -> Self {
-        Self { kind, certainty: Certainty::MaybeDone, operation, context: context.into(), source: None }
+        Self { certainty: Certainty::MaybeDone, ..Self::not_done(kind, operation, context) }
     }
 
     /// Adds the driver's error as source.
@@ -97,6 +110,11 @@ impl StoreError {
     /// The effect of the call, as far as it is known.
     pub const fn certainty(&self) -> Certainty {
         self.certainty
+    }
+
+    /// `true` if nothing but a lease was in the way: the state allows the call.
+    pub const fn is_leased(&self) -> bool {
+        self.is_leased
     }
 
     /// The name of the failed call.

@@ -8,7 +8,8 @@ use sha2::{Digest, Sha256};
 use super::audit::Actor;
 use super::error::{ErrorKind, Result, StoreError};
 use super::operations::{
-    Action, Command, Operation, OperationId, OperationState, Outcome, Plan, PlanId, RolloutPolicy, STOPPED,
+    Action, Command, Exclusion, Operation, OperationId, OperationState, Outcome, Plan, PlanId, RolloutPolicy,
+    STOPPED,
 };
 use super::payload_digest::PayloadDigest;
 use super::rules::{self, AuditLine, Pace};
@@ -118,7 +119,7 @@ impl OperationMachine {
             action: plan.action,
             rollout: rollout.clone(),
             state,
-            note: None,
+            note: (plan.letters == 0).then(|| nothing_to_do(plan)),
             stage: 0,
             letters: plan.letters,
             ok: 0,
@@ -341,6 +342,16 @@ fn started(rollout: &RolloutPolicy, now: Timestamp) -> OperationState {
     }
 }
 
+/// The note of an operation whose plan has no letters.
+fn nothing_to_do(plan: &Plan) -> String {
+    if plan.excluded.is_empty() {
+        return "nothing to do: no letters match".to_owned();
+    }
+    let part = |(reason, letters): &(Exclusion, u64)| format!("{}: {letters}", reason.as_str());
+    let parts: Vec<String> = plan.excluded.iter().map(part).collect();
+    format!("nothing to do: all selected letters are excluded ({})", parts.join(", "))
+}
+
 /// The burst size of a rate: one letter, and a quarter of what a second has beyond that. The first second therefore has hardly more
 /// letters than any other, and a slightly late poll loses nothing.
 fn burst(rate: f64) -> f64 {
@@ -400,8 +411,8 @@ mod tests {
         Actor::new("ada", "cli", "it is back")
     }
 
-    fn machine(rollout: RolloutPolicy, letters: u64) -> OperationMachine {
-        let plan = Plan {
+    fn plan(letters: u64) -> Plan {
+        Plan {
             id: PlanId(1),
             action: Action::Retry,
             query: None,
@@ -413,8 +424,11 @@ mod tests {
             by: ada(),
             frozen_at: NOW,
             expires_at: Timestamp::MAX,
-        };
-        OperationMachine::begin(OperationId(1), &plan, &rollout, &ada(), NOW).unwrap()
+        }
+    }
+
+    fn machine(rollout: RolloutPolicy, letters: u64) -> OperationMachine {
+        OperationMachine::begin(OperationId(1), &plan(letters), &rollout, &ada(), NOW).unwrap()
     }
 
     fn paced(rate: f64) -> OperationMachine {
@@ -580,9 +594,20 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_without_letters_is_done_at_once() {
-        let machine = machine(RolloutPolicy { needs_approval: true, ..RolloutPolicy::default() }, 0);
-        assert_eq!((machine.operation.state, machine.operation.ended_at), (OperationState::Done, Some(NOW)));
+    fn an_operation_without_letters_is_done_at_once_and_says_why() {
+        let rollout = RolloutPolicy { needs_approval: true, ..RolloutPolicy::default() };
+        let operation = machine(rollout.clone(), 0).operation;
+        assert_eq!((operation.state, operation.ended_at), (OperationState::Done, Some(NOW)));
+        assert_eq!(operation.note.as_deref(), Some("nothing to do: no letters match"));
+        let excluded = vec![(Exclusion::InOperation, 2), (Exclusion::Closed, 1)];
+        let plan = Plan { excluded, ..plan(0) };
+        let operation =
+            OperationMachine::begin(OperationId(1), &plan, &rollout, &ada(), NOW).unwrap().operation;
+        assert_eq!(
+            operation.note.as_deref(),
+            Some("nothing to do: all selected letters are excluded (in-operation: 2, closed: 1)")
+        );
+        assert_eq!(machine(rollout, 1).operation.note, None);
     }
 
     #[test]

@@ -465,7 +465,7 @@ pub struct Operation {
     pub rollout: RolloutPolicy,
     /// Its state.
     pub state: OperationState,
-    /// The reason of the state, if any: who paused it, or the stop rule's figures.
+    /// The reason of the state, if any: who paused it, the stop rule's figures, or why there are no letters.
     pub note: Option<String>,
     /// The current stage of the ramp, from 0.
     pub stage: usize,
@@ -601,7 +601,7 @@ pub trait Operations: Send + Sync + 'static {
     /// Starts the operation of a plan, once and audited: `Conflict` for a plan that already has an operation or has
     /// expired; `NotFound` if it does not exist. Letters that are also part of another unfinished operation and have no
     /// outcome there are skipped as changed: of two operations, the one that was started first gets the letter.
-    /// `Invalid` for an invalid rollout. An operation without letters is done at once.
+    /// `Invalid` for an invalid rollout. An operation without letters is done at once, and its note says why it has none.
     async fn begin(&self, plan: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Result<Operation>;
 
     /// All operations before `before`, the latest first, in pages.

@@ -26,6 +26,8 @@ mod postgres_fleet;
 mod postgres_mirror;
 #[cfg(feature = "postgres")]
 mod postgres_outbox;
+#[cfg(feature = "postgres")]
+mod postgres_starved;
 mod reload;
 mod signals;
 mod story;

@@ -99,7 +99,7 @@ async fn each(
     let mut answer = BulkAnswer { more, ..BulkAnswer::default() };
     for id in missing {
         let detail = format!("no letter {id}");
-        answer.failed.push(BulkFailure { id: id.to_string(), code: Code::NotFound, detail });
+        answer.failed.push(BulkFailure { id: id.to_string(), code: Code::NotFound, detail, hint: None });
     }
     for letter in letters {
         match one(&app, &letter, action, &by).await {
@@ -108,6 +108,7 @@ async fn each(
                 id: letter.id.to_string(),
                 code: error.problem.code,
                 detail: error.problem.detail.unwrap_or(error.problem.title),
+                hint: error.problem.hint,
             }),
         }
     }

@@ -12,6 +12,7 @@ mod limited;
 mod limits;
 mod openapi;
 mod operations;
+mod parsing;
 mod redaction;
 mod support;
 mod triage;

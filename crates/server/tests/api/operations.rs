@@ -267,6 +267,26 @@ async fn a_new_operation_wakes_the_consumer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_operation_without_letters_is_done_and_says_why() {
+    let bench = Bench::new().await;
+    bench.letters(&[("a", "bad1")], 1).await;
+    let park = json!({"action": "park", "query": "seq:a", "reason": "hold"});
+    let begin = async |body: &Value| bench.post("/v1/operations", body.clone()).await.expect(201).json;
+    let parked = begin(&park).await;
+    bench.over(parked["id"].as_str().unwrap()).await;
+    for (body, note) in [
+        (json!({"action": "retry", "query": "seq:b", "reason": "mended"}), "nothing to do: no letters match"),
+        (park, "nothing to do: all selected letters are excluded (already: 1)"),
+    ] {
+        let begun = begin(&body).await;
+        assert_eq!((&begun["state"], &begun["letters"]), (&json!("done"), &json!(0)), "{begun}");
+        assert_eq!(begun["note"], note);
+        let shown = bench.get(&format!("/v1/operations/{}", begun["id"].as_str().unwrap())).await;
+        assert_eq!(shown.json, begun, "it is stored with its note");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_begin_request_starts_one_operation() {
     let bench = Bench::new().await;
     bench.letters(&BAD, 4).await;

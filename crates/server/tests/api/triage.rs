@@ -1,6 +1,7 @@
 //! Reading and changing single letters.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use lazaret_core::store::{HandOff, LetterStore, Limits as StoreLimits, Placement};
 use lazaret_core::{Failure, Letter, LetterState, Message, Position, QueueName, Reason, Timestamp};
@@ -9,6 +10,9 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::{Bench, ORDERS, QUEUE, encoded, eventually};
+
+/// Longer than any test.
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// Stores dead letters in a queue whose consumer runs elsewhere: sequence and message id.
 async fn elsewhere(bench: &Bench, queue: &str, letters: &[(&str, &str)]) {
@@ -448,4 +452,24 @@ async fn letters_are_resolved_and_quarantined_in_bulk() {
     let of = |action: &str| entries.iter().filter(|entry| entry["action"] == action).count();
     assert_eq!((of("resolve"), of("quarantine")), (2, 1), "{audit}");
     bench.post("/v1/letters/resolve", json!({"all": true})).await.problem(400, "LZ0210");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_a_conflict_with_a_lease_suggests_to_try_again() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(&[("a", "bad1")], 1).await;
+    let id = letters[0]["id"].as_str().unwrap();
+    let claimed = bench.store.claim(&QueueName::from(QUEUE), &"a".into(), "worker", HOUR).await.unwrap();
+    let hint = "a worker holds the sequence at this moment: try again";
+    let (park, body) = (format!("/v1/letters/{id}/park"), json!({"ids": [id], "reason": "x"}));
+    let one = bench.post(&park, json!({"reason": "x"})).await.problem(409, "LZ0218").json;
+    assert_eq!(one["hint"], hint);
+    let many = bench.post("/v1/letters/resolve", body.clone()).await.expect(200).json;
+    assert_eq!((&many["failed"][0]["code"], &many["failed"][0]["hint"]), (&json!("LZ0218"), &json!(hint)));
+    // It is in the wrong state, whoever holds its sequence.
+    let wrong = bench.post("/v1/letters/restore", body.clone()).await.expect(200).json;
+    let detail = format!("cannot restore letter {id}: it is dead, not evicted");
+    assert_eq!(wrong["failed"], json!([{"id": id, "code": "LZ0218", "detail": detail}]));
+    bench.store.release(&claimed.unwrap().lease).await.unwrap();
+    assert_eq!(bench.post("/v1/letters/resolve", body).await.expect(200).json["done"], 1);
 }

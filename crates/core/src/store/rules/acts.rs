@@ -40,21 +40,20 @@ impl<T> LetterLookup<T> {
 
 /// Checks that the letter's state and its sequence allow the act.
 fn check(act: Act, letter: &Letter, row: Option<&SequenceRow>, now: Timestamp) -> Result<()> {
-    let conflict = |why: &str| {
-        let context = format!("cannot {} letter {}: {why}", act.as_str(), letter.id);
-        refuse(ErrorKind::Conflict, "act", context)
-    };
-    let allowed =
-        if act == Act::Restore { letter.state == LetterState::Evicted } else { letter.state.is_open() };
-    if !allowed {
-        return conflict(&format!("it is {}", letter.state));
+    let context = |why: &str| format!("cannot {} letter {}: {why}", act.as_str(), letter.id);
+    let conflict = |why: &str| refuse(ErrorKind::Conflict, "act", context(why));
+    match (act, letter.state) {
+        (Act::Restore, LetterState::Evicted) => {}
+        (Act::Restore, state) => return conflict(&format!("it is {state}, not evicted")),
+        (_, state) if state.is_open() => {}
+        (_, state) => return conflict(&format!("it is {state}")),
     }
     if act == Act::Release && letter.payload_left_out {
         return conflict("its payload was left out");
     }
     // At or before the head of a leased sequence: the lease's letter would no longer be the head.
     if row.is_some_and(|row| row.is_in_flight(letter.index, now)) {
-        return conflict("its sequence is leased");
+        return Err(StoreError::leased("act", context("its sequence is leased")));
     }
     Ok(())
 }
@@ -211,10 +210,31 @@ mod tests {
         let leased = row_of(&dead).claimed("w", Duration::from_secs(9), LeaseKind::Due, 1, NOW);
         for what in [Act::Evict, Act::Resolve, Act::Park, Act::Quarantine, Act::Release] {
             let refused = act(what, &dead, Some(&leased), None, &ada(), NOW).unwrap_err();
-            assert_eq!(refused.kind(), ErrorKind::Conflict);
+            assert_eq!((refused.kind(), refused.is_leased()), (ErrorKind::Conflict, true));
             let closed = letter(LetterState::Resolved);
-            assert_eq!(act(what, &closed, None, None, &ada(), NOW).unwrap_err().kind(), ErrorKind::Conflict);
+            let refused = act(what, &closed, None, None, &ada(), NOW).unwrap_err();
+            assert_eq!((refused.kind(), refused.is_leased()), (ErrorKind::Conflict, false));
         }
+    }
+
+    #[test]
+    fn only_evicted_letters_are_restored_and_not_in_front_of_a_worker() {
+        let sequence = SequenceId::from("k");
+        let refused = |letter: &Letter, row: &SequenceRow| {
+            let view = RestoreView { row, free: letter.index, out_of_order: false, later: None };
+            place_restored(&sequence, letter, Some(&view), NOW).unwrap_err()
+        };
+        let dead = letter(LetterState::Dead);
+        let leased = row_of(&dead).claimed("w", Duration::from_secs(9), LeaseKind::Due, 1, NOW);
+        for row in [&row_of(&dead), &leased] {
+            let error = refused(&dead, row);
+            assert_eq!((error.kind(), error.is_leased()), (ErrorKind::Conflict, false));
+            assert_eq!(
+                error.context(),
+                format!("cannot restore letter {}: it is dead, not evicted", dead.id)
+            );
+        }
+        assert!(refused(&letter(LetterState::Evicted), &leased).is_leased());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::letter::{LetterId, LetterState};
 use crate::message::{MessageId, QueueName};
 use crate::sequence::SequenceId;
-use crate::store::{Actor, ErrorKind, GrantFence, Limits, Placement, Result};
+use crate::store::{Actor, ErrorKind, GrantFence, Limits, Placement, Result, StoreError};
 
 /// The distance between the indexes of consecutive letters, which leaves space for redelivered ones between them.
 pub const INDEX_STEP: u64 = 1 << 20;
@@ -240,8 +240,7 @@ pub fn place(
 ) -> Result<Slot> {
     let Some(later) = later else { return Ok(Slot::End) };
     if later.index == row.head.index && row.is_leased(now) {
-        let context = format!("a later message of {sequence} is in flight");
-        return refuse(ErrorKind::Conflict, HAND_OFF, context);
+        return Err(StoreError::leased(HAND_OFF, format!("a later message of {sequence} is in flight")));
     }
     // Redelivered messages arrive in order, so each leaves most of the gap to the next.
     let before = later.before.unwrap_or_else(|| later.index.saturating_sub(INDEX_STEP));

@@ -7,7 +7,7 @@ use super::refuse;
 use super::sequence::{Head, SequenceChange, SequenceRow};
 use crate::letter::LetterState;
 use crate::message::{ConsumerName, QueueName};
-use crate::store::{Actor, Change, Cleared, ErrorKind, PauseScope, Result};
+use crate::store::{Actor, Change, Cleared, ErrorKind, PauseScope, Result, StoreError};
 
 /// Checks that an annotation is allowed now: a payload can be changed only while the letter is open and not in flight
 /// (`Conflict`). [`Change::apply`] then applies it.
@@ -20,15 +20,14 @@ pub fn check_change(
     if !change.is_edit() {
         return Ok(());
     }
-    let why = if !letter.state.is_open() {
-        format!("it is {}", letter.state)
-    } else if row.is_some_and(|row| row.is_in_flight(letter.index, now)) {
-        "it is in flight".to_owned()
-    } else {
-        return Ok(());
-    };
-    let context = format!("cannot change the payload of letter {}: {why}", letter.id);
-    refuse(ErrorKind::Conflict, "change", context)
+    let context = |why: &str| format!("cannot change the payload of letter {}: {why}", letter.id);
+    if !letter.state.is_open() {
+        return refuse(ErrorKind::Conflict, "change", context(&format!("it is {}", letter.state)));
+    }
+    if row.is_some_and(|row| row.is_in_flight(letter.index, now)) {
+        return Err(StoreError::leased("change", context("it is in flight")));
+    }
+    Ok(())
 }
 
 /// Purges a closed letter; its id and state remain (I8). `Conflict` if it is open. A purge by a person is

@@ -79,7 +79,9 @@ pub async fn an_operation_about_nothing_is_done_at_once<S: Store>(t: Fixture<S>)
     let plan = t.freeze(Action::Retry).await;
     assert_eq!((plan.letters, plan.sequences), (0, 0));
     let id = t.begin(&plan, &RolloutPolicy::default()).await;
-    assert_eq!(t.state_of(id).await, OperationState::Done);
+    let operation = t.operation(id).await;
+    assert_eq!(operation.state, OperationState::Done);
+    assert_eq!(operation.note.as_deref(), Some("nothing to do: no letters match"));
     assert_eq!(t.poll(10).await.again_at, None);
 }
 
