@@ -206,7 +206,7 @@ mod tests {
     use lazaret_core::Operation;
     use lazaret_source_mongodb::{
         BeforeChange, CheckpointOptions, ErrorClass, FullDocument, OnHistoryLost, OnInvalidate, OplogWindow,
-        Start,
+        RestartPolicy, Start,
     };
     use serde_json::json;
 
@@ -232,6 +232,7 @@ mod tests {
         );
         assert_eq!((options.start, options.on_history_lost), (Start::Resume, OnHistoryLost::Fail));
         assert_eq!(options.checkpoint, CheckpointOptions::default());
+        assert_eq!(options.restart, RestartPolicy::default());
         assert_eq!((options.full_document, options.lease.ttl.as_secs()), (FullDocument::UpdateLookup, 30));
         assert!(options.lease.standby <= MAX_STANDBY && options.instance.is_some());
     }
@@ -242,6 +243,7 @@ mod tests {
             "full-document: required, full-document-before-change: required, operation-types: [insert, drop-database], \
              start: oplog-start, on-history-lost: from-now, on-invalidate: start-after, deployment: all-instances, \
              instance: a, checkpoint: { every: 7, interval: 0, idle-heartbeat: 0 }, \
+             restart: { max-attempts: 5, initial-delay: 2s, multiplier: 3, max-delay: 3m }, \
              pipeline: [{ $match: { 'fullDocument.customer': { $oid: 6afb78b2adbe48634cc20623 } } }]",
         );
         assert!(options.validate().is_ok());
@@ -253,6 +255,9 @@ mod tests {
         assert_eq!(options.checkpoint.idle_heartbeat, Duration::ZERO);
         assert!(options.checkpoint.interval > Duration::from_secs(86_400), "by the number of events only");
         assert_eq!(options.checkpoint_name(), "shop@a");
+        let seconds: Vec<_> =
+            (1..=6).map(|attempt| options.restart.delay(attempt).map(|delay| delay.as_secs())).collect();
+        assert_eq!(seconds, [Some(2), Some(6), Some(18), Some(54), Some(162), None]);
         let found =
             options.pipeline[0].get_document("$match").unwrap().get_object_id("fullDocument.customer");
         assert!(found.is_ok(), "extended JSON: {:?}", options.pipeline);
