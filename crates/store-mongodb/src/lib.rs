@@ -59,7 +59,7 @@
 //! - `documents/`: what the documents hold; `documents/readable` has the fields that people read.
 //! - `commit`, `batches`, `effects`: the steps above.
 //! - `intake`, `grants`, `leases`, `acts`, `operations/`, `pauses`, `notes`: views for the rules.
-//! - `letters`, `listing`: reads.
+//! - `letters`, `listing`, `occupancy`: reads.
 
 mod acts;
 mod audit;
@@ -82,6 +82,7 @@ mod leases;
 mod letters;
 mod listing;
 mod notes;
+mod occupancy;
 mod operations;
 mod options;
 mod pauses;

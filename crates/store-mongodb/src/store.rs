@@ -18,6 +18,7 @@ use crate::calls::Documents;
 use crate::clock::StoreClock;
 use crate::database::{Database, find_one};
 use crate::error::{reading, writing};
+use crate::occupancy::Refusal;
 use crate::options::{DEFAULT_DATABASE, MongoStoreOptions};
 
 /// The version of the documents that this store writes. A database with a newer one is refused.
@@ -45,6 +46,7 @@ struct Shared {
     clock: StoreClock,
     watches: Mutex<BTreeMap<QueueName, ClockWatch>>,
     finished_batches: Mutex<FinishedBatches>,
+    refusal: Refusal,
 }
 
 impl MongoStore {
@@ -105,6 +107,7 @@ impl MongoStore {
             clock: StoreClock::new(options.clock),
             watches: Mutex::new(BTreeMap::new()),
             finished_batches: Mutex::new(FinishedBatches::default()),
+            refusal: Refusal::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -126,6 +129,11 @@ impl MongoStore {
     /// The batches that are known to be finished. Not to be held across an await.
     pub(crate) fn finished_batches(&self) -> MutexGuard<'_, FinishedBatches> {
         self.shared.finished_batches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the server refuses to tell how much room the store takes.
+    pub(crate) fn refusal(&self) -> &Refusal {
+        &self.shared.refusal
     }
 
     /// The store's time.
