@@ -53,7 +53,7 @@
 //! # Modules
 //!
 //! - `contract/`, `audit`, `ends`, `key_values`: the traits of [`lazaret_core::store`].
-//! - `store`, `options`, `error`, `clock`: opening, options, errors of the driver, the server's clock.
+//! - `store`, `options`, `uri`, `error`, `clock`: opening, options, errors of the driver, the server's clock.
 //! - `calls`: the connections, and which calls share them.
 //! - `database`: collections, guarded writes, commands with many statements; `database/reads` reads.
 //! - `documents/`: what the documents hold; `documents/readable` has the fields that people read.
@@ -87,7 +87,9 @@ mod operations;
 mod options;
 mod pauses;
 mod store;
+mod uri;
 mod values;
 
 pub use options::{DEFAULT_COLLECTION, DEFAULT_DATABASE, MongoStoreOptions};
 pub use store::{FORMAT_VERSION, MongoStore};
+pub use uri::StoreUri;

@@ -20,6 +20,7 @@ use crate::database::{Database, find_one};
 use crate::error::{reading, writing};
 use crate::occupancy::Refusal;
 use crate::options::{DEFAULT_DATABASE, MongoStoreOptions};
+use crate::uri::StoreUri;
 
 /// The version of the documents that this store writes. A database with a newer one is refused.
 pub const FORMAT_VERSION: i64 = 2;
@@ -59,15 +60,18 @@ impl MongoStore {
         capabilities
     };
 
-    /// Connects to a server, and opens or creates the store in its database.
+    /// Connects to a server, and opens or creates the store in its database. A parameter `collection` of the URI goes before the option
+    /// of that name.
     ///
     /// # Errors
     /// `Invalid` if the URI cannot be read, if the database has a newer format, or if an index of the server would delete letters;
     /// `Unavailable` if the server cannot be reached; `Denied` if the user may not use the database.
     pub async fn connect(uri: &str, options: MongoStoreOptions) -> Result<Self> {
-        let client = ClientOptions::parse(uri).await.map_err(reading)?;
+        let StoreUri { driver, collection } = StoreUri::parse(uri);
+        let client = ClientOptions::parse(driver.as_str()).await.map_err(reading)?;
         let connections = client.max_pool_size.map_or(options.connections, |size| size as usize);
-        let options = MongoStoreOptions { connections, ..options };
+        let collection = collection.unwrap_or_else(|| options.collection.clone());
+        let options = MongoStoreOptions { connections, collection, ..options };
         let named = client.default_database.clone();
         let database = options.database.clone().or(named).unwrap_or_else(|| DEFAULT_DATABASE.to_owned());
         let client = Client::with_options(client).map_err(reading)?;

@@ -48,6 +48,19 @@ async fn a_collection_with_a_ttl_index_is_refused() {
 }
 
 #[tokio::test]
+async fn the_uri_names_the_collection() {
+    let Some(uri) = server() else { return };
+    let test = TestDatabase::new(uri);
+    let sign = if test.uri.contains('?') { '&' } else { '?' };
+    let uri = format!("{}{sign}collection=orders_dlq", test.uri);
+    let store = MongoStore::connect(&uri, test.options(None)).await.unwrap();
+    let message = Message::new("m", "orders", Position::new(0, 0));
+    store.hand_off(&queue(), &Limits::NONE, vec![dead(message)]).await.unwrap().remove(0).unwrap();
+    let letters = test.database().await.collection::<Document>("orders_dlq");
+    assert_eq!(letters.count_documents(doc! { "status": "PENDING" }).await.unwrap(), 1);
+}
+
+#[tokio::test]
 async fn a_newer_format_is_refused() {
     let Some(uri) = server() else { return };
     let test = TestDatabase::new(uri);

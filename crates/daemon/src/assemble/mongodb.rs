@@ -7,7 +7,7 @@ use lazaret_config::{Consumer as ConsumerConfig, MongodbSource as From};
 use lazaret_core::source::SourceError;
 use lazaret_core::store::StoreError;
 use lazaret_source_mongodb::{LeaseOptions, MongoSource, MongoSourceOptions, MongoStatus, StreamState};
-use lazaret_store_mongodb::{DEFAULT_DATABASE, MongoStore, MongoStoreOptions};
+use lazaret_store_mongodb::{DEFAULT_DATABASE, MongoStore, MongoStoreOptions, StoreUri};
 use lazaret_telemetry::ChangeStreamStats;
 use mongodb::Client;
 use mongodb::options::ClientOptions;
@@ -32,6 +32,8 @@ pub(crate) struct Server {
     pub(crate) addresses: String,
     /// The size of its pool, if the URI states one.
     connections: Option<u32>,
+    /// The collection of the letters, if the URI is that of a store and names one.
+    collection: Option<String>,
 }
 
 impl Server {
@@ -42,7 +44,13 @@ impl Server {
         options.server_selection_timeout.get_or_insert(timeout);
         let addresses: Vec<String> = options.hosts.iter().map(ToString::to_string).collect();
         let (addresses, connections) = (addresses.join(", "), options.max_pool_size);
-        Ok(Self { client: Client::with_options(options)?, addresses, connections })
+        Ok(Self { client: Client::with_options(options)?, addresses, connections, collection: None })
+    }
+
+    /// Creates a client for a store. Its URI may name the collection of the letters.
+    pub(crate) async fn of_store(uri: &str, timeout: Duration) -> Result<Self, mongodb::error::Error> {
+        let StoreUri { driver, collection } = StoreUri::parse(uri);
+        Ok(Self { collection, ..Self::new(&driver, timeout).await? })
     }
 
     /// The database of the store: that of the URI, or the default one.
@@ -55,7 +63,8 @@ impl Server {
     pub(crate) fn store_options(&self) -> MongoStoreOptions {
         let default = MongoStoreOptions::default();
         let connections = self.connections.map_or(default.connections, |size| size as usize);
-        MongoStoreOptions { connections, ..default }
+        let collection = self.collection.clone().unwrap_or_else(|| default.collection.clone());
+        MongoStoreOptions { connections, collection, ..default }
     }
 }
 
@@ -65,7 +74,7 @@ pub(super) async fn store(uri: &str) -> Result<MongoStore, Error> {
         let Explained { why, advice } = explain(&error);
         Error::OpenStore { store: "mongodb".to_owned(), why, advice }
     };
-    let server = Server::new(uri, SERVER_TIMEOUT).await.map_err(wrong_uri)?;
+    let server = Server::of_store(uri, SERVER_TIMEOUT).await.map_err(wrong_uri)?;
     let store = format!("mongodb at {}", server.addresses);
     let database = server.store_database();
     let opened = MongoStore::with_client(&server.client, &database, server.store_options());
