@@ -151,13 +151,20 @@ pub struct Capabilities {
     kafka_property: Option<PropertyCheck>,
     pipeline: Option<PipelineCheck>,
     mongodb_uri: Option<UriCheck>,
+    mongodb_store_uri: Option<UriCheck>,
 }
 
 impl Capabilities {
     /// Creates a set of capabilities.
     pub fn of(capabilities: impl IntoIterator<Item = Capability>) -> Self {
         let capabilities = capabilities.into_iter().collect();
-        Self { capabilities, kafka_property: None, pipeline: None, mongodb_uri: None }
+        Self {
+            capabilities,
+            kafka_property: None,
+            pipeline: None,
+            mongodb_uri: None,
+            mongodb_store_uri: None,
+        }
     }
 
     /// Every capability.
@@ -179,10 +186,17 @@ impl Capabilities {
         self
     }
 
-    /// Adds a check of MongoDB URIs.
+    /// Adds a check of the MongoDB URIs of sources.
     #[must_use]
     pub fn with_mongodb_uri_check(mut self, check: UriCheck) -> Self {
         self.mongodb_uri = Some(check);
+        self
+    }
+
+    /// Adds a check of the MongoDB URI of the store, which has a parameter of its own.
+    #[must_use]
+    pub fn with_mongodb_store_uri_check(mut self, check: UriCheck) -> Self {
+        self.mongodb_store_uri = Some(check);
         self
     }
 
@@ -210,9 +224,7 @@ impl Capabilities {
         if let Some(check) = self.pipeline {
             document.consumers.iter().for_each(|consumer| wrong_pipeline(check, consumer, findings));
         }
-        if let Some(check) = self.mongodb_uri {
-            wrong_uris(check, document, findings);
-        }
+        wrong_uris(self, document, findings);
     }
 }
 
@@ -317,10 +329,10 @@ fn wrong_properties(check: PropertyCheck, consumer: &ConsumerFields, findings: &
 }
 
 /// Reports MongoDB URIs that the driver rejects: that of the store, and those of sources.
-fn wrong_uris(check: UriCheck, document: &Document, findings: &mut Findings) {
+fn wrong_uris(build: &Capabilities, document: &Document, findings: &mut Findings) {
     let store = match store_of(&document.top) {
         Some(StoreLocation::Mongodb(uri)) => {
-            Some((Code::InvalidStore, uri.as_str(), document.top.span("store")))
+            Some((build.mongodb_store_uri, Code::InvalidStore, uri.as_str(), document.top.span("store")))
         }
         _ => None,
     };
@@ -328,10 +340,10 @@ fn wrong_uris(check: UriCheck, document: &Document, findings: &mut Findings) {
         let Some(("mongodb", mongodb)) = consumer.fields.section("source").and_then(Fields::chosen) else {
             return None;
         };
-        Some((Code::InvalidAddress, mongodb.text("uri")?, mongodb.span("uri")))
+        Some((build.mongodb_uri, Code::InvalidAddress, mongodb.text("uri")?, mongodb.span("uri")))
     });
-    for (code, uri, span) in store.into_iter().chain(sources) {
-        if let Err(why) = check(uri) {
+    for (check, code, uri, span) in store.into_iter().chain(sources) {
+        if let Some(Err(why)) = check.map(|check| check(uri)) {
             let finding = FindingBuilder::new(code, span.unwrap_or_default(), why);
             findings.add(finding.hint("see the connection string options of MongoDB"));
         }

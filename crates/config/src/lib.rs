@@ -86,8 +86,8 @@ pub use model::{
     AdoptTopics, Advanced, Approval, Auth, BeforeChange, Checkpoint, CommandHandler, CommandMode, Config,
     Console, Consumer, DeadLetter, FullDocument, Handler, HistoryLost, HttpHandler, KafkaSource, LogFormat,
     LogLevel, MongodbSource, Oidc, OnInvalidate, OperationType, Order, OutboxAck, PostgresOutboxSource,
-    Proxy, Replay, Reprocess, RequestLimits, Retry, RetryTopics, Role, Secret, Source, StartPosition,
-    Telemetry, Tls, Token, TopicFormat, Webhook,
+    Proxy, Replay, Reprocess, RequestLimits, Restart, Retry, RetryTopics, Role, Secret, Source,
+    StartPosition, Telemetry, Tls, Token, TopicFormat, Webhook,
 };
 pub use reference::keys_markdown;
 pub use schema::schema;

@@ -238,7 +238,7 @@ fn policies(fields: &Fields, at: Span, findings: &mut Findings) {
     }
 }
 
-/// Reports an initial delay above the maximum delay, at the key that is set in the file.
+/// Reports an initial delay above the maximum delay, at the key that is set in the file. The text of a built-in value is its default.
 fn delays(retry: &Fields, why: &str, at: Span, findings: &mut Findings) {
     let written = |name: &str| retry.get(name).map(|field| field.text.as_str()).unwrap_or_default();
     let (first, longest) = (written("initial-delay"), written("max-delay"));
@@ -248,12 +248,12 @@ fn delays(retry: &Fields, why: &str, at: Span, findings: &mut Findings) {
             .related(other, "`max-delay` is set here")
             .hint(format!("raise `max-delay` to `{first}` or more, or lower `initial-delay`")),
         (None, Some(other)) => {
-            let message = format!("{message}; its default is 500ms");
+            let message = format!("{message}; its default is {first}");
             FindingBuilder::new(Code::Contradiction, other, message)
                 .hint(format!("add `initial-delay: {longest}` or less, or raise `max-delay`"))
         }
         _ => FindingBuilder::new(Code::Contradiction, at, message)
-            .hint(format!("the default of `max-delay` is 30s: add `max-delay: {first}` or more")),
+            .hint(format!("the default of `max-delay` is {longest}: add `max-delay: {first}` or more")),
     };
     findings.add(finding);
 }
@@ -575,6 +575,14 @@ fn mongodb(fields: &Fields, findings: &mut Findings) {
         let finding =
             FindingBuilder::new(Code::Contradiction, span, "`collection` is set, but `database` is missing");
         findings.add(finding.hint("add `database: NAME`, or remove `collection` to watch all databases"));
+    }
+    if let Some(restart) = mongodb.section("restart")
+        && let (Some(first), Some(longest)) =
+            (restart.duration("initial-delay"), restart.duration("max-delay"))
+        && first > longest
+    {
+        let at = restart.span("initial-delay").or(mongodb.span("restart")).unwrap_or_default();
+        delays(restart, "must not be longer than max-delay", at, findings);
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lazaret_config::{
     AdoptTopics, Advanced, Approval, CommandMode, Config, FullDocument, Handler, KafkaSource, NoEnv, Order,
-    Reload, Reprocess, SequenceRule, Source, StoreLocation, TopicFormat, check, diff,
+    Origin, Reload, Reprocess, Restart, SequenceRule, Source, StoreLocation, TopicFormat, check, diff,
 };
 use lazaret_core::policy::{
     BreakerPolicy, FusePolicy, OnDead, OnDeadPolicy, PoisonPolicy, RetryPolicy, Strategy,
@@ -156,6 +156,9 @@ fn every_alternative_of_the_contract_is_read() {
         (Some("orders"), FullDocument::UpdateLookup, true)
     );
     assert_eq!((mongodb.checkpoint.every, mongodb.checkpoint.idle_heartbeat), (1, Some(secs(300))));
+    let expected =
+        Restart { max_attempts: None, initial_delay: secs(1), multiplier: 2.0, max_delay: secs(60) };
+    assert_eq!(mongodb.restart, expected, "the default");
     let Handler::Command(command) = good("contract-command.yaml").consumers[0].handler.clone() else {
         panic!()
     };
@@ -163,6 +166,41 @@ fn every_alternative_of_the_contract_is_read() {
         (command.program, command.mode),
         (vec!["python3".to_owned(), "handler.py".to_owned()], CommandMode::Once)
     );
+}
+
+#[test]
+fn the_restarts_of_a_change_stream_are_read_and_shown_with_their_origin() {
+    let Source::Mongodb(mongodb) = good("every-key.yaml").consumer("mongodb").unwrap().source.clone() else {
+        panic!()
+    };
+    let expected =
+        Restart { max_attempts: Some(20), initial_delay: secs(2), multiplier: 1.5, max_delay: secs(300) };
+    assert_eq!(mongodb.restart, expected);
+    let config = read(
+        "defaults: { source: { mongodb: { restart: { max-attempts: 9 } } } }
+consumers:
+  orders:
+    source: { mongodb: { uri: 'mongodb://h', database: shop, restart: { max-attempts: unlimited, max-delay: 2m } } }
+    handler: { command: { program: [./h] } }
+  refunds:
+    source: { mongodb: { uri: 'mongodb://h', database: shop } }
+    handler: { command: { program: [./h] } }
+",
+    );
+    let restart = |name: &str| match &config.consumer(name).unwrap().source {
+        Source::Mongodb(mongodb) => mongodb.restart,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((restart("orders").max_attempts, restart("orders").max_delay), (None, secs(120)));
+    assert_eq!((restart("refunds").max_attempts, restart("refunds").max_delay), (Some(9), secs(60)));
+    let path = |key: &str| format!("source.mongodb.restart.{key}");
+    assert_eq!(config.origin("orders", &path("max-attempts")), Some(Origin::Own));
+    assert_eq!(config.origin("refunds", &path("max-attempts")), Some(Origin::Defaults));
+    assert_eq!(config.origin("refunds", &path("initial-delay")), Some(Origin::BuiltIn));
+    let shown = config.effective("orders").unwrap();
+    let line = |key: &str| shown.lines().find(|line| line.trim_start().starts_with(key)).map(str::to_owned);
+    assert!(line("initial-delay: 1s").is_some_and(|line| line.ends_with("# built-in")), "{shown}");
+    assert!(line("max-delay: 2m").is_some_and(|line| line.ends_with("# own, line 4")), "{shown}");
 }
 
 #[test]

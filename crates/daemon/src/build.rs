@@ -35,7 +35,8 @@ pub fn capabilities() -> Capabilities {
     #[cfg(feature = "mongodb")]
     let parts = parts
         .with_pipeline_check(crate::assemble::check_pipeline)
-        .with_mongodb_uri_check(crate::assemble::check_mongodb_uri);
+        .with_mongodb_uri_check(crate::assemble::check_mongodb_uri)
+        .with_mongodb_store_uri_check(crate::assemble::check_mongodb_store_uri);
     #[cfg(feature = "kafka")]
     let parts = parts.with_kafka_property_check(crate::assemble::check_kafka_property);
     parts

@@ -10,7 +10,7 @@ use crate::attributes::change_stream::{self, ChangeStream, Watch};
 use crate::attributes::dead_letter_queue::{self, DeadLetterQueue};
 use crate::attributes::kafka_listener::{self, KafkaListener};
 use crate::attributes::retry_policy::{self, RetryPolicy};
-use crate::attributes::{Setting, checkpoint};
+use crate::attributes::{Setting, checkpoint, restart_policy};
 use crate::methods::{Fits, Method, Methods};
 
 /// The kind of source that is declared.
@@ -93,7 +93,7 @@ impl Declared {
         let mut this =
             Self { source, settings: Vec::new(), retry: None, dead_letters: DeadLetterQueue::default() };
         let mut seen: Vec<&str> = Vec::new();
-        let names = [retry_policy::NAME, dead_letter_queue::NAME, checkpoint::NAME];
+        let names = [retry_policy::NAME, dead_letter_queue::NAME, checkpoint::NAME, restart_policy::NAME];
         block.attrs.retain(|attribute| {
             if is_source(attribute) {
                 errors.add(Error::new_spanned(attribute, "an `impl` block declares one consumer"));
@@ -131,7 +131,15 @@ impl Declared {
         match (name, kind) {
             (retry_policy::NAME, _) => self.retry = Some(RetryPolicy::read(span, tokens, errors)),
             (dead_letter_queue::NAME, _) => self.dead_letters = DeadLetterQueue::read(span, tokens, errors),
-            (_, SourceKind::ChangeStream) => self.settings = checkpoint::read(span, tokens, errors),
+            (restart_policy::NAME, SourceKind::ChangeStream) => {
+                self.settings.extend(restart_policy::read(span, tokens, errors));
+            }
+            (restart_policy::NAME, SourceKind::Kafka) => {
+                let message = "`#[restart_policy]` is for change streams: a Kafka client connects again by itself, and \
+                               `reconnect.backoff.ms` in the configuration says when";
+                errors.add(Error::new_spanned(attribute, message));
+            }
+            (_, SourceKind::ChangeStream) => self.settings.extend(checkpoint::read(span, tokens, errors)),
             (_, SourceKind::Kafka) => {
                 let message = "`#[checkpoint]` is for change streams: the positions of a Kafka group are in Kafka, and \
                                `commit-interval` in the configuration says how often they are committed";

@@ -50,6 +50,8 @@ on_the_block! {
     dead_letter_queue
     /// Sets how often the position of a change stream is saved. See `lazaret::declare`.
     checkpoint
+    /// Sets when a failed change stream is opened again. See `lazaret::declare`.
+    restart_policy
 }
 
 macro_rules! on_a_method {

@@ -19,7 +19,7 @@ const KNOWN: [&str; 8] =
     ["on_insert", "on_update", "on_replace", "on_delete", "on_change", "on_message", "on_error", "filter"];
 
 /// Attributes of the block that people put on methods.
-const OF_THE_BLOCK: [&str; 3] = ["retry_policy", "dead_letter_queue", "checkpoint"];
+const OF_THE_BLOCK: [&str; 4] = ["retry_policy", "dead_letter_queue", "checkpoint", "restart_policy"];
 
 /// The messages that a handler handles.
 #[derive(Clone, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::options::{
     BeforeChange, CheckpointOptions, Deployment, FullDocument, MongoSourceOptions, OnHistoryLost,
-    OnInvalidate, Start,
+    OnInvalidate, RestartPolicy, Start,
 };
 
 /// Stands for no interval: positions are written by the number of messages only.
@@ -76,6 +76,13 @@ impl MongoSourceOptions {
             },
             deployment: if from.single_leader { Deployment::SingleLeader } else { Deployment::AllInstances },
             instance: from.instance.clone(),
+            restart: RestartPolicy {
+                // The options say 0 for no limit.
+                max_attempts: from.restart.max_attempts.unwrap_or(0),
+                initial_delay: from.restart.initial_delay,
+                multiplier: from.restart.multiplier,
+                max_delay: from.restart.max_delay,
+            },
             ..Self::deployment(from.uri.reveal(), stream)
         })
     }

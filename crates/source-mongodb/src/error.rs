@@ -179,16 +179,31 @@ pub(crate) struct StreamError {
     /// What failed, in the words of the server or the driver.
     pub(crate) detail: String,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    /// The number of restarts without progress before it, if no further one is allowed.
+    gave_up_after: Option<u32>,
 }
 
 impl StreamError {
     pub(crate) fn new(class: ErrorClass, detail: impl Into<String>) -> Self {
-        Self { class, detail: detail.into(), source: None }
+        Self { class, detail: detail.into(), source: None, gave_up_after: None }
+    }
+
+    /// Makes the last error of a stream permanent. One that another attempt might mend ends the stream only after the last restart.
+    pub(crate) fn after_last_restart(self, max_attempts: u32) -> Self {
+        Self { gave_up_after: self.class.is_temporary().then_some(max_attempts), ..self }
     }
 }
 
 impl fmt::Display for StreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(restarts) = self.gave_up_after {
+            return write!(
+                f,
+                "gave up after {restarts} restarts without progress; correct the cause and start the consumer again, or raise \
+                 `restart.max-attempts`; nothing is lost, the checkpoint stays: {}",
+                self.detail
+            );
+        }
         write!(f, "{}: {}", self.class.advice(), self.detail)
     }
 }
@@ -196,7 +211,7 @@ impl fmt::Display for StreamError {
 impl From<DriverError> for StreamError {
     fn from(error: DriverError) -> Self {
         let detail = crate::describe(&error);
-        Self { class: ErrorClass::of(&error), detail, source: Some(Box::new(error)) }
+        Self { class: ErrorClass::of(&error), detail, source: Some(Box::new(error)), gave_up_after: None }
     }
 }
 
@@ -204,7 +219,7 @@ impl StreamError {
     /// The error for the engine, with the name of the stream.
     pub(crate) fn into_source_error(self, stream: &str) -> SourceError {
         let text = format!("change stream {stream}: {self}");
-        let error = match self.class.is_temporary() {
+        let error = match self.class.is_temporary() && self.gave_up_after.is_none() {
             true => SourceError::temporary(text),
             false => SourceError::permanent(text),
         };
@@ -294,5 +309,17 @@ mod tests {
             "{text}"
         );
         assert!(!error.is_temporary());
+    }
+
+    #[test]
+    fn the_error_after_the_last_restart_is_permanent() {
+        let lost = || StreamError::new(ErrorClass::Network, "connection refused");
+        assert!(lost().into_source_error("orders").is_temporary());
+        let last = lost().after_last_restart(3).into_source_error("orders");
+        let text = last.to_string();
+        assert!(!last.is_temporary() && text.contains("3 restarts") && text.contains("refused"), "{text}");
+        // What no restart can mend has its own advice.
+        let denied = StreamError::new(ErrorClass::Unauthorized, "not authorized").after_last_restart(3);
+        assert!(denied.into_source_error("orders").to_string().contains("grant `find`"));
     }
 }

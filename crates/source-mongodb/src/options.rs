@@ -253,6 +253,10 @@ impl MongoSourceOptions {
         )?;
         refuse(restart.initial_delay.is_zero(), "`restart.initial_delay` is 0, expected a duration")?;
         refuse(
+            restart.initial_delay > restart.max_delay,
+            "`restart.initial_delay` is longer than `restart.max_delay`",
+        )?;
+        refuse(
             self.deployment == Deployment::AllInstances && self.instance.as_deref().is_none_or(str::is_empty),
             "a stream that all instances read needs a name for each instance that survives restarts: set `instance`",
         )
@@ -283,13 +287,14 @@ mod tests {
     #[test]
     fn impossible_options_are_refused() {
         type Change = fn(&mut MongoSourceOptions);
-        let wrong: [(&str, Change); 8] = [
+        let wrong: [(&str, Change); 9] = [
             ("`_id`", |o| o.pipeline = vec![doc! { "$unset": "_id" }]),
             ("in a database", |o| o.database = None),
             ("is empty", |o| o.collection = Some(String::new())),
             ("at least 1", |o| o.checkpoint.every = 0),
             ("longer than", |o| o.lease.renew = o.lease.ttl),
             ("multiplier", |o| o.restart.multiplier = 0.5),
+            ("`restart.max_delay`", |o| o.restart.max_delay = Duration::ZERO),
             ("survives restarts", |o| o.deployment = Deployment::AllInstances),
             ("not an operation", |o| o.operations = vec![Operation::Other]),
         ];

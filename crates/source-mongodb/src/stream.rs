@@ -187,6 +187,7 @@ fn stream_options(options: &MongoSourceOptions) -> ChangeStreamOptions {
         .full_document_before_change(before)
         .max_await_time(options.max_await)
         .batch_size(options.batch_size)
+        .comment(Bson::String(format!("lazaret:{}", options.stream)))
         .build()
 }
 
@@ -206,5 +207,11 @@ mod tests {
             doc! { "$unset": "fullDocument.secret" },
         ];
         assert_eq!(pipeline(&options), expected);
+    }
+
+    #[test]
+    fn the_cursor_names_the_stream_on_the_server() {
+        let options = MongoSourceOptions::collection("mongodb://localhost", "shop", "orders");
+        assert_eq!(stream_options(&options).comment, Some("lazaret:orders".into()));
     }
 }

@@ -184,11 +184,12 @@ impl Worker {
     }
 
     async fn read(&self, reader: Reader) -> Left {
+        let max_restarts = self.context.options.restart.max_attempts;
         tokio::select! {
             biased;
             ended = self.lease.keep() => Left::Lost(ended),
             () = self.context.writer.fenced() => Left::Lost(Ended::Fenced),
-            error = reader.run() => Left::Failed(error),
+            error = reader.run() => Left::Failed(error.after_last_restart(max_restarts)),
             never = self.context.writer.flush_at_intervals() => match never {},
         }
     }

@@ -110,6 +110,33 @@ impl Database {
         asked.await.map_err(reading)
     }
 
+    /// All collections of the store, the largest first.
+    pub(crate) const fn collections(&self) -> [&Documents; 15] {
+        [
+            &self.letters,
+            &self.chunks,
+            &self.sequences,
+            &self.audit,
+            &self.items,
+            &self.groups,
+            &self.values,
+            &self.ends,
+            &self.notes,
+            &self.batches,
+            &self.plans,
+            &self.grants,
+            &self.pauses,
+            &self.watches,
+            &self.meta,
+        ]
+    }
+
+    /// What the server says about the size of a collection.
+    pub(crate) async fn statistics(&self, of: &Documents) -> mongodb::error::Result<Document> {
+        let (database, name) = (self.database.clone(), of.name().to_owned());
+        of.call(|_| async move { database.run_command(doc! { "collStats": name }).await }).await
+    }
+
     /// Interrupts the store after this many writes, as if the process had died there.
     #[cfg(test)]
     pub(crate) fn cut_after(&self, writes: usize) {

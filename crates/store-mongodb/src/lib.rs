@@ -53,13 +53,13 @@
 //! # Modules
 //!
 //! - `contract/`, `audit`, `ends`, `key_values`: the traits of [`lazaret_core::store`].
-//! - `store`, `options`, `error`, `clock`: opening, options, errors of the driver, the server's clock.
+//! - `store`, `options`, `uri`, `error`, `clock`: opening, options, errors of the driver, the server's clock.
 //! - `calls`: the connections, and which calls share them.
 //! - `database`: collections, guarded writes, commands with many statements; `database/reads` reads.
 //! - `documents/`: what the documents hold; `documents/readable` has the fields that people read.
 //! - `commit`, `batches`, `effects`: the steps above.
 //! - `intake`, `grants`, `leases`, `acts`, `operations/`, `pauses`, `notes`: views for the rules.
-//! - `letters`, `listing`: reads.
+//! - `letters`, `listing`, `occupancy`: reads.
 
 mod acts;
 mod audit;
@@ -82,11 +82,14 @@ mod leases;
 mod letters;
 mod listing;
 mod notes;
+mod occupancy;
 mod operations;
 mod options;
 mod pauses;
 mod store;
+mod uri;
 mod values;
 
 pub use options::{DEFAULT_COLLECTION, DEFAULT_DATABASE, MongoStoreOptions};
 pub use store::{FORMAT_VERSION, MongoStore};
+pub use uri::StoreUri;

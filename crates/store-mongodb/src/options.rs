@@ -25,7 +25,7 @@ const DEFAULT_CONNECTIONS: usize = 10;
 pub struct MongoStoreOptions {
     /// The database. Default: that of the URI, else `lazaret`.
     pub database: Option<String>,
-    /// The collection of the letters. The names of all other collections begin with it.
+    /// The collection of the letters, unless the URI names one. The names of all other collections begin with it.
     pub collection: String,
     /// How many calls are made to the server at once: the `max_pool_size` of the client, of which `maxPoolSize` in a URI is the source.
     /// Two of them are kept for positions and the leases of streams.

@@ -18,7 +18,9 @@ use crate::calls::Documents;
 use crate::clock::StoreClock;
 use crate::database::{Database, find_one};
 use crate::error::{reading, writing};
+use crate::occupancy::Refusal;
 use crate::options::{DEFAULT_DATABASE, MongoStoreOptions};
+use crate::uri::StoreUri;
 
 /// The version of the documents that this store writes. A database with a newer one is refused.
 pub const FORMAT_VERSION: i64 = 2;
@@ -45,6 +47,7 @@ struct Shared {
     clock: StoreClock,
     watches: Mutex<BTreeMap<QueueName, ClockWatch>>,
     finished_batches: Mutex<FinishedBatches>,
+    refusal: Refusal,
 }
 
 impl MongoStore {
@@ -57,15 +60,18 @@ impl MongoStore {
         capabilities
     };
 
-    /// Connects to a server, and opens or creates the store in its database.
+    /// Connects to a server, and opens or creates the store in its database. A parameter `collection` of the URI goes before the option
+    /// of that name.
     ///
     /// # Errors
     /// `Invalid` if the URI cannot be read, if the database has a newer format, or if an index of the server would delete letters;
     /// `Unavailable` if the server cannot be reached; `Denied` if the user may not use the database.
     pub async fn connect(uri: &str, options: MongoStoreOptions) -> Result<Self> {
-        let client = ClientOptions::parse(uri).await.map_err(reading)?;
+        let StoreUri { driver, collection } = StoreUri::parse(uri);
+        let client = ClientOptions::parse(driver.as_str()).await.map_err(reading)?;
         let connections = client.max_pool_size.map_or(options.connections, |size| size as usize);
-        let options = MongoStoreOptions { connections, ..options };
+        let collection = collection.unwrap_or_else(|| options.collection.clone());
+        let options = MongoStoreOptions { connections, collection, ..options };
         let named = client.default_database.clone();
         let database = options.database.clone().or(named).unwrap_or_else(|| DEFAULT_DATABASE.to_owned());
         let client = Client::with_options(client).map_err(reading)?;
@@ -105,6 +111,7 @@ impl MongoStore {
             clock: StoreClock::new(options.clock),
             watches: Mutex::new(BTreeMap::new()),
             finished_batches: Mutex::new(FinishedBatches::default()),
+            refusal: Refusal::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -126,6 +133,11 @@ impl MongoStore {
     /// The batches that are known to be finished. Not to be held across an await.
     pub(crate) fn finished_batches(&self) -> MutexGuard<'_, FinishedBatches> {
         self.shared.finished_batches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the server refuses to tell how much room the store takes.
+    pub(crate) fn refusal(&self) -> &Refusal {
+        &self.shared.refusal
     }
 
     /// The store's time.

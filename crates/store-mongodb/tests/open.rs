@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 use lazaret_core::store::{
-    Act, Actor, Change, ErrorKind, HandOff, LetterStore, Limits, Placed, Placement, Triage, store_id,
+    Act, Actor, Change, ErrorKind, HandOff, LetterStore, Limits, Occupancy, Placed, Placement, Triage,
+    store_id,
 };
 use lazaret_core::{Failure, Letter, LetterState, Message, Position, QueueName, Reason, Timestamp};
 use lazaret_store_mongodb::{FORMAT_VERSION, MongoStore, MongoStoreOptions};
 use mongodb::IndexModel;
 use mongodb::options::IndexOptions;
+use support::relay::Relay;
 use support::{TestDatabase, server};
 
 fn queue() -> QueueName {
@@ -43,6 +45,19 @@ async fn a_collection_with_a_ttl_index_is_refused() {
     assert!(refused.context().contains("TTL index expiresAt_1"), "{refused}");
     let other = MongoStoreOptions { collection: "letters".into(), ..test.options(None) };
     MongoStore::connect(&test.uri, other).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_uri_names_the_collection() {
+    let Some(uri) = server() else { return };
+    let test = TestDatabase::new(uri);
+    let sign = if test.uri.contains('?') { '&' } else { '?' };
+    let uri = format!("{}{sign}collection=orders_dlq", test.uri);
+    let store = MongoStore::connect(&uri, test.options(None)).await.unwrap();
+    let message = Message::new("m", "orders", Position::new(0, 0));
+    store.hand_off(&queue(), &Limits::NONE, vec![dead(message)]).await.unwrap().remove(0).unwrap();
+    let letters = test.database().await.collection::<Document>("orders_dlq");
+    assert_eq!(letters.count_documents(doc! { "status": "PENDING" }).await.unwrap(), 1);
 }
 
 #[tokio::test]
@@ -97,6 +112,55 @@ async fn a_letter_larger_than_a_document_is_stored_changed_and_purged() {
     let chunks = test.database().await.collection::<Document>("_fw_dlq_chunks");
     assert_eq!(chunks.count_documents(doc! { "letter": id.to_string() }).await.unwrap(), 0);
     assert!(chunks.count_documents(doc! {}).await.unwrap() > 0, "those of the other letter stay");
+}
+
+/// A megabyte that no compression makes smaller.
+fn incompressible() -> Vec<u8> {
+    let mut state = 1_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..1_000_000).map(|_| next()).collect()
+}
+
+#[tokio::test]
+async fn the_collections_of_the_store_are_measured_and_no_others() {
+    let Some(uri) = server() else { return };
+    let test = TestDatabase::new(uri);
+    let (store, database) = (test.open(None).await, test.database().await);
+    let empty = store.occupancy().await.unwrap();
+    assert!(empty.used.is_some() && empty.free.is_none(), "{empty:?}");
+    let others = database.collection::<Document>("orders");
+    let bytes = bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: incompressible() };
+    others.insert_one(doc! { "_id": 1, "bytes": bytes }).await.unwrap();
+    // A server with files writes them now and then. One without does not know the command.
+    let flush = async || database.client().database("admin").run_command(doc! { "fsync": 1 }).await.ok();
+    flush().await;
+    let with_others = store.occupancy().await.unwrap();
+    assert!(with_others.used < empty.used.map(|used| used + 500_000), "{empty:?} {with_others:?}");
+    let large = Message::new("m", "orders", Position::new(0, 0)).with_payload(incompressible());
+    store.hand_off(&queue(), &Limits::NONE, vec![dead(large)]).await.unwrap().remove(0).unwrap();
+    flush().await;
+    let filled = store.occupancy().await.unwrap();
+    assert!(filled.used > with_others.used.map(|used| used + 500_000), "{with_others:?} {filled:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_tell_sizes_is_asked_once_and_hinders_nothing() {
+    let Some(uri) = server() else { return };
+    let relay = Relay::start(&uri).await;
+    let test = TestDatabase::new(uri);
+    let store = MongoStore::connect(&relay.uri("maxPoolSize=3"), test.options(None)).await.unwrap();
+    assert!(store.occupancy().await.unwrap().used.is_some());
+    relay.make_unknown("collStats");
+    for _ in 0..3 {
+        // Not an error: the bound on letters is checked by those who ask.
+        assert_eq!(store.occupancy().await.unwrap(), Occupancy::default());
+    }
+    assert_eq!(relay.unknown_sent(), 1);
+    let message = Message::new("m", "orders", Position::new(0, 0));
+    store.hand_off(&queue(), &Limits::NONE, vec![dead(message)]).await.unwrap().remove(0).unwrap();
 }
 
 #[tokio::test]

@@ -63,11 +63,12 @@ static SERVICES: [Service; 5] = [
     Service {
         name: "MongoDB",
         variable: "LAZARET_TEST_MONGODB",
-        optional: &[],
+        optional: &[("LAZARET_TEST_MONGODB_FAILOVER", "a MongoDB replica set whose primary may step down")],
         substitutes: &[(
             "LAZARET_TEST_MONGODB_KIND",
             "a MongoDB replica set: transactions, the watch of a database, invalidation by a drop, post-batch tokens, lost \
-             history and documents before the change, which the wire server cannot do",
+             history, documents before the change, elections, killed cursors, wrong credentials and missing rights, which the \
+             wire server cannot do",
         )],
         start: mongodb::start,
         stop: mongodb::stop,

@@ -107,7 +107,7 @@ fn the_configurations_that_are_shipped_are_fine() {
 fn the_compose_files_name_what_is_there() {
     names_what_is_there("compose.yaml", "lazaret");
     names_what_is_there("compose-fleet.yaml", "lazaret-1");
-    for name in ["postgres", "mongodb"] {
+    for name in ["postgres", "mongodb", "mongodb-failover"] {
         let compose = Yaml::read(&deploy("compose.yaml"));
         assert_eq!(compose.at("services").at(name).at("profiles").list(), ["tests"]);
     }

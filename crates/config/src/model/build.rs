@@ -27,7 +27,7 @@ use super::enums::{
 };
 use super::io::{
     Checkpoint, CommandHandler, CommandMode, Handler, HttpHandler, KafkaSource, MongodbSource,
-    PostgresOutboxSource, Source,
+    PostgresOutboxSource, Restart, Source,
 };
 use super::secret::Secret;
 use crate::adopt_rules::topics;
@@ -314,6 +314,7 @@ fn postgres_outbox(fields: &Fields) -> PostgresOutboxSource {
 fn mongodb_source(fields: &Fields) -> MongodbSource {
     let none = Fields::default();
     let checkpoint = fields.section("checkpoint").unwrap_or(&none);
+    let restart = fields.section("restart").unwrap_or(&none);
     let json = |field: &Field| match &field.value {
         Value::Json(json) => Some(json.clone()),
         _ => None,
@@ -339,6 +340,12 @@ fn mongodb_source(fields: &Fields) -> MongodbSource {
             every: checkpoint.count("every").unwrap_or(1),
             interval: unless_zero(checkpoint, "interval"),
             idle_heartbeat: unless_zero(checkpoint, "idle-heartbeat"),
+        },
+        restart: Restart {
+            max_attempts: restart.count_u32("max-attempts"),
+            initial_delay: duration(restart, "initial-delay"),
+            multiplier: restart.number("multiplier").unwrap_or(2.0),
+            max_delay: duration(restart, "max-delay"),
         },
         single_leader: fields.text("deployment") == Some("single-leader"),
         instance: fields.text("instance").map(str::to_owned),

@@ -94,6 +94,8 @@ pub struct MongodbSource {
     pub on_invalidate: OnInvalidate,
     /// How often the position is saved.
     pub checkpoint: Checkpoint,
+    /// When a failed stream is opened again.
+    pub restart: Restart,
     /// Whether one instance reads and the others stand by.
     pub single_leader: bool,
     /// The name of this instance; `None` is the name of the host.
@@ -140,6 +142,19 @@ pub struct Checkpoint {
     pub interval: Option<Duration>,
     /// This often while the stream is idle; `None` is off.
     pub idle_heartbeat: Option<Duration>,
+}
+
+/// When a failed change stream is opened again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Restart {
+    /// The maximum number of restarts without progress; `None` is unlimited.
+    pub max_attempts: Option<u32>,
+    /// The delay before the first restart.
+    pub initial_delay: Duration,
+    /// The factor between consecutive delays.
+    pub multiplier: f64,
+    /// The maximum delay.
+    pub max_delay: Duration,
 }
 
 /// The handler of messages.

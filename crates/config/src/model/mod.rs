@@ -20,6 +20,6 @@ pub use enums::{
 };
 pub use io::{
     Checkpoint, CommandHandler, CommandMode, Handler, HttpHandler, KafkaSource, MongodbSource,
-    PostgresOutboxSource, Source,
+    PostgresOutboxSource, Restart, Source,
 };
 pub use secret::Secret;

@@ -182,6 +182,7 @@ static MONGODB: Section = Section {
         )
         .or("stop"),
         Key::new("checkpoint", Kind::Section(&CHECKPOINT), "How often the position is saved.").or("{}"),
+        Key::new("restart", Kind::Section(&RESTART), "When a failed stream is opened again.").or("{}"),
         Key::new(
             "deployment",
             Kind::Enum(&[
@@ -229,6 +230,30 @@ static CHECKPOINT: Section = Section {
             "Save the position this often while the stream is idle; 0 disables it.",
         )
         .or("5m"),
+    ],
+};
+
+static RESTART: Section = Section {
+    name: "restart",
+    doc: "When a failed stream is opened again.",
+    keys: &[
+        Key::new(
+            "max-attempts",
+            Kind::Or("unlimited", &Kind::Count { min: 1, max: u32::MAX as u64 }),
+            "Maximum number of restarts without progress. After the last one the consumer stops, and keeps its position. A change that was \
+             read, or a later position of the server, is progress.",
+        )
+        .or("unlimited")
+        .example("20"),
+        Key::new("initial-delay", Kind::Duration { zero: false }, "Delay before the first restart.").or("1s"),
+        Key::new(
+            "multiplier",
+            Kind::Number { min: 1.0, max: 1e6, exclusive: false },
+            "Factor between consecutive delays.",
+        )
+        .or("2.0")
+        .hint("write `1` for constant delays, `2.0` for delays that double"),
+        Key::new("max-delay", Kind::Duration { zero: false }, "Maximum delay.").or("1m"),
     ],
 };
 

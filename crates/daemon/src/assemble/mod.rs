@@ -37,7 +37,8 @@ pub(crate) use mongodb::{
 };
 #[cfg(feature = "mongodb")]
 pub(crate) use mongodb_errors::{
-    Explained as ExplainedMongodb, check_uri as check_mongodb_uri, explain as explain_mongodb,
+    Explained as ExplainedMongodb, check_store_uri as check_mongodb_store_uri,
+    check_uri as check_mongodb_uri, explain as explain_mongodb,
 };
 #[cfg(feature = "postgres")]
 pub(crate) use postgres_outbox::options as outbox_options;

@@ -7,7 +7,7 @@ use lazaret_config::{Consumer as ConsumerConfig, MongodbSource as From};
 use lazaret_core::source::SourceError;
 use lazaret_core::store::StoreError;
 use lazaret_source_mongodb::{LeaseOptions, MongoSource, MongoSourceOptions, MongoStatus, StreamState};
-use lazaret_store_mongodb::{DEFAULT_DATABASE, MongoStore, MongoStoreOptions};
+use lazaret_store_mongodb::{DEFAULT_DATABASE, MongoStore, MongoStoreOptions, StoreUri};
 use lazaret_telemetry::ChangeStreamStats;
 use mongodb::Client;
 use mongodb::options::ClientOptions;
@@ -32,6 +32,8 @@ pub(crate) struct Server {
     pub(crate) addresses: String,
     /// The size of its pool, if the URI states one.
     connections: Option<u32>,
+    /// The collection of the letters, if the URI is that of a store and names one.
+    collection: Option<String>,
 }
 
 impl Server {
@@ -42,7 +44,13 @@ impl Server {
         options.server_selection_timeout.get_or_insert(timeout);
         let addresses: Vec<String> = options.hosts.iter().map(ToString::to_string).collect();
         let (addresses, connections) = (addresses.join(", "), options.max_pool_size);
-        Ok(Self { client: Client::with_options(options)?, addresses, connections })
+        Ok(Self { client: Client::with_options(options)?, addresses, connections, collection: None })
+    }
+
+    /// Creates a client for a store. Its URI may name the collection of the letters.
+    pub(crate) async fn of_store(uri: &str, timeout: Duration) -> Result<Self, mongodb::error::Error> {
+        let StoreUri { driver, collection } = StoreUri::parse(uri);
+        Ok(Self { collection, ..Self::new(&driver, timeout).await? })
     }
 
     /// The database of the store: that of the URI, or the default one.
@@ -55,7 +63,8 @@ impl Server {
     pub(crate) fn store_options(&self) -> MongoStoreOptions {
         let default = MongoStoreOptions::default();
         let connections = self.connections.map_or(default.connections, |size| size as usize);
-        MongoStoreOptions { connections, ..default }
+        let collection = self.collection.clone().unwrap_or_else(|| default.collection.clone());
+        MongoStoreOptions { connections, collection, ..default }
     }
 }
 
@@ -65,7 +74,7 @@ pub(super) async fn store(uri: &str) -> Result<MongoStore, Error> {
         let Explained { why, advice } = explain(&error);
         Error::OpenStore { store: "mongodb".to_owned(), why, advice }
     };
-    let server = Server::new(uri, SERVER_TIMEOUT).await.map_err(wrong_uri)?;
+    let server = Server::of_store(uri, SERVER_TIMEOUT).await.map_err(wrong_uri)?;
     let store = format!("mongodb at {}", server.addresses);
     let database = server.store_database();
     let opened = MongoStore::with_client(&server.client, &database, server.store_options());
@@ -206,7 +215,7 @@ mod tests {
     use lazaret_core::Operation;
     use lazaret_source_mongodb::{
         BeforeChange, CheckpointOptions, ErrorClass, FullDocument, OnHistoryLost, OnInvalidate, OplogWindow,
-        Start,
+        RestartPolicy, Start,
     };
     use serde_json::json;
 
@@ -232,6 +241,7 @@ mod tests {
         );
         assert_eq!((options.start, options.on_history_lost), (Start::Resume, OnHistoryLost::Fail));
         assert_eq!(options.checkpoint, CheckpointOptions::default());
+        assert_eq!(options.restart, RestartPolicy::default());
         assert_eq!((options.full_document, options.lease.ttl.as_secs()), (FullDocument::UpdateLookup, 30));
         assert!(options.lease.standby <= MAX_STANDBY && options.instance.is_some());
     }
@@ -242,6 +252,7 @@ mod tests {
             "full-document: required, full-document-before-change: required, operation-types: [insert, drop-database], \
              start: oplog-start, on-history-lost: from-now, on-invalidate: start-after, deployment: all-instances, \
              instance: a, checkpoint: { every: 7, interval: 0, idle-heartbeat: 0 }, \
+             restart: { max-attempts: 5, initial-delay: 2s, multiplier: 3, max-delay: 3m }, \
              pipeline: [{ $match: { 'fullDocument.customer': { $oid: 6afb78b2adbe48634cc20623 } } }]",
         );
         assert!(options.validate().is_ok());
@@ -253,6 +264,9 @@ mod tests {
         assert_eq!(options.checkpoint.idle_heartbeat, Duration::ZERO);
         assert!(options.checkpoint.interval > Duration::from_secs(86_400), "by the number of events only");
         assert_eq!(options.checkpoint_name(), "shop@a");
+        let seconds: Vec<_> =
+            (1..=6).map(|attempt| options.restart.delay(attempt).map(|delay| delay.as_secs())).collect();
+        assert_eq!(seconds, [Some(2), Some(6), Some(18), Some(54), Some(162), None]);
         let found =
             options.pipeline[0].get_document("$match").unwrap().get_object_id("fullDocument.customer");
         assert!(found.is_ok(), "extended JSON: {:?}", options.pipeline);

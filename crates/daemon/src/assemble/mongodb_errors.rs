@@ -1,6 +1,7 @@
 //! Explains errors of MongoDB: invalid URIs, servers that do not answer, failed logins.
 
 use lazaret_source_mongodb::describe;
+use lazaret_store_mongodb::StoreUri;
 use mongodb::error::{Error, ErrorKind};
 use mongodb::options::ConnectionString;
 
@@ -64,6 +65,11 @@ pub(crate) fn check_uri(uri: &str) -> Result<(), String> {
     }
 }
 
+/// Checks the URI of a store, which may name the collection of the letters.
+pub(crate) fn check_store_uri(uri: &str) -> Result<(), String> {
+    check_uri(&StoreUri::parse(uri).driver)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,6 +81,9 @@ mod tests {
             Ok(())
         );
         assert_eq!(check_uri("mongodb+srv://cluster.example.com/shop"), Ok(()));
+        let own = "mongodb://h/shop?collection=orders_dlq";
+        assert_eq!(check_store_uri(own), Ok(()));
+        assert!(check_uri(own).unwrap_err().contains("collection"), "it is for stores");
         for (uri, word) in [
             ("mongodb://a:secret@h/shop?replicaset=rs0&maxPoolSize=many", "maxpoolsize"),
             ("mongodb://a:secret@h/shop?readPreference=nearby", "nearby"),

@@ -8,7 +8,7 @@ use bson::{Bson, Document, doc};
 use jiff::Timestamp;
 use lazaret_config::{BeforeChange, FullDocument, MongodbSource as From};
 use lazaret_source_mongodb::{MongoSourceOptions, describe};
-use lazaret_store_mongodb::{DEFAULT_COLLECTION, MongoStore};
+use lazaret_store_mongodb::MongoStore;
 use mongodb::error::{Error, ErrorKind};
 use mongodb::options::{ChangeStreamOptions, FullDocumentBeforeChangeType, FullDocumentType};
 
@@ -26,7 +26,7 @@ type Answer<T> = Result<T, String>;
 
 /// Checks the server of a source, what it watches, and its oplog. Opens the change stream, and reads nothing from it.
 pub(super) async fn check_source(subject: &str, from: &From) -> Vec<Finding> {
-    let (server, hello, clock) = match connect(from.uri.reveal()).await {
+    let (server, hello, clock) = match connect(Server::new(from.uri.reveal(), PROBE_TIMEOUT).await).await {
         Ok(connected) => connected,
         Err(Explained { why, advice }) => return vec![Finding::fail(subject, why, advice)],
     };
@@ -51,17 +51,18 @@ pub(super) async fn check_source(subject: &str, from: &From) -> Vec<Finding> {
 /// Checks the server of the store, and the rights of its user. Writes nothing.
 pub(super) async fn check_store(uri: &str) -> Vec<Finding> {
     let subject = "store";
-    let (server, hello, clock) = match connect(uri).await {
+    let (server, hello, clock) = match connect(Server::of_store(uri, PROBE_TIMEOUT).await).await {
         Ok(connected) => connected,
         Err(Explained { why, advice }) => return vec![Finding::fail(subject, why, advice)],
     };
-    let database = server.store_database();
-    let checked = in_time(MongoStore::check(&server.client, &database, server.store_options())).await;
+    let (database, options) = (server.store_database(), server.store_options());
+    let collection = options.collection.clone();
+    let checked = in_time(MongoStore::check(&server.client, &database, options)).await;
     let status = doc! { "connectionStatus": 1, "showPrivileges": true };
     let rights = command(&server, status).await;
     let mut found = vec![
         answers::store_deployment(&server.addresses, &database, &hello),
-        answers::store_rights(&database, DEFAULT_COLLECTION, rights),
+        answers::store_rights(&database, &collection, rights),
     ];
     match checked {
         Ok(Ok(())) => {}
@@ -76,8 +77,8 @@ pub(super) async fn check_store(uri: &str) -> Vec<Finding> {
 }
 
 /// Connects, and reads the kind of the server and its clock.
-async fn connect(uri: &str) -> Result<(Server, Document, answers::Clock), Explained> {
-    let server = Server::new(uri, PROBE_TIMEOUT).await.map_err(|error| explain_mongodb(&error))?;
+async fn connect(server: Result<Server, Error>) -> Result<(Server, Document, answers::Clock), Explained> {
+    let server = server.map_err(|error| explain_mongodb(&error))?;
     let asked = Timestamp::now();
     let hello = in_time(server.client.database("admin").run_command(doc! { "hello": 1 }).into_future()).await;
     let answered = Timestamp::now();

@@ -20,6 +20,9 @@ const SHORT_WINDOW: Duration = Duration::from_secs(2 * 3600);
 /// What a user needs to do with the collections of the store.
 const STORE_ACTIONS: [&str; 6] = ["find", "insert", "update", "remove", "createIndex", "listIndexes"];
 
+/// What a user needs to learn how much room the store takes.
+const SIZE_ACTION: &str = "collStats";
+
 /// The times around a reading of the server's clock.
 pub(super) struct Clock {
     pub(super) asked: Timestamp,
@@ -235,6 +238,11 @@ pub(super) fn store_rights(database: &str, collection: &str, status: Result<Docu
         .into_iter()
         .filter(|action| !permits(privileges, database, collection, action))
         .collect();
+    if missing.is_empty() && !permits(privileges, database, collection, SIZE_ACTION) {
+        let detail =
+            format!("the user lacks {SIZE_ACTION} on {database}.{collection}: `max-bytes` is not checked");
+        return Finding::warn("store", detail, "grant it, or write `max-bytes: unlimited` in `dead-letter`");
+    }
     if missing.is_empty() {
         return Finding::ok("store", format!("the user may read and write the database {database}"));
     }
@@ -355,7 +363,7 @@ mod tests {
             doc! { "authInfo": { "authenticatedUsers": [{ "user": "a", "db": "admin" }], "authenticatedUserPrivileges": privileges } }
         };
         let judge = |status: Document| store_rights("lazaret", "_fw_dlq", Ok(status));
-        let all: Vec<&str> = STORE_ACTIONS.to_vec();
+        let all = [&STORE_ACTIONS[..], &[SIZE_ACTION]].concat();
         let on = |db: &str, collection: &str, actions: &[&str]| {
             doc! { "resource": { "db": db, "collection": collection }, "actions": actions.to_vec() }
         };
@@ -364,6 +372,10 @@ mod tests {
         let any = doc! { "resource": { "anyResource": true }, "actions": all.clone() };
         assert_eq!(judge(user(vec![any])).health, Health::Ok);
         assert_eq!(judge(user(vec![on("other", "", &all)])).health, Health::Fail);
+        let unmeasured = judge(user(vec![on("lazaret", "", &STORE_ACTIONS)]));
+        assert!(
+            unmeasured.health == Health::Warn && unmeasured.detail.contains("`max-bytes` is not checked")
+        );
         let reader = judge(user(vec![on("lazaret", "", &["find", "listIndexes"])]));
         assert!(
             reader.health == Health::Fail && reader.detail.contains("insert, update, remove, createIndex")

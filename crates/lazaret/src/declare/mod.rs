@@ -47,8 +47,8 @@
 //! # }
 //! ```
 //!
-//! `#[change_stream]` or `#[kafka_listener]` stands on the block, with `#[retry_policy]`, `#[dead_letter_queue]` and `#[checkpoint]` beside
-//! it in any order. Methods with `#[on_insert]`, `#[on_update]`, `#[on_replace]`, `#[on_delete]`, `#[on_change]` or, for Kafka,
+//! `#[change_stream]` or `#[kafka_listener]` stands on the block, with `#[retry_policy]`, `#[dead_letter_queue]`, `#[checkpoint]` and
+//! `#[restart_policy]` beside it in any order. Methods with `#[on_insert]`, `#[on_update]`, `#[on_replace]`, `#[on_delete]`, `#[on_change]` or, for Kafka,
 //! `#[on_message]` are handlers: their parameters are [extractors](crate::handler), after `&self`. `#[filter]` selects the messages to
 //! handle, `#[on_error]` decides what follows a failure. The guide `docs/attributes.md` lists all attributes with their defaults.
 //!
@@ -69,10 +69,10 @@ pub use consumer::{ChangeStream, DeclaredConsumer, Loaded, load};
 pub use declaration::{DEAD_LETTER_COLLECTION, Declaration, Declare, DeclaredSource, Watch};
 pub use lazaret_config::{
     BeforeChange, Checkpoint, Consumer as ConsumerConfig, Diagnostics, Env, FullDocument, HistoryLost,
-    MongodbSource, NoEnv, OnInvalidate, Origin, ProcessEnv, Setting, StartPosition,
+    MongodbSource, NoEnv, OnInvalidate, Origin, ProcessEnv, Restart, Setting, StartPosition,
 };
 pub use lazaret_macros::{
     change_stream, checkpoint, dead_letter_queue, filter, kafka_listener, on_change, on_delete, on_error,
-    on_insert, on_message, on_replace, on_update, retry_policy,
+    on_insert, on_message, on_replace, on_update, restart_policy, retry_policy,
 };
 pub use on_error::ErrorAction;

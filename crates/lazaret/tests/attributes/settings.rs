@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lazaret::declare::{
-    BeforeChange, Declare, DeclaredConsumer, FullDocument, HistoryLost, OnInvalidate, Origin, StartPosition,
-    Watch, change_stream,
+    BeforeChange, Declare, DeclaredConsumer, FullDocument, HistoryLost, OnInvalidate, Origin, Restart,
+    StartPosition, Watch, change_stream,
 };
 use lazaret::policy::{OnDead, RetryPolicy};
 use lazaret::{DeadLetterOptions, Reprocess};
@@ -244,6 +244,41 @@ fn an_invalidated_stream_stops_by_default_and_can_be_continued() {
     let declared = declared!([checkpoint(on_invalidate = "start-after")]);
     let source = declared.change_stream().expect("a change stream").source;
     assert_eq!(source.on_invalidate, OnInvalidate::StartAfter);
+}
+
+// `@RestartPolicy`.
+
+#[test]
+fn a_failed_stream_is_opened_again_without_a_limit_after_1s_to_1m_by_default() {
+    let expected = Restart {
+        max_attempts: None,
+        initial_delay: millis(1_000),
+        multiplier: 2.0,
+        max_delay: millis(60_000),
+    };
+    for declared in [declared!(), declared!([restart_policy]), declared!([restart_policy(max_attempts = 0)])]
+    {
+        assert_eq!(declared.change_stream().expect("a change stream").source.restart, expected);
+    }
+}
+
+#[test]
+fn restarts_are_set_beside_checkpoints() {
+    let declared = declared!(
+        [restart_policy(max_attempts = 5, initial_delay = "2s", max_delay = "5m", multiplier = 3)]
+            [checkpoint(every = 50)]
+    );
+    let source = declared.change_stream().expect("a change stream").source;
+    let expected = Restart {
+        max_attempts: Some(5),
+        initial_delay: millis(2_000),
+        multiplier: 3.0,
+        max_delay: millis(300_000),
+    };
+    assert_eq!((source.restart, source.checkpoint.every), (expected, 50));
+    let origin = |key: &str| declared.origin(&format!("source.mongodb.restart.{key}"));
+    assert_eq!(origin("max-attempts"), Some(Origin::Attribute));
+    assert_eq!(declared!([checkpoint]).origin("source.mongodb.restart.max-delay"), Some(Origin::BuiltIn));
 }
 
 // `@ChangeStream`.

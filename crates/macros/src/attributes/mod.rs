@@ -4,6 +4,7 @@ pub(crate) mod change_stream;
 pub(crate) mod checkpoint;
 pub(crate) mod dead_letter_queue;
 pub(crate) mod kafka_listener;
+pub(crate) mod restart_policy;
 pub(crate) mod retry_policy;
 
 use crate::arguments::{Argument, Arguments, Errors};
@@ -63,6 +64,26 @@ impl<'a> Settings<'a> {
 
     pub(crate) fn set_duration(&mut self, name: &str, key: &'static str) {
         self.set(name, key, |argument| argument.duration().map(|(text, _)| quoted(&text)));
+    }
+
+    /// Sets the factor between delays.
+    pub(crate) fn set_multiplier(&mut self, key: &'static str) {
+        self.set("multiplier", key, |argument| match argument.number()? {
+            factor if (1.0..=1e6).contains(&factor) => Ok(factor.to_string()),
+            _ => Err(argument.error("`multiplier` must be between 1 and 1000000: delays do not shrink")),
+        });
+    }
+
+    /// Reports a first delay above the longest one, where both are given and valid.
+    pub(crate) fn check_delays(&mut self) {
+        let delay = |name| self.arguments.get(name).map(|argument| (argument, argument.duration()));
+        if let (Some((_, Ok((first, initial)))), Some((argument, Ok((_, longest))))) =
+            (delay("initial_delay"), delay("max_delay"))
+            && initial > longest
+        {
+            let message = format!("`max_delay` must not be shorter than `initial_delay`, which is {first}");
+            self.errors.add(argument.error(message));
+        }
     }
 
     pub(crate) fn set_choice(&mut self, name: &str, key: &'static str, choices: &[&'static str]) {

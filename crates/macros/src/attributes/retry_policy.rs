@@ -33,12 +33,9 @@ impl RetryPolicy {
         });
         settings.set_duration("initial_delay", "retry.initial-delay");
         settings.set_duration("max_delay", "retry.max-delay");
-        settings.set("multiplier", "retry.multiplier", |argument| match argument.number()? {
-            factor if (1.0..=1e6).contains(&factor) => Ok(factor.to_string()),
-            _ => Err(argument.error("`multiplier` must be between 1 and 1000000: delays do not shrink")),
-        });
+        settings.set_multiplier("retry.multiplier");
         settings.set("jitter", "retry.jitter", |argument| argument.share().map(|share| share.to_string()));
-        check_delays(&mut settings);
+        settings.check_delays();
         let mut lists =
             ["retry_on", "no_retry_on"].map(|name| settings.read(name, |argument| argument.errors()));
         for (name, key, errors) in
@@ -51,17 +48,5 @@ impl RetryPolicy {
         }
         let [retry_on, no_retry_on] = [lists[0].take(), lists[1].take()].map(Option::unwrap_or_default);
         Self { settings: settings.list, retry_on, no_retry_on }
-    }
-}
-
-/// Reports a first delay above the longest one, where both are given and valid.
-fn check_delays(settings: &mut Settings<'_>) {
-    let delay = |name| settings.arguments.get(name).map(|argument| (argument, argument.duration()));
-    if let (Some((_, Ok((first, initial)))), Some((argument, Ok((_, longest))))) =
-        (delay("initial_delay"), delay("max_delay"))
-        && initial > longest
-    {
-        let message = format!("`max_delay` must not be shorter than `initial_delay`, which is {first}");
-        settings.errors.add(argument.error(message));
     }
 }

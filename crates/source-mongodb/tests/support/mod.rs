@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
 pub(crate) mod peer;
+pub(crate) mod relay;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -48,6 +49,15 @@ pub(crate) fn replica_set(what: &str) -> Option<String> {
         return None;
     }
     Some(server)
+}
+
+/// Returns a replica set whose primary may step down: no other test uses it meanwhile. Prints what was not run without one.
+pub(crate) fn failover_set(what: &str) -> Option<String> {
+    let server = std::env::var("LAZARET_TEST_MONGODB_FAILOVER").ok();
+    if server.is_none() {
+        println!("not run: {what}; set LAZARET_TEST_MONGODB_FAILOVER to a replica set of their own");
+    }
+    server
 }
 
 /// Returns a name that was not used before.

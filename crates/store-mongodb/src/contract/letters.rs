@@ -8,7 +8,8 @@ use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::rules::LetterLookup;
 use lazaret_core::store::{
     Act, Actor, AttemptNote, Capabilities, Claim, Cleared, Counts, Grant, HandOff, HeadsPage, Lease,
-    LeaseUse, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
+    LeaseUse, LetterStore, Limits, Occupancy, OpenedPage, Pause, PauseScope, Placed, Result, Settled,
+    Settlement,
 };
 use lazaret_core::{ConsumerName, MessageId, Partition, QueueName, SequenceId, Timestamp};
 use serde::Deserialize;
@@ -158,6 +159,10 @@ impl LetterStore for MongoStore {
             false => Ok(None),
             true => self.now().await.map(Some),
         }
+    }
+
+    async fn occupancy(&self) -> Result<Occupancy> {
+        self.measure().await
     }
 
     async fn capabilities(&self) -> Result<Capabilities> {

@@ -178,11 +178,59 @@ fn shown_name(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use lazaret_core::message::Position;
+    use lazaret_core::{Failure, LetterState, QueueName, Reason, Timestamp};
 
     use super::*;
 
     fn message() -> Message {
         Message::new("m", "orders", Position::new(0, 0))
+    }
+
+    #[test]
+    fn a_letter_has_every_field_of_a_dead_letter_of_flowwarden() {
+        // Seed 001, `FailedEvent`.
+        let mut message = message().with_key(r#"{"_id":7}"#).with_payload(r#"{"total": 5}"#);
+        message.operation = Some(Operation::Update);
+        message.position.token = Some(r#"{"_data":"82"}"#.into());
+        let time = |second| Timestamp::from_second(second).unwrap();
+        let mut letter = Letter::new(QueueName::of("orders", "orders"), "k".into(), message.into(), time(3));
+        letter.state = LetterState::Dead;
+        letter.cause = Some(Failure::new(Reason::TIMEOUT, "HttpError", "boom").with_backtrace("at x"));
+        letter.attempts = 4;
+        (letter.first_failed_at, letter.last_failed_at) = (Some(time(1)), Some(time(2)));
+        letter.expires_at = Some(time(4));
+        letter.diagnostics.insert("gateway.eu".into(), "slow".into());
+        let expected = doc! {
+            "streamName": "orders",
+            "operationType": "UPDATE",
+            "documentKey": { "_id": 7 },
+            "fullDocument": { "total": 5 },
+            "resumeToken": { "_data": "82" },
+            "error": { "type": "HttpError", "message": "boom", "stackTrace": "at x" },
+            "attempts": 4,
+            "status": "PENDING",
+            "firstAttemptAt": date(time(1)),
+            "lastAttemptAt": date(time(2)),
+            "createdAt": date(time(3)),
+            "expiresAt": date(time(4)),
+            "metadata": { "gateway_eu": "slow" },
+        };
+        assert_eq!(bson::serialize_to_document(&Readable::of(&letter)).unwrap(), expected);
+        // What is left out, or does not expire, is null: seed 000's table of the schema.
+        letter.message = std::sync::Arc::new(Message { payload: None, ..(*letter.message).clone() });
+        letter.cause = Some(Failure::new(Reason::TIMEOUT, "HttpError", "boom"));
+        letter.expires_at = None;
+        let minimal = bson::serialize_to_document(&Readable::of(&letter)).unwrap();
+        for null in [
+            minimal.get("fullDocument"),
+            minimal.get("expiresAt"),
+            minimal.get_document("error").unwrap().get("stackTrace"),
+        ] {
+            assert_eq!(null, Some(&Bson::Null), "{minimal}");
+        }
+        letter.state = LetterState::Resolved;
+        let closed = bson::serialize_to_document(&Readable::of(&letter)).unwrap();
+        assert_eq!(closed.get_str("status").unwrap(), "RESOLVED");
     }
 
     #[test]

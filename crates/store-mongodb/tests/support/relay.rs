@@ -1,6 +1,7 @@
-//! A relay between a store and its server that can hold back answers.
+//! A relay between a store and its server that can hold back answers, and make the server not know a command.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -15,7 +16,28 @@ pub(crate) struct Relay {
     held: Arc<watch::Sender<bool>>,
     /// The number of answers that wait.
     waiting: watch::Receiver<usize>,
+    unknown: Arc<Unknown>,
     task: JoinHandle<()>,
+}
+
+/// A command that the server is not to know.
+#[derive(Default)]
+struct Unknown {
+    command: OnceLock<&'static str>,
+    /// How often it was sent.
+    sent: AtomicUsize,
+}
+
+impl Unknown {
+    /// Renames the command. Its new name is as long, so that the lengths in the message stay right.
+    fn rename(&self, bytes: &mut [u8]) {
+        let Some(command) = self.command.get() else { return };
+        let found = bytes.windows(command.len()).position(|window| window == command.as_bytes());
+        if let Some(at) = found {
+            bytes[at..at + command.len()].fill(b'x');
+            self.sent.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Drop for Relay {
@@ -35,6 +57,8 @@ impl Relay {
         let held = Arc::new(watch::Sender::new(false));
         let (count, waiting) = watch::channel(0);
         let (answers, count) = (held.clone(), Arc::new(count));
+        let unknown = Arc::new(Unknown::default());
+        let renamed = unknown.clone();
         let task = tokio::spawn(async move {
             let mut copies = tokio::task::JoinSet::new();
             loop {
@@ -42,11 +66,27 @@ impl Relay {
                 let server = TcpStream::connect(&server).await.unwrap();
                 let ((from_client, to_client), (from_server, to_server)) =
                     (client.into_split(), server.into_split());
-                copies.spawn(pass_on(from_client, to_server, Arc::default(), Arc::default()));
-                copies.spawn(pass_on(from_server, to_client, answers.clone(), count.clone()));
+                copies.spawn(pass_on(
+                    from_client,
+                    to_server,
+                    Arc::default(),
+                    Arc::default(),
+                    renamed.clone(),
+                ));
+                copies.spawn(pass_on(from_server, to_client, answers.clone(), count.clone(), Arc::default()));
             }
         });
-        Self { uri, held, waiting, task }
+        Self { uri, held, waiting, unknown, task }
+    }
+
+    /// Makes the server not know this command.
+    pub(crate) fn make_unknown(&self, command: &'static str) {
+        self.unknown.command.set(command).unwrap();
+    }
+
+    /// How often the unknown command was sent.
+    pub(crate) fn unknown_sent(&self) -> usize {
+        self.unknown.sent.load(Ordering::Relaxed)
     }
 
     /// The address of the relay, with these options.
@@ -75,6 +115,7 @@ async fn pass_on(
     mut to: OwnedWriteHalf,
     held: Arc<watch::Sender<bool>>,
     waiting: Arc<watch::Sender<usize>>,
+    unknown: Arc<Unknown>,
 ) {
     let mut bytes = vec![0; 1 << 16];
     while let Ok(read @ 1..) = from.read(&mut bytes).await {
@@ -83,6 +124,7 @@ async fn pass_on(
             held.subscribe().wait_for(|held| !held).await.unwrap();
             waiting.send_modify(|waiting| *waiting -= 1);
         }
+        unknown.rename(&mut bytes[..read]);
         if to.write_all(&bytes[..read]).await.is_err() {
             break;
         }

@@ -1,0 +1,241 @@
+//! Faults of real servers and of the network before them: elections, killed cursors, cut connections, missing rights.
+//!
+//! `scripted.rs` has the same cases by a scripted server, which also fails at moments that no real one can be made to fail at.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+mod support;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::oid::ObjectId;
+use bson::{Bson, Document, doc};
+use futures_util::TryStreamExt;
+use lazaret_core::store::{Checkpoint, Checkpoints};
+use lazaret_memory::MemoryStore;
+use lazaret_source_mongodb::{ErrorClass, MongoSourceOptions, OnHistoryLost, Server, StreamState};
+use mongodb::options::{ClientOptions, Credential, WriteConcern};
+use mongodb::{Client, Collection};
+use support::relay::Relay;
+use support::{LONG, Reading, Shop, failover_set, replica_set, server, unique};
+
+async fn started(options: MongoSourceOptions, store: &Arc<MemoryStore>) -> Reading {
+    let mut reading = Reading::open(options, store.clone());
+    reading.until_status("it reads", |status| status.state == StreamState::Reading).await;
+    reading
+}
+
+/// Asks until there is an answer.
+async fn until<T, F: Future<Output = Option<T>>>(what: &str, ask: impl Fn() -> F) -> T {
+    let asked = async {
+        loop {
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(LONG, asked).await.unwrap_or_else(|_| panic!("timed out waiting for {what}"))
+}
+
+/// Inserts a document, however long the server has no primary. It does not get lost with a primary.
+async fn insert(orders: &Collection<Document>, id: &str) {
+    until("a primary", || async {
+        match orders.insert_one(doc! { "_id": id }).write_concern(WriteConcern::majority()).await {
+            Ok(_) => Some(()),
+            // The answer to an earlier attempt was lost.
+            Err(error) if error.to_string().contains("E11000") => Some(()),
+            Err(_) => None,
+        }
+    })
+    .await;
+}
+
+fn keys(reading: &Reading) -> Vec<String> {
+    let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+    reading.messages.iter().map(|message| text(message.key.as_deref().unwrap())).collect()
+}
+
+/// A stream that is disturbed after some events, and reads all of them once, in order.
+struct Disturbed {
+    reading: Reading,
+    orders: Collection<Document>,
+    expected: Vec<String>,
+}
+
+impl Disturbed {
+    async fn start(shop: &Shop, options: MongoSourceOptions) -> Self {
+        let reading = started(options, &Arc::new(MemoryStore::default())).await;
+        Self { reading, orders: shop.collection("orders"), expected: Vec::new() }
+    }
+
+    /// Inserts a document, and reads up to its event.
+    async fn read_next(&mut self) {
+        let id = format!("order-{}", self.expected.len());
+        insert(&self.orders, &id).await;
+        let key = format!(r#"{{"_id":"{id}"}}"#);
+        self.reading.until(&format!("{id} has come"), |reading| keys(reading).contains(&key)).await;
+        self.expected.push(key);
+        assert_eq!(keys(&self.reading), self.expected, "{:?}", self.reading.errors);
+    }
+
+    async fn end(self) {
+        let errors = &self.reading.errors;
+        assert!(errors.iter().all(|error| error.is_temporary()), "{errors:?}");
+        self.reading.close().await;
+    }
+}
+
+/// The number of the election that the primary has won.
+async fn election(client: &Client) -> ObjectId {
+    until("a primary", || async {
+        let hello = client.database("admin").run_command(doc! { "hello": 1 }).await.ok()?;
+        hello.get_bool("isWritablePrimary").ok()?.then(|| hello.get_object_id("electionId").ok())?
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_election_loses_and_repeats_nothing() {
+    // I1
+    let Some(server) = failover_set("elections") else { return };
+    let shop = Shop::new(server).await;
+    let mut stream = Disturbed::start(&shop, shop.options("orders")).await;
+    for _ in 0..2 {
+        stream.read_next().await;
+        let before = election(&shop.client).await;
+        // A set of one member has no other that could catch up, and elects itself again after the time.
+        let step_down = doc! { "replSetStepDown": 2, "secondaryCatchUpPeriodSecs": 1, "force": true };
+        shop.client.database("admin").run_command(step_down).await.unwrap();
+        stream.read_next().await;
+        assert_ne!(election(&shop.client).await, before, "there was an election");
+    }
+    stream.end().await;
+    shop.drop().await;
+}
+
+/// The cursor of the stream on the server, if it is not this one. A cursor is there while it waits for events, and between two requests.
+async fn cursor(shop: &Shop, but_not: Option<i64>) -> i64 {
+    let admin = shop.client.database("admin");
+    until("the cursor of the stream", || async {
+        let namespace = format!("{}.orders", shop.database);
+        let pipeline = [
+            doc! { "$currentOp": { "idleCursors": true } },
+            doc! { "$match": { "ns": namespace, "cursor.cursorId": { "$exists": true } } },
+        ];
+        let found: Vec<Document> = admin.aggregate(pipeline).await.unwrap().try_collect().await.unwrap();
+        let id = |operation: &Document| operation.get_document("cursor").ok()?.get_i64("cursorId").ok();
+        found.iter().filter_map(id).find(|id| Some(*id) != but_not)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_cursor_that_is_killed_loses_and_repeats_nothing() {
+    // I1
+    let Some(server) = replica_set("killed cursors") else { return };
+    let shop = Shop::new(server).await;
+    let mut stream = Disturbed::start(&shop, shop.options("orders")).await;
+    for _ in 0..3 {
+        stream.read_next().await;
+        let killed = cursor(&shop, None).await;
+        let kill = doc! { "killCursors": "orders", "cursors": [killed] };
+        let answer = shop.client.database(&shop.database).run_command(kill).await.unwrap();
+        assert_eq!(answer.get_array("cursorsKilled").unwrap()[..], [Bson::Int64(killed)], "{answer}");
+        stream.read_next().await;
+        assert_ne!(cursor(&shop, Some(killed)).await, killed, "the stream was opened again");
+    }
+    stream.end().await;
+    shop.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_are_cut_lose_and_repeat_nothing() {
+    // I1
+    let Some(server) = server() else { return };
+    let relay = Relay::start(&server).await;
+    let shop = Shop::new(server).await;
+    let options =
+        MongoSourceOptions { server: Server::Client(relay.client.clone()), ..shop.options("orders") };
+    let mut stream = Disturbed::start(&shop, options).await;
+    for _ in 0..3 {
+        stream.read_next().await;
+        assert!(relay.cut() > 0, "the stream has a connection");
+        stream.read_next().await;
+    }
+    stream.end().await;
+    shop.drop().await;
+}
+
+/// A client of the server that signs in as this user.
+async fn client_of(uri: &str, user: &str, password: &str) -> Client {
+    let mut options = ClientOptions::parse(uri).await.unwrap();
+    let credential = Credential::builder()
+        .username(user.to_owned())
+        .password(password.to_owned())
+        .source("admin".to_owned())
+        .build();
+    options.credential = Some(credential);
+    Client::with_options(options).unwrap()
+}
+
+async fn checkpoint(store: &MemoryStore) -> Checkpoint {
+    store.load("orders").await.unwrap().unwrap()
+}
+
+/// A stream that was read up to an event. It would skip what is lost.
+async fn read_before(shop: &Shop, store: &Arc<MemoryStore>) -> MongoSourceOptions {
+    let mut reading = started(shop.options("orders"), store).await;
+    insert(&shop.collection("orders"), "order").await;
+    reading.until_count(1).await;
+    reading.commit(0).await;
+    reading.close().await;
+    MongoSourceOptions { on_history_lost: OnHistoryLost::FromNow, ..shop.options("orders") }
+}
+
+/// Opens the stream as this user. It ends with an error in words, and the checkpoint stays.
+async fn refused(options: &MongoSourceOptions, client: Client, store: &Arc<MemoryStore>) {
+    let before = checkpoint(store).await;
+    let options = MongoSourceOptions { server: Server::Client(client), ..options.clone() };
+    let mut reading = Reading::open(options, store.clone());
+    let error = reading.permanent_error().await;
+    assert!(error.contains("credentials") && error.contains("changeStream"), "{error}");
+    let status = reading.status();
+    assert!(
+        matches!(status.state, StreamState::Failed { class: ErrorClass::Unauthorized, .. }),
+        "{status:?}"
+    );
+    assert_eq!(status.decisions, []);
+    reading.close().await;
+    let after = checkpoint(store).await;
+    assert_eq!((after.processed, after.seen), (before.processed, before.seen));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn real_wrong_credentials_are_not_lost_history() {
+    let Some(server) = replica_set("wrong credentials") else { return };
+    let (shop, store) = (Shop::new(server).await, Arc::new(MemoryStore::default()));
+    let options = read_before(&shop, &store).await;
+    refused(&options, client_of(&shop.uri, &unique("nobody"), "wrong").await, &store).await;
+    shop.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn real_missing_rights_are_not_lost_history() {
+    let Some(server) = replica_set("missing rights") else { return };
+    let (shop, store) = (Shop::new(server).await, Arc::new(MemoryStore::default()));
+    let options = read_before(&shop, &store).await;
+    let (admin, user) = (shop.client.database("admin"), unique("reader"));
+    let create = doc! { "createUser": &user, "pwd": "secret", "roles": [] };
+    admin.run_command(create).await.expect("the user of LAZARET_TEST_MONGODB may create others");
+    let client = client_of(&shop.uri, &user, "secret").await;
+    if client.database(&shop.database).run_command(doc! { "find": "orders" }).await.is_ok() {
+        println!("not run: missing rights; the server in LAZARET_TEST_MONGODB lets everybody do everything");
+    } else {
+        refused(&options, client, &store).await;
+    }
+    admin.run_command(doc! { "dropUser": &user }).await.unwrap();
+    shop.drop().await;
+}

@@ -1,0 +1,60 @@
+//! The URI of a store: the parameter that is the store's own, and those of the driver.
+
+/// The URI of a store. The parameter `collection` names the collection of the letters. The driver does not know it, and gets the
+/// others.
+///
+/// ```
+/// use lazaret_store_mongodb::StoreUri;
+/// let uri = StoreUri::parse("mongodb://db.example/shop?replicaSet=rs0&collection=orders_dlq");
+/// assert_eq!(uri.driver, "mongodb://db.example/shop?replicaSet=rs0");
+/// assert_eq!(uri.collection.as_deref(), Some("orders_dlq"));
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoreUri {
+    /// The URI for the driver. It may contain a password.
+    pub driver: String,
+    /// The collection of the letters, as it is written.
+    pub collection: Option<String>,
+}
+
+impl StoreUri {
+    /// Splits a URI. Whether it is one, the driver says.
+    pub fn parse(uri: &str) -> Self {
+        let (base, parameters) = uri.split_once('?').unwrap_or((uri, ""));
+        let (mut collection, mut others) = (None, Vec::new());
+        for parameter in parameters.split('&') {
+            match parameter.split_once('=') {
+                Some((name, value)) if name.eq_ignore_ascii_case("collection") => {
+                    collection = Some(value.to_owned());
+                }
+                _ => others.push(parameter),
+            }
+        }
+        let driver = match collection {
+            // Nothing to leave out.
+            None => uri.to_owned(),
+            Some(_) if others.is_empty() => base.to_owned(),
+            Some(_) => format!("{base}?{}", others.join("&")),
+        };
+        Self { driver, collection }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_driver_gets_all_parameters_but_the_own_one() {
+        for (uri, driver, collection) in [
+            ("mongodb://h/shop", "mongodb://h/shop", None),
+            ("mongodb://h/?a=1&b=2", "mongodb://h/?a=1&b=2", None),
+            ("mongodb://h/shop?collection=x", "mongodb://h/shop", Some("x")),
+            ("mongodb://u:p%3F@h/shop?a=1&Collection=x&b=2", "mongodb://u:p%3F@h/shop?a=1&b=2", Some("x")),
+            ("mongodb://h/shop?collections=x", "mongodb://h/shop?collections=x", None),
+        ] {
+            let split = StoreUri::parse(uri);
+            assert_eq!((split.driver.as_str(), split.collection.as_deref()), (driver, collection), "{uri}");
+        }
+    }
+}
