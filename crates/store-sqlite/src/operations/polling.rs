@@ -198,7 +198,7 @@ impl Queue<'_> {
 }
 
 /// The payload of a whole letter now: without edits it is the frozen one.
-fn current_digest_of(letter: &Letter, item: &Pending) -> PayloadDigest {
+pub(super) fn current_digest_of(letter: &Letter, item: &Pending) -> PayloadDigest {
     match item.digest {
         Some(frozen) if !letter.payload_left_out && letter.edits.is_empty() => frozen,
         _ => PayloadDigest::of(letter.message.payload.as_deref()),
