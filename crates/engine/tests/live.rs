@@ -47,7 +47,7 @@ async fn healthy_messages_never_touch_the_letters_in_the_store() {
     (0..500).for_each(|n| bench.push(&[&format!("k{n}x")]));
     let stats = bench.run(options(), |_| Reply::Done).await;
     assert_eq!(stats.handled, 500);
-    for call in ["hand_off", "lookup", "note_attempts", "settle", "sequence", "get"] {
+    for call in ["hand_off", "lookup", "note_attempts", "settle", "settle_and_continue", "sequence", "get"] {
         assert_eq!(bench.store.calls(call), 0, "{call}");
     }
 }

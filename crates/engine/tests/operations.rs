@@ -163,6 +163,56 @@ async fn the_rate_bounds_every_call_that_the_operation_causes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_settlement_of_a_letter_takes_the_one_behind_it() {
+    let names: Vec<String> = (1..=30).map(|n| format!("a{n}0")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (bench, running, repaired) = with_dead(one_attempt(), &names).await;
+    repaired.repair();
+    let calls = |operation| bench.store.calls(operation);
+    let polls = calls("poll_work");
+    let id = begin(&bench, &freeze(&bench, Action::Retry), &RolloutPolicy::unlimited());
+    assert_eq!(over(&bench, id).await.ok, 30);
+    assert_eq!(bench.calls.done(), names);
+    assert_eq!((calls("settle_and_continue"), calls("settle"), calls("release")), (30, 0, 0));
+    assert!(calls("poll_work") < polls + 10, "{} polls", calls("poll_work") - polls);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_holds_the_letters_behind_the_one_in_work() {
+    for of_operation in [true, false] {
+        let (bench, repaired) = (Bench::new(), Repaired::default());
+        bench.push(&["a1", "a2", "a3"]);
+        let mended = repaired.clone();
+        let script = move |_: &Try| match mended.0.load(Ordering::SeqCst) {
+            true => Reply::after(millis(100), Reply::Done),
+            false => Reply::Fail(fatal()),
+        };
+        let running = bench.start(one_attempt(), script);
+        eventually("all are letters", || bench.committed() == Some(2)).await;
+        repaired.repair();
+        let id = begin(&bench, &freeze(&bench, Action::Retry), &RolloutPolicy::unlimited());
+        eventually("the first is in work", || bench.calls.len() == 2).await;
+        if of_operation {
+            at_once(bench.store.memory().command(id, Command::Pause, &operator("not now")));
+        } else {
+            running.handle.pause(PauseScope::Replay, &operator("not now")).await.unwrap();
+        }
+        let_pass(secs(60)).await;
+        assert_eq!((operation(&bench, id).ok, bench.calls.len()), (1, 2), "only that one is finished");
+        assert_eq!(bench.store.calls("release"), 0, "nothing was taken");
+        if of_operation {
+            at_once(bench.store.memory().command(id, Command::Resume, &operator("now")));
+        } else {
+            running.handle.resume(&PauseScope::Replay, &operator("now")).await.unwrap();
+        }
+        assert_eq!(over(&bench, id).await.ok, 3);
+        assert_eq!(bench.calls.done(), ["a1", "a2", "a3"]);
+        running.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_ramp_stops_at_too_many_failures_and_continues_on_command() {
     let (bench, running, repaired) = with_dead(one_attempt(), &["a9"]).await;
     let_pass(secs(1)).await;

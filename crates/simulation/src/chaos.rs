@@ -385,11 +385,16 @@ async fn hold(world: &World, engine: &Reachable, scope: PauseScope, millis: u64,
     let _ = bounded(&process.crash, handle.resume(&scope, by)).await;
 }
 
-/// Begins to replay all heads of a queue in one operation.
+/// Begins to replay all heads of a queue in one operation, with every other seed also letters behind them.
 fn begin_operation(world: &World, component: usize, by: &Actor) {
     let queue = &world.queues[component];
     let Ok(page) = world.run(world.store.heads(queue, None, 50)) else { return };
-    let letters: Vec<_> = page.heads.iter().map(|head| (queue.clone(), head.id)).collect();
+    let of_each = if world.plan.seed.is_multiple_of(2) { 8 } else { 1 };
+    let mut letters = Vec::new();
+    for head in &page.heads {
+        let Ok(first) = world.run(world.store.sequence(queue, &head.sequence, 0, of_each)) else { return };
+        letters.extend(first.iter().map(|letter| (queue.clone(), letter.id)));
+    }
     if letters.is_empty() {
         return;
     }

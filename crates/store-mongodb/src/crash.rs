@@ -13,7 +13,7 @@ use lazaret_core::query::Query;
 use lazaret_core::store::{
     Act, Action, Actor, Audit, AuditEntry, Change, Counts, GrantFence, GroupsRequest, HandOff, LetterStore,
     Limits, OperationState, Operations, Outbox, Placement, PlanRequest, Requeue, Result, RolloutPolicy,
-    Selection, Settlement, Triage,
+    Selection, Settled, Settlement, Triage,
 };
 use lazaret_core::{
     Clock, Failure, Fingerprint, Letter, LetterId, LetterState, Message, MessageId, Partition, Position,
@@ -131,7 +131,10 @@ async fn story(store: &MongoStore, stored: &mut Vec<MessageId>) -> Result<()> {
         for work in store.poll_work(&queue, "w", LEASE, 1).await?.items {
             let head = work.claim.head;
             let settlement = if fails { failed(&head, "boom") } else { Settlement::Resolve(None) };
-            store.settle(&work.claim.lease, head.id, settlement).await?;
+            let settled = store.settle_and_continue(&work.claim.lease, head.id, settlement).await?;
+            if let Settled::Next(_) = settled {
+                store.release(&work.claim.lease).await?;
+            }
         }
     }
     store.purge(&queue, id("a1"), &ada()).await?;

@@ -231,15 +231,17 @@ impl MongoStore {
         }
     }
 
+    /// Settles the head of a leased sequence. `take_next`: an operation takes the letter behind, if it may.
     pub(crate) async fn settle_head(
         &self,
         lease: &Lease,
         id: LetterId,
         settlement: &Settlement,
+        take_next: bool,
     ) -> Result<Settled> {
         loop {
             let mut view = self.load(&lease.queue, &lease.sequence).await?;
-            let settled = self.decide_settlement(&mut view, lease, id, settlement).await;
+            let settled = self.decide_settlement(&mut view, lease, id, settlement, take_next).await;
             if let Some(settled) = self.commit(view, settled).await? {
                 return Ok(settled);
             }
@@ -252,6 +254,7 @@ impl MongoStore {
         lease: &Lease,
         id: LetterId,
         settlement: &Settlement,
+        take_next: bool,
     ) -> Result<Settled> {
         // 1. The view: the row, the letter at its head, the letter behind it.
         let mut letters = self.first_open(view, 2).await?.into_iter();
@@ -268,6 +271,15 @@ impl MongoStore {
         if let Some((operation, of_letter)) = settle.outcome {
             let continues = self.continues(operation, id, of_letter).await?;
             settle.effects.reserve(continues.then_some(operation));
+            let takes = match (settle.untaken(), &behind) {
+                (Some(row), Some(next)) if take_next && continues => {
+                    Box::pin(self.takes_next(operation, id, next, row, view.now)).await?
+                }
+                _ => false,
+            };
+            if takes {
+                settle.take_next();
+            }
             let released = match settle.released_from() {
                 // The head leaves the sequence by this settlement.
                 Some(from) => self.released_letters(view, from).await?,

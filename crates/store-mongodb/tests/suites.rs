@@ -44,6 +44,12 @@ mod on_threads {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn many_workers_that_continue_never_share_a_letter() {
+        let Some(fixture) = fixture().await else { return };
+        operations::many_workers_that_continue_never_share_a_letter(fixture).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn two_appends_to_one_new_sequence_are_both_stored() {
         for _ in 0..3 {
             let Some(fixture) = fixture().await else { return };

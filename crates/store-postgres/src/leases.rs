@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::error::{Fault, Work};
 use crate::letter_row::{HeldLetter, select_letter};
-use crate::operations::ItemOutcome;
+use crate::operations::{Behind, ItemOutcome, NextHead};
 use crate::sequence_row::{OpenSequence, select_sequence, sequence_key};
 use crate::store::{Queue, first};
 use crate::transaction::{CLOCK, Transaction};
@@ -56,6 +56,8 @@ pub(crate) struct SettleItem {
     pub(crate) lease: Lease,
     pub(crate) letter: LetterId,
     pub(crate) settlement: Settlement,
+    /// An operation takes the letter behind, if it may.
+    pub(crate) take_next: bool,
 }
 
 /// What the rules have decided about a settlement, with what they saw.
@@ -269,18 +271,24 @@ impl Transaction<'_> {
             .iter()
             .zip(items)
             .filter_map(|(answer, item)| {
-                let (operation, outcome) = answer.as_ref().ok()?.settle.outcome?;
-                Some(ItemOutcome { operation, letter: item.letter, outcome })
+                let Ruled { settle, next, .. } = answer.as_ref().ok()?;
+                let (operation, outcome) = settle.outcome?;
+                let next = settle.untaken().zip(next.as_ref()).filter(|_| item.take_next);
+                let next = next.map(|(row, held)| NextHead { row, held });
+                Some(ItemOutcome { operation, letter: item.letter, outcome, next })
             })
             .collect();
-        let mut continued = self.settle_items(queue, &outcomes).await?.into_iter();
+        let mut behind = self.settle_items(queue, &outcomes).await?.into_iter();
         let mut settled = Vec::with_capacity(items.len());
         for (answer, item) in answers.into_iter().zip(items) {
             settled.push(match answer {
                 Ok(mut ruled) => {
                     if let Some((operation, _)) = ruled.settle.outcome {
-                        let continues = continued.next().unwrap_or_default();
-                        ruled.settle.effects.reserve(continues.then_some(operation));
+                        let behind = behind.next().unwrap_or_default();
+                        ruled.settle.effects.reserve((behind != Behind::Free).then_some(operation));
+                        if behind == Behind::Taken {
+                            ruled.settle.take_next();
+                        }
                     }
                     Ok(self.apply_settled(queue, item, ruled).await?)
                 }

@@ -1,21 +1,20 @@
-//! Claims, renewals, releases and settlements, as calls that the redo log can record.
+//! Claims, renewals and releases, as calls that the redo log can record.
 //!
 //! Each fails alone, as every call that reads rows of letters: one damaged row must fail one call.
 
 use std::time::Duration;
 
-use lazaret_core::letter::LetterId;
-use lazaret_core::store::{Claim, Lease, LeaseUse, PolledWork, Settled, Settlement};
+use lazaret_core::store::{Claim, Lease, LeaseUse, PolledWork};
 use lazaret_core::{QueueName, SequenceId};
 
-use crate::error::{Fault, Work};
+use crate::error::Work;
 use crate::recorded::Repeatable;
 use crate::redo::{Fields, Size, put};
-use crate::rows::{id_bytes, letter_id, nanos, time};
+use crate::rows::{id_bytes, nanos, time};
 use crate::step::Step;
 
 /// The size of a call without its texts.
-const BASE_BYTES: usize = 128;
+pub(crate) const BASE_BYTES: usize = 128;
 
 fn size(count: usize) -> Size {
     Size { count, bytes: BASE_BYTES * count.max(1) }
@@ -57,7 +56,7 @@ fn duration(fields: &mut Fields<'_>) -> Work<Duration> {
     Ok(Duration::new(seconds, part))
 }
 
-fn put_lease(into: &mut Vec<u8>, lease: &Lease) {
+pub(crate) fn put_lease(into: &mut Vec<u8>, lease: &Lease) {
     put::text(into, lease.queue.as_str());
     put::text(into, lease.sequence.as_str());
     put::text(into, &lease.owner);
@@ -65,7 +64,7 @@ fn put_lease(into: &mut Vec<u8>, lease: &Lease) {
     put::signed(into, nanos(lease.until));
 }
 
-fn lease(fields: &mut Fields<'_>) -> Work<Lease> {
+pub(crate) fn read_lease(fields: &mut Fields<'_>) -> Work<Lease> {
     Ok(Lease {
         queue: QueueName::from(fields.text()?),
         sequence: SequenceId::new(fields.text()?),
@@ -207,7 +206,7 @@ impl Repeatable for Renew {
     }
 
     fn decode(fields: &mut Fields<'_>) -> Work<Self> {
-        let (lease, duration) = (lease(fields)?, duration(fields)?);
+        let (lease, duration) = (read_lease(fields)?, duration(fields)?);
         let used_for = match fields.byte()? {
             0 => Some(LeaseUse::Attempt),
             1 => Some(LeaseUse::Wait),
@@ -244,77 +243,11 @@ impl Repeatable for Release {
     }
 
     fn decode(fields: &mut Fields<'_>) -> Work<Self> {
-        Ok(Self { lease: lease(fields)? })
+        Ok(Self { lease: read_lease(fields)? })
     }
 
     fn size(&self, (): &()) -> Size {
         size(1)
-    }
-}
-
-/// Settles the head of a leased sequence.
-#[derive(Clone, Debug)]
-pub(crate) struct Settle {
-    lease: Lease,
-    letter: LetterId,
-    /// `None` once it has run: a repetition decodes it.
-    settlement: Option<Settlement>,
-    /// The settlement in the log.
-    encoded: Vec<u8>,
-}
-
-impl Settle {
-    pub(crate) fn new(lease: &Lease, letter: LetterId, settlement: Settlement) -> Work<Self> {
-        let encoded = serde_json::to_vec(&settlement)
-            .map_err(|error| Fault::Corrupt(format!("failed to encode a settlement: {error}")))?;
-        Ok(Self { lease: lease.clone(), letter, settlement: Some(settlement), encoded })
-    }
-}
-
-fn decode_settlement(encoded: &[u8]) -> Work<Settlement> {
-    serde_json::from_slice(encoded)
-        .map_err(|error| Fault::Corrupt(format!("failed to decode a settlement: {error}")))
-}
-
-impl Repeatable for Settle {
-    const KIND: u8 = 8;
-    const OPERATION: &'static str = "settle";
-    const FAILS_ALONE: bool = true;
-    type Answer = Settled;
-
-    fn run(&mut self, step: &mut Step<'_>) -> Work<Settled> {
-        let settlement = self.settlement.take().map_or_else(|| decode_settlement(&self.encoded), Ok)?;
-        let (lease, letter) = (&self.lease, self.letter);
-        step.queue(&lease.queue, |queue| queue.settle(lease, letter, settlement))
-    }
-
-    fn outcome(settled: &Settled, into: &mut Vec<u8>) {
-        into.push(match settled {
-            Settled::Next(_) => b'n',
-            Settled::Closed => b'c',
-            Settled::Blocked => b'b',
-            Settled::Requeued => b'r',
-        });
-        if let Settled::Next(next) = settled {
-            into.extend_from_slice(&id_bytes(next.id));
-        }
-    }
-
-    fn encode(&self, into: &mut Vec<u8>) {
-        put_lease(into, &self.lease);
-        put::bytes(into, &id_bytes(self.letter));
-        put::bytes(into, &self.encoded);
-    }
-
-    fn decode(fields: &mut Fields<'_>) -> Work<Self> {
-        let (lease, letter) = (lease(fields)?, letter_id(fields.bytes()?)?);
-        let encoded = fields.bytes()?.to_vec();
-        let settlement = fields.known(decode_settlement(&encoded).ok())?;
-        Ok(Self { lease, letter, settlement: Some(settlement), encoded })
-    }
-
-    fn size(&self, _: &Settled) -> Size {
-        Size { count: 1, bytes: BASE_BYTES + self.encoded.len() }
     }
 }
 

@@ -38,7 +38,8 @@
 //! - `store`, `options`, `error`: opening and closing, options, errors of SQLite.
 //! - `backup`, `replacement`, `permissions`: copies of the file while it is in use, and back; file permissions.
 //! - `writer/`, `readers`, `step`: the thread that writes, the connections that read, and the context of a write.
-//! - `redo/`, `recorded`, `hand_offs`, `lease_calls`, `encoded_letter`: the redo log, which knows only bytes, and the calls that it can hold.
+//! - `redo/`, `recorded`, `hand_offs`, `lease_calls`, `settle_calls`, `encoded_letter`: the redo log, which knows only bytes, and the calls that it
+//!   can hold.
 //! - `write_cache/`: cached counters of queues, groups and inboxes, written once per commit.
 //! - `letters/`: one queue inside a transaction: views for the [rules](lazaret_core::store::rules), their effects as rows, and
 //!   `query/` from a query to SQL.
@@ -76,6 +77,7 @@ mod redo;
 mod replacement;
 mod rows;
 mod schema;
+mod settle_calls;
 mod step;
 mod store;
 mod write_cache;

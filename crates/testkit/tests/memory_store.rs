@@ -43,6 +43,13 @@ mod on_threads {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn many_workers_that_continue_never_share_a_letter() {
+        for _ in 0..20 {
+            operations::many_workers_that_continue_never_share_a_letter(fixture().await).await;
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn two_appends_to_one_new_sequence_are_both_stored() {
         for _ in 0..100 {
             letters::x14_two_appends_to_one_new_sequence_are_both_stored(fixture().await).await;

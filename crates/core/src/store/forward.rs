@@ -130,6 +130,7 @@ macro_rules! __forward_methods {
         writes renew(lease: &$crate::store::Lease, duration: move ::std::time::Duration, used_for: move $crate::store::LeaseUse) -> $crate::store::Lease;
         writes release(lease: &$crate::store::Lease) -> ();
         writes settle(lease: &$crate::store::Lease, letter: move $crate::LetterId, settlement: move $crate::store::Settlement) -> $crate::store::Settled;
+        writes settle_and_continue(lease: &$crate::store::Lease, letter: move $crate::LetterId, settlement: move $crate::store::Settlement) -> $crate::store::Settled;
         writes act(queue: &$crate::QueueName, letter: move $crate::LetterId, act: move $crate::store::Act, by: &$crate::store::Actor) -> $crate::Letter;
         reads get(queue: &$crate::QueueName, letter: move $crate::LetterId) -> Option<$crate::Letter>;
         reads sequence(queue: &$crate::QueueName, sequence: &$crate::SequenceId, from: move u64, limit: move usize) -> Vec<$crate::Letter>;

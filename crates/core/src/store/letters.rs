@@ -259,8 +259,8 @@ pub enum Settled {
     /// The sequence has no more letters: it is closed and the lease has ended.
     Closed,
     /// The next letter may not run now: it is not due, its state needs a person, or the sequence is paused. The
-    /// lease is released. Applies to leases of [`claim_due`](LetterStore::claim_due); a replay continues whatever the state, but an
-    /// [operation](super::Operations::poll_work) claims each letter separately.
+    /// lease is released. Applies to leases of [`claim_due`](LetterStore::claim_due); a replay continues whatever the state. The lease of an
+    /// [operation](super::Operations::poll_work) continues only by [`settle_and_continue`](LetterStore::settle_and_continue).
     Blocked,
     /// The letter stays at the head, or left the sequence in a replay, and the lease is released.
     Requeued,
@@ -476,6 +476,17 @@ pub trait LetterStore: Send + Sync + 'static {
     /// Settles the head of a leased sequence and advances the sequence, in one transaction. `Fenced` if the lease
     /// is no longer current; `NotFound` if the letter is no longer the head.
     async fn settle(&self, lease: &Lease, letter: LetterId, settlement: Settlement) -> Result<Settled>;
+
+    /// Settles as [`settle`](Self::settle) does. Under a lease of an operation it also takes the letter behind, in the same transaction,
+    /// if a [poll](super::Operations::poll_work) would hand it out now: then the lease continues with it, and the result is
+    /// [`Next`](Settled::Next). So a long sequence costs one write a letter. If the operation has a rate, a store may leave the letter to
+    /// the next poll.
+    async fn settle_and_continue(
+        &self,
+        lease: &Lease,
+        letter: LetterId,
+        settlement: Settlement,
+    ) -> Result<Settled>;
 
     /// Applies an operator's act to a letter, audited in the same transaction. Closing a head releases the letters behind
     /// it. `Conflict` for the head of a leased sequence, and for acts that the letter's state

@@ -6,7 +6,8 @@
 //!
 //! The store decides which letters may run now (schedule, approval, pause, ramp, stop rule, rate); the engine runs them
 //! ([`poll_work`](Operations::poll_work)). The store performs acts itself. Replays are returned as claims under a lease
-//! that refers to the operation: [`settle`](super::LetterStore::settle) under it records the outcome.
+//! that refers to the operation: [`settle`](super::LetterStore::settle) under it records the outcome, and
+//! [`settle_and_continue`](super::LetterStore::settle_and_continue) also takes the next letter of the sequence.
 
 use std::fmt;
 use std::str::FromStr;
@@ -549,8 +550,9 @@ pub struct OperationsPage {
 /// A letter to replay. Its sequence is leased: run the head, then settle it under the lease.
 ///
 /// The lease ends with the settlement, whose result is [`Blocked`](super::Settled::Blocked) if letters remain
-/// in the sequence: each is polled separately. A lease that is released or expires leaves the letter without an outcome,
-/// and it is polled again.
+/// in the sequence: each is polled separately, or taken by the settlement of the one before it
+/// ([`settle_and_continue`](super::LetterStore::settle_and_continue)). A lease that is released or expires leaves the letter without an
+/// outcome, and it is polled again.
 #[derive(Clone, Debug)]
 pub struct WorkItem {
     /// The operation.

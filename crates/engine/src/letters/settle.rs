@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lazaret_core::store::{Certainty, ErrorKind, Lease, Settled, Settlement};
-use lazaret_core::{Letter, LetterState};
+use lazaret_core::store::{Certainty, ErrorKind, Lease, Result, Settled, Settlement};
+use lazaret_core::{Letter, LetterId, LetterState};
 
 use crate::component::Component;
 use crate::events::Event;
@@ -32,6 +32,8 @@ pub(crate) struct Settler<'a> {
     pub(crate) purpose: &'a Purpose,
     /// For a settlement that resolves the letter.
     pub(crate) resolved_by: ResolvedBy,
+    /// The operation of the lease takes the letter behind with the settlement, if it may.
+    pub(crate) take_next: bool,
 }
 
 impl Settler<'_> {
@@ -47,7 +49,7 @@ impl Settler<'_> {
         let mut retry = StoreRetry::with_max_delay(self.component, MAX_DELAY);
         let mut maybe_done = false;
         loop {
-            match self.component.store.settle(self.lease, letter.id, settlement.clone()).await {
+            match self.send(letter.id, settlement.clone()).await {
                 Ok(settled) => {
                     self.report(letter, &settlement);
                     return Some(settled);
@@ -67,6 +69,14 @@ impl Settler<'_> {
                     retry.wait(&error).await;
                 }
             }
+        }
+    }
+
+    async fn send(&self, letter: LetterId, settlement: Settlement) -> Result<Settled> {
+        let store = &self.component.store;
+        match self.take_next {
+            true => store.settle_and_continue(self.lease, letter, settlement).await,
+            false => store.settle(self.lease, letter, settlement).await,
         }
     }
 

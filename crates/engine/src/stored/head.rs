@@ -32,6 +32,8 @@ use crate::time::{SteadyWait, later, until};
 pub(super) struct HeadAttempt<'a> {
     pub(super) component: &'a Arc<Component>,
     pub(super) lease: &'a RunLease<'a>,
+    /// The time of the claim.
+    pub(super) claimed_at: Instant,
     pub(super) purpose: &'a Purpose,
     pub(super) place: Option<&'a Place>,
     pub(super) hash: SequenceHash,

@@ -1,9 +1,7 @@
 //! What follows from an attempt at the head of a stored sequence: its settlement, and the work after it.
 
-use std::pin::pin;
-use std::task::Poll;
+use std::time::Duration;
 
-use futures_util::poll;
 use lazaret_core::letter::AttemptKind;
 use lazaret_core::policy::Limit;
 use lazaret_core::store::{Settled, Settlement};
@@ -11,7 +9,7 @@ use lazaret_core::{HandlerError, Letter, LetterState, Verdict};
 
 use super::head::{Ended, HeadAttempt};
 use super::run::Purpose;
-use crate::admission::Exhausted;
+use crate::admission::{self, AttemptOf, Exhausted};
 use crate::attempt::Outcome;
 use crate::classify::{self, Classified};
 use crate::component::Component;
@@ -26,6 +24,9 @@ use crate::next_step::Step;
 use crate::publish::Publish;
 use crate::record::FailureRecord;
 use crate::time::SteadyWait;
+
+/// The time for which a run of an operation takes one letter after the other. Then a poll comes first, which serves other operations, too.
+const TURN: Duration = Duration::from_millis(500);
 
 /// The work that is left when a letter is settled: nothing of it needs the lease.
 #[derive(Default)]
@@ -168,17 +169,11 @@ impl HeadAttempt<'_> {
         left: &mut LeftOver,
     ) -> Option<Settled> {
         let (component, purpose) = (&**self.component, self.purpose);
-        let settler = Settler { component, lease: self.lease.lease, purpose, resolved_by };
+        let (lease, take_next) = (self.lease.lease, self.takes_next());
+        let settler = Settler { component, lease, purpose, resolved_by, take_next };
         let dead = newly_dead(letter, &settlement);
         self.lease.settlement_begins();
-        let mut settling = pin!(settler.settle(letter, settlement));
-        let settled = match poll!(settling.as_mut()) {
-            Poll::Ready(settled) => settled?,
-            Poll::Pending => {
-                self.announce_next();
-                settling.await?
-            }
-        };
+        let settled = settler.settle(letter, settlement).await?;
         left.dead = dead;
         if let Settled::Next(_) = &settled {
             self.lease.continues();
@@ -187,12 +182,13 @@ impl HeadAttempt<'_> {
         Some(settled)
     }
 
-    /// Lets the operation be polled for the letter behind while the settlement is under way, so that a store can make both durable at once. If the
-    /// poll overtakes the settlement, it finds nothing, and the end of the run asks again.
-    fn announce_next(&self) {
-        if self.place.is_some() && *self.purpose != Purpose::Retry {
-            self.component.signals.replay.notify_one();
-        }
+    /// Whether an operation takes the letter behind with the settlement, so that both are one write. Not while a poll for it would wait, too.
+    fn takes_next(&self) -> bool {
+        let of_operation = self.place.is_some() && *self.purpose != Purpose::Retry;
+        of_operation
+            && self.claimed_at.elapsed() < TURN
+            && !self.component.lifecycle.is_draining()
+            && admission::may_claim(self.component, AttemptOf::Replay).is_ok()
     }
 }
 

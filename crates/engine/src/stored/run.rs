@@ -133,12 +133,12 @@ impl Run {
     }
 
     async fn letters(self, hash: SequenceHash, lease: &RunLease<'_>, left: &mut LeftOver) -> RunEnd {
-        let Self { component, claim, purpose, place, .. } = self;
-        let place = place.as_ref();
+        let Self { component, claim, claimed_at, purpose, place, .. } = self;
+        let (component, purpose, place) = (&component, &purpose, place.as_ref());
         let mut next = Some(claim.head);
         let mut interrupted = claim.interrupted;
         while let Some(letter) = next.take() {
-            let attempt = HeadAttempt { component: &component, lease, purpose: &purpose, place, hash };
+            let attempt = HeadAttempt { component, lease, claimed_at, purpose, place, hash };
             match attempt.run(letter, std::mem::take(&mut interrupted), left).await {
                 Some(Settled::Next(letter)) => next = Some(*letter),
                 Some(Settled::Closed) => return RunEnd::Closed,

@@ -128,11 +128,13 @@ impl Queue {
         }
     }
 
+    /// Settles the head of a leased sequence. `take_next`: an operation takes the letter behind, if it may.
     pub(super) fn settle(
         &mut self,
         lease: &Lease,
         id: LetterId,
         settlement: Settlement,
+        take_next: bool,
         mut step: Step<'_>,
     ) -> Result<Settled> {
         let row = self.leased(lease, &step);
@@ -143,6 +145,15 @@ impl Queue {
         if let Some((operation, outcome)) = settle.outcome {
             let continues = step.operations.settle_item(operation, id, outcome, step.now, step.audit);
             settle.effects.reserve(continues.then_some(operation));
+            let takes = match (settle.untaken(), next) {
+                (Some(row), Some(next)) if take_next && continues => {
+                    step.operations.take_next(operation, self.stored(next.id), row, step.now)
+                }
+                _ => false,
+            };
+            if takes {
+                settle.take_next();
+            }
             if let Some(from) = settle.released_from()
                 && let Some(pace) = step.operations.pace_released(
                     operation,

@@ -258,7 +258,16 @@ impl LetterStore for MemoryStore {
     }
 
     async fn settle(&self, lease: &Lease, letter: LetterId, settlement: Settlement) -> Result<Settled> {
-        self.change(&lease.queue, |queue, step| queue.settle(lease, letter, settlement, step))
+        self.change(&lease.queue, |queue, step| queue.settle(lease, letter, settlement, false, step))
+    }
+
+    async fn settle_and_continue(
+        &self,
+        lease: &Lease,
+        letter: LetterId,
+        settlement: Settlement,
+    ) -> Result<Settled> {
+        self.change(&lease.queue, |queue, step| queue.settle(lease, letter, settlement, true, step))
     }
 
     async fn act(&self, queue: &QueueName, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {

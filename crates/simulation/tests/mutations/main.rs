@@ -11,6 +11,7 @@ use lazaret_memory::MemoryStore;
 use lazaret_simulation::{Mutation, Scale, run, run_on};
 use lazaret_store_sqlite::{Durability, Options, SqliteStore};
 use lazaret_testkit::suite::letters::{self, Fixture};
+use lazaret_testkit::suite::operations;
 
 /// The number of seeds within which a mutation must be found.
 const FOUND_WITHIN: u64 = 500;
@@ -149,6 +150,12 @@ async fn store_without_fences() -> Fixture<MemoryStore> {
 #[should_panic = "the store should have refused"]
 async fn the_suite_finds_a_store_that_takes_a_late_settlement() {
     letters::a_settlement_after_the_lease_ended_is_fenced(store_without_fences().await).await;
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic = "the store should have refused"]
+async fn the_suite_finds_a_store_that_lets_a_late_owner_take_the_next_letter() {
+    operations::a_letter_that_a_settlement_took_is_offered_again(store_without_fences().await).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -108,7 +108,16 @@ impl LetterStore for MongoStore {
     }
 
     async fn settle(&self, lease: &Lease, letter: LetterId, settlement: Settlement) -> Result<Settled> {
-        self.settle_head(lease, letter, &settlement).await
+        self.settle_head(lease, letter, &settlement, false).await
+    }
+
+    async fn settle_and_continue(
+        &self,
+        lease: &Lease,
+        letter: LetterId,
+        settlement: Settlement,
+    ) -> Result<Settled> {
+        self.settle_head(lease, letter, &settlement, true).await
     }
 
     async fn act(&self, queue: &QueueName, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {

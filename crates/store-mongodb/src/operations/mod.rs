@@ -5,3 +5,4 @@
 mod freezing;
 mod plans;
 mod polling;
+mod taking;

@@ -187,7 +187,7 @@ impl MongoStore {
         item.map(|item| Ok((item.pending()?, item.sequence))).transpose()
     }
 
-    async fn pending_letter(&self, plan: i64, letter: LetterId) -> Result<Option<Pending>> {
+    pub(super) async fn pending_letter(&self, plan: i64, letter: LetterId) -> Result<Option<Pending>> {
         let filter = doc! { "plan": plan, "letter": letter.to_string(), "outcome": null };
         let item: Option<ItemDoc> = first(&self.db().items, filter, Document::new()).await?;
         item.map(|item| item.pending()).transpose()
@@ -250,7 +250,7 @@ impl MongoStore {
     }
 
     /// Whether an operation that was begun before this one, and is not over, has this letter still before it.
-    async fn is_in_earlier(&self, letter: LetterId, id: OperationId) -> Result<bool> {
+    pub(super) async fn is_in_earlier(&self, letter: LetterId, id: OperationId) -> Result<bool> {
         let filter = doc! { "letter": letter.to_string(), "outcome": null };
         let items: Vec<ItemDoc> = project(&self.db().items, filter, Document::new(), Document::new()).await?;
         let plans: Vec<Bson> = items.iter().map(|item| Bson::Int64(item.plan)).collect();

@@ -123,7 +123,19 @@ impl LetterStore for PostgresStore {
 
     async fn settle(&self, lease: &Lease, letter: LetterId, settlement: Settlement) -> Result<Settled> {
         let queue = self.queue("settle", &lease.queue).await?;
-        self.settle_together(queue, SettleItem { lease: lease.clone(), letter, settlement }).await
+        let item = SettleItem { lease: lease.clone(), letter, settlement, take_next: false };
+        self.settle_together(queue, item).await
+    }
+
+    async fn settle_and_continue(
+        &self,
+        lease: &Lease,
+        letter: LetterId,
+        settlement: Settlement,
+    ) -> Result<Settled> {
+        let queue = self.queue("settle", &lease.queue).await?;
+        let item = SettleItem { lease: lease.clone(), letter, settlement, take_next: true };
+        self.settle_together(queue, item).await
     }
 
     async fn act(&self, queue: &QueueName, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {

@@ -33,8 +33,9 @@ const EXIST: &str = "SELECT k.hash FROM unnest($2::uuid[]) AS k (hash)
 const LETTERS: &str = select_letter!(light "FROM letters l WHERE l.id = ANY($2) AND l.qid + 0 = $1");
 const DIGESTS: &str = "SELECT l.id, sha256(p.payload) FROM letters l JOIN payloads p ON p.lid = l.lid
     WHERE l.id = ANY($2) AND l.qid + 0 = $1";
-/// `OFFSET 0` keeps the server from reading all letters of the operations before.
-const IN_EARLIER: &str = "SELECT u.letter FROM unnest($2::uuid[]) AS u (letter)
+/// Those of these letters that are still pending in an unfinished operation that was started before this one. `OFFSET 0` keeps the server
+/// from reading all letters of the operations before.
+pub(super) const IN_EARLIER: &str = "SELECT u.letter FROM unnest($2::uuid[]) AS u (letter)
     CROSS JOIN LATERAL (SELECT x.plan FROM items x WHERE x.letter = u.letter AND x.outcome IS NULL OFFSET 0) i
     JOIN operations o ON o.plan = i.plan WHERE o.operation < $1 AND o.ended_at IS NULL";
 /// `OFFSET 0` keeps the server from reading all sequences of a queue that seems small.

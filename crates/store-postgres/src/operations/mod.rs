@@ -8,4 +8,4 @@ mod polling;
 mod settling;
 mod table;
 
-pub(crate) use settling::ItemOutcome;
+pub(crate) use settling::{Behind, ItemOutcome, NextHead};

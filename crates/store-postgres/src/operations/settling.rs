@@ -1,21 +1,68 @@
 //! The outcomes of an operation's letters, written in the same transaction as the letters.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use lazaret_core::LetterId;
-use lazaret_core::store::rules::{self, ItemOutcomes, Pace, Pending};
-use lazaret_core::store::{OperationId, OperationMachine, Outcome};
+use lazaret_core::store::rules::{self, ItemOutcomes, ItemView, Pace, Pending, SequenceRow};
+use lazaret_core::store::{OperationId, OperationMachine, Outcome, PayloadDigest};
+use uuid::Uuid;
 
+use super::ahead::IN_EARLIER;
+use super::table::{LOCK_OPERATION, PENDING_LETTERS, pending_of, read_operation};
 use crate::error::{Fault, Work};
-use crate::store::Queue;
+use crate::letter_row::HeldLetter;
+use crate::store::{Queue, first};
 use crate::transaction::Transaction;
+use crate::values::{bound, letter_id};
 
 /// The outcome of a letter under a lease of an operation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ItemOutcome {
+pub(crate) struct ItemOutcome<'a> {
     pub(crate) operation: OperationId,
     pub(crate) letter: LetterId,
     pub(crate) outcome: Outcome,
+    /// The letter that its operation takes, if it may.
+    pub(crate) next: Option<NextHead<'a>>,
+}
+
+/// The letter that a settlement makes the head of its sequence, whole.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NextHead<'a> {
+    pub(crate) held: &'a HeldLetter,
+    /// The row of the sequence after the settlement.
+    pub(crate) row: &'a SequenceRow,
+}
+
+impl NextHead<'_> {
+    /// The payload now: without edits it is the frozen one.
+    fn digest(&self, item: &Pending) -> PayloadDigest {
+        let letter = &self.held.letter;
+        match item.digest {
+            Some(frozen) if self.held.edits == 0 && !letter.payload_left_out => frozen,
+            _ => PayloadDigest::of(letter.message.payload.as_deref()),
+        }
+    }
+}
+
+/// The letters behind one that was settled under a lease of an operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Behind {
+    /// They are no part of the operation, or it is over.
+    #[default]
+    Free,
+    /// The operation continues with them.
+    Reserved,
+    /// It has taken the first of them.
+    Taken,
+}
+
+/// An operation that is locked, with letters of its plan.
+struct LockedOperation {
+    machine: OperationMachine,
+    /// Those that have no outcome.
+    pending: HashMap<LetterId, Pending>,
+    /// Those that are pending in an unfinished operation that was started earlier, too.
+    in_earlier: HashSet<LetterId>,
 }
 
 fn lost(operation: OperationId) -> Fault {
@@ -23,28 +70,37 @@ fn lost(operation: OperationId) -> Fault {
 }
 
 impl Transaction<'_> {
-    /// Records the outcomes of letters of different sequences of a queue, under leases of operations. Returns for each `true` if its operation continues
-    /// with the letters behind it.
-    pub(crate) async fn settle_items(&mut self, queue: &Queue, settled: &[ItemOutcome]) -> Work<Vec<bool>> {
-        let mut continued = vec![false; settled.len()];
+    /// Records the outcomes of letters of different sequences of a queue, under leases of operations. Returns for each what becomes of
+    /// the letters behind it.
+    pub(crate) async fn settle_items(
+        &mut self,
+        queue: &Queue,
+        settled: &[ItemOutcome<'_>],
+    ) -> Work<Vec<Behind>> {
+        let mut behind = vec![Behind::Free; settled.len()];
         let operations: BTreeSet<OperationId> = settled.iter().map(|item| item.operation).collect();
         // In the order of their numbers, so that two calls never wait for each other.
         for operation in operations {
-            let of_operation: Vec<(usize, &ItemOutcome)> =
+            let of_operation: Vec<(usize, &ItemOutcome<'_>)> =
                 settled.iter().enumerate().filter(|(_, item)| item.operation == operation).collect();
             // The head of a leased sequence does not change, so it is the claimed letter.
             let letters: Vec<LetterId> = of_operation.iter().map(|(_, item)| item.letter).collect();
-            let (machine, pending) = self.lock_with_letters(operation, &letters).await?;
-            let mut machine = machine.ok_or_else(|| lost(operation))?;
+            let next = of_operation.iter().filter_map(|(_, item)| Some(item.next?.held.letter.id));
+            let next: Vec<LetterId> = next.collect();
+            let LockedOperation { mut machine, pending, in_earlier } =
+                self.lock_with_letters(operation, &letters, &next).await?;
             if machine.has_rate() {
                 self.unit.paced.insert(operation);
             }
             let plan = machine.operation.plan;
             let mut ranges = Vec::with_capacity(letters.len());
+            let mut continued = Vec::with_capacity(letters.len());
             for (place, item) in of_operation {
                 let Some(pending) = pending.get(&item.letter) else { continue };
                 let ItemOutcomes { outcomes, continues } = rules::item_outcomes(pending, item.outcome);
-                continued[place] = continues;
+                if continues {
+                    continued.push((place, item.next));
+                }
                 ranges.extend(outcomes);
             }
             let (written, next) = self.write_all_outcomes(queue, plan, &ranges).await?;
@@ -52,14 +108,51 @@ impl Transaction<'_> {
                 machine.count(outcome, written, self.now());
             }
             self.unit.audit.extend(machine.advance(next, self.now()));
-            self.write_operation(&machine, false).await?;
             if machine.operation.state.is_over() {
-                let ended =
-                    settled.iter().zip(&mut continued).filter(|(item, _)| item.operation == operation);
-                ended.for_each(|(_, continues)| *continues = false);
+                continued.clear();
             }
+            for (place, next) in continued {
+                let takes = next.is_some_and(|next| {
+                    let letter = &next.held.letter;
+                    pending.get(&letter.id).is_some_and(|item| {
+                        let view = ItemView {
+                            letter: Some(letter),
+                            digest: next.digest(item),
+                            row: Some(next.row),
+                            in_earlier: in_earlier.contains(&letter.id),
+                            now: self.now(),
+                        };
+                        rules::takes_next(&mut machine, item, &view)
+                    })
+                });
+                behind[place] = if takes { Behind::Taken } else { Behind::Reserved };
+            }
+            self.write_operation(&machine, false).await?;
         }
-        Ok(continued)
+        Ok(behind)
+    }
+
+    /// An operation, locked, with letters of its plan: those that were settled, and those that it may take next.
+    async fn lock_with_letters(
+        &self,
+        id: OperationId,
+        settled: &[LetterId],
+        next: &[LetterId],
+    ) -> Work<LockedOperation> {
+        let operation = bound(id.0);
+        let next: Vec<Uuid> = next.iter().map(LetterId::as_uuid).collect();
+        let ids: Vec<Uuid> = settled.iter().map(LetterId::as_uuid).chain(next.iter().copied()).collect();
+        let [machine, pending, earlier] = self
+            .query_all([
+                (LOCK_OPERATION, &[&operation]),
+                (PENDING_LETTERS, &[&ids]),
+                (IN_EARLIER, &[&operation, &next]),
+            ])
+            .await?;
+        let machine = first(&machine, read_operation)?.ok_or_else(|| lost(id))?;
+        let pending = pending_of(machine.operation.plan, &pending)?;
+        let in_earlier = earlier.iter().map(|row| letter_id(row.try_get(0)?)).collect::<Work<_>>()?;
+        Ok(LockedOperation { machine, pending, in_earlier })
     }
 
     /// The pace of the letters of a sequence that an operation lets run automatically, from this index on. The operation has a rate.

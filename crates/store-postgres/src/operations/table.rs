@@ -11,7 +11,6 @@ use lazaret_core::store::{
 use lazaret_core::{LetterId, QueueName, SequenceId};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
-use uuid::Uuid;
 
 use crate::error::{Fault, Work};
 use crate::store::{PostgresStore, Queue, first};
@@ -92,7 +91,7 @@ const NEXT_PENDING: &str = select_pending!(
     "WHERE i.plan = $1 AND i.qid = $2 AND i.ordinal >= $3 AND i.outcome IS NULL ORDER BY i.ordinal LIMIT $4"
 );
 /// Of any plan: the caller picks those of its own.
-const PENDING_LETTERS: &str =
+pub(super) const PENDING_LETTERS: &str =
     "SELECT i.ordinal, i.last, i.letter, i.state, i.digest, i.sequence, i.plan FROM items i
     WHERE i.letter = ANY($1) AND i.outcome IS NULL";
 
@@ -153,7 +152,7 @@ fn read_pending(row: &Row) -> Work<(Pending, SequenceId)> {
 }
 
 /// The letters of a plan among the answers to [`PENDING_LETTERS`].
-fn pending_of(plan: PlanId, rows: &[Row]) -> Work<HashMap<LetterId, Pending>> {
+pub(super) fn pending_of(plan: PlanId, rows: &[Row]) -> Work<HashMap<LetterId, Pending>> {
     let mut pending = HashMap::with_capacity(rows.len());
     for row in rows {
         if row.try_get::<_, i64>(6)? == bound(plan.0) {
@@ -248,23 +247,6 @@ impl Transaction<'_> {
     /// An operation, locked.
     pub(super) async fn lock_operation(&self, id: OperationId) -> Work<Option<OperationMachine>> {
         first(&self.query(LOCK_OPERATION, &[&bound(id.0)]).await?, read_operation)
-    }
-
-    /// An operation, locked, and those of these letters that have no outcome in its plan.
-    pub(super) async fn lock_with_letters(
-        &self,
-        id: OperationId,
-        letters: &[LetterId],
-    ) -> Work<(Option<OperationMachine>, HashMap<LetterId, Pending>)> {
-        let ids: Vec<Uuid> = letters.iter().map(LetterId::as_uuid).collect();
-        let [machine, rows] =
-            self.query_all([(LOCK_OPERATION, &[&bound(id.0)]), (PENDING_LETTERS, &[&ids])]).await?;
-        let machine = first(&machine, read_operation)?;
-        let pending = match &machine {
-            Some(machine) => pending_of(machine.operation.plan, &rows)?,
-            None => HashMap::new(),
-        };
-        Ok((machine, pending))
     }
 
     /// Stores a new operation and returns its number.

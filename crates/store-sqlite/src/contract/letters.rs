@@ -13,10 +13,11 @@ use lazaret_core::store::{
 use lazaret_core::{ConsumerName, MessageId, Partition, QueueName, SequenceId};
 
 use crate::hand_offs::{HandOffs, Notes};
-use crate::lease_calls::{ClaimDue, ClaimOne, Release, Renew, Settle};
+use crate::lease_calls::{ClaimDue, ClaimOne, Release, Renew};
 use crate::letters::listing::Cursor;
 use crate::occupancy;
 use crate::pauses;
+use crate::settle_calls::{Settle, SettleAndContinue};
 use crate::store::SqliteStore;
 
 #[async_trait]
@@ -100,6 +101,16 @@ impl LetterStore for SqliteStore {
     async fn settle(&self, lease: &Lease, letter: LetterId, settlement: Settlement) -> Result<Settled> {
         let call = Settle::new(lease, letter, settlement).map_err(|fault| fault.into_error("settle"))?;
         self.record(call).await
+    }
+
+    async fn settle_and_continue(
+        &self,
+        lease: &Lease,
+        letter: LetterId,
+        settlement: Settlement,
+    ) -> Result<Settled> {
+        let call = Settle::new(lease, letter, settlement).map_err(|fault| fault.into_error("settle"))?;
+        self.record(SettleAndContinue(call)).await
     }
 
     async fn act(&self, queue: &QueueName, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {

@@ -13,6 +13,7 @@ use super::apply::Stored;
 use super::sequences::{OpenSequenceRow, select_sequence};
 use super::{OpenSequence, Queue};
 use crate::error::{Fault, Work};
+use crate::operations::{Behind, NextHead};
 use crate::rows::{bound, limit as rows_of, nanos, unsigned};
 
 /// The sequences of a queue whose leases end after a time, or that were touched after one.
@@ -137,7 +138,14 @@ impl Queue<'_> {
         }
     }
 
-    pub(crate) fn settle(&mut self, lease: &Lease, id: LetterId, settlement: Settlement) -> Work<Settled> {
+    /// Settles the head of a leased sequence. `take_next`: an operation takes the letter behind, if it may.
+    pub(crate) fn settle(
+        &mut self,
+        lease: &Lease,
+        id: LetterId,
+        settlement: Settlement,
+        take_next: bool,
+    ) -> Work<Settled> {
         let open = self.sequence(&lease.sequence)?;
         let (mut head, mut next) = (None, None);
         if let Some(open) = &open {
@@ -150,9 +158,20 @@ impl Queue<'_> {
             now: self.time(),
         };
         let mut settle = rules::settle(&view, lease, id, settlement)?;
+        let mut taken = None;
         if let Some((operation, outcome)) = settle.outcome {
-            let continues = self.settle_item(operation, id, outcome)?;
-            settle.effects.reserve(continues.then_some(operation));
+            let candidate = match (settle.untaken(), &next) {
+                (Some(row), Some(next)) if take_next => {
+                    Some(NextHead { lid: next.lid, id: next.view.id, row })
+                }
+                _ => None,
+            };
+            let behind = self.settle_item(operation, id, outcome, candidate)?;
+            settle.effects.reserve(behind.is_reserved().then_some(operation));
+            if let Behind::Taken(letter) = behind {
+                settle.take_next();
+                taken = Some(letter);
+            }
             if let (Some(open), Some(from)) = (&open, settle.released_from())
                 && let Some(pace) = self.pace_released(operation, open.sid, from)?
             {
@@ -165,9 +184,12 @@ impl Queue<'_> {
         self.apply(&stored, open.as_ref(), settle.effects)?;
         Ok(match (settle.after, next) {
             (AfterSettle::Next, Some(next)) => {
-                let mut next = self.whole(next.lid)?;
+                let mut next = match taken {
+                    Some(taken) => taken,
+                    None => Box::new(self.whole(next.lid)?),
+                };
                 next_head.iter().for_each(|head| head.date(&mut next));
-                Settled::Next(Box::new(next))
+                Settled::Next(next)
             }
             (AfterSettle::Requeued, _) => Settled::Requeued,
             (AfterSettle::Closed, _) => Settled::Closed,

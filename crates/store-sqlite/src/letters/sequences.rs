@@ -212,6 +212,18 @@ impl Queue<'_> {
             return self.write_lease(*sid, row);
         }
         let gid = self.group_number(row.head.group)?;
+        let continues = (&row.lease, row.reserved, row.pace) == (&old.lease, old.reserved, old.pace);
+        if continues && row.schedule() == old.schedule() {
+            // The next letter of a sequence under the same lease.
+            let mut update = self.connection.prepare_cached(
+                "UPDATE sequences SET count = ?2, head_idx = ?3, head_due = ?4, touched = ?5, head_gid = ?6
+                 WHERE sid = ?1",
+            )?;
+            let head = &row.head;
+            let (due, touched) = (head.due.map(nanos), nanos(head.touched));
+            update.execute(params![sid, bound(row.count), bound(head.index), due, touched, gid])?;
+            return Ok(());
+        }
         let Schedule { due, busy } = row.schedule();
         let lease = row.lease.as_ref();
         let mut update = self.connection.prepare_cached(

@@ -11,3 +11,4 @@ mod settling;
 pub(crate) mod table;
 
 pub(crate) use selecting::{CandidateRow, Candidates};
+pub(crate) use settling::{Behind, NextHead};

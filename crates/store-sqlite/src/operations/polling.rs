@@ -18,6 +18,8 @@ struct Poller<'a> {
     owner: &'a str,
     lease: Duration,
     poll: Poll,
+    /// `true` if an unfinished operation that was started before the current one has letters of the queue without an outcome.
+    has_earlier: bool,
 }
 
 /// A pending letter in its current state.
@@ -42,8 +44,12 @@ impl ItemState {
 
 impl Queue<'_> {
     pub(crate) fn poll_work(&mut self, owner: &str, lease: Duration, limit: usize) -> Work<PolledWork> {
-        let mut poller = Poller { owner, lease, poll: Poll::new(limit, time(self.now)) };
-        for mut machine in table::live(self.connection, self.numbers.qid)? {
+        let mut poller = Poller { owner, lease, poll: Poll::new(limit, time(self.now)), has_earlier: false };
+        let live = table::live(self.connection, self.numbers.qid)?;
+        let unfinished = live.iter().map(|machine| &machine.operation).filter(|one| !one.state.is_over());
+        let first = unfinished.map(|operation| operation.id).min();
+        for mut machine in live {
+            poller.has_earlier = first.is_some_and(|first| first < machine.operation.id);
             let before = (machine.clone(), poller.poll.given());
             self.serve(&mut machine, &mut poller)?;
             if machine != before.0 {
@@ -105,7 +111,12 @@ impl Queue<'_> {
         }
     }
 
-    fn load_item(&mut self, machine: &OperationMachine, item: &Pending) -> Work<ItemState> {
+    fn load_item(
+        &mut self,
+        machine: &OperationMachine,
+        poller: &Poller<'_>,
+        item: &Pending,
+    ) -> Work<ItemState> {
         let (digest, letter) = match self.row_of(item.letter)? {
             // The letter of a replay is read whole: it is returned with the claim.
             rules::LetterLookup::Letter(lid) if machine.operation.action == Action::Retry => {
@@ -122,7 +133,8 @@ impl Queue<'_> {
             Some(letter) if letter.state.is_open() => self.sequence(&letter.sequence)?,
             _ => None,
         };
-        let in_earlier = table::is_in_earlier(self.connection, item.letter, machine.operation.id)?;
+        let in_earlier =
+            poller.has_earlier && table::is_in_earlier(self.connection, item.letter, machine.operation.id)?;
         Ok(ItemState { letter, digest, open, in_earlier })
     }
 
@@ -145,7 +157,7 @@ impl Queue<'_> {
         stage: &mut StageCursor,
         item: &Pending,
     ) -> Work<()> {
-        let mut state = self.load_item(machine, item)?;
+        let mut state = self.load_item(machine, poller, item)?;
         let action = rules::item_action(&machine.operation, item, &state.view(self.now));
         match (action, &state.open) {
             (ItemAction::Try, Some(open)) => {
@@ -187,7 +199,7 @@ impl Queue<'_> {
         let mut from = 0;
         while let Some(item) = self.next_pending(machine, from)? {
             from = item.ordinal + 1;
-            let state = self.load_item(machine, &item)?;
+            let state = self.load_item(machine, poller, &item)?;
             let tried = rules::is_tried(&machine.operation, &state.view(self.now));
             if poller.poll.swept(machine, tried) {
                 self.write_outcome(machine, &item, Outcome::SkippedCancelled)?;
@@ -198,7 +210,7 @@ impl Queue<'_> {
 }
 
 /// The payload of a whole letter now: without edits it is the frozen one.
-fn current_digest_of(letter: &Letter, item: &Pending) -> PayloadDigest {
+pub(super) fn current_digest_of(letter: &Letter, item: &Pending) -> PayloadDigest {
     match item.digest {
         Some(frozen) if !letter.payload_left_out && letter.edits.is_empty() => frozen,
         _ => PayloadDigest::of(letter.message.payload.as_deref()),

@@ -1,36 +1,92 @@
 //! The outcomes of an operation's letters, written in the same transaction as the letters.
 
-use lazaret_core::LetterId;
-use lazaret_core::store::rules::{self, ItemOutcomes, Pace, Pending};
+use lazaret_core::store::rules::{self, ItemOutcomes, ItemView, Pace, Pending, SequenceRow};
 use lazaret_core::store::{OperationId, OperationMachine, Outcome};
+use lazaret_core::{Letter, LetterId};
 
+use super::polling::current_digest_of;
 use super::table;
 use crate::audit;
 use crate::error::{Fault, Work};
 use crate::letters::Queue;
 use crate::rows::time;
 
+/// The letter that a settlement makes the head of its sequence.
+pub(crate) struct NextHead<'a> {
+    pub(crate) lid: i64,
+    pub(crate) id: LetterId,
+    /// The row of the sequence after the settlement.
+    pub(crate) row: &'a SequenceRow,
+}
+
+/// The letters behind one that was settled under a lease of an operation.
+pub(crate) enum Behind {
+    /// They are no part of the operation, or it is over.
+    Free,
+    /// The operation continues with them.
+    Reserved,
+    /// It has taken the first of them.
+    Taken(Box<Letter>),
+}
+
+impl Behind {
+    /// `true` if the sequence is reserved for the operation.
+    pub(crate) const fn is_reserved(&self) -> bool {
+        !matches!(self, Self::Free)
+    }
+}
+
 impl Queue<'_> {
-    /// Records the outcome of a letter under a lease of an operation. Returns `true` if the operation continues
-    /// with the letters behind it.
+    /// Records the outcome of a letter under a lease of an operation, which takes `next`, if it may.
     pub(crate) fn settle_item(
         &self,
         operation: OperationId,
         letter: LetterId,
         outcome: Outcome,
-    ) -> Work<bool> {
+        next: Option<NextHead<'_>>,
+    ) -> Work<Behind> {
         let mut machine = self.machine(operation)?;
         let plan = machine.operation.plan;
         // The head of a leased sequence does not change, so it is the claimed letter.
-        let Some(item) = table::pending_letter(self.connection, plan, letter)? else { return Ok(false) };
+        let Some(item) = table::pending_letter(self.connection, plan, letter)? else {
+            return Ok(Behind::Free);
+        };
         let ItemOutcomes { outcomes, continues } = rules::item_outcomes(&item, outcome);
         for (ordinals, outcome) in outcomes {
             let written = table::write_outcomes(self.connection, plan, ordinals, outcome)?;
             machine.count(outcome, written, time(self.now));
         }
         self.advance(&mut machine)?;
+        let continues = continues && !machine.operation.state.is_over();
+        let taken = match next.filter(|_| continues) {
+            Some(next) => self.take_next(&mut machine, &next)?,
+            None => None,
+        };
         table::write_operation(self.connection, &machine)?;
-        Ok(continues && !machine.operation.state.is_over())
+        Ok(match taken {
+            Some(letter) => Behind::Taken(Box::new(letter)),
+            None if continues => Behind::Reserved,
+            None => Behind::Free,
+        })
+    }
+
+    /// The letter that becomes the head, if an operation takes it. The caller stores the machine.
+    fn take_next(&self, machine: &mut OperationMachine, next: &NextHead<'_>) -> Work<Option<Letter>> {
+        let plan = machine.operation.plan;
+        let Some(item) = table::pending_letter(self.connection, plan, next.id)? else { return Ok(None) };
+        let letter = match self.whole(next.lid) {
+            // The poll fails that comes to it, and not the settlement of the letter before it.
+            Err(Fault::Corrupt(_)) => return Ok(None),
+            letter => letter?,
+        };
+        let view = ItemView {
+            letter: Some(&letter),
+            digest: current_digest_of(&letter, &item),
+            row: Some(next.row),
+            in_earlier: table::is_in_earlier(self.connection, next.id, machine.operation.id)?,
+            now: time(self.now),
+        };
+        Ok(rules::takes_next(machine, &item, &view).then_some(letter))
     }
 
     /// The pace of the letters of a sequence that an operation lets run automatically, from this index on, if it has a rate.

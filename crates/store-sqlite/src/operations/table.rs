@@ -254,8 +254,7 @@ pub(super) fn write_operation(connection: &Connection, machine: &OperationMachin
     let mut update = connection.prepare_cached(
         "UPDATE operations SET state = ?2, note = ?3, stage = ?4, ok = ?5, failed_again = ?6, skipped = ?7,
          approved_by = ?8, updated_at = ?9, ended_at = ?10, next_at = ?11, counted_ok = ?12, counted_failed = ?13,
-         served_at = CASE WHEN ?14 THEN served_at END, released = ?15
-         WHERE operation = ?1",
+         released = ?14 WHERE operation = ?1",
     )?;
     update.execute(params![
         bound(operation.id.0),
@@ -271,9 +270,14 @@ pub(super) fn write_operation(connection: &Connection, machine: &OperationMachin
         machine.next_at.map(nanos),
         bound(machine.counted_ok),
         bound(machine.counted_failed),
-        machine.pending() > 0,
         bound(machine.released),
     ])?;
+    if machine.pending() == 0 {
+        // Apart from the others: it is indexed, and only the last outcome changes it.
+        let mut end =
+            connection.prepare_cached("UPDATE operations SET served_at = NULL WHERE operation = ?1")?;
+        end.execute([bound(operation.id.0)])?;
+    }
     Ok(())
 }
 

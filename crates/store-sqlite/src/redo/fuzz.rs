@@ -21,8 +21,9 @@ use super::{Durability, Fields, Mark, RedoLog, path_of};
 use crate::consistency;
 use crate::hand_offs::{HandOffs, Notes};
 use crate::inbox_source::Posts;
-use crate::lease_calls::{ClaimDue, ClaimOne, PollWork, Release, Renew, Settle};
+use crate::lease_calls::{ClaimDue, ClaimOne, PollWork, Release, Renew};
 use crate::recorded::{Call, Repeatable};
+use crate::settle_calls::{Settle, SettleAndContinue};
 use crate::{InboxOptions, Options, SqliteStore};
 
 fn options() -> Options {
@@ -132,6 +133,7 @@ fn record_check(reaches_disk: impl Fn(&mut Vec<u8>)) -> impl Fn(&[u8]) -> Result
                 Release::KIND => check_call::<Release>(call.encoded(), &reaches_disk)?,
                 Settle::KIND => check_call::<Settle>(call.encoded(), &reaches_disk)?,
                 PollWork::KIND => check_call::<PollWork>(call.encoded(), &reaches_disk)?,
+                SettleAndContinue::KIND => check_call::<SettleAndContinue>(call.encoded(), &reaches_disk)?,
                 _ => {}
             }
         }

@@ -61,15 +61,21 @@ async fn filled(place: &Place) -> SqliteStore {
     let mut due = hand_off("d", "d1", 4);
     (due.letter.state, due.letter.due_at) = (LetterState::Retrying, Some(test_epoch()));
     store.hand_off(&queue(), &lazaret_core::store::Limits::NONE, vec![due]).await.unwrap();
+    replay(&store, &["c1"]).await;
+    store
+}
+
+/// Begins an operation that replays these letters.
+async fn replay(store: &SqliteStore, messages: &[&str]) {
+    let letter = |message: &&str| (queue(), LetterId::of(&queue(), &(*message).into()));
     let request = PlanRequest {
         action: Action::Retry,
-        selection: Selection::Letters(vec![(queue(), LetterId::of(&queue(), &"c1".into()))]),
+        selection: Selection::Letters(messages.iter().map(letter).collect()),
         valid_for: LEASE,
         max_letters: 9,
     };
     let plan = store.freeze(&request, &operator()).await.unwrap();
     store.begin(plan.id, &RolloutPolicy::unlimited(), &operator()).await.unwrap();
-    store
 }
 
 #[tokio::test]
@@ -115,6 +121,34 @@ async fn acknowledged_claims_and_settlements_survive_a_crash() {
     assert_eq!(again.counts(&queue()).await.unwrap(), store.counts(&queue()).await.unwrap());
     let claim = again.claim(&queue(), &"b".into(), "v", LEASE).await.unwrap().unwrap();
     assert!(claim.lease.fence > held.lease.fence, "a fence that was given out is not given out again");
+}
+
+#[tokio::test]
+async fn the_next_letter_of_an_operation_is_leased_in_the_record_of_the_settlement() {
+    // I1, I6
+    let place = Place::new();
+    let store = place.open();
+    put(&store, "a", "a1", 0).await;
+    put(&store, "a", "a2", 1).await;
+    replay(&store, &["a1", "a2"]).await;
+    let item = store.poll_work(&queue(), "w", LEASE, 9).await.unwrap().items.remove(0);
+    let (lease, first) = (&item.claim.lease, item.claim.head.id);
+    let records = place.records().len();
+    let settled = store.settle_and_continue(lease, first, Settlement::Resolve(None)).await.unwrap();
+    let Settled::Next(next) = settled else { panic!("{settled:?}") };
+    assert_eq!(place.records().len(), records + 1, "one record, and one sync");
+
+    let left = place.left_behind();
+    let again = left.open();
+    check(&Connection::open(left.path()).unwrap());
+    let operation = store.operation(item.operation).await.unwrap().unwrap();
+    assert_eq!((operation.state, operation.ok), (OperationState::Running, 1));
+    assert_eq!(rows(&left), rows(&place));
+    assert!(again.poll_work(&queue(), "v", LEASE, 9).await.unwrap().items.is_empty(), "it is leased");
+    let settled = again.settle_and_continue(lease, next.id, Settlement::Resolve(None)).await.unwrap();
+    assert!(matches!(settled, Settled::Closed), "{settled:?}");
+    let operation = again.operation(item.operation).await.unwrap().unwrap();
+    assert_eq!((operation.state, operation.ok), (OperationState::Done, 2));
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use super::Mark;
 /// The version of the record encoding. A log with valid records of a newer version is refused.
 ///
 /// Version 1 has hand-offs and notes, version 2 also posts to an inbox, version 3 also imports, version 4 also leases: claims, renewals,
-/// releases, settlements and the polls of operations.
+/// releases, settlements (with or without the next letter of an operation) and the polls of operations.
 pub(super) const VERSION: u32 = 4;
 const MAGIC: [u8; 8] = *b"LZRTREDO";
 /// Magic, version, length, database, generation, number, checksum.

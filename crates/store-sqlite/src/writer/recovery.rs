@@ -8,10 +8,11 @@ use super::thread::{Outcome, Writer};
 use crate::error::{Fault, Work};
 use crate::hand_offs::{HandOffs, Notes};
 use crate::inbox_source::Posts;
-use crate::lease_calls::{ClaimDue, ClaimOne, PollWork, Release, Renew, Settle};
+use crate::lease_calls::{ClaimDue, ClaimOne, PollWork, Release, Renew};
 use crate::recorded::{Call, Repeatable};
 use crate::redo::{End, Mark};
 use crate::schema;
+use crate::settle_calls::{Settle, SettleAndContinue};
 use crate::step::Step;
 use crate::write_cache::WriteCache;
 
@@ -81,6 +82,7 @@ fn run_call(call: &Call<'_>, step: &mut Step<'_>) -> Work<()> {
         Release::KIND => call.run_as::<Release>(step),
         Settle::KIND => call.run_as::<Settle>(step),
         PollWork::KIND => call.run_as::<PollWork>(step),
+        SettleAndContinue::KIND => call.run_as::<SettleAndContinue>(step),
         kind => Err(Fault::Corrupt(format!("unknown kind {kind} of a call in the redo log"))),
     }
 }

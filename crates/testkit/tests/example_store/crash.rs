@@ -7,7 +7,7 @@ use std::time::Duration;
 use lazaret_core::query::Query;
 use lazaret_core::store::{
     Act, Action, Actor, Audit, AuditEntry, Counts, GrantFence, GroupsRequest, HandOff, LetterStore, Limits,
-    OperationState, Operations, Placement, PlanRequest, Requeue, Result, RolloutPolicy, Selection,
+    OperationState, Operations, Placement, PlanRequest, Requeue, Result, RolloutPolicy, Selection, Settled,
     Settlement, Triage,
 };
 use lazaret_core::{
@@ -112,7 +112,10 @@ async fn story(store: &DocumentStore, stored: &mut Vec<MessageId>) -> Result<()>
         for work in store.poll_work(&queue, "w", LEASE, 1).await?.items {
             let head = work.claim.head;
             let settlement = if fails { failed(&head, "boom") } else { Settlement::Resolve(None) };
-            store.settle(&work.claim.lease, head.id, settlement).await?;
+            let settled = store.settle_and_continue(&work.claim.lease, head.id, settlement).await?;
+            if let Settled::Next(_) = settled {
+                store.release(&work.claim.lease).await?;
+            }
         }
     }
     begin(store, Action::Park, &["b2", "c1"]).await?;

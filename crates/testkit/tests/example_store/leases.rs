@@ -140,6 +140,7 @@ impl DocumentStore {
         lease: &Lease,
         id: LetterId,
         settlement: &Settlement,
+        take_next: bool,
     ) -> Result<Settled> {
         self.change(&lease.queue, &lease.sequence, |view| {
             // 1. The view: the row, the letter at its head, the letter behind it.
@@ -154,7 +155,17 @@ impl DocumentStore {
             // 2. The rule.
             let mut settle = rules::settle(&asked, lease, id, settlement.clone())?;
             let outcome = settle.outcome.map(|(operation, outcome)| {
-                settle.effects.reserve(self.continues(operation, id, outcome).then_some(operation));
+                let continues = self.continues(operation, id, outcome);
+                settle.effects.reserve(continues.then_some(operation));
+                let takes = match (settle.untaken(), &behind) {
+                    (Some(row), Some(next)) if take_next && continues => {
+                        self.takes_next(operation, id, next, row, view.now)
+                    }
+                    _ => false,
+                };
+                if takes {
+                    settle.take_next();
+                }
                 let released = settle.released_from().map_or(0, |from| view.released_letters(from));
                 let pace = self.pace(operation, released, view.now);
                 if let Some(pace) = pace {

@@ -118,7 +118,16 @@ impl LetterStore for DocumentStore {
     }
 
     async fn settle(&self, lease: &Lease, letter: LetterId, settlement: Settlement) -> Result<Settled> {
-        self.settle_head(lease, letter, &settlement)
+        self.settle_head(lease, letter, &settlement, false)
+    }
+
+    async fn settle_and_continue(
+        &self,
+        lease: &Lease,
+        letter: LetterId,
+        settlement: Settlement,
+    ) -> Result<Settled> {
+        self.settle_head(lease, letter, &settlement, true)
     }
 
     async fn act(&self, queue: &QueueName, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lazaret_core::letter::{Letter, LetterId};
-use lazaret_core::store::rules::{self, Candidate, Freeze, ItemView, Pending, later};
+use lazaret_core::store::rules::{self, Candidate, Freeze, ItemView, Pending, SequenceRow, later};
 use lazaret_core::store::{
     Action, Actor, Command, Item, Operation, OperationId, OperationMachine, Operations, OperationsPage,
     Outcome, PayloadDigest, Plan, PlanId, PlanRequest, PolledWork, Result, RolloutPolicy, Selection,
@@ -116,6 +116,29 @@ impl DocumentStore {
         let doc = self.plan_of(id).ok().flatten().filter(|doc| doc.value.is_live());
         let item = doc.and_then(|doc| doc.value.pending_letter(letter));
         item.is_some_and(|item| rules::item_outcomes(&item, outcome).continues)
+    }
+
+    /// Whether an operation takes the letter that becomes the head of its sequence when another one succeeds. It does not if it has a rate:
+    /// what is deducted from that stands in the document of the plan, and settlements of other sequences may ask at once.
+    pub(crate) fn takes_next(
+        &self,
+        id: OperationId,
+        succeeded: LetterId,
+        next: &Letter,
+        row: &SequenceRow,
+        now: Timestamp,
+    ) -> bool {
+        let Some(mut doc) = self.plan_of(id).ok().flatten().map(|stored| stored.value) else { return false };
+        let (settled, item) = (doc.pending_letter(succeeded), doc.pending_letter(next.id));
+        let (Some(settled), Some(item)) = (settled, item) else { return false };
+        // As the operation stands when the outcome is written, which comes after the decision about the sequence.
+        doc.write(settled.ordinal..=settled.ordinal, Outcome::Ok, now);
+        let _ = self.advance(&mut doc, now);
+        let Some(mut machine) = doc.machine.filter(|machine| !machine.has_rate()) else { return false };
+        let digest = PayloadDigest::of(next.message.payload.as_deref());
+        let in_earlier = self.is_in_earlier(next.id, id);
+        let asked = ItemView { letter: Some(next), digest, row: Some(row), in_earlier, now };
+        rules::takes_next(&mut machine, &item, &asked)
     }
 
     /// The pace of letters that an operation lets run automatically. The outcome that is left behind deducts them from its rate.

@@ -59,7 +59,7 @@ async fn poll_interrupted(reads: u64, interference: Interference) -> bool {
                 of_other.connection.cut_after(1);
             }
             let settled =
-                other.settle_head(&work.claim.lease, work.claim.head.id, &Settlement::Resolve(None));
+                other.settle_head(&work.claim.lease, work.claim.head.id, &Settlement::Resolve(None), false);
             assert_eq!(settled.is_ok(), interference == Interference::Settles);
             of_other.connection.cut_after(u64::MAX);
         }

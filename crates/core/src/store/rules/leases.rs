@@ -130,7 +130,8 @@ pub enum AfterSettle {
     Next,
     /// The sequence has no more letters.
     Closed,
-    /// The letter behind may not run now, or is polled separately.
+    /// The letter behind may not run now, or is polled separately, unless the operation of the lease
+    /// [takes](Settle::take_next) it.
     Blocked,
     /// The letter stays at the head.
     Requeued,
@@ -146,9 +147,28 @@ pub struct Settle {
     /// The operation of the lease, and the letter's outcome in it: call
     /// [`item_outcomes`](super::item_outcomes), and [reserve](Effects::reserve) the sequence if the operation continues with it.
     pub outcome: Option<(OperationId, Outcome)>,
+    /// The lease of an operation, as it is if the operation takes the letter behind.
+    continued: Option<HeldLease>,
 }
 
 impl Settle {
+    /// The row of the sequence, if the lease ends with this settlement and its operation may take the letter behind. For
+    /// [`settle_and_continue`](crate::store::LetterStore::settle_and_continue): if the operation continues with the sequence, ask
+    /// [`takes_next`](super::takes_next) with this row.
+    pub fn untaken(&self) -> Option<&SequenceRow> {
+        self.continued.as_ref().and(self.effects.sequence.row())
+    }
+
+    /// Continues the lease with the letter behind, which its operation has taken.
+    pub fn take_next(&mut self) {
+        if let SequenceChange::Put(row) = &mut self.effects.sequence
+            && let Some(continued) = self.continued.take()
+        {
+            row.lease = Some(continued);
+            self.after = AfterSettle::Next;
+        }
+    }
+
     /// The index from which letters of the sequence run automatically from now on because an operation's letter left it: closed, or
     /// detached. If the operation has a rate, that bounds them, too ([`Effects::pace`]).
     pub fn released_from(&self) -> Option<u64> {
@@ -187,7 +207,9 @@ pub fn settle(
         Settlement::Evict(why) => give_up(view, row, held, &head, LetterState::Evicted, ("evict", why)),
         Settlement::Skip(why) => give_up(view, row, held, &head, LetterState::Skipped, ("skip", why)),
     };
-    Ok(Settle { effects, after, outcome })
+    let may_be_taken = after == AfterSettle::Blocked && outcome.is_some();
+    let continued = may_be_taken.then(|| held.for_next_letter());
+    Ok(Settle { effects, after, outcome, continued })
 }
 
 /// Closes a letter without a success, audited (I11).
@@ -362,6 +384,28 @@ mod tests {
                 "a lease that does not continue is released"
             );
             assert_eq!(settled.outcome.is_some(), kind == operation);
+        }
+    }
+
+    #[test]
+    fn the_lease_of_an_operation_continues_with_a_letter_that_the_operation_takes() {
+        use LetterState::{Dead, Waiting};
+        let operation = LeaseKind::Operation(OperationId(1));
+        let mut taken = resolve(operation, Some(Dead), false);
+        assert_eq!(taken.untaken().map(|row| (row.head.index, row.lease.is_none())), Some((2, true)));
+        taken.take_next();
+        let held = taken.effects.sequence.row().and_then(|row| row.lease.clone()).unwrap();
+        assert_eq!((taken.after, held.fence, held.until), (AfterSettle::Next, 4, NOW + LEASE));
+        assert_eq!((held.kind, held.used_for), (operation, LeaseUse::Wait), "I4: no attempt has begun");
+        assert!(taken.untaken().is_none());
+        let (failed, _) = die(operation, "k", Some(Waiting));
+        for settled in [
+            resolve(operation, None, false),
+            resolve(LeaseKind::Due, Some(Dead), false),
+            resolve(LeaseKind::Replay, Some(Dead), false),
+            failed,
+        ] {
+            assert!(settled.untaken().is_none(), "{:?}", settled.after);
         }
     }
 

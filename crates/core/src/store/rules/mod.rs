@@ -11,6 +11,7 @@
 //! |---|---|
 //! | `assign`, `hand_off` | [`GrantRow`], [`hand_off`], [`place`], [`insert`] |
 //! | `claim_due`, `claim`, `renew`, `release`, `settle` | [`SequenceRow::claimed`], [`renew`], [`release`], [`settle`] |
+//! | `settle_and_continue` | [`settle`], [`takes_next`] |
 //! | `act`, `restore` | [`act`], [`place_restored`], [`restore`] |
 //! | `change`, `purge`, `expire`, `clear` | [`check_change`], [`purge`], [`expire`], [`clear`] |
 //! | a group's counters | [`GroupRow`] |
@@ -82,7 +83,7 @@ pub use leases::{
 pub use lifecycle::{check_change, clear, expire, pause_audit, purge};
 pub use polling::{
     ItemAction, ItemOutcomes, ItemView, Pending, Poll, PollDecision, PollStep, StageCursor, is_tried,
-    item_action, item_outcomes,
+    item_action, item_outcomes, takes_next,
 };
 pub use sequence::{
     Head, HeldLease, LeaseKind, Pace, Schedule, SequenceChange, SequenceRow, due_of, released_letters,

@@ -112,6 +112,20 @@ pub fn item_outcomes(item: &Pending, outcome: Outcome) -> ItemOutcomes {
     ItemOutcomes { outcomes, continues: outcome == Outcome::Ok && item.ordinal < item.last }
 }
 
+/// Decides whether an operation takes a letter that a settlement under its lease made the head of the sequence, as a poll would, and
+/// deducts it from the rate.
+///
+/// The machine has counted the outcome of the settled letter and was advanced: the stages, the stop rule and commands hold. The view has
+/// the row [after the settlement](super::Settle::untaken).
+pub fn takes_next(machine: &mut OperationMachine, item: &Pending, view: &ItemView<'_>) -> bool {
+    let may_run = item.ordinal < machine.allowance() && machine.pace(view.now) > 0;
+    let takes = may_run && item_action(&machine.operation, item, view) == ItemAction::Try;
+    if takes {
+        machine.spend(1, view.now);
+    }
+    takes
+}
+
 /// One call of [`poll_work`](crate::store::Operations::poll_work): the letters so far, and when to poll again.
 ///
 /// For each operation that has letters of the queue without an outcome, the least recently served first: advance it, then
@@ -435,6 +449,34 @@ mod tests {
         assert!(!failed.continues);
         let went_well = item_outcomes(&item(&letter, letter.state), Outcome::Ok);
         assert_eq!(went_well, ItemOutcomes { outcomes: vec![(0..=0, Outcome::Ok)], continues: true });
+    }
+
+    #[test]
+    fn an_operation_takes_the_next_letter_only_if_a_poll_would() {
+        let letter = letter(LetterState::Dead);
+        let row = SequenceRow::opened(LetterView::of(&letter).head(NOW), false);
+        let digest = digest(&letter);
+        let view = ItemView { letter: Some(&letter), digest, row: Some(&row), in_earlier: false, now: NOW };
+        let item = Pending { ordinal: 1, ..item(&letter, letter.state) };
+        let with = |rollout: RolloutPolicy| {
+            let mut machine = machine(Action::Retry);
+            machine.operation.rollout = rollout;
+            machine
+        };
+        let all = RolloutPolicy::unlimited;
+        assert!(takes_next(&mut with(all()), &item, &view));
+        let paused = SequenceRow { paused: true, ..row.clone() };
+        assert!(!takes_next(&mut with(all()), &item, &ItemView { row: Some(&paused), ..view }));
+        assert!(!takes_next(&mut with(all()), &item, &ItemView { in_earlier: true, ..view }));
+        let stage = RolloutPolicy { ramp: vec![1], ..all() };
+        assert!(!takes_next(&mut with(stage), &item, &view), "the stage before is not over");
+        let mut held = with(all());
+        held.operation.state = OperationState::Paused;
+        assert!(!takes_next(&mut held, &item, &view));
+        // The burst of this rate is one letter.
+        let mut slow = with(RolloutPolicy { rate: Some(1.0), ..all() });
+        assert!(takes_next(&mut slow, &item, &view));
+        assert!(!takes_next(&mut slow, &item, &view), "it was deducted from the rate");
     }
 
     #[test]

@@ -146,7 +146,7 @@ pub enum LeaseKind {
     Due,
     /// A replay by hand: the lease continues whatever the state of the next letter.
     Replay,
-    /// One letter of an operation: each letter is claimed separately.
+    /// Letters of an operation: the lease continues with the next one only if the operation [takes](super::takes_next) it.
     Operation(OperationId),
 }
 

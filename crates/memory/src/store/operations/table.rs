@@ -5,10 +5,12 @@ use std::ops::RangeInclusive;
 
 use jiff::Timestamp;
 use lazaret_core::QueueName;
-use lazaret_core::letter::LetterId;
-use lazaret_core::store::rules::{self, Frozen, FrozenItem, ItemOutcomes, Pending, later};
+use lazaret_core::letter::{Letter, LetterId};
+use lazaret_core::store::rules::{
+    self, Frozen, FrozenItem, ItemOutcomes, ItemView, Pending, SequenceRow, later,
+};
 use lazaret_core::store::{
-    Item, Operation, OperationId, OperationMachine, OperationsPage, Outcome, Plan, PlanId,
+    Item, Operation, OperationId, OperationMachine, OperationsPage, Outcome, PayloadDigest, Plan, PlanId,
 };
 
 use crate::store::audit::AuditLog;
@@ -248,6 +250,24 @@ impl OperationTable {
         let is_over = machine.operation.state.is_over();
         self.write(machine);
         continues && !is_over
+    }
+
+    /// Lets an operation take the letter that a settlement made the head of its sequence, if it may.
+    pub(in crate::store) fn take_next(
+        &mut self,
+        operation: OperationId,
+        letter: &Letter,
+        row: &SequenceRow,
+        now: Timestamp,
+    ) -> bool {
+        let Some(mut machine) = self.machine(operation).cloned() else { return false };
+        let Some(item) = self.pending_letter(machine.operation.plan, letter.id) else { return false };
+        let digest = PayloadDigest::of(letter.message.payload.as_deref());
+        let in_earlier = self.is_in_earlier(letter.id, operation);
+        let view = ItemView { letter: Some(letter), digest, row: Some(row), in_earlier, now };
+        let takes = rules::takes_next(&mut machine, &item, &view);
+        self.write(machine);
+        takes
     }
 
     /// Handles the release of an operation's lease without a settlement: the letter is polled again, unless the

@@ -436,6 +436,19 @@ macro_rules! __store_test_suite {
                 an_operation_can_be_held_and_cancelled_before_its_time
                 approvers_are_compared_by_name_not_by_channel
                 each_letter_of_an_operation_is_leased_alone
+                a_settlement_takes_the_next_letter_under_the_same_lease
+                without_an_operation_it_is_an_ordinary_settlement
+                a_settlement_takes_nothing_that_has_changed
+                a_settlement_takes_no_letter_outside_of_its_operation
+                nothing_behind_a_failed_letter_is_taken
+                a_pause_of_the_sequence_holds_what_a_settlement_would_take
+                commands_hold_what_a_settlement_would_take
+                stages_hold_for_letters_that_settlements_take
+                the_stop_rule_looks_before_a_letter_is_taken
+                a_rate_bounds_the_letters_that_settlements_take
+                a_letter_that_a_settlement_took_is_offered_again
+                a_letter_that_was_only_taken_was_not_interrupted
+                many_workers_that_continue_never_share_a_letter
                 a_replay_hands_out_letters_in_order_and_counts_them
                 a_letter_that_waits_or_will_retry_is_replayed_whatever_its_state
                 nothing_behind_a_failed_letter_is_sent

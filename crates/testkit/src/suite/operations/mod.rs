@@ -5,6 +5,7 @@
 
 pub mod acts;
 pub mod commands;
+pub mod continued;
 mod fixture;
 pub mod interference;
 pub mod plans;
@@ -12,6 +13,7 @@ pub mod replays;
 
 pub use acts::*;
 pub use commands::*;
+pub use continued::*;
 pub use interference::*;
 pub use plans::*;
 pub use replays::*;

@@ -288,7 +288,7 @@ async fn calls<S: Store>(t: &Fixture<S>, seconds: u32) -> Vec<(f64, String)> {
 }
 
 /// Fails unless no more letters ran by any time than the rate allows, whose burst is one letter.
-fn at_most(rate: f64, calls: &[(f64, String)]) {
+pub(super) fn at_most(rate: f64, calls: &[(f64, String)]) {
     for (number, (at, _)) in calls.iter().enumerate() {
         let allowed = 1.0 + at * rate;
         assert!((number + 1) as f64 <= allowed + 1e-6, "call {} after {at} s: {calls:?}", number + 1);
