@@ -124,6 +124,9 @@ fn assigned(visit: &Visit, group: &Group, facets: &GroupFacets) -> Markup {
     let facet = facets.facets.iter().find(|facet| facet.field == "assignee");
     let page = links::group(&group.id);
     let me = &visit.identity.person;
+    let letters = group_term([group.id.as_str()]).unwrap_or_default();
+    let each = cli_line::command("ls", &[("-o", "jsonl")], &[&letters]);
+    let command = format!("{each} | jq -r .id | xargs -I ID lazaret assign ID NAME");
     html! {
         section.panel {
             div.section-head { h2 { "Assigned to" } p.muted { (examined(facets)) } }
@@ -134,7 +137,7 @@ fn assigned(visit: &Visit, group: &Group, facets: &GroupFacets) -> Markup {
                     } @else { p.muted { "Nobody." } }
                 }))
                 @if group.letters > 0 {
-                    (assign_form(visit, &page, None))
+                    (assign_form(visit, &page, None, command))
                     form method="post" action={ (page) "/assignee" } {
                         (csrf_field(visit)) (hidden("name", me))
                         button disabled[why.is_some()] title=[why] { (icon("person")) "Claim for " (visible(me)) }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod access;
+mod commands;
 mod edits;
 mod hostile;
 mod operate;

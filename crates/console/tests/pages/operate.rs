@@ -63,6 +63,11 @@ async fn a_group_is_claimed_and_let_go() {
     let place = |text: &str| activity.find(text).unwrap_or_else(|| panic!("no {text:?}: {activity}"));
     assert!(place("assigned 2 letters to nobody") < place("assigned 2 letters to <strong>ada</strong>"));
     assert_eq!(activity.matches("<strong>local</strong>").count(), 2, "{activity}");
+    // One's own letters are one click away.
+    assign("local").await;
+    let mine = bench.get("/console/letters").await.between("href=\"/console/letters?q=assignee", "\"");
+    let mine = bench.get(&format!("/console/letters?q=assignee{mine}")).await.expect(200);
+    mine.shows("aria-current=\"true\">Assigned to me").shows("2 letters match");
 }
 
 #[tokio::test(flavor = "multi_thread")]

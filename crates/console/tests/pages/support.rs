@@ -35,7 +35,7 @@ pub(crate) fn secret(name: &str) -> String {
 pub(crate) struct Bench {
     pub(crate) base: String,
     pub(crate) client: reqwest::Client,
-    store: SqliteStore,
+    pub(crate) store: SqliteStore,
     fixed: Arc<AtomicBool>,
     shutdown: CancellationToken,
     _folder: tempfile::TempDir,
