@@ -6,6 +6,7 @@
 mod access;
 mod commands;
 mod edits;
+mod guards;
 mod hostile;
 mod operate;
 mod screens;
