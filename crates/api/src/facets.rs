@@ -22,6 +22,8 @@ pub struct GroupFacets {
     pub sequences: Vec<SequenceShare>,
     /// The latest comments on these letters.
     pub comments: Vec<GroupComment>,
+    /// The latest changes of the assignee, among the latest 500 entries of the audit about these letters.
+    pub assignments: Vec<GroupAssignment>,
     /// The latest operations that selected the group, or that have one of these letters among their first.
     pub operations: Vec<Operation>,
 }
@@ -93,4 +95,20 @@ pub struct GroupComment {
     pub at: Timestamp,
     /// The text.
     pub text: String,
+}
+
+/// Letters of a group that one person assigned to another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct GroupAssignment {
+    /// The time of the last of them.
+    pub at: Timestamp,
+    /// Who assigned them.
+    pub by: String,
+    /// To whom; `null` for nobody.
+    pub name: Option<String>,
+    /// The reason; empty without one.
+    pub why: String,
+    /// The number of letters.
+    pub letters: u64,
 }

@@ -90,7 +90,7 @@ pub use enums::{
     Act, Action, AttemptKind, Command, Exclusion, OperationState, Outcome, Phase, State, UnknownValue,
 };
 pub use event::{Event, EventKind};
-pub use facets::{Facet, FacetValue, GroupComment, GroupFacets, SequenceShare, Variant};
+pub use facets::{Facet, FacetValue, GroupAssignment, GroupComment, GroupFacets, SequenceShare, Variant};
 pub use failure::{CauseLink, Failure, LetterError};
 pub use group::{Group, GroupPage, StateCounts};
 pub use identity::{CsrfToken, Identity, Scope, Via};

@@ -137,9 +137,6 @@ fn pauses(visit: &Visit, status: &Status) -> Markup {
                 }
                 @if status.consumers.is_empty() { li.muted { "No consumer to pause." } }
             }
-            @if let Some(of) = status.consumers.first() {
-                div.pad { (cli_line::line("cli-pause", &cli_line::command("pause", &[("--reason", "TEXT")], &[&of.name]))) }
-            }
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The command that does the same as a page. It can be copied and run.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use lazaret_api::text::quoted;
 use maud::{Markup, html};
 
@@ -34,6 +36,14 @@ pub(crate) fn line(id: &str, command: &str) -> Markup {
             button type="button" data-copy=(id) hidden { "Copy" }
         }
     }
+}
+
+/// A command line below a small form, folded. Its id keeps it open when live updates replace the form.
+pub(crate) fn folded(command: &str) -> Markup {
+    let mut hasher = DefaultHasher::new();
+    command.hash(&mut hasher);
+    let id = format!("command-{:x}", hasher.finish());
+    html! { details.command id=(id) { summary { "Command line" } div.cli { code { (command) } } } }
 }
 
 /// A command line that a script keeps in step with a form: its start, and the options of the form's fields.

@@ -6,8 +6,8 @@ use axum::response::Response;
 use lazaret_api::{Code, CsrfToken, Problem, Scope};
 use maud::{Markup, html};
 
-use crate::problem;
 use crate::visit::Visit;
+use crate::{cli_line, problem};
 
 /// The hidden field that every form has, against requests of other sites. Without sessions there is no token: then the server checks
 /// where a request comes from.
@@ -25,7 +25,8 @@ pub(crate) fn hidden(name: &str, value: &str) -> Markup {
 /// The longest reason.
 const MAX_REASON: u16 = 1024;
 
-/// A form in one line: a text, a button, and nothing else to decide. Without the right both are disabled, and say so.
+/// A form in one line: a text, a button, and nothing else to decide. Without the right both are disabled, and say so. Below it is the
+/// command that does the same.
 pub(crate) struct LineForm<'a> {
     action: String,
     right: Scope,
@@ -36,6 +37,7 @@ pub(crate) struct LineForm<'a> {
     placeholder: &'a str,
     value: &'a str,
     more: Markup,
+    command: String,
 }
 
 impl<'a> LineForm<'a> {
@@ -46,14 +48,15 @@ impl<'a> LineForm<'a> {
         field: &'static str,
         limit: u16,
         placeholder: &'a str,
+        command: String,
     ) -> Self {
-        let (label, value) = (placeholder, "");
-        Self { action, right, field, limit, is_required: false, label, placeholder, value, more: html! {} }
+        let (label, value, more) = (placeholder, "", html! {});
+        Self { action, right, field, limit, is_required: false, label, placeholder, value, more, command }
     }
 
     /// A form for an act that needs a reason.
-    pub(crate) fn reason(action: String, right: Scope, placeholder: &'a str) -> Self {
-        Self::new(action, right, "reason", MAX_REASON, placeholder).required()
+    pub(crate) fn reason(action: String, right: Scope, placeholder: &'a str, command: String) -> Self {
+        Self::new(action, right, "reason", MAX_REASON, placeholder, command).required()
     }
 
     pub(crate) fn required(self) -> Self {
@@ -86,15 +89,16 @@ impl<'a> LineForm<'a> {
                     disabled[why.is_some()];
                 (self.more)
                 button disabled[why.is_some()] title=[why] { (button) }
+                (cli_line::folded(&self.command))
             }
         }
     }
 }
 
-/// The form that assigns what a page shows.
-pub(crate) fn assign_form(visit: &Visit, page: &str, assignee: Option<&str>) -> Markup {
-    let form =
-        LineForm::new(format!("{page}/assignee"), Scope::Triage, "name", 200, "Nobody").label("Assignee");
+/// The form that assigns what a page shows, as this command does.
+pub(crate) fn assign_form(visit: &Visit, page: &str, assignee: Option<&str>, command: String) -> Markup {
+    let action = format!("{page}/assignee");
+    let form = LineForm::new(action, Scope::Triage, "name", 200, "Nobody", command).label("Assignee");
     form.value(assignee.unwrap_or_default()).render(visit, &html! { "Assign" })
 }
 

@@ -1,5 +1,7 @@
 //! One group: why its letters belong together, what they have in common, who works on them, and what to do with them.
 
+mod activity;
+
 use axum::extract::Path;
 use axum::http::Method;
 use axum::response::Response;
@@ -13,6 +15,8 @@ use lazaret_core::Traceback;
 use lazaret_core::fingerprint::normalise;
 use lazaret_core::query::TextField;
 use maud::{Markup, html};
+
+use activity::activity;
 
 use crate::api::{Result, escape, with_query};
 use crate::form::{Fields, assign_form, csrf_field, hidden};
@@ -84,7 +88,7 @@ async fn page(visit: &Visit, group: &Group) -> Result<Page> {
                 (assigned(visit, group, &facets))
                 (why(group, &facets))
                 (region("group-facets", &shares(&facets, &query)))
-                (region("group-comments", &comments(visit, &facets)))
+                (region("group-activity", &activity(visit, &facets)))
             }
         }
         (cli_line::line("cli", &cli_line::command("plan retry", &[], &[&query])))
@@ -120,6 +124,9 @@ fn assigned(visit: &Visit, group: &Group, facets: &GroupFacets) -> Markup {
     let facet = facets.facets.iter().find(|facet| facet.field == "assignee");
     let page = links::group(&group.id);
     let me = &visit.identity.person;
+    let letters = group_term([group.id.as_str()]).unwrap_or_default();
+    let each = cli_line::command("ls", &[("-o", "jsonl")], &[&letters]);
+    let command = format!("{each} | jq -r .id | xargs -I ID lazaret assign ID NAME");
     html! {
         section.panel {
             div.section-head { h2 { "Assigned to" } p.muted { (examined(facets)) } }
@@ -130,7 +137,7 @@ fn assigned(visit: &Visit, group: &Group, facets: &GroupFacets) -> Markup {
                     } @else { p.muted { "Nobody." } }
                 }))
                 @if group.letters > 0 {
-                    (assign_form(visit, &page, None))
+                    (assign_form(visit, &page, None, command))
                     form method="post" action={ (page) "/assignee" } {
                         (csrf_field(visit)) (hidden("name", me))
                         button disabled[why.is_some()] title=[why] { (icon("person")) "Claim for " (visible(me)) }
@@ -268,25 +275,6 @@ fn variant(of: &Variant) -> Markup {
                 a href=(links::letter(&of.letter)) { "latest letter" }
             }
             div.error-text { (block(&cut(&of.message, 600))) }
-        }
-    }
-}
-
-fn comments(visit: &Visit, facets: &GroupFacets) -> Markup {
-    html! {
-        section.panel {
-            div.section-head { h2 { "Comments" } }
-            @if facets.comments.is_empty() {
-                div.pad { p.muted { "Comments on the letters of this group appear here. They survive every retry." } }
-            } @else {
-                ul.timeline { @for of in &facets.comments { li {
-                    div.line {
-                        strong { (visible(&of.by)) } span.muted { (age(of.at, visit.now)) " ago" }
-                        a href=(links::letter(&of.letter)) { "letter " (letters::short(&of.letter)) }
-                    }
-                    div.error-text { (block(&of.text)) }
-                } } }
-            }
         }
     }
 }

@@ -166,8 +166,8 @@ pub(crate) fn table(visit: &Visit, groups: &[Group], starts: &Starts, selectable
         table {
             thead { tr {
                 @if selectable { th.check { input type="checkbox" data-mark-all aria-label="Mark all groups"; } }
-                th { "Cause" } th.optional { "Owner" } th.optional title="New letters per hour. A mark is a start of an instance of the consumer." { "Trend, 24 h" } th.num { "Letters" } th.num title="Sequences that are blocked by a letter of the group" { "Blocked" } th.num.optional title="Letters that wait behind them" { "Behind" }
-                th.num.optional { "Oldest" } th.num.optional { "First seen" } th.num.optional { "Last seen" }
+                th { "Cause" } th.in-medium title="New letters per hour. A mark is a start of an instance of the consumer." { "Trend, 24 h" } th.num { "Letters" } th.num title="Sequences that are blocked by a letter of the group" { "Blocked" } th.num.in-medium title="Letters that wait behind them" { "Behind" }
+                th.num.in-wide { "Oldest" } th.num.in-wide { "First seen" } th.num.optional { "Last seen" }
             } }
             tbody data-rows { @for group in groups { (row(visit, group, starts, selectable)) } }
         }
@@ -182,15 +182,14 @@ fn row(visit: &Visit, group: &Group, starts: &Starts, selectable: bool) -> Marku
             }
             td.wide {
                 a.title-link data-open href=(links::group(&group.id)) { (visible(&title(group))) }
-                span.sub { span.tag { (visible(&group.reason)) } @if let Some(kind) = telling_type(&group.error.error_type) { " " (visible(&kind)) } " in " (visible(&group.queue)) }
+                span.sub { span.tag { (visible(&group.reason)) } @if let Some(kind) = telling_type(&group.error.error_type) { " " (visible(&kind)) } " in " (visible(&group.queue)) @if let Some(owner) = &group.owner { ", owned by " span.owner { (visible(owner)) } } }
             }
-            td.optional { @if let Some(owner) = &group.owner { (visible(owner)) } @else { "–" } }
-            td.optional { (chart::spark(&group.trend, group.trend_bucket_seconds, &starts.of_queue(&group.queue), visit.now)) }
+            td.in-medium { (chart::spark(&group.trend, group.trend_bucket_seconds, &starts.of_queue(&group.queue), visit.now)) }
             td.num { (count(group.letters)) }
             td.num.zero[group.sequences == 0] { (count(group.sequences)) }
-            td.num.optional.zero[group.blocked_behind == 0] { (count(group.blocked_behind)) }
-            td.num.optional { (maybe_age(group.oldest_at, visit.now)) }
-            td.num.optional { (age(group.first_seen_at, visit.now)) }
+            td.num.in-medium.zero[group.blocked_behind == 0] { (count(group.blocked_behind)) }
+            td.num.in-wide { (maybe_age(group.oldest_at, visit.now)) }
+            td.num.in-wide { (age(group.first_seen_at, visit.now)) }
             td.num.optional { (age(group.last_seen_at, visit.now)) }
         }
     }

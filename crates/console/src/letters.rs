@@ -5,12 +5,13 @@ use axum::response::Response;
 use lazaret_api::numbers::{count, plural};
 use lazaret_api::text::headline;
 use lazaret_api::{Letter, LetterMatches, LetterPage, State};
+use lazaret_core::query::TextField;
 use maud::{Markup, html};
 use serde::Deserialize;
 
 use crate::api::{Result, with_query};
 use crate::layout::{Section, empty, page_head, region};
-use crate::query::{invalid_query, search_box};
+use crate::query::{invalid_query, search_box, term};
 use crate::text::{cut, telling_type, visible};
 use crate::time::age;
 use crate::visit::{Page, Visit};
@@ -63,7 +64,7 @@ async fn page(visit: &Visit, params: &LetterParams) -> Result<Page> {
     let main = html! {
         (page_head(&html! { "Letters" }, &about, &actions))
         (search_box("/console/letters", &params.q, EXAMPLE, error.as_deref()))
-        (chips(query))
+        (chips(visit, query))
         @if let Some(found) = &found { (region("letters", &results(visit, params, found))) }
         (cli_line::line("cli", &if query.is_empty() { cli_line::command("ls", &[], &[]) } else { cli_line::command("ls", &[], &[query]) }))
     };
@@ -71,7 +72,8 @@ async fn page(visit: &Visit, params: &LetterParams) -> Result<Page> {
     Ok(if let Some(problem) = error { page.status(problem.status) } else { page })
 }
 
-fn chips(query: &str) -> Markup {
+fn chips(visit: &Visit, query: &str) -> Markup {
+    let mine = term(TextField::Assignee, &visit.identity.person);
     html! {
         div.chips role="group" aria-label="Filters" {
             a.chip href="/console/letters" aria-current=[query.is_empty().then_some("true")] { "Open" }
@@ -79,6 +81,7 @@ fn chips(query: &str) -> Markup {
                 @let of = format!("state:{state}");
                 a.chip href=(links::letters(&of)) aria-current=[(query == of).then_some("true")] { (state.as_str()) }
             }
+            a.chip href=(links::letters(&mine)) aria-current=[(query == mine).then_some("true")] { "Assigned to me" }
         }
     }
 }

@@ -270,7 +270,9 @@ fn commands(visit: &Visit, of: &Operation) -> Markup {
                     }
                     @if of.state == OperationState::AwaitingApproval && is_own { p.muted { "You started it, so another person must approve it." } }
                     @else { p.muted { "Cancelling does not undo: letters that were sent stay sent." } }
-                    (cli_line::line("cli-command", &cli_line::command(&format!("op {}", possible[0].0), &[("--reason", "TEXT")], &[&of.id])))
+                    @for (command, ..) in possible {
+                        (cli_line::line(&format!("cli-{command}"), &cli_line::command(&format!("op {command}"), &[("--reason", "TEXT")], &[&of.id])))
+                    }
                 }
             }
         }

@@ -163,9 +163,9 @@ fn consumers(visit: &Visit, consumers: &[Consumer]) -> Markup {
         div.section-head { h2 { "Consumers" } }
         div.panel.scroll { table.tight {
             thead { tr {
-                th { "Consumer" } th { "State" } th.num.optional { "Lag" } th.num.optional { "In flight" } th.num.optional { "Handled" }
-                th.num.optional { "Failed" } th.num { "Dead" } th.num { "Retrying" } th.num.optional { "Parked" }
-                th.num.optional { "Quarantined" } th.num { "Waiting" } th.num { "Oldest" }
+                th { "Consumer" } th { "State" } th.num.in-medium { "Lag" } th.num.in-medium { "In flight" } th.num.in-medium { "Handled" }
+                th.num.in-medium { "Failed" } th.num { "Dead" } th.num { "Retrying" } th.num.in-wide { "Parked" }
+                th.num.in-wide { "Quarantined" } th.num { "Waiting" } th.num { "Oldest" }
             } }
             tbody data-rows {
                 @for of in consumers { tr data-row {
@@ -174,14 +174,14 @@ fn consumers(visit: &Visit, consumers: &[Consumer]) -> Markup {
                         (badge::consumer(of.state))
                         (guards(of))
                     }
-                    td.num.optional { (number(of.lag)) }
-                    td.num.optional { (number(of.in_flight)) }
-                    td.num.optional { (number(of.handled)) }
-                    td.num.optional { (number(of.failed)) }
+                    td.num.in-medium { (number(of.lag)) }
+                    td.num.in-medium { (number(of.in_flight)) }
+                    td.num.in-medium { (number(of.handled)) }
+                    td.num.in-medium { (number(of.failed)) }
                     (held(of, "dead", of.dead))
                     (held(of, "retrying", of.retrying))
-                    td.num.optional.zero[of.parked == 0] { (count(of.parked)) }
-                    td.num.optional.zero[of.quarantined == 0] { (count(of.quarantined)) }
+                    td.num.in-wide.zero[of.parked == 0] { (count(of.parked)) }
+                    td.num.in-wide.zero[of.quarantined == 0] { (count(of.quarantined)) }
                     (held(of, "waiting", of.waiting))
                     td.num { (of.oldest_age_seconds.map_or_else(|| "–".to_owned(), span)) }
                 } }

@@ -9,6 +9,7 @@ use lazaret_api::{Pause, PauseRequest, PauseScope, ResumeAnswer, Scope};
 use maud::{Markup, html};
 
 use crate::api::{Result, escape};
+use crate::cli_line;
 use crate::form::{Fields, LineForm, hidden};
 use crate::icon::icon;
 use crate::text::visible;
@@ -47,8 +48,24 @@ pub(crate) fn resume_form(visit: &Visit, consumer: &str, pause: &Pause, back: &s
         @if pause.scope == PauseScope::Replay { (hidden("replay", "true")) }
     };
     let action = format!("/console/consumers/{}/resume", escape(consumer));
-    let form = LineForm::reason(action, Scope::Pause, "Reason to resume").with(paused);
+    let command = resume_command(consumer, pause);
+    let form = LineForm::reason(action, Scope::Pause, "Reason to resume", command).with(paused);
     form.render(visit, &html! { (icon("play")) "Resume" })
+}
+
+/// The command that ends a pause.
+fn resume_command(consumer: &str, pause: &Pause) -> String {
+    let partition = pause.partition.map(|partition| partition.to_string());
+    let parts = [
+        ("--stream", pause.stream.as_deref()),
+        ("--partition", partition.as_deref()),
+        ("--sequence", pause.sequence.as_deref()),
+        ("--reason", Some("TEXT")),
+    ];
+    let options: Vec<(&str, &str)> =
+        parts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    let verbs = if pause.scope == PauseScope::Replay { "resume --replay" } else { "resume" };
+    cli_line::command(verbs, &options, &[consumer])
 }
 
 /// The form that pauses a consumer, and returns to a page.
@@ -59,7 +76,8 @@ pub(crate) fn pause_form(visit: &Visit, consumer: &str, back: &str) -> Markup {
         label.check { input type="checkbox" name="replay" value="true"; " replays only" }
     };
     let action = format!("/console/consumers/{}/pause", escape(consumer));
-    let form = LineForm::reason(action, Scope::Pause, "Reason to pause").label(&label).with(more);
+    let command = cli_line::command("pause", &[("--reason", "TEXT")], &[consumer]);
+    let form = LineForm::reason(action, Scope::Pause, "Reason to pause", command).label(&label).with(more);
     form.render(visit, &html! { (icon("pause")) "Pause" })
 }
 

@@ -6,6 +6,6 @@ pub(crate) mod letters;
 pub(crate) mod operations;
 pub(crate) mod pauses;
 mod publish;
-mod reason;
+pub(crate) mod reason;
 pub(crate) mod reveal;
 mod selection;

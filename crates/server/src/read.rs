@@ -1,6 +1,7 @@
 //! Handlers of read requests.
 
 pub(crate) mod admin;
+mod assignments;
 pub(crate) mod audit;
 mod audit_view;
 pub(crate) mod events;

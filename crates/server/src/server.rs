@@ -51,7 +51,7 @@ type MakePages = Box<dyn FnOnce(Router) -> Router + Send>;
 /// The HTTP API of one process.
 #[derive(Clone)]
 pub struct Server {
-    app: App,
+    pub(crate) app: App,
     pages: Option<Router>,
 }
 

@@ -121,6 +121,17 @@ impl Audit for MongoStore {
         Ok(self.entries(after, limit).await?.iter().map(EntryDoc::entry).collect())
     }
 
+    async fn audit_about(&self, subjects: &[String], limit: usize) -> Result<Vec<AuditEntry>> {
+        if limit == 0 || subjects.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.catch_up().await?;
+        // The index has the entries of each subject in this order, and the server merges them up to the limit.
+        let about = doc! { "subject": { "$in": subjects.to_vec() } };
+        let found: Vec<EntryDoc> = list(&self.db().audit, about, doc! { "_id": -1 }, limit).await?;
+        Ok(found.iter().map(EntryDoc::entry).collect())
+    }
+
     async fn verify_audit(&self) -> Result<Option<AuditCheck>> {
         self.catch_up().await?;
         let mut check = AuditCheck::default();

@@ -269,7 +269,7 @@ impl MongoStore {
         )
         .await?;
         create(&db.pauses, vec![doc! { "unfinished": 1 }]).await?;
-        create(&db.audit, vec![doc! { "token": 1 }]).await?;
+        create(&db.audit, vec![doc! { "token": 1 }, doc! { "subject": 1, "_id": -1 }]).await?;
         create(
             &db.ends,
             vec![

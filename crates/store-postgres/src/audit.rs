@@ -26,6 +26,12 @@ const LAST: &str = "SELECT number, hash FROM audit ORDER BY number DESC LIMIT 1"
 const ENTRIES: &str =
     "SELECT number, at, who, via, why, action, subject, before, after, previous, hash FROM audit
     WHERE number > $1 ORDER BY number LIMIT $2";
+const ABOUT: &str = "SELECT found.* FROM (SELECT DISTINCT unnest($1::text[])) AS wanted (subject)
+    CROSS JOIN LATERAL (
+        SELECT number, at, who, via, why, action, audit.subject, before, after, previous, hash FROM audit
+        WHERE hashtextextended(audit.subject, 0) = hashtextextended(wanted.subject, 0) AND audit.subject = wanted.subject
+        ORDER BY number DESC LIMIT $2) AS found
+    ORDER BY found.number DESC LIMIT $2";
 const ONE: &str = "SELECT number, hash FROM audit WHERE number = $1";
 
 /// The columns of entries to insert, an array each.
@@ -130,8 +136,12 @@ impl Transaction<'_> {
 impl PostgresStore {
     async fn entries(&self, after: u64, limit: usize) -> Result<Vec<(AuditEntry, Hash, Hash)>> {
         let rows = self.ask("audit", ENTRIES, &[&bound(after), &rows_of(limit)]).await?;
-        rows.iter().map(read_entry).collect::<Work<_>>().map_err(|fault| fault.into_error("audit"))
+        read_entries(&rows)
     }
+}
+
+fn read_entries(rows: &[Row]) -> Result<Vec<(AuditEntry, Hash, Hash)>> {
+    rows.iter().map(read_entry).collect::<Work<_>>().map_err(|fault| fault.into_error("audit"))
 }
 
 #[async_trait]
@@ -143,6 +153,12 @@ impl Audit for PostgresStore {
 
     async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>> {
         Ok(self.entries(after, limit).await?.into_iter().map(|(entry, ..)| entry).collect())
+    }
+
+    async fn audit_about(&self, subjects: &[String], limit: usize) -> Result<Vec<AuditEntry>> {
+        let subjects: Vec<String> = subjects.iter().map(|subject| text(subject).into_owned()).collect();
+        let rows = self.ask("audit_about", ABOUT, &[&subjects, &rows_of(limit)]).await?;
+        Ok(read_entries(&rows)?.into_iter().map(|(entry, ..)| entry).collect())
     }
 
     async fn verify_audit(&self) -> Result<Option<AuditCheck>> {

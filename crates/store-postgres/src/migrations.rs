@@ -11,7 +11,7 @@ use tokio_postgres::Error;
 use crate::error::{of_commit, of_driver};
 
 /// The version of the tables that this store writes.
-pub const FORMAT_VERSION: i32 = 4;
+pub const FORMAT_VERSION: i32 = 5;
 
 const OPEN: &str = "open";
 
@@ -31,6 +31,8 @@ const MIGRATIONS: &[Migration] = &[
     Migration { sql: include_str!("schema/v3.sql"), usable_from: 1 },
     // Smaller indexes. The searches of a process of an older version do not use them.
     Migration { sql: include_str!("schema/v4.sql"), usable_from: 1 },
+    // An index of the audit.
+    Migration { sql: include_str!("schema/v5.sql"), usable_from: 1 },
 ];
 
 const _: () = assert!(MIGRATIONS.len() == FORMAT_VERSION as usize);

@@ -71,8 +71,8 @@ async fn an_empty_database_is_migrated_once_by_many_processes_at_once() {
     assert_eq!(versions, (1..=FORMAT_VERSION).collect::<Vec<_>>());
 }
 
-/// What version 4 replaces, as version 3 had it.
-const AS_IN_VERSION_3: &str = "DROP INDEX letters_group, letters_reason, letters_type;
+/// What later versions add and replace, as version 3 had it.
+const AS_IN_VERSION_3: &str = "DROP INDEX letters_group, letters_reason, letters_type, audit_subject;
     CREATE INDEX letters_group ON letters (qid, cause_group, lid) WHERE sid IS NOT NULL AND cause_group IS NOT NULL;
     CREATE INDEX letters_reason ON letters (reason, lid) WHERE sid IS NOT NULL AND reason IS NOT NULL;
     CREATE INDEX letters_type ON letters (md5(event_type), lid) WHERE sid IS NOT NULL AND event_type IS NOT NULL;
@@ -111,7 +111,7 @@ async fn letters_of_version_3_are_found_by_the_indexes_of_version_4() {
     let sql = "WITH own AS MATERIALIZED (
             SELECT indexrelid FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
             JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = $1)
-        SELECT count(*) FROM own WHERE pg_get_indexdef(indexrelid) LIKE '%hashtextextended%'";
+        SELECT count(*) FROM own WHERE pg_get_indexdef(indexrelid) LIKE '% ON %letters USING%hashtextextended%'";
     let hashed: i64 = client.query_one(sql, &[&test.name]).await.unwrap().get(0);
     assert_eq!(hashed, 3);
     let queries = [

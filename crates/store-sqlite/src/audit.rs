@@ -3,6 +3,9 @@
 //! A change or removal of an entry in the file breaks the chain ([`AuditEntry::chain_hash`]) from there on. A truncated chain is
 //! still intact; the daemon therefore logs the last entry at intervals ([`AuditHead`]), so that truncation is detected elsewhere.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
 use lazaret_core::store::rules::AuditLine;
 use lazaret_core::store::{Actor, AuditCheck, AuditEntry, AuditHead};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -80,6 +83,25 @@ pub(crate) fn entries(
     while let Some(row) = rows.next()? {
         entries.push((read(row)?, row.get(9)?, row.get(10)?));
     }
+    Ok(entries)
+}
+
+/// The entries about any of these subjects, latest first.
+pub(crate) fn about(connection: &Connection, subjects: &[String], limit: usize) -> Work<Vec<AuditEntry>> {
+    let mut select = connection.prepare_cached(
+        "SELECT number, at, who, via, why, action, subject, before, after FROM audit
+         WHERE subject = ?1 ORDER BY number DESC LIMIT ?2",
+    )?;
+    let subjects: BTreeSet<&String> = subjects.iter().collect();
+    let mut entries: Vec<AuditEntry> = Vec::new();
+    for subject in subjects {
+        let mut rows = select.query(params![subject, rows_of(limit)])?;
+        while let Some(row) = rows.next()? {
+            entries.push(read(row)?);
+        }
+    }
+    entries.sort_by_key(|entry| Reverse(entry.number));
+    entries.truncate(limit);
     Ok(entries)
 }
 

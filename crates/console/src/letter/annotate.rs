@@ -11,10 +11,10 @@ use crate::api::{Result, escape};
 use crate::form::{Fields, LineForm, assign_form};
 use crate::icon::icon;
 use crate::layout::region;
-use crate::links;
 use crate::text::{block, visible};
 use crate::time::age;
 use crate::visit::{Answer, Visit};
+use crate::{cli_line, letters, links};
 
 /// The assignee and the comments of a letter, with their forms.
 pub(super) fn panel(visit: &Visit, detail: &LetterDetail) -> Markup {
@@ -31,7 +31,8 @@ pub(super) fn panel(visit: &Visit, detail: &LetterDetail) -> Markup {
             }))
             div.pad.stack {
                 (comment_form(visit, id))
-                (assign_form(visit, &links::letter(id), detail.letter.assignee.as_deref()))
+                @let command = cli_line::command("assign", &[], &[letters::short(id), "NAME"]);
+                (assign_form(visit, &links::letter(id), detail.letter.assignee.as_deref(), command))
             }
         }
     }
@@ -39,7 +40,8 @@ pub(super) fn panel(visit: &Visit, detail: &LetterDetail) -> Markup {
 
 fn comment_form(visit: &Visit, id: &str) -> Markup {
     let action = format!("{}/comments", links::letter(id));
-    LineForm::new(action, Scope::Triage, "text", 4096, "Comment")
+    let command = cli_line::command("comment", &[], &[letters::short(id), "TEXT"]);
+    LineForm::new(action, Scope::Triage, "text", 4096, "Comment", command)
         .required()
         .render(visit, &html! { "Comment" })
 }
@@ -47,7 +49,8 @@ fn comment_form(visit: &Visit, id: &str) -> Markup {
 /// The form that reopens an evicted letter.
 pub(super) fn restore_form(visit: &Visit, id: &str) -> Markup {
     let action = format!("{}/restore", links::letter(id));
-    let form = LineForm::reason(action, Scope::Triage, "Reason to restore");
+    let command = cli_line::command("restore", &[("--ids", letters::short(id)), ("--reason", "TEXT")], &[]);
+    let form = LineForm::reason(action, Scope::Triage, "Reason to restore", command);
     form.render(visit, &html! { (icon("retry")) "Restore" })
 }
 

@@ -10,7 +10,7 @@ use crate::form::{LineForm, hidden};
 use crate::text::{cut, visible};
 use crate::time::exact_with_age;
 use crate::visit::Visit;
-use crate::{badge, diff, links};
+use crate::{badge, cli_line, diff, letters, links};
 
 /// Attempts and edits, the latest first.
 pub(super) fn panel(visit: &Visit, detail: &LetterDetail) -> Markup {
@@ -84,7 +84,9 @@ fn whole(text: Option<&str>, bytes: Option<u64>) -> Option<&str> {
 fn revert_form(visit: &Visit, detail: &LetterDetail) -> Markup {
     let action = format!("{}/revert", links::letter(&detail.letter.id));
     let digest = detail.content.payload_digest.as_deref();
-    LineForm::reason(action, Scope::Edit, "Reason to revert")
+    let id = letters::short(&detail.letter.id);
+    let command = cli_line::command("edit --revert", &[("--reason", "TEXT")], &[id]);
+    LineForm::reason(action, Scope::Edit, "Reason to revert", command)
         .with(html! { @if let Some(digest) = digest { (hidden("expected-digest", digest)) } })
         .render(visit, &html! { "Revert to the first payload" })
 }

@@ -7,7 +7,7 @@ use lazaret_api::numbers::plural;
 use lazaret_api::{ActRequest, LetterDetail, Scope};
 use maud::{Markup, html};
 
-use super::{Shown, page_of};
+use super::{Shown, command, page_of};
 use crate::api::{Result, escape, with_query};
 use crate::form::{Fields, LineForm};
 use crate::icon::icon;
@@ -38,7 +38,8 @@ pub(super) fn panel(visit: &Visit, detail: &LetterDetail, shown: Shown<'_>) -> M
 
 fn form(visit: &Visit, id: &str) -> Markup {
     let action = format!("{}/reveal", links::letter(id));
-    LineForm::reason(action, Scope::Reveal, "Reason to reveal")
+    let command = command(Shown::Revealed, id);
+    LineForm::reason(action, Scope::Reveal, "Reason to reveal", command)
         .render(visit, &html! { (icon("eye")) "Reveal" })
 }
 

@@ -25,6 +25,7 @@ fn the_page_of_an_operation_recovers_from_a_killed_daemon_and_its_count_is_exact
     let handled = site.handler.handled() as u64;
     assert!(handled < LETTERS, "killed in the middle");
     site.handler.answer_only(None);
+    browser.wait_text("Stale since");
     site.run();
     let path = format!("/v1/operations/{operation}");
     wait_for("the end of the operation", || (site.get(&path)["state"] == "done").then_some(()));

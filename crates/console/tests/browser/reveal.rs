@@ -26,6 +26,8 @@ fn a_redacted_value_is_revealed_for_a_reason_and_on_that_page_only() {
         assert!(!browser.text().contains(CARD) && !browser.text().contains("s3cr3t"), "{}", browser.text());
     }
     assert!(clerk.has("form[action$='/reveal'] button[disabled]"), "needs the right: {}", clerk.text());
+    let form = ada.run("return document.querySelector(\"form[action$='/reveal']\").textContent");
+    assert!(form.as_str().is_some_and(|form| form.contains("lazaret show --reveal")), "its command: {form}");
     ada.write("form[action$='/reveal'] input[name=reason]", "refund of order 7");
     ada.click("form[action$='/reveal'] button");
     ada.wait_text(CARD);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::site::{Setup, Site};
+use crate::site::{OWNER, Setup, Site};
 use crate::webdriver::{Browser, driver, wait_for};
 
 /// Lists the elements that make the page wider than the screen, if it is.
@@ -11,6 +11,15 @@ const TOO_WIDE: &str = "const root = document.documentElement; \
     return [...document.querySelectorAll('body *')] \
         .filter(e => e.getBoundingClientRect().right > root.clientWidth + 0.5) \
         .map(e => `${e.tagName}.${e.className} ${e.textContent.slice(0, 40)}`)";
+
+/// Lists the headers of the tables that are wider than their panels. The numbers behind a chart may scroll.
+const CUT_TABLES: &str = "return [...document.querySelectorAll('.scroll')] \
+    .filter(e => !e.closest('details') && e.scrollWidth > e.clientWidth) \
+    .map(e => `${e.scrollWidth} px in ${e.clientWidth} px: ${e.querySelector('thead')?.innerText}`)";
+
+/// The headers that are shown of the first table with a trend: the groups.
+const COLUMNS: &str = "const table = [...document.querySelectorAll('main table')].find(e => e.querySelector('.spark')); \
+    return [...table.querySelectorAll('th')].filter(e => e.offsetWidth > 0).map(e => e.textContent).filter(text => text)";
 
 /// The paths of all screens, on a site with letters and an operation.
 pub(crate) fn all(site: &Site) -> Vec<String> {
@@ -72,4 +81,24 @@ fn no_screen_has_errors_in_any_theme_or_scrolls_sideways_on_a_phone() {
         backgrounds.push(browser.run("return getComputedStyle(document.body).backgroundColor"));
     }
     assert_ne!(backgrounds[0], backgrounds[1], "the dark theme is another one");
+}
+
+#[test]
+fn no_table_of_groups_or_consumers_is_cut_beside_the_navigation() {
+    let Some(driver) = driver() else { return };
+    let site = Site::start(&Setup::default());
+    site.fail(3);
+    let browser = Browser::start(&driver);
+    for path in ["/console/groups", "/console/overview"] {
+        for width in [1200, 1024, 800] {
+            browser.set_width(width);
+            open(&browser, &site, path);
+            assert_eq!(browser.run(CUT_TABLES), json!([]), "{path} at {width} px");
+            assert!(browser.text().contains(OWNER), "{path} at {width} px: {}", browser.text());
+        }
+        browser.set_width(1200);
+        let columns =
+            ["Cause", "Trend, 24 h", "Letters", "Blocked", "Behind", "Oldest", "First seen", "Last seen"];
+        assert_eq!(browser.run(COLUMNS), json!(columns), "{path}");
+    }
 }

@@ -18,6 +18,8 @@ use crate::webdriver::{Browser, wait_for};
 const DAEMON: &str = "LAZARET_BROWSER_DAEMON";
 /// The consumer.
 pub(crate) const ORDERS: &str = "orders";
+/// The owner of its letters.
+pub(crate) const OWNER: &str = "notification-platform-team";
 
 /// The daemon of the other tests, which start this test in a process of its own. In the process of the tests it has nothing to do.
 #[test]
@@ -84,7 +86,8 @@ impl Site {
             "listen: 127.0.0.1:{port}\nstore: sqlite:lazaret.db\nflight-recorder: off\n{auth}{}\
              consumers:\n  {ORDERS}:\n    source: {{ inbox: {{}} }}\n    \
              handler: {{ http: {{ url: 'http://{}/events' }} }}\n    \
-             retry: {{ max-attempts: 1 }}\n    replay: {{ approval: {approval} }}\n",
+             retry: {{ max-attempts: 1 }}\n    dead-letter: {{ owner: {OWNER} }}\n    \
+             replay: {{ approval: {approval} }}\n",
             setup.lines, handler.address
         );
         std::fs::write(folder.path().join("lazaret.yaml"), text).unwrap();

@@ -49,6 +49,24 @@ fn pages_show_what_happens_without_a_reload() {
 }
 
 #[test]
+fn nothing_moves_while_a_row_is_marked() {
+    let Some(driver) = driver() else { return };
+    let site = Site::start(&Setup::default());
+    site.fail(1);
+    let browser = Browser::start(&driver);
+    browser.open(site.url("/console/groups"));
+    browser.click("[data-row] input[type=checkbox]");
+    let letters = || browser.run("return document.querySelector('[data-row] td.num').textContent");
+    site.fail(1);
+    browser.wait_text("Updates wait");
+    assert_eq!(letters(), "1", "as it was marked");
+    assert!(browser.has("[data-row] input[type=checkbox]:checked"));
+    browser.click("[data-live-apply]");
+    wait_for("the update", || (letters() == "2").then_some(()));
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
 fn the_whole_triage_works_by_keyboard() {
     let Some(driver) = driver() else { return };
     let site = Site::start(&Setup::default());

@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod access;
+mod commands;
 mod edits;
+mod guards;
 mod hostile;
 mod operate;
 mod screens;

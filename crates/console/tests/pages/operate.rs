@@ -56,7 +56,18 @@ async fn a_group_is_claimed_and_let_go() {
     assert!(assign("ada").await.starts_with("/console/groups/"));
     bench.get(&page).await.shows("<strong>ada</strong> <span class=\"muted\">2 letters");
     assign("").await;
-    bench.get(&page).await.shows("Nobody.").lacks("<strong>ada</strong>");
+    let released = bench.get(&page).await;
+    released.shows("Nobody.").lacks("<strong>ada</strong> <span class=\"muted\">2 letters");
+    // Both changes stay in the activity, the latest first.
+    let activity = released.between("<h2>Activity</h2>", "</section>");
+    let place = |text: &str| activity.find(text).unwrap_or_else(|| panic!("no {text:?}: {activity}"));
+    assert!(place("assigned 2 letters to nobody") < place("assigned 2 letters to <strong>ada</strong>"));
+    assert_eq!(activity.matches("<strong>local</strong>").count(), 2, "{activity}");
+    // One's own letters are one click away.
+    assign("local").await;
+    let mine = bench.get("/console/letters").await.between("href=\"/console/letters?q=assignee", "\"");
+    let mine = bench.get(&format!("/console/letters?q=assignee{mine}")).await.expect(200);
+    mine.shows("aria-current=\"true\">Assigned to me").shows("2 letters match");
 }
 
 #[tokio::test(flavor = "multi_thread")]

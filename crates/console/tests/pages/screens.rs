@@ -75,7 +75,12 @@ async fn groups_show_their_owner_and_when_their_consumer_started() {
     assert_eq!(bench.api(None, "/v1/groups").await["groups"][0]["owner"], "orders-team");
     let mark = "class=\"start\"";
     bench.report_start("shop").await;
-    bench.get("/console/groups").await.expect(200).shows("orders-team").lacks(mark);
+    bench
+        .get("/console/groups")
+        .await
+        .expect(200)
+        .shows("owned by <span class=\"owner\">orders-team</span>")
+        .lacks(mark);
     bench.report_start("orders").await;
     let group = encoded_path(letters[0]["group"].as_str().unwrap());
     for path in ["/console/groups", "/console/overview", &group] {

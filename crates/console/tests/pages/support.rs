@@ -35,7 +35,7 @@ pub(crate) fn secret(name: &str) -> String {
 pub(crate) struct Bench {
     pub(crate) base: String,
     pub(crate) client: reqwest::Client,
-    store: SqliteStore,
+    pub(crate) store: SqliteStore,
     fixed: Arc<AtomicBool>,
     shutdown: CancellationToken,
     _folder: tempfile::TempDir,
@@ -267,16 +267,19 @@ pub(crate) fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
-/// The handler fails on payloads that contain `bad` or are no text, with the payload as its error text.
+/// The handler fails on payloads that contain `bad` or are no text, with the payload as its error text. To those that contain `away`,
+/// what it depends on is away.
 fn consumer(store: &SqliteStore, inbox: &InboxLog, registry: &Registry, fixed: &Arc<AtomicBool>) -> Consumer {
     let fixed = fixed.clone();
     let handler = move |Payload(payload): Payload, _: Attempt| {
         let payload = payload.unwrap_or_default();
         let text = String::from_utf8_lossy(&payload[..payload.len().min(2000)]).into_owned();
         let is_bad = (text.contains("bad") || text.contains('\u{fffd}')) && !fixed.load(Ordering::SeqCst);
+        let reason =
+            if text.contains("away") { Reason::DEPENDENCY_UNAVAILABLE } else { Reason::DOMAIN_INVALID };
         async move {
             match is_bad {
-                true => Err(HandlerError::msg(text).reason(Reason::DOMAIN_INVALID)),
+                true => Err(HandlerError::msg(text).reason(reason)),
                 false => Ok(()),
             }
         }

@@ -152,6 +152,10 @@ pub trait Audit: Send + Sync + 'static {
     /// The entries after this number, oldest first, at most `limit`.
     async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>>;
 
+    /// The entries about any of these subjects, latest first, at most `limit`. A subject that is named twice counts once. An index leads
+    /// to them: the cost grows with the subjects and with their entries, at most `limit` of each, and not with the audit.
+    async fn audit_about(&self, subjects: &[String], limit: usize) -> Result<Vec<AuditEntry>>;
+
     /// Verifies the hash chain of the audit from its first entry on. `None` if the store has none
     /// ([`Capabilities::audit_chain`](super::Capabilities::audit_chain)).
     async fn verify_audit(&self) -> Result<Option<AuditCheck>> {

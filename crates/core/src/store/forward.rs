@@ -172,6 +172,7 @@ macro_rules! __forward_methods {
     (Audit $wrapper:tt) => { $crate::__forward_trait! { $wrapper
         writes note(note: &$crate::store::AuditNote, by: &$crate::store::Actor) -> ();
         reads audit(after: move u64, limit: move usize) -> Vec<$crate::store::AuditEntry>;
+        reads audit_about(subjects: &[String], limit: move usize) -> Vec<$crate::store::AuditEntry>;
         reads verify_audit() -> Option<$crate::store::AuditCheck>;
         reads audit_head(number: move Option<u64>) -> Option<$crate::store::AuditHead>;
     } };

@@ -7,7 +7,7 @@ use lazaret_core::{Letter, LetterId};
 
 use super::letters::{act_on, check_name};
 use super::publish::letter_changed;
-use super::reason::reason_or;
+use super::reason::{ASSIGNMENT, reason_or};
 use super::selection::{Selected, select};
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
@@ -53,7 +53,7 @@ pub(crate) async fn assign(
 ) -> Result<axum::Json<BulkAnswer>> {
     let BulkAssignRequest { selection, assignment } = request;
     check_name(assignment.name.as_deref())?;
-    let reason = reason_or(assignment.reason.as_deref(), "assignment").map(str::to_owned);
+    let reason = reason_or(assignment.reason.as_deref(), ASSIGNMENT).map(str::to_owned);
     let action = BulkAction::Change(Change::Assignee(assignment.name));
     each(app, caller, BulkRequest { selection, reason }, &action).await
 }

@@ -12,7 +12,7 @@ use lazaret_core::store::{Act, Actor, Change, InvalidDigest, PayloadDigest};
 use lazaret_core::{LetterId, QueueName, Timestamp};
 
 use super::publish::letter_changed;
-use super::reason::reason_or;
+use super::reason::{ASSIGNMENT, reason_or};
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
@@ -157,7 +157,7 @@ pub(crate) async fn assign(
     Json(request): Json<AssignRequest>,
 ) -> Result<axum::Json<Letter>> {
     check_name(request.name.as_deref())?;
-    let by = caller.actor(reason_or(request.reason.as_deref(), "assignment"))?;
+    let by = caller.actor(reason_or(request.reason.as_deref(), ASSIGNMENT))?;
     change(&app, &caller, &id, Change::Assignee(request.name), &by).await
 }
 

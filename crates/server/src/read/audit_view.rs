@@ -50,7 +50,7 @@ impl<'a> AuditView<'a> {
 
     async fn shows_operation(&self, id: OperationId) -> Result<bool> {
         let Some(operation) = self.app.store.operation(id).await? else { return Ok(false) };
-        may_see_plan(self.app, self.caller, operation.plan, operation.letters, &operation.by).await
+        may_see_plan(self.app, self.caller, operation.plan, operation.letters, &operation.by.who).await
     }
 
     /// Returns `true` if the subject of this action names one of the caller's consumers, or a queue of one.

@@ -1,6 +1,7 @@
 //! `GET /v1/events`: server-sent events with resume.
 
 mod live;
+mod view;
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -25,6 +26,7 @@ use crate::event_feed::{Events, Published, frame};
 use crate::extract::Params;
 use crate::ndjson::stream_permit;
 use live::{Ends, Live, Source};
+use view::EventView;
 
 /// The reconnection time of clients.
 const RECONNECT_AFTER: Duration = Duration::from_secs(2);
@@ -33,9 +35,6 @@ const RECONNECT_AFTER: Duration = Duration::from_secs(2);
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct EventParams {
-    /// The consumers that the token is limited to; empty for all.
-    #[serde(skip)]
-    allowed: Vec<String>,
     /// Only events of this consumer.
     consumer: Option<String>,
     /// Only events of these kinds, separated by commas.
@@ -58,16 +57,9 @@ impl EventParams {
     }
 
     fn matches(&self, event: &Event) -> bool {
-        let is_allowed = |consumer: &String| self.allowed.contains(consumer);
-        if !self.allowed.is_empty()
-            && event.kind != EventKind::Reset
-            && !event.consumer.as_ref().is_some_and(is_allowed)
-        {
-            return false;
-        }
         let consumer = match (&self.consumer, &event.consumer) {
             (Some(wanted), Some(consumer)) => wanted == consumer,
-            // Events without a consumer, such as those of operations, are sent to every subscriber.
+            // Events without a consumer, such as those of operations, are sent to everybody who sees them.
             _ => true,
         };
         let kind = self.kind.as_ref();
@@ -76,41 +68,44 @@ impl EventParams {
     }
 
     /// Those of these events to send, in their order.
-    fn select<'a>(&self, events: &'a [Arc<Published>]) -> Vec<&'a Published> {
-        let matching = events.iter().map(|published| &**published).filter(|one| self.matches(&one.event));
-        if !self.latest {
-            return matching.collect();
-        }
+    async fn select<'a>(&self, view: &EventView, events: &'a [Arc<Published>]) -> Vec<&'a Published> {
         let mut known = HashSet::new();
-        let is_latest = |one: &&'a Published| known.insert((one.event.kind, one.event.consumer.as_deref()));
-        let mut latest: Vec<&Published> = matching.rev().filter(is_latest).collect();
-        latest.reverse();
-        latest
+        let mut selected = Vec::new();
+        // The last ones first: they stand for those before them where only the latest are sent.
+        for one in events.iter().rev() {
+            let one: &Published = one;
+            let subject = (one.event.kind, one.event.consumer.as_deref());
+            if self.latest && known.contains(&subject) {
+                continue;
+            }
+            if self.matches(&one.event) && view.shows(&one.event).await {
+                known.insert(subject);
+                selected.push(one);
+            }
+        }
+        selected.reverse();
+        selected
     }
 }
 
 pub(crate) async fn events(
     State(app): State<App>,
-    Params(mut params): Params<EventParams>,
+    Params(params): Params<EventParams>,
     caller: Caller,
     headers: HeaderMap,
 ) -> Result<Response> {
     params.check()?;
-    params.allowed.clone_from(&caller.identity.consumers);
     let permit = stream_permit(&app, &caller)?;
     let left = caller.identity.expires_at.map(|end| end.duration_since(app.clock.now()));
     let expires = left.map(|left| Instant::now() + Duration::try_from(left).unwrap_or_default());
     let last = headers.get("last-event-id").and_then(|last| last.to_str().ok());
     let last = last.map(str::to_owned).or_else(|| params.last_event_id.clone());
     let (missed, source) = Source::subscribe(&app.feed, params.latest, last.as_deref());
-    let first = first_part(&app, &params, &missed);
-    let live = Live {
-        feed: app.feed.clone(),
-        params,
-        source,
-        ends: Ends { stopping: app.stopping.clone(), replaced: caller.session.replaced, expires },
-        heartbeat: app.options.limits.heartbeat,
-    };
+    let ends = Ends { stopping: app.stopping.clone(), replaced: caller.session.replaced.clone(), expires };
+    let heartbeat = app.options.limits.heartbeat;
+    let view = EventView { app, caller };
+    let first = first_part(&view, &params, &missed).await;
+    let live = Live { view, params, source, ends, heartbeat };
     let live = futures_util::stream::unfold((live, permit), |(mut live, permit)| async move {
         let next = live.next().await?;
         Some((next, (live, permit)))
@@ -126,13 +121,13 @@ pub(crate) async fn events(
 }
 
 /// The start of a stream: the reconnection time, and the missed events.
-fn first_part(app: &App, params: &EventParams, missed: &Events) -> Bytes {
+async fn first_part(view: &EventView, params: &EventParams, missed: &Events) -> Bytes {
     let mut part = format!("retry: {}\n\n", RECONNECT_AFTER.as_millis()).into_bytes();
     if missed.lost {
-        part.extend_from_slice(&reset(app.clock.now()));
+        part.extend_from_slice(&reset(view.app.clock.now()));
     }
-    for published in params.select(&missed.events) {
-        part.extend_from_slice(&app.feed.frame(published));
+    for published in params.select(view, &missed.events).await {
+        part.extend_from_slice(&view.app.feed.frame(published));
     }
     part.into()
 }

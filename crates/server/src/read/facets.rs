@@ -6,11 +6,14 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use lazaret_api::{Facet, FacetValue, GroupComment, GroupFacets, Operation, Scope, SequenceShare, Variant};
+use lazaret_api::{
+    Facet, FacetValue, GroupAssignment, GroupComment, GroupFacets, Operation, Scope, SequenceShare, Variant,
+};
 use lazaret_core::query::{GroupPattern, Query, Term, Text, TextField};
 use lazaret_core::store::GroupId;
 use lazaret_core::{Letter, LetterId, SequenceId};
 
+use super::assignments::assignments;
 use super::groups::find_group;
 use super::plan_contents::may_use_plan;
 use crate::api_error::Result;
@@ -85,8 +88,9 @@ async fn read(app: &App, caller: &Caller, id: &GroupId) -> Result<GroupFacets> {
             break;
         }
     }
+    let assignments = assignments(app, &tally.letters).await?;
     let operations = operations(app, caller, id, &tally.letters).await?;
-    Ok(tally.finish(after.is_none(), operations))
+    Ok(tally.finish(after.is_none(), assignments, operations))
 }
 
 /// The latest operations that selected the group by its id, or that have one of these letters among their first.
@@ -260,7 +264,12 @@ impl Tally {
         self.comments.truncate(COMMENTS);
     }
 
-    fn finish(mut self, exact: bool, operations: Vec<Operation>) -> GroupFacets {
+    fn finish(
+        mut self,
+        exact: bool,
+        assignments: Vec<GroupAssignment>,
+        operations: Vec<Operation>,
+    ) -> GroupFacets {
         self.keep_latest_comments();
         let mut facets = Vec::new();
         for (name, field) in FIELDS {
@@ -293,6 +302,7 @@ impl Tally {
             variants,
             sequences,
             comments: self.comments,
+            assignments,
             operations,
         }
     }

@@ -53,7 +53,7 @@ pub(super) async fn visible(
 ) -> Result<Vec<Operation>> {
     let mut visible = Vec::with_capacity(operations.len());
     for operation in operations {
-        if may_see_plan(app, caller, operation.plan, operation.letters, &operation.by).await? {
+        if may_see_plan(app, caller, operation.plan, operation.letters, &operation.by.who).await? {
             visible.push(Operation::from(operation));
         }
     }
@@ -73,7 +73,7 @@ pub(crate) async fn operation(app: &App, caller: &Caller, id: &str) -> Result<st
     let missing = || ApiError::not_found("operation", id);
     let id: OperationId = id.parse().map_err(|_| missing())?;
     let operation = app.store.operation(id).await?.ok_or_else(missing)?;
-    let is_visible = may_see_plan(app, caller, operation.plan, operation.letters, &operation.by).await?;
+    let is_visible = may_see_plan(app, caller, operation.plan, operation.letters, &operation.by.who).await?;
     is_visible.then_some(operation).ok_or_else(missing)
 }
 
@@ -176,7 +176,7 @@ pub(crate) async fn list_plans(
         let read = app.store.drafts(before, step).await?;
         scanned += read.len();
         for plan in &read {
-            if may_see_plan(&app, &caller, plan.id, plan.letters, &plan.by).await? {
+            if may_see_plan(&app, &caller, plan.id, plan.letters, &plan.by.who).await? {
                 if plans.len() == limit {
                     return Ok(plan_page(plans, before));
                 }
@@ -225,7 +225,7 @@ pub(crate) async fn plan(app: &App, caller: &Caller, id: &str) -> Result<store::
     let missing = || ApiError::not_found("plan", id);
     let id: PlanId = id.parse().map_err(|_| missing())?;
     let plan = app.store.plan(id).await?.ok_or_else(missing)?;
-    let is_visible = may_see_plan(app, caller, id, plan.letters, &plan.by).await?;
+    let is_visible = may_see_plan(app, caller, id, plan.letters, &plan.by.who).await?;
     is_visible.then_some(plan).ok_or_else(missing)
 }
 

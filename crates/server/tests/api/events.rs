@@ -9,23 +9,23 @@ use lazaret_core::query::Query;
 use lazaret_core::store::{Action, Actor, Command, Operations, PlanRequest, RolloutPolicy, Selection};
 use lazaret_server::{Limits, Token};
 use lazaret_testkit::ManualClock;
-use reqwest::{Method, Response};
+use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 
 use crate::support::{Bench, Setup, secret, token};
 
 /// One connection to the event stream.
-struct Listener {
+pub(crate) struct Listener {
     response: Response,
     text: String,
 }
 
 /// One received event.
 #[derive(Debug)]
-struct Heard {
+pub(crate) struct Heard {
     id: Option<String>,
-    event: String,
-    data: Value,
+    pub(crate) event: String,
+    pub(crate) data: Value,
 }
 
 impl Listener {
@@ -34,6 +34,11 @@ impl Listener {
         if let Some(last) = last {
             request = request.header("last-event-id", last);
         }
+        Self::open(request).await
+    }
+
+    /// Sends a request for a stream, and waits until it is one.
+    pub(crate) async fn open(request: RequestBuilder) -> Self {
         let response = request.send().await.unwrap();
         assert_eq!(response.status().as_u16(), 200);
         let mut listener = Self { response, text: String::new() };
@@ -62,7 +67,7 @@ impl Listener {
     }
 
     /// The next event, without comments.
-    async fn next(&mut self, bench: &Bench) -> Heard {
+    pub(crate) async fn next(&mut self, bench: &Bench) -> Heard {
         loop {
             let block = self.block().await.expect("the stream goes on");
             if block.starts_with(':') {
@@ -302,9 +307,7 @@ async fn the_latest_events_are_those_that_the_token_may_see() {
     for name in ["all", "shop", "mail"] {
         let path = "/v1/events?latest=true&kind=consumer";
         let request = bench.client.get(format!("{}{path}", bench.base)).bearer_auth(secret(name));
-        let mut listener = Listener { response: request.send().await.unwrap(), text: String::new() };
-        assert_eq!(listener.block().await.as_deref(), Some("retry: 2000"));
-        listeners.push((name, listener));
+        listeners.push((name, Listener::open(request).await));
     }
     for why in ["first", "second"] {
         bench.registry.failed("mail", why);

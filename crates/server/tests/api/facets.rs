@@ -65,6 +65,11 @@ async fn facets_follow_every_change_of_the_letters() {
     let facets = read().await;
     assert_eq!(values(&facets, "assignee"), pairs(&[("ada", 1)]));
     assert_eq!(facets["comments"][0]["text"], "hm");
+    let late = json!({"query": "type:Late", "name": "bob", "reason": "knows the database"});
+    bench.post("/v1/letters/assign", late).await.expect(200);
+    let changes = read().await["assignments"].as_array().unwrap().clone();
+    let changes: Vec<_> = changes.iter().map(|of| (&of["name"], &of["letters"])).collect();
+    assert_eq!(changes, [(&json!("bob"), &json!(2)), (&json!("ada"), &json!(1))], "the latest first");
     let why = json!({"reason": "test"});
     bench.post(&format!("{}/evict", letter("m11")), why.clone()).await.expect(200);
     let facets = read().await;

@@ -1,5 +1,7 @@
 //! Tokens that are limited to consumers: what they see of operations and of the audit.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use lazaret_api::Scope;
 use lazaret_core::store::{Actor, Audit, AuditNote, HandOff, LetterStore, Limits, Placement};
@@ -8,6 +10,7 @@ use lazaret_server::Token;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::events::Listener;
 use crate::support::{Answer, Bench, ORDERS, Setup, secret, token, with_json};
 
 /// A consumer that runs elsewhere: nothing happens to its letters here.
@@ -162,4 +165,66 @@ async fn a_limited_token_reads_the_audit_of_its_consumers_only() {
     assert_eq!(every.len(), 9, "{every:?}");
     // Its result counts the entries of all consumers.
     get(&bench, "other", "/v1/audit/verify").await.problem(403, "LZ0207");
+}
+
+/// Connects to the event stream.
+async fn listen(bench: &Bench, name: &str, path: &str) -> Listener {
+    Listener::open(bench.client.get(format!("{}{path}", bench.base)).bearer_auth(secret(name))).await
+}
+
+/// The operations that a listener hears of, up to the comment on a letter of this consumer.
+async fn operations_heard(bench: &Bench, listener: &mut Listener, consumer: &str) -> BTreeSet<String> {
+    let mut heard = BTreeSet::new();
+    loop {
+        let event = listener.next(bench).await;
+        match event.event.as_str() {
+            "operation" => {
+                heard.insert(event.data["operation"]["id"].as_str().unwrap().to_owned());
+            }
+            "letter-changed" if event.data["action"] == "comment" && event.data["consumer"] == consumer => {
+                return heard;
+            }
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limited_token_hears_of_the_operations_of_its_consumers_only() {
+    let bench = bench().await;
+    let (first, second) = (dead_letter(&bench, ORDERS, "a").await, dead_letter(&bench, ORDERS, "b").await);
+    let (third, fourth) = (dead_letter(&bench, BILLING, "a").await, dead_letter(&bench, BILLING, "b").await);
+    let people = [("admin", BILLING), ("own", ORDERS), ("other", BILLING)];
+    let mut listeners = Vec::new();
+    for (name, consumer) in people {
+        let each = listen(&bench, name, "/v1/events").await;
+        listeners.push((name, consumer, each, listen(&bench, name, "/v1/events?latest=true").await));
+    }
+    let of_own = park(&bench, "own", &[&first]).await;
+    let of_other = park(&bench, "other", &[&third]).await;
+    let of_both = park(&bench, "admin", &[&second, &fourth]).await;
+    let without_letters = park(&bench, "admin", &[NOBODY]).await;
+    let other_without_letters = park(&bench, "other", &[NOBODY]).await;
+    // The last event: what begins an operation has told of it before it answers.
+    for letter in [&first, &third] {
+        let path = format!("/v1/letters/{letter}/comments");
+        post(&bench, "admin", &path, json!({"text": "the last event"})).await.expect(200);
+    }
+    let visible = |name: &str| -> BTreeSet<String> {
+        let visible = match name {
+            "own" => vec![&of_own],
+            "other" => vec![&of_other, &other_without_letters],
+            _ => vec![&of_own, &of_other, &of_both, &without_letters, &other_without_letters],
+        };
+        visible.into_iter().cloned().collect()
+    };
+    for (name, consumer, each, latest) in &mut listeners {
+        assert_eq!(operations_heard(&bench, each, consumer).await, visible(name), "{name}");
+        // Of several operations at once, only the latest is told.
+        let heard = operations_heard(&bench, latest, consumer).await;
+        assert!(!heard.is_empty() && heard.is_subset(&visible(name)), "{name}: {heard:?}");
+        // All that is kept is told again to a client that does not know where it was.
+        let mut back = listen(&bench, name, "/v1/events?last-event-id=unknown").await;
+        assert_eq!(operations_heard(&bench, &mut back, consumer).await, visible(name), "{name}, resumed");
+    }
 }

@@ -27,6 +27,11 @@ impl Audit for SqliteStore {
         Ok(found.into_iter().map(|(entry, ..)| entry).collect())
     }
 
+    async fn audit_about(&self, subjects: &[String], limit: usize) -> Result<Vec<AuditEntry>> {
+        let subjects = subjects.to_vec();
+        self.ask("audit_about", move |view| audit::about(view.connection, &subjects, limit)).await
+    }
+
     async fn audit_head(&self, number: Option<u64>) -> Result<Option<AuditHead>> {
         self.ask("audit_head", move |view| audit::head(view.connection, number)).await
     }

@@ -66,6 +66,14 @@ impl Audit for DocumentStore {
         let entries = self.db.audit.scan(after.saturating_add(1).., |_, entry| Some(entry.value.clone()));
         Ok(entries.into_iter().take(limit).collect())
     }
+
+    async fn audit_about(&self, subjects: &[String], limit: usize) -> Result<Vec<AuditEntry>> {
+        self.catch_up()?;
+        // Stands for an index.
+        let about = |entry: &AuditEntry| subjects.contains(&entry.subject);
+        let entries = self.db.audit.scan(0.., |_, entry| Some(&entry.value).filter(|of| about(of)).cloned());
+        Ok(entries.into_iter().rev().take(limit).collect())
+    }
 }
 
 #[async_trait]

@@ -9,6 +9,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::view::EventView;
 use super::{EventParams, reset};
 use crate::event_feed::{Events, Feed, Latest, Published, Subscription};
 
@@ -75,7 +76,7 @@ impl Ends {
 
 /// The live part of a stream.
 pub(super) struct Live {
-    pub(super) feed: Feed,
+    pub(super) view: EventView,
     pub(super) params: EventParams,
     pub(super) source: Source,
     pub(super) ends: Ends,
@@ -93,8 +94,13 @@ impl Live {
             tokio::select! {
                 () = &mut end => return None,
                 events = self.source.next() => {
-                    if let Some(part) = encode(&self.feed, &self.params, &events?) {
-                        return Some(part);
+                    let events = events?;
+                    let part = tokio::select! {
+                        () = &mut end => return None,
+                        part = encode(&self.view, &self.params, &events) => part,
+                    };
+                    if part.is_some() {
+                        return part;
                     }
                 }
                 () = &mut idle => return Some(Bytes::from_static(STILL_HERE)),
@@ -104,8 +110,9 @@ impl Live {
 }
 
 /// The events to send, if there are any. A single one is sent as the bytes that all its subscribers share.
-fn encode(feed: &Feed, params: &EventParams, events: &Events) -> Option<Bytes> {
-    let selected = params.select(&events.events);
+async fn encode(view: &EventView, params: &EventParams, events: &Events) -> Option<Bytes> {
+    let feed = &view.app.feed;
+    let selected = params.select(view, &events.events).await;
     match selected.as_slice() {
         [] if !events.lost => None,
         [one] if !events.lost => Some(feed.frame(one)),
@@ -122,23 +129,40 @@ fn encode(feed: &Feed, params: &EventParams, events: &Events) -> Option<Bytes> {
 
 #[cfg(test)]
 mod tests {
-    use lazaret_api::{Event, EventKind};
+    use lazaret_api::{Event, EventKind, Identity, Scope, Via};
+    use lazaret_memory::MemoryStore;
 
     use super::*;
+    use crate::app::App;
+    use crate::auth::{Caller, Session};
+    use crate::server::Server;
 
-    /// A subscriber who may see these consumers; all without any.
-    fn subscriber(feed: &Feed, allowed: &[&str], latest: bool) -> Live {
-        let allowed = allowed.iter().map(|consumer| (*consumer).to_owned()).collect();
-        let params = EventParams { allowed, consumer: None, kind: None, last_event_id: None, latest };
-        let (_, source) = Source::subscribe(feed, latest, None);
-        let (stopping, replaced) = (CancellationToken::new(), CancellationToken::new());
-        let ends = Ends { stopping, replaced, expires: None };
-        Live { feed: feed.clone(), params, source, ends, heartbeat: Duration::from_secs(3600) }
+    fn app() -> App {
+        Server::builder(Arc::new(MemoryStore::default())).build().app
     }
 
-    fn publish(feed: &Feed, kind: EventKind, consumer: Option<&str>, attempt: u32) {
+    /// A subscriber who may see these consumers; all without any.
+    fn subscriber(app: &App, allowed: &[&str], latest: bool) -> Live {
+        let identity = Identity {
+            name: "ada".to_owned(),
+            person: "ada".to_owned(),
+            authenticated: true,
+            scopes: vec![Scope::Read],
+            expires_at: None,
+            consumers: allowed.iter().map(|consumer| (*consumer).to_owned()).collect(),
+        };
+        let caller = Caller { identity, via: Via::Api, claim: None, session: Session::default() };
+        let params = EventParams { consumer: None, kind: None, last_event_id: None, latest };
+        let (_, source) = Source::subscribe(&app.feed, latest, None);
+        let (stopping, replaced) = (CancellationToken::new(), CancellationToken::new());
+        let ends = Ends { stopping, replaced, expires: None };
+        let view = EventView { app: app.clone(), caller };
+        Live { view, params, source, ends, heartbeat: Duration::from_secs(3600) }
+    }
+
+    fn publish(app: &App, kind: EventKind, consumer: Option<&str>, attempt: u32) {
         let event = Event::new(kind, Timestamp::UNIX_EPOCH);
-        feed.publish(Event { consumer: consumer.map(str::to_owned), attempt: Some(attempt), ..event });
+        app.feed.publish(Event { consumer: consumer.map(str::to_owned), attempt: Some(attempt), ..event });
     }
 
     /// Consumer and attempt of each event.
@@ -154,13 +178,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn subscribers_share_bytes_and_get_only_what_their_rights_allow() {
-        let feed = Feed::default();
-        let mut both = [subscriber(&feed, &[], false), subscriber(&feed, &[], false)];
-        let mut shop = subscriber(&feed, &["shop"], false);
-        let mut mail = subscriber(&feed, &["mail"], false);
-        publish(&feed, EventKind::Failed, Some("shop"), 1);
-        publish(&feed, EventKind::Operation, None, 2);
-        publish(&feed, EventKind::Failed, Some("mail"), 3);
+        let app = app();
+        let mut both = [subscriber(&app, &[], false), subscriber(&app, &[], false)];
+        let mut shop = subscriber(&app, &["shop"], false);
+        let mut mail = subscriber(&app, &["mail"], false);
+        publish(&app, EventKind::Failed, Some("shop"), 1);
+        publish(&app, EventKind::Operation, None, 2);
+        publish(&app, EventKind::Failed, Some("mail"), 3);
         let [first, second] = &mut both;
         for expected in [of("shop", 1), (None, Some(2)), of("mail", 3)] {
             let (first, second) = (first.next().await.unwrap(), second.next().await.unwrap());
@@ -175,31 +199,31 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn followers_get_the_latest_of_each_kind_and_consumer_that_they_may_see() {
-        let feed = Feed::default();
-        let mut all = subscriber(&feed, &[], true);
-        let mut shop = subscriber(&feed, &["shop"], true);
+        let app = app();
+        let mut all = subscriber(&app, &[], true);
+        let mut shop = subscriber(&app, &["shop"], true);
         for attempt in 1..=5 {
-            publish(&feed, EventKind::Failed, Some("shop"), attempt);
-            publish(&feed, EventKind::Failed, Some("mail"), attempt);
+            publish(&app, EventKind::Failed, Some("shop"), attempt);
+            publish(&app, EventKind::Failed, Some("mail"), attempt);
         }
-        publish(&feed, EventKind::Poison, Some("shop"), 9);
+        publish(&app, EventKind::Poison, Some("shop"), 9);
         assert_eq!(told(&all.next().await.unwrap()), [of("shop", 5), of("mail", 5), of("shop", 9)]);
         assert_eq!(told(&shop.next().await.unwrap()), [of("shop", 5), of("shop", 9)]);
         // What it may not see does not end the wait, and is not told later.
-        publish(&feed, EventKind::Failed, Some("mail"), 6);
+        publish(&app, EventKind::Failed, Some("mail"), 6);
         assert!(tokio::time::timeout(Duration::from_secs(60), shop.next()).await.is_err());
-        publish(&feed, EventKind::Failed, Some("shop"), 7);
+        publish(&app, EventKind::Failed, Some("shop"), 7);
         assert_eq!(told(&shop.next().await.unwrap()), [of("shop", 7)]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_ends_during_a_pause_and_an_idle_one_says_that_it_is_there() {
-        let feed = Feed::default();
-        let mut live = subscriber(&feed, &[], true);
+        let app = app();
+        let mut live = subscriber(&app, &[], true);
         assert_eq!(live.next().await.unwrap(), STILL_HERE);
-        publish(&feed, EventKind::Failed, None, 1);
+        publish(&app, EventKind::Failed, None, 1);
         assert_eq!(told(&live.next().await.unwrap()).len(), 1);
-        publish(&feed, EventKind::Failed, None, 2);
+        publish(&app, EventKind::Failed, None, 2);
         live.ends.stopping.cancel();
         assert_eq!(live.next().await, None);
     }

@@ -369,6 +369,7 @@ macro_rules! __store_test_suite {
                 a_held_edit_parks_the_letter
                 a_payload_can_be_changed_only_while_the_letter_is_not_leased
                 comments_are_kept_in_order
+                the_audit_of_a_letter_is_found_by_its_id
                 comments_are_bounded
                 owner_assignee_and_expiry_are_set_and_taken_back
                 what_is_noted_on_a_letter_in_work_stays

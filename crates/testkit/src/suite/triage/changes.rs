@@ -176,3 +176,37 @@ pub async fn a_letter_that_is_not_there_cannot_be_noted_on<S: Store>(t: Fixture<
     }
     assert!(t.audit().await.is_empty());
 }
+
+pub async fn the_audit_of_a_letter_is_found_by_its_id<S: Store>(t: Fixture<S>) {
+    for message in ["1", "2", "3"] {
+        t.enqueue(message, message).await;
+    }
+    t.change("1", Change::Assignee(Some("bob".into()))).await.unwrap();
+    t.change("2", Change::Comment("known since May".into())).await.unwrap();
+    t.change("1", Change::Assignee(None)).await.unwrap();
+    t.change("3", Change::Owner(Some("payments".into()))).await.unwrap();
+    t.act("1", Act::Park).await.unwrap();
+    let all = t.audit().await;
+    let cases: [(&[&str], usize); 7] = [
+        (&["1"], 10),
+        (&["1", "2"], 10),
+        (&["2", "1", "1"], 10),
+        (&["2", "1"], 2),
+        (&["another"], 10),
+        (&[], 10),
+        (&["1"], 0),
+    ];
+    for (messages, limit) in cases {
+        let subjects: Vec<String> = messages.iter().map(|message| t.id_of(message).to_string()).collect();
+        let about = all.iter().rev().filter(|entry| subjects.contains(&entry.subject));
+        let expected: Vec<_> = about.take(limit).cloned().collect();
+        assert_eq!(
+            t.store.audit_about(&subjects, limit).await.unwrap(),
+            expected,
+            "{limit} about {messages:?}"
+        );
+    }
+    let found = t.store.audit_about(&[t.id_of("1").to_string()], 10).await.unwrap();
+    let found: Vec<_> = found.iter().map(|entry| (entry.action.as_str(), entry.after.as_deref())).collect();
+    assert_eq!(found, [("park", Some("parked")), ("assign", None), ("assign", Some("bob"))]);
+}

@@ -1,0 +1,39 @@
+//! What holds a consumer back is on the overview, with its cause and the way out.
+
+use serde_json::Value;
+
+use crate::support::{Bench, bad, eventually};
+
+/// Messages with keys of their own.
+fn messages(count: usize, text: &str) -> Vec<Value> {
+    (0..count).map(|number| bad(&format!("k{number}"), text)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_breaker_says_why_and_when_it_probes() {
+    let bench = Bench::new().await;
+    // More than the failures in a row that open it.
+    bench.feed(None, &messages(25, "the bank is away")).await;
+    let told = ["circuit breaker open", "DEPENDENCY_UNAVAILABLE", "the bank is away", "Next probe "];
+    eventually("the overview says it", || async {
+        let page = bench.get("/console/overview").await.expect(200);
+        told.iter().all(|text| page.text.contains(text))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blown_fuse_says_why_and_can_be_ended() {
+    let bench = Bench::new().await;
+    // More than may fail for good in a row.
+    bench.feed(None, &messages(60, "broken")).await;
+    let overview = || async { bench.get("/console/overview").await.expect(200) };
+    let told = [" fuse <span class=\"badge bad\">", "paused by <strong>lazaret</strong>", "failed for good"];
+    eventually("the overview says it", || async {
+        let page = overview().await;
+        told.iter().all(|text| page.text.contains(text))
+    })
+    .await;
+    let resume = overview().await.between("action=\"/console/consumers/orders/resume\"", "</form>");
+    assert!(resume.contains("lazaret resume --reason TEXT orders"), "{resume}");
+}
