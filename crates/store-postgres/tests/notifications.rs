@@ -6,13 +6,9 @@ mod support;
 
 use std::time::Duration;
 
-use lazaret_core::store::{Actor, Changes, LetterStore, PauseScope, Topic};
+use lazaret_core::store::{Actor, LetterStore, PauseScope, Topic};
 use lazaret_store_postgres::PostgresStore;
-use support::{TestSchema, server};
-
-async fn told(changes: &mut Changes) {
-    tokio::time::timeout(Duration::from_secs(240), changes.changed()).await.expect("a notification comes");
-}
+use support::{TestSchema, server, told};
 
 async fn pause(store: &PostgresStore, consumer: &str) {
     let by = Actor::new("ada", "test", "why");
