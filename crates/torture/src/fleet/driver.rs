@@ -12,10 +12,11 @@ use tokio_util::sync::CancellationToken;
 use super::feed::Feed;
 use super::processes::Processes;
 use super::proxy::Proxy;
+use super::witness::Witness;
 use super::worker::{self, LEASE};
 use super::{DEADLINE, Fault, Files, Fleet, Report};
 use crate::check::{Scope, check_in};
-use crate::journal::{self, Entry, Journal};
+use crate::journal::{self, Entry, Journal, Record};
 use crate::plan::{Plan, mix, number_of, queue};
 use crate::worker::{dead_heads, operator};
 
@@ -38,6 +39,8 @@ const PAGE: usize = 200;
 /// A run.
 struct Run {
     plan: Plan,
+    /// A fault is planted, which late hand-offs bring out.
+    brings_out_plant: bool,
     files: Files,
     journal: Journal,
     /// Ends before the server.
@@ -77,7 +80,8 @@ pub(super) async fn run(fleet: &Fleet, folder: &Path) -> Result<Report, String> 
     run.end()?;
     let retry = worker::retry();
     let scope = Scope { plan, partitions: run.feed.partitions(), retry, fleet: true };
-    let findings = check_in(&scope, &run.files.journal(), &run.store).await?;
+    let notes = Witness::connect(&run.cluster.dsn()).await?.notes().await?;
+    let findings = check_in(&scope, &run.files.journal(), &run.store, &notes).await?;
     let (processes, faults) = (run.processes.started, faults.join(" "));
     Ok(Report {
         seed: plan.seed,
@@ -97,15 +101,18 @@ impl Run {
         let cluster = Cluster::at_socket()?;
         let proxy = Proxy::start(cluster.socket()).await.map_err(|error| format!("no proxy: {error}"))?;
         let store = worker::open_store(&cluster.dsn()).await.map_err(|error| error.to_string())?;
+        Witness::connect(&cluster.dsn()).await?.install().await?;
         let feed = Feed::open(fleet.brokers.as_deref(), &store).await;
         let (stream, of_proxy) = (feed.stream(), format!("host=127.0.0.1 port={} {DATABASE}", proxy.port));
-        let processes = Processes::start((&fleet.program, folder), plan, stream, of_proxy, fleet.processes)?;
-        Ok(Self { plan, files, journal, processes, feed, store, proxy, cluster })
+        let processes = Processes::start(fleet, folder, stream, of_proxy)?;
+        let brings_out_plant = fleet.plant.is_some();
+        Ok(Self { plan, brings_out_plant, files, journal, processes, feed, store, proxy, cluster })
     }
 
     async fn make(&mut self, fault: Fault, draw: u64) -> Result<(), String> {
         match fault {
             Fault::Kill => self.processes.kill(self.active(draw), &self.journal),
+            Fault::Stop if self.brings_out_plant => self.hand_over().await,
             Fault::Stop => {
                 let process = self.active(draw);
                 // Not while another one is stopped, if that leaves none.
@@ -132,6 +139,28 @@ impl Run {
         let attempts = records.iter().rev().filter(|record| matches!(record.entry, Entry::Begin { .. }));
         let processes: Vec<u32> = attempts.take(RECENT).map(|record| record.process).collect();
         processes.get(draw as usize % processes.len().max(1)).copied().unwrap_or_default()
+    }
+
+    /// Stops a process that reads until another one has a grant of its partition, and no longer: what it has on its way then comes too
+    /// late, and before the other one sends the same.
+    async fn hand_over(&mut self) -> Result<(), String> {
+        let witness = Witness::connect(&self.cluster.dsn()).await?;
+        let reader = self.reader();
+        let before = witness.grants_of_others(reader).await?;
+        self.processes.stop(reader, DEADLINE, &self.journal)?;
+        self.until("another reader", TEND_INTERVAL, async |_: &Self, _: bool| {
+            Ok(witness.grants_of_others(reader).await? > before)
+        })
+        .await?;
+        self.processes.wake();
+        self.processes.tend(&self.journal).map(|_| ())
+    }
+
+    /// The process that got a partition last.
+    fn reader(&self) -> u32 {
+        let records = journal::read(&self.files.journal()).ok().and_then(Result::ok).unwrap_or_default();
+        let is_assigned = |record: &&Record| matches!(record.entry, Entry::Assigned { .. });
+        records.iter().rev().find(is_assigned).map_or(0, |record| record.process)
     }
 
     /// Looks after the processes until this holds. It is told whether all of them are awake.

@@ -5,17 +5,23 @@
 //! - `processes`: starts, kills, stops and wakes them.
 //! - `proxy`: the network before the server.
 //! - `feed`: the sender.
+//! - `witness`: notes in the database who takes and who writes what.
+//! - `plant`: faults that the checks must find.
 //! - `driver`: publishes, makes faults, waits for the end, and checks.
 
 mod driver;
 mod feed;
+mod plant;
 mod processes;
 mod proxy;
+mod witness;
 pub mod worker;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+pub use plant::Plant;
 
 use crate::check::Findings;
 use crate::plan::{Plan, mix};
@@ -95,6 +101,8 @@ pub struct Fleet {
     pub brokers: Option<String>,
     /// The number of faults: each kind in turn, in an order by the seed.
     pub faults: u32,
+    /// A fault of the processes, which the checks must find. All others are stops then, which bring it out.
+    pub plant: Option<Plant>,
 }
 
 /// The result of a run.
@@ -132,6 +140,9 @@ impl Fleet {
 
     /// The fault with this number: each kind once in four, in an order by the seed.
     fn fault(&self, number: u32) -> Fault {
+        if self.plant.is_some() {
+            return Fault::Stop;
+        }
         let mut kinds = FAULTS.to_vec();
         let mut draw = mix(self.plan.seed ^ 0x0bad, u64::from(number / 4)) >> 16;
         for _ in 0..number % 4 {
@@ -167,7 +178,8 @@ mod tests {
         let mut orders = std::collections::HashSet::new();
         for seed in 0..20 {
             let plan = Plan { seed, messages: 1, keys: 1 };
-            let fleet = Fleet { program: PathBuf::new(), plan, processes: 2, brokers: None, faults: 8 };
+            let (program, brokers) = (PathBuf::new(), None);
+            let fleet = Fleet { program, plan, processes: 2, brokers, faults: 8, plant: None };
             for round in [0, 4] {
                 let kinds: Vec<Fault> = (round..round + 4).map(|number| fleet.fault(number)).collect();
                 assert!(FAULTS.iter().all(|kind| kinds.contains(kind)), "{kinds:?}");
