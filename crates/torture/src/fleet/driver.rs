@@ -10,6 +10,7 @@ use lazaret_store_postgres::PostgresStore;
 use tokio_util::sync::CancellationToken;
 
 use super::feed::Feed;
+use super::plant::ON_ITS_WAY;
 use super::processes::Processes;
 use super::proxy::Proxy;
 use super::witness::Witness;
@@ -135,7 +136,7 @@ impl Run {
 
     /// The process that made one of the last attempts: those that do most are struck most.
     fn active(&self, draw: u64) -> u32 {
-        let records = journal::read(&self.files.journal()).ok().and_then(Result::ok).unwrap_or_default();
+        let records = self.records();
         let attempts = records.iter().rev().filter(|record| matches!(record.entry, Entry::Begin { .. }));
         let processes: Vec<u32> = attempts.take(RECENT).map(|record| record.process).collect();
         processes.get(draw as usize % processes.len().max(1)).copied().unwrap_or_default()
@@ -146,6 +147,8 @@ impl Run {
     async fn hand_over(&mut self) -> Result<(), String> {
         let witness = Witness::connect(&self.cluster.dsn()).await?;
         let reader = self.reader();
+        self.until("a hand-off", TEND_INTERVAL, async |run: &Self, _: bool| Ok(run.hands_off(reader)))
+            .await?;
         let before = witness.grants_of_others(reader).await?;
         self.processes.stop(reader, DEADLINE, &self.journal)?;
         self.until("another reader", TEND_INTERVAL, async |_: &Self, _: bool| {
@@ -158,9 +161,22 @@ impl Run {
 
     /// The process that got a partition last.
     fn reader(&self) -> u32 {
-        let records = journal::read(&self.files.journal()).ok().and_then(Result::ok).unwrap_or_default();
         let is_assigned = |record: &&Record| matches!(record.entry, Entry::Assigned { .. });
-        records.iter().rev().find(is_assigned).map_or(0, |record| record.process)
+        self.records().iter().rev().find(is_assigned).map_or(0, |record| record.process)
+    }
+
+    /// Returns `true` if a message has just failed in this process for the second time: its letter is on its way to the store.
+    fn hands_off(&self, process: u32) -> bool {
+        let since = journal::now().saturating_sub(ON_ITS_WAY / 2);
+        self.records().iter().any(|record| {
+            let failed_twice = matches!(record.entry, Entry::End { attempt: 2, handled: false, .. });
+            record.process == process && record.at > since && failed_twice
+        })
+    }
+
+    /// The log so far.
+    fn records(&self) -> Vec<Record> {
+        journal::read(&self.files.journal()).ok().and_then(Result::ok).unwrap_or_default()
     }
 
     /// Looks after the processes until this holds. It is told whether all of them are awake.

@@ -9,7 +9,7 @@ use lazaret_store_postgres::PostgresStore;
 
 /// How long a hand-off is on its way. Long enough that a process which is stopped has one, and that the one which takes over has not
 /// sent the same when the first one is woken.
-const ON_ITS_WAY: Duration = Duration::from_millis(500);
+pub(super) const ON_ITS_WAY: Duration = Duration::from_secs(2);
 
 /// A fault of the processes of a fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
