@@ -190,7 +190,19 @@ impl Cluster {
     /// # Errors
     /// A text that says why it was not stopped.
     pub fn crash(&mut self) -> Result<(), String> {
-        succeeded("pg_ctl", self.command("pg_ctl").args(["stop", "-w", "-m", "immediate"]).output())?;
+        self.stop("immediate")
+    }
+
+    /// Stops the server as for maintenance: it ends all sessions with a message, and writes everything.
+    ///
+    /// # Errors
+    /// A text that says why it was not stopped.
+    pub fn shut_down(&mut self) -> Result<(), String> {
+        self.stop("fast")
+    }
+
+    fn stop(&mut self, mode: &str) -> Result<(), String> {
+        succeeded("pg_ctl", self.command("pg_ctl").args(["stop", "-w", "-m", mode]).output())?;
         match self.server.take().map(|mut server| server.wait()) {
             Some(Err(error)) => Err(format!("the server cannot be waited for: {error}")),
             _ => Ok(()),

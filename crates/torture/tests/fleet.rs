@@ -9,8 +9,8 @@ use lazaret_torture::fleet::{Fleet, Plant, Report};
 use lazaret_torture::plan::Plan;
 use tempfile::TempDir;
 
-/// Every kind of fault twice: a kill, a stop for longer than the leases, a crash of the server, cut connections.
-const FAULTS: u32 = 8;
+/// Every kind of fault twice: a kill, a stop for longer than the leases, a crash and a restart of the server, cut connections.
+const FAULTS: u32 = 10;
 /// Stops that bring a planted fault out. One would do.
 const STOPS: u32 = 2;
 

@@ -127,6 +127,10 @@ impl Run {
                 self.cluster.crash()?;
                 self.cluster.run()
             }
+            Fault::Restart => {
+                self.cluster.shut_down()?;
+                self.cluster.run()
+            }
             Fault::Cut => {
                 self.proxy.cut(CUTS);
                 Ok(())
