@@ -1,6 +1,8 @@
-//! A PostgreSQL server of its own for tests that stop or kill it.
+//! A PostgreSQL server of its own for tests that stop or kill it, and a standby that takes over.
 //!
 //! The server refuses to run as root. For root it runs as the user `postgres` or `nobody`.
+
+mod standby;
 
 use std::fs;
 use std::net::TcpListener;
@@ -13,7 +15,12 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+pub use standby::SYNCHRONOUS;
+
 const NOT_INSTALLED: &str = "initdb, pg_ctl and postgres not found; install postgresql";
+/// What a server logs when it accepts connections, and what a standby logs.
+const READY: &str = "ready to accept connections";
+const READY_TO_READ: &str = "ready to accept read-only connections";
 /// How long a server may take to start, after a crash too.
 const START_TIMEOUT: Duration = Duration::from_secs(240);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -67,13 +74,21 @@ impl Cluster {
             println!("not run: {NOT_INSTALLED}");
             return None;
         }
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let port = free.unwrap_or_else(|error| panic!("no free port: {error}")).port();
-        let started = Self::start(Address::Port(port), settings);
+        let started = free_port().and_then(|port| Self::start(Address::Port(port), settings));
         Some(started.unwrap_or_else(|why| panic!("{why}")))
     }
 
     fn start(address: Address, settings: &[&str]) -> Result<Self, String> {
+        let mut cluster = Self::empty(address, settings)?;
+        let mut initdb = cluster.command("initdb");
+        initdb.args(["-U", "lazaret", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]);
+        succeeded("initdb", initdb.output())?;
+        cluster.run()?;
+        Ok(cluster)
+    }
+
+    /// A folder without data.
+    fn empty(address: Address, settings: &[&str]) -> Result<Self, String> {
         let programs = programs().ok_or(NOT_INSTALLED)?;
         let folder = tempfile::tempdir().map_err(|error| format!("failed to make a folder: {error}"))?;
         let user = unprivileged();
@@ -81,12 +96,7 @@ impl Cluster {
             .and_then(|()| user.map_or(Ok(()), |(uid, gid)| chown(folder.path(), Some(uid), Some(gid))));
         prepared.map_err(|error| format!("failed to prepare the folder of the server: {error}"))?;
         let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
-        let mut cluster = Self { programs, folder, user, address, settings, server: None };
-        let mut initdb = cluster.command("initdb");
-        initdb.args(["-U", "lazaret", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]);
-        succeeded("initdb", initdb.output())?;
-        cluster.run()?;
-        Ok(cluster)
+        Ok(Self { programs, folder, user, address, settings, server: None })
     }
 
     /// The socket of a server that has one.
@@ -104,9 +114,26 @@ impl Cluster {
         }
     }
 
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.path().join("log")
+    }
+
+    /// The path of a program: in the folder of the programs, or beside the server that a link in it leads to.
+    fn program(&self, name: &str) -> PathBuf {
+        let here = self.programs.join(name);
+        if here.is_file() {
+            return here;
+        }
+        fs::canonicalize(self.programs.join("postgres")).unwrap_or_default().with_file_name(name)
+    }
+
     fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(self.programs.join(program));
-        command.arg("-D").arg(self.folder.path().join("data")).current_dir(self.folder.path());
+        let mut command = Command::new(self.program(program));
+        command.arg("-D").arg(self.data()).current_dir(self.folder.path());
         command.stdin(Stdio::null());
         if let Some((uid, gid)) = self.user {
             command.uid(uid).gid(gid);
@@ -114,13 +141,13 @@ impl Cluster {
         command
     }
 
-    /// Starts the server, and waits until it accepts connections.
+    /// Starts the server, and waits until it accepts connections. A standby that was not promoted accepts those that read.
     ///
     /// # Errors
     /// A text with the log of the server.
     pub fn run(&mut self) -> Result<(), String> {
-        let log = self.folder.path().join("log");
-        let file = fs::File::create(&log).map_err(|error| format!("failed to make the log: {error}"))?;
+        let file =
+            fs::File::create(self.log()).map_err(|error| format!("failed to make the log: {error}"))?;
         let mut postgres = self.command("postgres");
         match self.address {
             Address::Socket => {
@@ -136,16 +163,23 @@ impl Cluster {
             postgres.args(["-c", setting]);
         }
         postgres.stdout(Stdio::null()).stderr(file);
-        let started = Instant::now();
+        let ready = if self.is_standby() { READY_TO_READ } else { READY };
         let server = postgres.spawn().map_err(|error| format!("failed to start the server: {error}"))?;
-        let server = self.server.insert(server);
+        self.server = Some(server);
+        self.wait_for_log(ready)
+    }
+
+    /// Waits until the running server has logged these words.
+    fn wait_for_log(&mut self, words: &str) -> Result<(), String> {
+        let started = Instant::now();
         loop {
-            let text = fs::read_to_string(&log).unwrap_or_default();
-            if text.contains("ready to accept connections") {
+            let text = fs::read_to_string(self.log()).unwrap_or_default();
+            if text.contains(words) {
                 return Ok(());
             }
-            if started.elapsed() > START_TIMEOUT || !matches!(server.try_wait(), Ok(None)) {
-                return Err(format!("the server does not start:\n{text}"));
+            let runs = self.server.as_mut().is_some_and(|server| matches!(server.try_wait(), Ok(None)));
+            if !runs || started.elapsed() > START_TIMEOUT {
+                return Err(format!("the server never logged {words:?}:\n{text}"));
             }
             std::thread::sleep(POLL_INTERVAL);
         }
@@ -156,7 +190,19 @@ impl Cluster {
     /// # Errors
     /// A text that says why it was not stopped.
     pub fn crash(&mut self) -> Result<(), String> {
-        succeeded("pg_ctl", self.command("pg_ctl").args(["stop", "-w", "-m", "immediate"]).output())?;
+        self.stop("immediate")
+    }
+
+    /// Stops the server as for maintenance: it ends all sessions with a message, and writes everything.
+    ///
+    /// # Errors
+    /// A text that says why it was not stopped.
+    pub fn shut_down(&mut self) -> Result<(), String> {
+        self.stop("fast")
+    }
+
+    fn stop(&mut self, mode: &str) -> Result<(), String> {
+        succeeded("pg_ctl", self.command("pg_ctl").args(["stop", "-w", "-m", mode]).output())?;
         match self.server.take().map(|mut server| server.wait()) {
             Some(Err(error)) => Err(format!("the server cannot be waited for: {error}")),
             _ => Ok(()),
@@ -178,6 +224,12 @@ impl Drop for Cluster {
             let _ = server.wait();
         }
     }
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> Result<u16, String> {
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    free.map(|address| address.port()).map_err(|error| format!("no free port: {error}"))
 }
 
 fn succeeded(program: &str, ended: std::io::Result<Output>) -> Result<(), String> {

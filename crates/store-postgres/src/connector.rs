@@ -22,8 +22,9 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Reads a DSN: a URL or a list of `key=value` pairs, as libpq has them. What it does not say is set: `connect_timeout`, the time
-    /// after which a server that acknowledges nothing is given up (longer than `statement_timeout`), and the name `application`.
+    /// Reads a DSN: a URL or a list of `key=value` pairs, as libpq has them. What it does not say is set: the time after which the next
+    /// host is tried (`connect_timeout`, of which several hosts get a share each), the time after which a server that acknowledges
+    /// nothing is given up (longer than `statement_timeout`), and the name `application`.
     ///
     /// # Errors
     /// `Invalid` if the DSN or a file that it names cannot be read.
@@ -43,10 +44,11 @@ impl Connector {
         connect_timeout: Duration,
         statement_timeout: Duration,
     ) -> Result<Self> {
+        let timeout_of_host = dsn.timeout_of_host(connect_timeout);
         let Dsn { mut config, roots, .. } = dsn;
         config.keepalives_idle(KEEPALIVE);
         if config.get_connect_timeout().is_none() {
-            config.connect_timeout(connect_timeout);
+            config.connect_timeout(timeout_of_host);
         }
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(statement_timeout.saturating_add(NETWORK_TIMEOUT));

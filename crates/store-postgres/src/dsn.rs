@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use lazaret_core::store::{ErrorKind, Result, StoreError};
 use tokio_postgres::Config;
@@ -64,6 +65,13 @@ impl Dsn {
         }
         options.max_connections = self.max_connections.unwrap_or(options.max_connections);
         options
+    }
+
+    /// The time for one host out of that for a connection. The driver tries hosts one after the other, so each gets a share, and what
+    /// follows once one has answered another: behind one that is gone without a word the others have their turn.
+    pub(crate) fn timeout_of_host(&self, timeout: Duration) -> Duration {
+        let hosts = self.config.get_hosts().len().max(self.config.get_hostaddrs().len());
+        if hosts > 1 { timeout / u32::try_from(hosts + 1).unwrap_or(u32::MAX) } else { timeout }
     }
 
     /// The servers, the database and the schema, without credentials.
@@ -154,6 +162,23 @@ mod tests {
         let pairs = Dsn::parse("host=h sslmode=verify-ca sslrootcert=/ca.pem schema=x user=u").unwrap();
         assert_eq!(pairs.config.get_ssl_mode(), SslMode::Require);
         assert_eq!((pairs.roots, pairs.schema.as_deref()), (Some(PathBuf::from("/ca.pem")), Some("x")));
+    }
+
+    #[test]
+    fn the_hosts_of_a_failover_are_understood_and_share_the_time() {
+        use tokio_postgres::config::TargetSessionAttrs::ReadWrite;
+        let url = "postgres://lazaret@a.example,b.example/shop?target_session_attrs=read-write&schema=x";
+        let pairs =
+            "host=a.example,b.example user=lazaret dbname=shop target_session_attrs=read-write schema=x";
+        for text in [url, pairs] {
+            let dsn = Dsn::parse(text).unwrap();
+            assert_eq!(dsn.config.get_target_session_attrs(), ReadWrite, "{text}");
+            let place = dsn.place(&dsn.apply(PostgresStoreOptions::default()));
+            assert_eq!(place, "a.example:5432, b.example:5432, database shop, schema x", "{text}");
+            assert_eq!(dsn.timeout_of_host(Duration::from_secs(9)), Duration::from_secs(3), "{text}");
+        }
+        let one = Dsn::parse("postgres://a.example/shop").unwrap();
+        assert_eq!(one.timeout_of_host(Duration::from_secs(9)), Duration::from_secs(9));
     }
 
     #[test]

@@ -102,7 +102,7 @@ async fn look(dsn: &Dsn, options: &PostgresStoreOptions, timeout: Duration) -> R
     let mut config = dsn.config.clone();
     config.application_name("lazaret doctor");
     if config.get_connect_timeout().is_none() {
-        config.connect_timeout(timeout);
+        config.connect_timeout(dsn.timeout_of_host(timeout));
     }
     let (client, connection) = config.connect(tls).await.map_err(failed)?;
     // Ends with the client.

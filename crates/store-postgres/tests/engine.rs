@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use lazaret_core::handler::Context;
 use lazaret_core::policy::{RetryPolicy, Strategy};
@@ -17,6 +18,7 @@ use lazaret_core::store::{LetterStore, Triage};
 use lazaret_core::{HandlerError, LetterState, QueueName, Reason};
 use lazaret_engine::{Consumer, Event, Options};
 use lazaret_memory::MemoryLog;
+use lazaret_postgres_testkit::{Cluster, SYNCHRONOUS};
 use lazaret_store_postgres::{PostgresStore, PostgresStoreOptions};
 use support::{TestSchema, server};
 use tokio::sync::mpsc;
@@ -81,6 +83,54 @@ async fn failures_become_letters_and_a_replay_resolves_them() {
     handle.replayer("orders").unwrap().process_all("repaired").await.unwrap();
     let counts = store.counts(&queue()).await.unwrap();
     assert_eq!((counts.open(), counts.of(LetterState::Resolved)), (0, MESSAGES as u64));
+    drain.cancel();
+    running.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_waits_for_the_promotion_of_a_standby_and_goes_on_there() {
+    // I1, I2, I8
+    let Some(mut primary) = Cluster::for_test(&[SYNCHRONOUS]) else { return };
+    let standby = primary.standby().unwrap();
+    let hosts = [primary.host().unwrap(), standby.host().unwrap()].join(",");
+    let dsn = format!("postgres://lazaret@{hosts}/postgres?target_session_attrs=read-write&sslmode=disable");
+    let store = Arc::new(PostgresStore::connect(&dsn, PostgresStoreOptions::default()).await.unwrap());
+    let (stored, mut letters) = mpsc::unbounded_channel();
+    let observer = move |event: &Event<'_>| {
+        if let Event::LetterStored { .. } = event {
+            stored.send(()).ok();
+        }
+    };
+    let log = MemoryLog::new("events", 2);
+    let publish = |numbers: std::ops::Range<usize>| {
+        for number in numbers {
+            log.push((number % 2) as u32, format!("k{}", number % 6), number.to_string());
+        }
+    };
+    publish(0..MESSAGES / 2);
+    let handler = |_context: Context| async { Err::<(), _>(refused()) };
+    let consumer = Consumer::builder("orders").source(log.join()).store(store.clone()).handler(handler);
+    let consumer = consumer.options(options()).observer(observer).build().unwrap();
+    let drain = CancellationToken::new();
+    let running = tokio::spawn(Box::pin(consumer.run(drain.clone())));
+    // Some are acknowledged, and others are on their way.
+    letters.recv().await.unwrap();
+    primary.crash().unwrap();
+    publish(MESSAGES / 2..MESSAGES);
+    assert!(!running.is_finished());
+    standby.promote().unwrap();
+    // Not by their events: a letter whose acknowledgement was lost is there when it is handed off again.
+    let all = async {
+        while !store.counts(&queue()).await.is_ok_and(|counts| counts.open() == MESSAGES as u64) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(240), all).await.expect("all letters are stored");
+    for head in store.heads(&queue(), None, 100).await.unwrap().heads {
+        let letters = store.sequence(&queue(), &head.sequence, 0, MESSAGES).await.unwrap();
+        let offsets: Vec<u64> = letters.iter().map(|letter| letter.message.position.offset).collect();
+        assert!(offsets.is_sorted_by(|a, b| a < b) && offsets.len() == MESSAGES / 6, "{offsets:?}");
+    }
     drain.cancel();
     running.await.unwrap().unwrap();
 }

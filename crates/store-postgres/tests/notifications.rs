@@ -6,13 +6,14 @@ mod support;
 
 use std::time::Duration;
 
-use lazaret_core::store::{Actor, Changes, LetterStore, PauseScope, Topic};
+use lazaret_core::query::Query;
+use lazaret_core::store::{
+    Action, Actor, Command, HandOff, LetterStore, Limits, OperationState, Operations, PauseScope, Placement,
+    PlanRequest, RolloutPolicy, Selection, Topic,
+};
+use lazaret_core::{Letter, LetterState, Message, Position, QueueName, Timestamp};
 use lazaret_store_postgres::PostgresStore;
-use support::{TestSchema, server};
-
-async fn told(changes: &mut Changes) {
-    tokio::time::timeout(Duration::from_secs(240), changes.changed()).await.expect("a notification comes");
-}
+use support::{TestSchema, server, told};
 
 async fn pause(store: &PostgresStore, consumer: &str) {
     let by = Actor::new("ada", "test", "why");
@@ -57,5 +58,45 @@ async fn a_connection_that_is_cut_is_made_again_and_everything_is_looked_at() {
         told(&mut changes).await;
         pause(&one, "orders").await;
         told(&mut changes).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operation_that_one_process_begins_and_cancels_is_told_to_the_others() {
+    let Some(dsn) = server() else { return };
+    let test = TestSchema::new(dsn);
+    let (one, other) = (test.open(None).await, test.open(None).await);
+    let (queue, by) = (QueueName::of("orders", "orders"), Actor::new("ada", "test", "why"));
+    let mut letters = Vec::new();
+    for id in ["a", "b"] {
+        let message = Message::new(id, "orders", Position::new(0, 0)).with_payload("{}");
+        let mut letter = Letter::new(queue.clone(), id.into(), message.into(), Timestamp::now());
+        letter.state = LetterState::Dead;
+        letters.push(HandOff { letter, placement: Placement::Open, grant: None });
+    }
+    for placed in one.hand_off(&queue, &Limits::NONE, letters).await.unwrap() {
+        placed.unwrap();
+    }
+    let mut changes = other.changes(vec![Topic::Operations]);
+    told(&mut changes).await;
+    for (command, dead) in [(Some(Command::Cancel), 2), (None, 0)] {
+        let request = PlanRequest {
+            action: Action::Evict,
+            selection: Selection::Query(Query::parse("state:dead").unwrap()),
+            valid_for: Duration::from_secs(600),
+            max_letters: 10,
+        };
+        let plan = one.freeze(&request, &by).await.unwrap();
+        let operation = one.begin(plan.id, &RolloutPolicy::unlimited(), &by).await.unwrap();
+        told(&mut changes).await;
+        if let Some(command) = command {
+            one.command(operation.id, command, &by).await.unwrap();
+            told(&mut changes).await;
+            let seen = other.operation(operation.id).await.unwrap().unwrap();
+            assert_eq!(seen.state, OperationState::Cancelled);
+        }
+        // Any process carries it out, unless it was cancelled by another.
+        other.poll_work(&queue, "other", Duration::from_secs(30), 10).await.unwrap();
+        assert_eq!(one.counts(&queue).await.unwrap().of(LetterState::Dead), dead);
     }
 }

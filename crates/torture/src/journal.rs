@@ -167,7 +167,7 @@ impl Journal {
 }
 
 /// The time of a clock that all processes share, and that nobody sets.
-fn now() -> Duration {
+pub(crate) fn now() -> Duration {
     let time = clock_gettime(ClockId::Monotonic);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs().try_into().unwrap_or_default())
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use lazaret_torture::driver::{RESTART, Torture};
 use lazaret_torture::fleet::worker::Member;
-use lazaret_torture::fleet::{Fleet, Stream};
+use lazaret_torture::fleet::{Fleet, Plant, Stream};
 use lazaret_torture::plan::Plan;
 use lazaret_torture::worker::{self, Ended, Files};
 
@@ -15,8 +15,9 @@ const USAGE: &str = "\
 usage: torture drive [--kills N] [--stalls N] [--messages N] [--keys N] [--seed S] [--folder FOLDER]
        torture work --folder FOLDER --process N [--messages N] [--keys N] [--seed S]
        torture fleet [--processes N] [--faults N] [--source kafka|inbox] [--messages N] [--keys N] [--seed S] [--folder FOLDER]
+                     [--plant ignored-grants]
        torture serve --folder FOLDER --store DSN --process N --place N [--skew SECONDS] [--brokers B --topic T]
-                     [--messages N] [--keys N] [--seed S]";
+                     [--messages N] [--keys N] [--seed S] [--plant ignored-grants]";
 /// The variable that names the broker of a fleet.
 const BROKER: &str = "LAZARET_TEST_KAFKA";
 
@@ -34,6 +35,7 @@ struct Arguments {
     skew_seconds: i64,
     store: String,
     stream: Stream,
+    plant: Option<Plant>,
 }
 
 impl Arguments {
@@ -52,6 +54,7 @@ impl Arguments {
             skew_seconds: 0,
             store: String::new(),
             stream: Stream::Inbox,
+            plant: None,
         };
         let (mut brokers, mut topic) = (String::new(), None);
         while let Some(name) = words.next() {
@@ -77,6 +80,10 @@ impl Arguments {
                 "--store" => arguments.store = value,
                 "--brokers" => brokers = value,
                 "--topic" => topic = Some(value),
+                "--plant" => {
+                    let plant = Plant::named(&value);
+                    arguments.plant = Some(plant.ok_or_else(|| format!("there is no fault {value:?}"))?);
+                }
                 _ => return Err(format!("unknown argument {name:?}")),
             }
         }
@@ -118,13 +125,13 @@ fn drive(arguments: &Arguments) -> ExitCode {
 }
 
 fn fleet(arguments: &Arguments) -> Result<ExitCode, String> {
-    let Arguments { plan, processes, faults, .. } = *arguments;
+    let Arguments { plan, processes, faults, plant, .. } = *arguments;
     let brokers = match &*arguments.source {
         "kafka" => Some(std::env::var(BROKER).map_err(|_| format!("{BROKER} is not set"))?),
         _ => None,
     };
     Ok(run(arguments, |program, folder| {
-        let report = Fleet { program, plan, processes, brokers, faults }.run(folder)?;
+        let report = Fleet { program, plan, processes, brokers, faults, plant }.run(folder)?;
         Ok((report.is_clean(), report))
     }))
 }
@@ -175,6 +182,7 @@ fn serve(arguments: &Arguments, folder: &Path) -> ExitCode {
         skew_seconds: arguments.skew_seconds,
         stream: arguments.stream.clone(),
         dsn: arguments.store.clone(),
+        plant: arguments.plant,
     };
     let worked = || {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;

@@ -101,6 +101,7 @@ mod tests {
             ("sqlite:///var/x.db", Some("sqlite:/var/x.db")),
             ("postgres://u:hunter2@h:5432/db", Some("postgres:…")),
             ("postgresql://h/db", Some("postgres:…")),
+            ("postgres://u@a.example,b.example/db?target_session_attrs=read-write", Some("postgres:…")),
             ("mongodb://a:1,b:2/db", Some("mongodb:…")),
             ("mongodb+srv://x.example.com", Some("mongodb:…")),
             ("memory", None),

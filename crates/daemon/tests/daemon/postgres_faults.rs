@@ -1,15 +1,22 @@
-//! A daemon whose PostgreSQL is killed, cut off or blocked in the middle goes on, and loses nothing. Starts a cluster of its own.
+//! A daemon whose PostgreSQL is killed, replaced by its standby, cut off or blocked in the middle goes on, and loses nothing. Starts
+//! clusters of its own.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use lazaret_postgres_testkit::Cluster;
+use lazaret_postgres_testkit::{Cluster, SYNCHRONOUS};
 
 use crate::postgres::{Database, folder, stop};
 use crate::support::{Folder, ask, attempts, event, get, wait_for};
 
 const MESSAGES: usize = 600;
 const KEYS: usize = 40;
+/// Short delays, and nothing that stops the consumer.
+const CONSUMER: &str = "retry: { initial-delay: 5ms, max-delay: 50ms, hold: 10ms, max-attempts: 8 }
+    breaker: off
+    fuse: off
+    dead-letter: { max-sequences: unlimited, max-sequence-size: unlimited }
+    advanced: { lease: 6s, refresh: 100ms, commit-interval: 20ms }";
 
 fn key(n: usize) -> String {
     format!("k{}", n.wrapping_mul(2_654_435_761) % KEYS)
@@ -41,18 +48,43 @@ fn handled(folder: &Folder) -> usize {
     done.len()
 }
 
+/// Waits until all messages are handled or letters, in order.
+fn expect_all(database: &Database, folder: &Folder) {
+    // Each key ends at its first poison message; those behind it wait.
+    let mut blocked: BTreeMap<String, usize> = BTreeMap::new();
+    let (mut fine, mut letters) = (0, Vec::new());
+    for n in 0..MESSAGES {
+        match blocked.entry(key(n)) {
+            Entry::Occupied(_) => letters.push(format!("e-{n} waiting")),
+            Entry::Vacant(free) if kind(n) == "poison" => {
+                free.insert(n);
+                letters.push(format!("e-{n} dead"));
+            }
+            Entry::Vacant(_) => fine += 1,
+        }
+    }
+    let open =
+        "SELECT message || ' ' || CASE state WHEN 1 THEN 'dead' WHEN 4 THEN 'waiting' ELSE state::text END
+        FROM letters WHERE sid IS NOT NULL ORDER BY position";
+    wait_for("all letters", || (database.query(open) == letters).then_some(()));
+    wait_for("all others", || (handled(folder) == fine).then_some(()));
+    wait_for("the last commit", || {
+        let left = database.query("SELECT messages || ' ' || consumed FROM inboxes");
+        (left == [format!("0 {MESSAGES}")]).then_some(())
+    });
+    for done in attempts(folder) {
+        let behind = blocked.get(&done.key).is_some_and(|poison| done.n > *poison);
+        assert!(!behind, "{done:?} was tried behind a poison message");
+    }
+}
+
 #[test]
 fn a_daemon_whose_server_crashes_again_and_again_loses_nothing() {
     // I1, I2, I9
     let Some(mut cluster) = Cluster::for_test(&[]) else { return };
     // Statements that wait for a lock longer than this are cancelled.
     let database = Database::at(format!("{}&options=-c%20statement_timeout%3D2000", cluster.dsn()));
-    let keys = "retry: { initial-delay: 5ms, max-delay: 50ms, hold: 10ms, max-attempts: 8 }
-    breaker: off
-    fuse: off
-    dead-letter: { max-sequences: unlimited, max-sequence-size: unlimited }
-    advanced: { lease: 6s, refresh: 100ms, commit-interval: 20ms }";
-    let folder = folder(&database.store(), "{ inbox: {} }", keys);
+    let folder = folder(&database.store(), "{ inbox: {} }", CONSUMER);
     let mut daemon = folder.start(&["run"]);
     let address = daemon.address();
     let batch = MESSAGES / 6;
@@ -79,32 +111,36 @@ fn a_daemon_whose_server_crashes_again_and_again_loses_nothing() {
         }
         assert!(daemon.runs(), "{}", folder.read("stderr.log"));
     }
-    // Each key ends at its first poison message; those behind it wait.
-    let mut blocked: BTreeMap<String, usize> = BTreeMap::new();
-    let (mut fine, mut letters) = (0, Vec::new());
-    for n in 0..MESSAGES {
-        match blocked.entry(key(n)) {
-            Entry::Occupied(_) => letters.push(format!("e-{n} waiting")),
-            Entry::Vacant(free) if kind(n) == "poison" => {
-                free.insert(n);
-                letters.push(format!("e-{n} dead"));
-            }
-            Entry::Vacant(_) => fine += 1,
-        }
-    }
-    let open =
-        "SELECT message || ' ' || CASE state WHEN 1 THEN 'dead' WHEN 4 THEN 'waiting' ELSE state::text END
-        FROM letters WHERE sid IS NOT NULL ORDER BY position";
-    wait_for("all letters", || (database.query(open) == letters).then_some(()));
-    wait_for("all others", || (handled(&folder) == fine).then_some(()));
-    wait_for("the last commit", || {
-        let left = database.query("SELECT messages || ' ' || consumed FROM inboxes");
-        (left == [format!("0 {MESSAGES}")]).then_some(())
-    });
-    for done in attempts(&folder) {
-        let behind = blocked.get(&done.key).is_some_and(|poison| done.n > *poison);
-        assert!(!behind, "{done:?} was tried behind a poison message");
-    }
+    expect_all(&database, &folder);
     assert_eq!(get(&address, "/readyz").0, 200);
+    stop(daemon, &folder);
+}
+
+#[test]
+fn a_daemon_follows_a_standby_that_is_promoted_and_loses_nothing() {
+    // I1, I2, I9
+    let Some(mut primary) = Cluster::for_test(&[SYNCHRONOUS]) else { return };
+    let standby = primary.standby().unwrap();
+    let hosts = [primary.host().unwrap(), standby.host().unwrap()].join(",");
+    let database = Database::at(format!(
+        "postgres://lazaret@{hosts}/postgres?target_session_attrs=read-write&sslmode=disable"
+    ));
+    let folder = folder(&database.store(), "{ inbox: {} }", CONSUMER);
+    let mut daemon = folder.start(&["run"]);
+    let address = daemon.address();
+    let lines =
+        |numbers: std::ops::Range<usize>| -> String { numbers.map(|n| event(n, &key(n), kind(n))).collect() };
+    post_until_taken(&address, &lines(0..MESSAGES / 2));
+    // Some of it is done, and some is not.
+    wait_for("some messages", || (handled(&folder) > 0).then_some(()));
+    primary.crash().unwrap();
+    let (json, one) = ("content-type: application/jsonl\r\n", lines(MESSAGES / 2..MESSAGES / 2 + 1));
+    let (status, said) = ask(&address, "POST", "/v1/inbox/shop/batch", json, &one);
+    assert_eq!(status, 503, "{said}");
+    standby.promote().unwrap();
+    post_until_taken(&address, &lines(MESSAGES / 2..MESSAGES));
+    assert!(daemon.runs(), "{}", folder.read("stderr.log"));
+    expect_all(&database, &folder);
+    wait_for("readiness", || (get(&address, "/readyz").0 == 200).then_some(()));
     stop(daemon, &folder);
 }

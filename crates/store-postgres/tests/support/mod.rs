@@ -4,8 +4,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use lazaret_core::Clock;
+use lazaret_core::store::Changes;
 use lazaret_store_postgres::{PostgresStore, PostgresStoreOptions};
 use tokio_postgres::{Client, NoTls};
 
@@ -60,6 +62,11 @@ impl TestSchema {
         client.batch_execute(&format!("SET search_path = {}", self.name)).await.unwrap();
         client
     }
+}
+
+/// Waits for a notification.
+pub(crate) async fn told(changes: &mut Changes) {
+    tokio::time::timeout(Duration::from_secs(240), changes.changed()).await.expect("a notification comes");
 }
 
 /// A connection without TLS.

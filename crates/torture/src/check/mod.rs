@@ -6,11 +6,12 @@
 //! attempt is durable before the next one starts, so a later process never counts below an attempt that was started.
 //!
 //! In a fleet, processes that lost their partition or their lease and have not noticed it yet are late. What they still do is not counted
-//! against the others: they can settle nothing, which the store shows.
+//! against the others: they can settle nothing, which the notes of the database show.
 
 mod log;
 mod ownership;
 mod state;
+mod writes;
 
 use std::fmt;
 use std::path::Path;
@@ -23,6 +24,8 @@ use lazaret_store_sqlite::{Options, SqliteStore};
 use crate::journal;
 use crate::plan::{PARTITIONS, Plan};
 use crate::worker::{self, Files};
+
+pub(crate) use writes::{Act, Note};
 
 /// The most violations that are kept.
 const MOST: usize = 100;
@@ -50,6 +53,8 @@ pub struct Findings {
     pub letters: Counts,
     /// Entries of the audit.
     pub audit: u64,
+    /// Writes to the tables of a fleet that only the owner of a partition, a sequence or an inbox may make.
+    pub writes: u64,
     /// The violations, at most a hundred.
     pub violations: Vec<String>,
 }
@@ -74,6 +79,7 @@ impl fmt::Display for Findings {
             ("late attempts", self.late),
             ("charged crashes", self.crashes),
             ("audit entries", self.audit),
+            ("owners' writes", self.writes),
             ("open sequences", self.letters.sequences),
         ];
         for (name, number) in numbers {
@@ -112,19 +118,21 @@ pub fn check(plan: Plan, files: &Files) -> Result<Findings, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let runtime = runtime.map_err(|error| format!("failed to start the runtime: {error}"))?;
     runtime.block_on(async {
-        let mut findings = check_in(&scope, &files.journal(), &store).await?;
+        let mut findings = check_in(&scope, &files.journal(), &store, &[]).await?;
         state::check_positions(plan, &store, &mut findings).await.map_err(said)?;
         Ok(findings)
     })
 }
 
-/// Checks the log and a store.
+/// Checks the log, a store, and what its tables saw.
 pub(crate) async fn check_in<S: LetterStore + Audit>(
     scope: &Scope,
     journal: &Path,
     store: &S,
+    notes: &[Note],
 ) -> Result<Findings, String> {
     let mut findings = Findings { messages: scope.plan.messages, ..Findings::default() };
+    writes::check_writes(notes, &mut findings);
     let records = journal::read(journal).map_err(|error| format!("failed to read the log: {error}"))?;
     let records = records.map_err(|line| format!("line {line} of the log cannot be read"))?;
     let observed = log::check_log(scope, &records, &mut findings);

@@ -10,12 +10,14 @@ use lazaret_store_postgres::PostgresStore;
 use tokio_util::sync::CancellationToken;
 
 use super::feed::Feed;
+use super::plant::ON_ITS_WAY;
 use super::processes::Processes;
 use super::proxy::Proxy;
+use super::witness::Witness;
 use super::worker::{self, LEASE};
 use super::{DEADLINE, Fault, Files, Fleet, Report};
 use crate::check::{Scope, check_in};
-use crate::journal::{self, Entry, Journal};
+use crate::journal::{self, Entry, Journal, Record};
 use crate::plan::{Plan, mix, number_of, queue};
 use crate::worker::{dead_heads, operator};
 
@@ -38,6 +40,8 @@ const PAGE: usize = 200;
 /// A run.
 struct Run {
     plan: Plan,
+    /// A fault is planted, which late hand-offs bring out.
+    brings_out_plant: bool,
     files: Files,
     journal: Journal,
     /// Ends before the server.
@@ -77,7 +81,8 @@ pub(super) async fn run(fleet: &Fleet, folder: &Path) -> Result<Report, String> 
     run.end()?;
     let retry = worker::retry();
     let scope = Scope { plan, partitions: run.feed.partitions(), retry, fleet: true };
-    let findings = check_in(&scope, &run.files.journal(), &run.store).await?;
+    let notes = Witness::connect(&run.cluster.dsn()).await?.notes().await?;
+    let findings = check_in(&scope, &run.files.journal(), &run.store, &notes).await?;
     let (processes, faults) = (run.processes.started, faults.join(" "));
     Ok(Report {
         seed: plan.seed,
@@ -97,15 +102,18 @@ impl Run {
         let cluster = Cluster::at_socket()?;
         let proxy = Proxy::start(cluster.socket()).await.map_err(|error| format!("no proxy: {error}"))?;
         let store = worker::open_store(&cluster.dsn()).await.map_err(|error| error.to_string())?;
+        Witness::connect(&cluster.dsn()).await?.install().await?;
         let feed = Feed::open(fleet.brokers.as_deref(), &store).await;
         let (stream, of_proxy) = (feed.stream(), format!("host=127.0.0.1 port={} {DATABASE}", proxy.port));
-        let processes = Processes::start((&fleet.program, folder), plan, stream, of_proxy, fleet.processes)?;
-        Ok(Self { plan, files, journal, processes, feed, store, proxy, cluster })
+        let processes = Processes::start(fleet, folder, stream, of_proxy)?;
+        let brings_out_plant = fleet.plant.is_some();
+        Ok(Self { plan, brings_out_plant, files, journal, processes, feed, store, proxy, cluster })
     }
 
     async fn make(&mut self, fault: Fault, draw: u64) -> Result<(), String> {
         match fault {
             Fault::Kill => self.processes.kill(self.active(draw), &self.journal),
+            Fault::Stop if self.brings_out_plant => self.hand_over().await,
             Fault::Stop => {
                 let process = self.active(draw);
                 // Not while another one is stopped, if that leaves none.
@@ -119,6 +127,10 @@ impl Run {
                 self.cluster.crash()?;
                 self.cluster.run()
             }
+            Fault::Restart => {
+                self.cluster.shut_down()?;
+                self.cluster.run()
+            }
             Fault::Cut => {
                 self.proxy.cut(CUTS);
                 Ok(())
@@ -128,10 +140,47 @@ impl Run {
 
     /// The process that made one of the last attempts: those that do most are struck most.
     fn active(&self, draw: u64) -> u32 {
-        let records = journal::read(&self.files.journal()).ok().and_then(Result::ok).unwrap_or_default();
+        let records = self.records();
         let attempts = records.iter().rev().filter(|record| matches!(record.entry, Entry::Begin { .. }));
         let processes: Vec<u32> = attempts.take(RECENT).map(|record| record.process).collect();
         processes.get(draw as usize % processes.len().max(1)).copied().unwrap_or_default()
+    }
+
+    /// Stops a process that reads until another one has a grant of its partition, and no longer: what it has on its way then comes too
+    /// late, and before the other one sends the same.
+    async fn hand_over(&mut self) -> Result<(), String> {
+        let witness = Witness::connect(&self.cluster.dsn()).await?;
+        let reader = self.reader();
+        self.until("a hand-off", TEND_INTERVAL, async |run: &Self, _: bool| Ok(run.hands_off(reader)))
+            .await?;
+        let before = witness.grants_of_others(reader).await?;
+        self.processes.stop(reader, DEADLINE, &self.journal)?;
+        self.until("another reader", TEND_INTERVAL, async |_: &Self, _: bool| {
+            Ok(witness.grants_of_others(reader).await? > before)
+        })
+        .await?;
+        self.processes.wake();
+        self.processes.tend(&self.journal).map(|_| ())
+    }
+
+    /// The process that got a partition last.
+    fn reader(&self) -> u32 {
+        let is_assigned = |record: &&Record| matches!(record.entry, Entry::Assigned { .. });
+        self.records().iter().rev().find(is_assigned).map_or(0, |record| record.process)
+    }
+
+    /// Returns `true` if a message has just failed in this process for the second time: its letter is on its way to the store.
+    fn hands_off(&self, process: u32) -> bool {
+        let since = journal::now().saturating_sub(ON_ITS_WAY / 2);
+        self.records().iter().any(|record| {
+            let failed_twice = matches!(record.entry, Entry::End { attempt: 2, handled: false, .. });
+            record.process == process && record.at > since && failed_twice
+        })
+    }
+
+    /// The log so far.
+    fn records(&self) -> Vec<Record> {
+        journal::read(&self.files.journal()).ok().and_then(Result::ok).unwrap_or_default()
     }
 
     /// Looks after the processes until this holds. It is told whether all of them are awake.

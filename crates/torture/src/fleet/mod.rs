@@ -5,17 +5,23 @@
 //! - `processes`: starts, kills, stops and wakes them.
 //! - `proxy`: the network before the server.
 //! - `feed`: the sender.
+//! - `witness`: notes in the database who takes and who writes what.
+//! - `plant`: faults that the checks must find.
 //! - `driver`: publishes, makes faults, waits for the end, and checks.
 
 mod driver;
 mod feed;
+mod plant;
 mod processes;
 mod proxy;
+mod witness;
 pub mod worker;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+pub use plant::Plant;
 
 use crate::check::Findings;
 use crate::plan::{Plan, mix};
@@ -23,7 +29,7 @@ use crate::plan::{Plan, mix};
 /// How long anything may take that must happen. Found when it never does; a busy machine is not mistaken for that.
 const DEADLINE: Duration = Duration::from_secs(600);
 /// The kinds of faults.
-const FAULTS: [Fault; 4] = [Fault::Kill, Fault::Stop, Fault::Crash, Fault::Cut];
+const FAULTS: [Fault; 5] = [Fault::Kill, Fault::Stop, Fault::Crash, Fault::Restart, Fault::Cut];
 
 /// Where the messages of a fleet come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +84,8 @@ enum Fault {
     Stop,
     /// The server is killed, and started again.
     Crash,
+    /// The server is shut down, and started again: it ends sessions in the middle of a call, with a message.
+    Restart,
     /// Connections are cut behind statements that were sent.
     Cut,
 }
@@ -95,6 +103,8 @@ pub struct Fleet {
     pub brokers: Option<String>,
     /// The number of faults: each kind in turn, in an order by the seed.
     pub faults: u32,
+    /// A fault of the processes, which the checks must find. All others are stops then, which bring it out.
+    pub plant: Option<Plant>,
 }
 
 /// The result of a run.
@@ -130,11 +140,15 @@ impl Fleet {
         runtime.block_on(driver::run(self, folder))
     }
 
-    /// The fault with this number: each kind once in four, in an order by the seed.
+    /// The fault with this number: each kind once in a round of all of them, in an order by the seed.
     fn fault(&self, number: u32) -> Fault {
+        if self.plant.is_some() {
+            return Fault::Stop;
+        }
         let mut kinds = FAULTS.to_vec();
-        let mut draw = mix(self.plan.seed ^ 0x0bad, u64::from(number / 4)) >> 16;
-        for _ in 0..number % 4 {
+        let count = FAULTS.len() as u32;
+        let mut draw = mix(self.plan.seed ^ 0x0bad, u64::from(number / count)) >> 16;
+        for _ in 0..number % count {
             kinds.remove((draw % kinds.len() as u64) as usize);
             draw /= 7;
         }
@@ -163,13 +177,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn four_faults_are_of_four_kinds() {
+    fn a_round_of_faults_has_every_kind() {
         let mut orders = std::collections::HashSet::new();
         for seed in 0..20 {
             let plan = Plan { seed, messages: 1, keys: 1 };
-            let fleet = Fleet { program: PathBuf::new(), plan, processes: 2, brokers: None, faults: 8 };
-            for round in [0, 4] {
-                let kinds: Vec<Fault> = (round..round + 4).map(|number| fleet.fault(number)).collect();
+            let (program, brokers) = (PathBuf::new(), None);
+            let fleet = Fleet { program, plan, processes: 2, brokers, faults: 10, plant: None };
+            for round in [0, 5] {
+                let kinds: Vec<Fault> = (round..round + 5).map(|number| fleet.fault(number)).collect();
                 assert!(FAULTS.iter().all(|kind| kinds.contains(kind)), "{kinds:?}");
                 orders.insert(format!("{kinds:?}"));
             }

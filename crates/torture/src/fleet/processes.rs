@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::Stream;
+use super::witness::session_of;
+use super::{Fleet, Plant, Stream};
 use crate::driver::RESTART;
 use crate::journal::{Entry, Journal};
 use crate::plan::Plan;
@@ -30,21 +31,17 @@ pub(super) struct Processes {
     plan: Plan,
     stream: Stream,
     dsn: String,
+    plant: Option<Plant>,
     places: Vec<Running>,
     /// The number of processes that were started.
     pub(super) started: u32,
 }
 
 impl Processes {
-    pub(super) fn start(
-        (program, folder): (&Path, &Path),
-        plan: Plan,
-        stream: Stream,
-        dsn: String,
-        count: u32,
-    ) -> Result<Self, String> {
-        let (program, folder) = (program.to_owned(), folder.to_owned());
-        let mut processes = Self { program, folder, plan, stream, dsn, places: Vec::new(), started: 0 };
+    pub(super) fn start(fleet: &Fleet, folder: &Path, stream: Stream, dsn: String) -> Result<Self, String> {
+        let Fleet { program, plan, plant, processes: count, .. } = fleet.clone();
+        let (folder, places) = (folder.to_owned(), Vec::new());
+        let mut processes = Self { program, folder, plan, stream, dsn, plant, places, started: 0 };
         for place in 0..count {
             let running = processes.launch(place)?;
             processes.places.push(running);
@@ -57,16 +54,20 @@ impl Processes {
         let Plan { seed, messages, keys } = self.plan;
         // Right, an hour fast, an hour slow, and so on.
         let skew = [0, HOUR, -HOUR][place as usize % 3];
+        let store = format!("{} application_name={}", self.dsn, session_of(self.started));
         let mut command = Command::new(&self.program);
         command
             .arg("serve")
             .args(["--seed", &seed.to_string(), "--messages", &messages.to_string()])
             .args(["--keys", &keys.to_string(), "--process", &self.started.to_string()])
-            .args(["--place", &place.to_string(), "--skew", &skew.to_string(), "--store", &self.dsn])
+            .args(["--place", &place.to_string(), "--skew", &skew.to_string(), "--store", &store])
             .arg("--folder")
             .arg(&self.folder);
         if let Stream::Kafka { brokers, topic } = &self.stream {
             command.args(["--brokers", brokers, "--topic", topic]);
+        }
+        if let Some(plant) = self.plant {
+            command.args(["--plant", plant.name()]);
         }
         let child = command.spawn().map_err(|error| format!("no process: {error}"))?;
         Ok(Running { child, process: self.started, wakes: None })
@@ -106,6 +107,14 @@ impl Processes {
         signal(running, Signal::STOP)?;
         running.wakes = Some(Instant::now() + time);
         Ok(true)
+    }
+
+    /// Lets those that are stopped be woken now.
+    pub(super) fn wake(&mut self) {
+        self.places
+            .iter_mut()
+            .filter_map(|running| running.wakes.as_mut())
+            .for_each(|at| *at = Instant::now());
     }
 
     /// Wakes those whose time has come, and restarts those that found no server. Returns `true` if all are awake.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lazaret_core::handler::Attempt;
 use lazaret_core::policy::RetryPolicy;
-use lazaret_core::store::store_id;
+use lazaret_core::store::{Store, store_id};
 use lazaret_core::{Clock, Message, Timestamp};
 use lazaret_engine::{Builder, Consumer, Event, Options};
 use lazaret_flight_recorder::{MappedRecorder, Options as RecorderOptions};
@@ -16,7 +16,7 @@ use lazaret_source_kafka::KafkaSource;
 use lazaret_store_postgres::{InboxOptions, PostgresStore, PostgresStoreOptions};
 use tokio_util::sync::CancellationToken;
 
-use super::{Files, Stream};
+use super::{Files, Plant, Stream};
 use crate::journal::{Entry, Journal};
 use crate::plan::{CONSUMER, MAX_ATTEMPTS, Plan};
 use crate::worker::{follow, note_ownership, plain_options};
@@ -43,6 +43,8 @@ pub struct Member {
     pub stream: Stream,
     /// The store.
     pub dsn: String,
+    /// A fault, which the checks must find.
+    pub plant: Option<Plant>,
 }
 
 /// A clock that is wrong.
@@ -116,9 +118,13 @@ impl Member {
         let recorder = MappedRecorder::open(files.recorder(self.place), RecorderOptions::default())?;
         journal.write(Entry::Start)?;
         let (plan, noted, owned) = (self.plan, journal.clone(), journal.clone());
-        let consumer = self
-            .read(Consumer::builder(CONSUMER), &store, &id)?
-            .store(Arc::new(store))
+        let builder = self.read(Consumer::builder(CONSUMER), &store, &id)?;
+        let store: Arc<dyn Store> = match self.plant {
+            None => Arc::new(store),
+            Some(plant) => plant.in_store(store),
+        };
+        let consumer = builder
+            .store(store)
             .clock(Arc::new(SkewedClock(self.skew_seconds)))
             .handler(move |message: Message, Attempt(attempt)| follow(plan, noted.clone(), message, attempt))
             .observer(move |event: &Event<'_>| note_ownership(&owned, event))

@@ -1,0 +1,90 @@
+//! Locks that others hold: a wait that is too long is cancelled and changes nothing, and a deadlock is resolved by making the call again.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+mod support;
+
+use std::time::Duration;
+
+use lazaret_core::store::{Certainty, ErrorKind, HandOff, LetterStore, Limits, Placed, Placement, Result};
+use lazaret_core::{Letter, LetterState, Message, Position, QueueName, Timestamp};
+use lazaret_store_postgres::{PostgresStore, PostgresStoreOptions};
+use support::{TestSchema, server};
+
+const DEADLINE: Duration = Duration::from_secs(240);
+
+fn queue() -> QueueName {
+    QueueName::of("orders", "orders")
+}
+
+/// A letter of each sequence.
+fn letters(offset: u64) -> Vec<HandOff> {
+    let letter = |sequence: &str| {
+        let message = Message::new(format!("{sequence}-{offset}"), "orders", Position::new(0, offset));
+        let mut letter = Letter::new(queue(), sequence.into(), message.into(), Timestamp::now());
+        letter.state = LetterState::Dead;
+        HandOff { letter, placement: Placement::Open, grant: None }
+    };
+    vec![letter("a"), letter("b")]
+}
+
+async fn hand_off(store: &PostgresStore, offset: u64) -> Result<Vec<Placed>> {
+    store.hand_off(&queue(), &Limits::NONE, letters(offset)).await?.into_iter().collect()
+}
+
+#[tokio::test]
+async fn a_statement_that_waits_for_too_long_is_cancelled_and_changes_nothing() {
+    // I1
+    let Some(dsn) = server() else { return };
+    let test = TestSchema::new(dsn);
+    drop(test.open(None).await);
+    let options = PostgresStoreOptions { statement_timeout: Duration::from_secs(1), ..test.options(None) };
+    let store = PostgresStore::connect(&test.dsn, options).await.unwrap();
+    hand_off(&store, 0).await.unwrap();
+    let client = test.client().await;
+    client.batch_execute("BEGIN; LOCK TABLE letters IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let cancelled = hand_off(&store, 1).await.unwrap_err();
+    assert_eq!((cancelled.kind(), cancelled.certainty()), (ErrorKind::Unavailable, Certainty::NotDone));
+    assert!(cancelled.context().contains("statement_timeout"), "{cancelled}");
+    client.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(store.counts(&queue()).await.unwrap().open(), 2);
+    assert_eq!(hand_off(&store, 1).await.unwrap(), [Placed::Appended; 2]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_in_a_deadlock_is_rolled_back_and_made_again() {
+    // I1, I8
+    let Some(dsn) = server() else { return };
+    let test = TestSchema::new(dsn);
+    // The store notices it, some time after the other session has begun to wait, and that one does not.
+    let (name, between) = (format!("{}_caller", test.name), if test.dsn.contains('?') { '&' } else { '?' });
+    let options = "options=-c%20deadlock_timeout%3D5s";
+    let named = format!("{}{between}application_name={name}&{options}", test.dsn);
+    let store = PostgresStore::connect(&named, test.options(None)).await.unwrap();
+    hand_off(&store, 0).await.unwrap();
+    let (client, observer) = (test.client().await, test.client().await);
+    client.batch_execute("SET deadlock_timeout = '10min'").await.unwrap();
+    let rows = client.query("SELECT sid FROM sequences ORDER BY hash", &[]).await.unwrap();
+    let [first, last]: [i64; 2] = [rows[0].get(0), rows[1].get(0)];
+    let lock = "SELECT 1 FROM sequences WHERE sid = $1 FOR UPDATE";
+    client.batch_execute("BEGIN").await.unwrap();
+    client.query(lock, &[&last]).await.unwrap();
+
+    let of_task = store.clone();
+    let calling = tokio::spawn(async move { hand_off(&of_task, 1).await });
+    let waits = "SELECT 1 FROM pg_stat_activity WHERE application_name = $1 AND wait_event_type = 'Lock'";
+    let waiting = async {
+        while observer.query(waits, &[&name]).await.unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, waiting).await.expect("the call waits for the other session");
+    // The call holds the first row: this one is given only when it is rolled back.
+    let locked = tokio::time::timeout(DEADLINE, client.query(lock, &[&first])).await;
+    locked.expect("the call gives way").unwrap();
+    assert!(!calling.is_finished(), "it is made again");
+    client.batch_execute("COMMIT").await.unwrap();
+    let placed = tokio::time::timeout(DEADLINE, calling).await.expect("the call ends").unwrap();
+    assert_eq!(placed.unwrap(), [Placed::Appended; 2]);
+    assert_eq!(store.counts(&queue()).await.unwrap().open(), 4);
+}
