@@ -131,7 +131,7 @@ impl PostgresStore {
         let Some(queue) = batch.first().map(|first| first.queue.clone()) else { return };
         let (items, replies): (Vec<SettleItem>, Vec<_>) =
             batch.into_iter().map(|one| (one.item, one.reply)).unzip();
-        let answers = match self.settle_at_once(&queue, &items).await {
+        let answers = match Box::pin(self.settle_at_once(&queue, &items)).await {
             Ok(answers) => answers,
             // What one letter causes must not fail the others.
             Err(error)
@@ -141,7 +141,7 @@ impl PostgresStore {
             {
                 let mut answers = Vec::with_capacity(items.len());
                 for item in &items {
-                    let one = self.settle_at_once(&queue, std::slice::from_ref(item)).await;
+                    let one = Box::pin(self.settle_at_once(&queue, std::slice::from_ref(item))).await;
                     answers.push(one.and_then(|mut one| one.pop().unwrap_or_else(|| Err(unanswered()))));
                 }
                 answers
