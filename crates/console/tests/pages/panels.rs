@@ -1,9 +1,10 @@
 //! What the panels of a page say.
 
 use lazaret_core::failure::CauseLink;
-use lazaret_core::{Failure, Reason};
+use lazaret_core::store::{Act, Actor, LetterStore};
+use lazaret_core::{Failure, QueueName, Reason};
 
-use crate::support::{Bench, bad, encoded, eventually};
+use crate::support::{Bench, bad, encoded, eventually, id};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_overview_lists_instances_and_the_numbers_of_its_chart() {
@@ -58,4 +59,22 @@ async fn a_letter_shows_the_causes_of_its_failure_and_folds_its_backtrace() {
     assert!(backtrace.contains("class=\"library\">   0: core::panicking"), "{backtrace}");
     assert!(backtrace.contains(">   1: shop::charge"), "{backtrace}");
     assert!(!backtrace.contains("class=\"library\">   1:"), "its own frame stands out: {backtrace}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_letter_shows_who_did_what_to_it() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(None, &[bad("a", "1"), bad("b", "2")], 2).await;
+    let page_of = |letter: usize| format!("/console/letters/{}", id(&letters[letter]));
+    bench.get(&page_of(0)).await.expect(200).lacks("<h2>Audit</h2>");
+    bench.post(&format!("{}/assignee", page_of(0)), &[("name", "maria")]).await.location();
+    let (queue, by) = (QueueName::of("orders", "orders"), Actor::new("ada", "cli", "known <bug>"));
+    bench.store.act(&queue, id(&letters[0]).parse().unwrap(), Act::Evict, &by).await.unwrap();
+    let page = bench.get(&page_of(0)).await.expect(200);
+    page.shows("Closed: evicted").shows("By <strong>ada</strong>: known &lt;bug&gt;.");
+    let audit = page.between("<h2>Audit</h2>", "</ul>");
+    let place = |text: &str| audit.find(text).unwrap_or_else(|| panic!("no {text:?}: {audit}"));
+    assert!(place("<span>evict</span>") < place("<span>assign</span>"), "the latest first");
+    assert!(audit.contains("– → maria"), "{audit}");
+    bench.get(&page_of(1)).await.expect(200).lacks("<h2>Audit</h2>").lacks("maria");
 }
