@@ -1,6 +1,7 @@
 //! One letter: its lane on top, why it failed, its content, its history, and what to do with it.
 
 mod annotate;
+mod audit;
 mod content;
 mod edit;
 mod failure;
@@ -12,7 +13,7 @@ mod trace;
 use axum::extract::{Path, Query};
 use axum::response::Response;
 use lazaret_api::numbers::plural;
-use lazaret_api::{Letter, LetterDetail, Sequence, State};
+use lazaret_api::{AuditPage, Letter, LetterDetail, Sequence, State};
 use lazaret_core::query::TextField;
 use maud::{Markup, html};
 use serde::Deserialize;
@@ -77,6 +78,7 @@ async fn answer(visit: &Visit, id: &str, params: &LetterParams) -> Result<Answer
 async fn page_of(visit: &Visit, detail: &LetterDetail, shown: Shown<'_>) -> Result<Page> {
     let letter = &detail.letter;
     let sequence = lane::read(visit, &letter.queue, &letter.sequence).await?;
+    let audit = audit::read(visit, &letter.id).await?;
     let title = letters::name(letter);
     let main = html! {
         div.crumbs {
@@ -86,7 +88,7 @@ async fn page_of(visit: &Visit, detail: &LetterDetail, shown: Shown<'_>) -> Resu
             (lane::neighbours(&sequence, &letter.id))
         }
         (page_head(&visible(title), &badges(letter), &actions(visit, letter)))
-        (region("letter-state", &html! { (closed(visit, detail)) (lane::panel(visit, &sequence, Some(letter))) }))
+        (region("letter-state", &html! { (closed(visit, detail, &audit)) (lane::panel(visit, &sequence, Some(letter))) }))
         div.split {
             div.stack {
                 (region("letter-failure", &failure::panel(detail)))
@@ -96,6 +98,7 @@ async fn page_of(visit: &Visit, detail: &LetterDetail, shown: Shown<'_>) -> Resu
             div.stack {
                 (region("letter-facts", &facts(visit, detail, &sequence)))
                 (annotate::panel(visit, detail))
+                (region("letter-audit", &audit::panel(visit, &audit)))
                 (related(letter, &sequence))
             }
         }
@@ -133,7 +136,7 @@ fn is_open(state: State) -> bool {
 }
 
 /// What closed a letter, and when.
-fn closed(visit: &Visit, detail: &LetterDetail) -> Markup {
+fn closed(visit: &Visit, detail: &LetterDetail, audit: &AuditPage) -> Markup {
     let letter = &detail.letter;
     let how = match letter.state {
         State::Resolved => "It was handled, or resolved by other means.",
@@ -146,7 +149,7 @@ fn closed(visit: &Visit, detail: &LetterDetail) -> Markup {
         div.banner.info {
             strong { "Closed: " (letter.state.as_str()) } " " (exact_with_age(letter.last_touched_at, visit.now)) ". " (how)
             @if let Some(last) = detail.history.last().filter(|last| last.failure.is_none()) { " Its last attempt, by " (last.kind.as_str()) ", succeeded." }
-            " The " a href="/console/admin#audit" { "audit" } " says by whom."
+            (audit::cause_of_state(audit, letter))
         }
     }
 }

@@ -191,7 +191,9 @@ fn add_overview(routes: &mut impl Add) {
         "latest: the latest entry first, not as NDJSON",
         &["oldest", "latest"],
     );
-    let route = route.paged();
+    let about =
+        "Only the latest entries about this, such as the id of a letter: the latest first, on one page";
+    let route = route.query("subject", about).paged();
     routes.add(route.answers::<api::AuditPage>(200).or_ndjson(), audit::list);
     let route = Route::get("/v1/audit/verify", READ, "Verify the hash chain of the audit")
         .query(

@@ -9,5 +9,6 @@ mod edits;
 mod guards;
 mod hostile;
 mod operate;
+mod panels;
 mod screens;
 mod support;

@@ -136,13 +136,18 @@ impl Bench {
 
     /// Stores a dead letter, past the limits of an inbox. Returns its id.
     pub(crate) async fn store_letter(&self, payload: Vec<u8>) -> String {
+        self.store_failed(payload, Failure::new(Reason::DOMAIN_INVALID, "TooLong", "too long")).await
+    }
+
+    /// Stores a letter that died of this failure. Returns its id.
+    pub(crate) async fn store_failed(&self, payload: Vec<u8>, failure: Failure) -> String {
         let queue = QueueName::of("orders", "orders");
         let message = Message::new("stored", "orders", Position::new(0, 0)).with_key("stored");
         let message = message.with_payload(payload);
         let now = jiff::Timestamp::now();
         let mut letter = Letter::new(queue.clone(), "stored".into(), message.into(), now);
         letter.state = LetterState::Dead;
-        letter.cause = Some(Failure::new(Reason::DOMAIN_INVALID, "TooLong", "too long"));
+        letter.cause = Some(failure);
         (letter.first_failed_at, letter.last_failed_at) = (Some(now), Some(now));
         let id = letter.id.to_string();
         let item = HandOff { letter, placement: Placement::Open, grant: None };

@@ -29,6 +29,8 @@ const SCAN_LIMIT: usize = 2000;
 pub(crate) struct AuditParams {
     #[serde(default)]
     order: Order,
+    /// Only entries about this.
+    subject: Option<String>,
     after: Option<String>,
     limit: Option<usize>,
 }
@@ -47,6 +49,9 @@ pub(crate) async fn list(
     Params(params): Params<AuditParams>,
     headers: HeaderMap,
 ) -> Result<Response> {
+    if let Some(subject) = &params.subject {
+        return about(&app, &caller, subject, app.page(params.limit)).await;
+    }
     if params.order == Order::Latest {
         return latest(&app, &caller, &params).await;
     }
@@ -119,6 +124,18 @@ async fn latest(app: &App, caller: &Caller, params: &AuditParams) -> Result<Resp
     }
     let next = (before > 1).then(|| cursor::write(LATEST, &before.to_string()));
     Ok(axum::Json(AuditPage { entries, next }).into_response())
+}
+
+/// The latest entries about a subject, the latest first, on one page.
+async fn about(app: &App, caller: &Caller, subject: &str, limit: usize) -> Result<Response> {
+    let mut view = AuditView::new(app, caller);
+    let mut entries = Vec::new();
+    for entry in app.store.audit_about(&[subject.to_owned()], limit).await? {
+        if view.shows(&entry).await? {
+            entries.push(AuditEntry::from(&entry));
+        }
+    }
+    Ok(axum::Json(AuditPage { entries, next: None }).into_response())
 }
 
 /// The number of the last entry; 0 without entries. A store without a hash chain is searched: numbers increase by one.

@@ -161,6 +161,13 @@ async fn a_limited_token_reads_the_audit_of_its_consumers_only() {
     }
     let found = all(&bench, "own", "/v1/audit", "entries", "subject", 50).await;
     assert_eq!(found, [of_orders.as_str(), "orders: consumer"]);
+    for (name, subject, found) in
+        [("other", &of_billing, 1), ("other", &of_orders, 0), ("admin", &of_orders, 1)]
+    {
+        let path = format!("/v1/audit?subject={subject}");
+        let entries = get(&bench, name, &path).await.expect(200).json["entries"].clone();
+        assert_eq!(entries.as_array().map(Vec::len), Some(found), "{name}: {entries}");
+    }
     let every = all(&bench, "admin", "/v1/audit", "entries", "subject", 50).await;
     assert_eq!(every.len(), 9, "{every:?}");
     // Its result counts the entries of all consumers.
