@@ -114,7 +114,7 @@ const NO_PRIMARY: &str = "database does not allow writes";
 fn context(error: &Error) -> String {
     let Some(server) = error.as_db_error() else {
         let cause = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
-        let cause = if error.to_string().ends_with(&cause) { "" } else { &cause };
+        let cause = if error.to_string().ends_with(&cause) { "" } else { cause.as_str() };
         let hint = if cause.ends_with(NO_PRIMARY) { "; a replica does when it is promoted" } else { "" };
         return format!("{error}{cause}{hint}");
     };
