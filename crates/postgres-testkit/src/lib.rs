@@ -3,6 +3,7 @@
 //! The server refuses to run as root. For root it runs as the user `postgres` or `nobody`.
 
 mod standby;
+mod tls;
 
 use std::fs;
 use std::net::TcpListener;
@@ -69,22 +70,31 @@ impl Cluster {
     /// # Panics
     /// If the server does not start, and where PostgreSQL is not installed when `CI=true`.
     pub fn for_test(settings: &[&str]) -> Option<Self> {
+        Self::if_installed(|port| Self::start(Address::Port(port), settings))
+    }
+
+    /// Starts a cluster at a free port. `None`, with a message, where PostgreSQL is not installed.
+    fn if_installed(start: impl FnOnce(u16) -> Result<Self, String>) -> Option<Self> {
         if !is_installed() {
             assert!(std::env::var("CI").as_deref() != Ok("true"), "{NOT_INSTALLED}");
             println!("not run: {NOT_INSTALLED}");
             return None;
         }
-        let started = free_port().and_then(|port| Self::start(Address::Port(port), settings));
-        Some(started.unwrap_or_else(|why| panic!("{why}")))
+        Some(free_port().and_then(start).unwrap_or_else(|why| panic!("{why}")))
     }
 
     fn start(address: Address, settings: &[&str]) -> Result<Self, String> {
         let mut cluster = Self::empty(address, settings)?;
-        let mut initdb = cluster.command("initdb");
+        cluster.create()?;
+        Ok(cluster)
+    }
+
+    /// Creates the data, and starts the server.
+    fn create(&mut self) -> Result<(), String> {
+        let mut initdb = self.command("initdb");
         initdb.args(["-U", "lazaret", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]);
         succeeded("initdb", initdb.output())?;
-        cluster.run()?;
-        Ok(cluster)
+        self.run()
     }
 
     /// A folder without data.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lazaret_core::source::Source;
 use lazaret_memory::MemoryStore;
-use lazaret_postgres_testkit::Cluster;
+use lazaret_postgres_testkit::{Cluster, SYNCHRONOUS};
 use lazaret_source_postgres::{Ack, OutboxOptions, OutboxState};
 use support::{LONG, Shop, Taker, insert, server};
 
@@ -169,4 +169,37 @@ async fn a_server_that_crashes_and_comes_back_costs_nothing() {
         taker.until("they come again", |t| t.assignments == round + 2 && t.messages.len() == 3).await;
     }
     assert_eq!(taker.payloads(), ["2:2", "2:3", "2:4"]);
+}
+
+#[tokio::test]
+async fn a_standby_that_is_promoted_is_read_from_where_the_primary_was() {
+    // I1
+    let Some(mut primary) = Cluster::for_test(&[SYNCHRONOUS]) else { return };
+    let standby = primary.standby().unwrap();
+    let hosts = [primary.host().unwrap(), standby.host().unwrap()].join(",");
+    let dsn = format!("postgres://lazaret@{hosts}/postgres?target_session_attrs=read-write&sslmode=disable");
+    let shop = Shop::with_outbox(dsn).await;
+    for ack in [Ack::Delete, Ack::Position] {
+        // A standby is not read: it does not know the transactions of writers.
+        let options = OutboxOptions { ack, dsn: standby.dsn(), ..shop.options("outbox") };
+        let early = Taker::open(options, Arc::new(MemoryStore::default()));
+        let mut status = early.source.status();
+        let refused = status.wait_for(
+            |status| matches!(&status.state, OutboxState::Restarting { error } if error.contains("replica")),
+        );
+        tokio::time::timeout(LONG, refused).await.expect("it says so").unwrap();
+    }
+    let options = OutboxOptions { ack: Ack::Delete, ..shop.options("outbox") };
+    let mut taker = Taker::open(options, Arc::new(MemoryStore::default()));
+    for number in 0..3 {
+        insert(&shop.client, &number.to_string()).await;
+    }
+    taker.until("they have come", |t| t.messages.len() == 3).await;
+    taker.commit(0).await.unwrap();
+    primary.crash().unwrap();
+    standby.promote().unwrap();
+    taker.until("they come again", |t| t.assignments == 2 && t.messages.len() == 2).await;
+    insert(&shop.connection().await, "3").await;
+    taker.until("the next one has come", |t| t.messages.len() == 3).await;
+    assert_eq!(taker.payloads(), ["1", "2", "3"]);
 }

@@ -107,15 +107,16 @@ pub(crate) fn of_pool(error: PoolError, operation: &'static str) -> StoreError {
     }
 }
 
+/// What the driver says if `target_session_attrs=read-write` finds no server.
+const NO_PRIMARY: &str = "database does not allow writes";
+
 /// A text about an error, for people. It names what to do where the message of the server does not.
 fn context(error: &Error) -> String {
     let Some(server) = error.as_db_error() else {
         let cause = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
-        return if error.to_string().ends_with(&cause) {
-            error.to_string()
-        } else {
-            format!("{error}{cause}")
-        };
+        let cause = if error.to_string().ends_with(&cause) { "" } else { cause.as_str() };
+        let hint = if cause.ends_with(NO_PRIMARY) { "; a replica does when it is promoted" } else { "" };
+        return format!("{error}{cause}{hint}");
     };
     let code = server.code();
     let hint = match code {
