@@ -164,8 +164,8 @@ fn consumers(visit: &Visit, consumers: &[Consumer]) -> Markup {
         div.panel.scroll { table.tight {
             thead { tr {
                 th { "Consumer" } th { "State" } th.num.in-medium { "Lag" } th.num.in-medium { "In flight" } th.num.in-medium { "Handled" }
-                th.num.in-medium { "Failed" } th.num { "Dead" } th.num { "Retrying" } th.num.in-wide { "Parked" }
-                th.num.in-wide { "Quarantined" } th.num { "Waiting" } th.num { "Oldest" }
+                th.num.in-medium { "Failed" } th.num { "Dead" } th.num { "Retrying" } th.num.in-full { "Parked" }
+                th.num.in-full { "Quarantined" } th.num { "Waiting" } th.num { "Oldest" }
             } }
             tbody data-rows {
                 @for of in consumers { tr data-row {
@@ -180,8 +180,8 @@ fn consumers(visit: &Visit, consumers: &[Consumer]) -> Markup {
                     td.num.in-medium { (number(of.failed)) }
                     (held(of, "dead", of.dead))
                     (held(of, "retrying", of.retrying))
-                    td.num.in-wide.zero[of.parked == 0] { (count(of.parked)) }
-                    td.num.in-wide.zero[of.quarantined == 0] { (count(of.quarantined)) }
+                    td.num.in-full.zero[of.parked == 0] { (count(of.parked)) }
+                    td.num.in-full.zero[of.quarantined == 0] { (count(of.quarantined)) }
                     (held(of, "waiting", of.waiting))
                     td.num { (of.oldest_age_seconds.map_or_else(|| "–".to_owned(), span)) }
                 } }
