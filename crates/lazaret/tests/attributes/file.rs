@@ -20,7 +20,7 @@ impl Refunds {
 }
 
 const FILE: &[u8] = b"
-defaults: { retry: { max-attempts: 4, max-delay: 1m }, dead-letter: { owner: shop } }
+defaults: { retry: { max-attempts: 4, max-delay: 2m }, dead-letter: { owner: shop } }
 consumers:
   orders: { retry: { max-attempts: 9, initial-delay: 2s } }
 ";
@@ -54,7 +54,7 @@ fn the_effective_configuration_names_the_attribute_and_the_line() {
     assert_eq!(origin("max-attempts: 5"), "attribute #[retry_policy(max_attempts = 5)]");
     assert_eq!(origin("collection: orders"), "attribute #[change_stream(collection = \"orders\")]");
     assert_eq!(origin("initial-delay: 2s"), "own, line 4");
-    assert_eq!(origin("max-delay: 1m"), "defaults, line 2");
+    assert_eq!(origin("max-delay: 2m"), "defaults, line 2");
     assert_eq!(origin("jitter: 0.2"), "built-in");
     assert!(shown.contains("dead_letter_queue.collection: _fw_dlq"), "{shown}");
 }
