@@ -36,8 +36,8 @@ const DRAFTS: &str =
 const ITEMS: &str = "SELECT i.ordinal, q.name, i.sequence, i.letter, i.digest, i.outcome FROM items i
     JOIN queues q ON q.qid = i.qid WHERE i.plan = $1 AND i.ordinal >= $2 ORDER BY i.ordinal LIMIT $3";
 const INSERT_OPERATION: &str = "INSERT INTO operations (plan, action, rollout, state, stage, letters, ok, failed_again, skipped,
-    who, via, why, created_at, updated_at, ended_at, counted_ok, counted_failed, released, served_at)
-    VALUES ($1, $2, $3::text::json, $4, 0, $5, 0, 0, 0, $6, $7, $8, $9, $9, $10, 0, 0, 0, CASE WHEN $5::bigint > 0 THEN 0 END)
+    who, via, why, created_at, updated_at, ended_at, counted_ok, counted_failed, released, served_at, note)
+    VALUES ($1, $2, $3::text::json, $4, 0, $5, 0, 0, 0, $6, $7, $8, $9, $9, $10, 0, 0, 0, CASE WHEN $5::bigint > 0 THEN 0 END, $11)
     RETURNING operation";
 const UPDATE_OPERATION: &str = "UPDATE operations SET state = $2, note = $3, stage = $4, ok = $5, failed_again = $6, skipped = $7,
     approved_by = $8::text::json, updated_at = $9, ended_at = $10, next_at = $11, counted_ok = $12, counted_failed = $13,
@@ -268,6 +268,7 @@ impl Transaction<'_> {
                     &text(why),
                     &nanos(operation.created_at),
                     &operation.ended_at.map(nanos),
+                    &operation.note.as_deref().map(text),
                 ],
             )
             .await?;

@@ -230,8 +230,8 @@ pub(super) fn insert_operation(connection: &Connection, machine: &OperationMachi
     let operation = &machine.operation;
     let mut insert = connection.prepare_cached(
         "INSERT INTO operations (plan, action, conduct, state, stage, letters, ok, failed_again, skipped, who, via,
-         why, created_at, updated_at, ended_at, counted_ok, counted_failed, served_at)
-         VALUES (?1, ?2, ?3, ?4, 0, ?5, 0, 0, 0, ?6, ?7, ?8, ?9, ?9, ?10, 0, 0, CASE WHEN ?5 > 0 THEN 0 END)",
+         why, created_at, updated_at, ended_at, counted_ok, counted_failed, served_at, note)
+         VALUES (?1, ?2, ?3, ?4, 0, ?5, 0, 0, 0, ?6, ?7, ?8, ?9, ?9, ?10, 0, 0, CASE WHEN ?5 > 0 THEN 0 END, ?11)",
     )?;
     insert.execute(params![
         bound(operation.plan.0),
@@ -244,6 +244,7 @@ pub(super) fn insert_operation(connection: &Connection, machine: &OperationMachi
         operation.by.why,
         nanos(operation.created_at),
         operation.ended_at.map(nanos),
+        operation.note,
     ])?;
     Ok(OperationId(unsigned(connection.last_insert_rowid())?))
 }
