@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::check::{self, Findings};
-use crate::journal::{Entry, Journal};
+use crate::journal::{Entry, Journal, Record};
 use crate::plan::{Plan, mix};
 use crate::worker::{Files, LEASE};
 
@@ -27,6 +27,8 @@ const BYTES_EACH: u64 = 40;
 const PROCESS_TIMEOUT: Duration = Duration::from_secs(1200);
 /// How long a worker is stopped: its leases expire meanwhile.
 const STALL: Duration = LEASE.saturating_add(Duration::from_millis(500));
+/// How often a worker is stopped at most.
+const MAX_STALLS: u32 = 20;
 /// The time between two stops.
 const STALL_INTERVAL: Duration = Duration::from_millis(150);
 /// The most processes that may exit by themselves.
@@ -74,7 +76,7 @@ impl Torture {
             let mut worker = self.start(processes, folder).map_err(|error| format!("no worker: {error}"))?;
             let kill_time = (kills < self.kills).then(|| self.kill_time(kills, &files));
             let ended = match kill_time {
-                None if stalls > 0 => stall(&mut worker, std::mem::take(&mut stalls)),
+                None if stalls > 0 => stall(&mut worker, std::mem::take(&mut stalls), &files),
                 _ => Ok(()),
             };
             let ended = ended.and_then(|()| wait(&mut worker, kill_time, &files));
@@ -137,10 +139,14 @@ fn size(files: &Files) -> u64 {
     std::fs::metadata(files.journal()).map_or(0, |log| log.len())
 }
 
-/// Stops the worker for longer than its leases last, and lets it go on, this many times.
-fn stall(worker: &mut Child, times: u32) -> io::Result<()> {
+/// Stops the worker for longer than its leases last, and lets it go on, this many times, and then until it has lost a lease: on a busy
+/// machine, a stop may find it without one.
+fn stall(worker: &mut Child, times: u32, files: &Files) -> io::Result<()> {
     let process = Pid::from_child(worker);
-    for _ in 0..times {
+    for stop in 0..MAX_STALLS.max(times) {
+        if stop >= times && has_lost(files)? {
+            return Ok(());
+        }
         std::thread::sleep(STALL_INTERVAL);
         // The process exists until it is waited for.
         if worker.try_wait()?.is_some() {
@@ -151,6 +157,13 @@ fn stall(worker: &mut Child, times: u32) -> io::Result<()> {
         kill_process(process, Signal::CONT)?;
     }
     Ok(())
+}
+
+/// Returns `true` if a lost lease is in the log. Its last line may be half written.
+fn has_lost(files: &Files) -> io::Result<bool> {
+    let log = std::fs::read_to_string(files.journal())?;
+    let mut records = log.lines().filter_map(Record::parse);
+    Ok(records.any(|record| matches!(record.entry, Entry::Lost { .. })))
 }
 
 /// Waits for the worker, and kills it at its time. Returns `None` when it was killed.
