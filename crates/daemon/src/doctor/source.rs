@@ -65,7 +65,11 @@ fn file(subject: String, path: &Path, follow: bool) -> Finding {
         // The consumer waits for it, and its state is `waiting`.
         Err(error) if follow && error.kind() == ErrorKind::NotFound => {
             let detail = format!("{shown} does not exist yet: the consumer waits for it");
-            Finding::warn(subject, detail, "no action needed if it is created later; otherwise correct `path`")
+            Finding::warn(
+                subject,
+                detail,
+                "no action needed if it is created later; otherwise correct `path`",
+            )
         }
         Err(error) => {
             Finding::fail(subject, format!("{shown}: {error}"), "create the file, or correct `path`")
