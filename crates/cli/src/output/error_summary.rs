@@ -3,9 +3,12 @@
 use lazaret_api::text::headline;
 
 /// Formats the type and message of an error: the exception of a Python traceback anywhere in the message, the last line of a
-/// command's standard error, or otherwise the whole message.
+/// command's standard error, or otherwise the whole message. A message that begins with its type stands alone.
 pub(crate) fn error_summary(error_type: &str, message: &str) -> String {
-    format!("{error_type}: {}", headline(error_type, message))
+    let headline = headline(error_type, message);
+    let repeats =
+        headline.strip_prefix(error_type).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric));
+    if repeats { headline.to_owned() } else { format!("{error_type}: {headline}") }
 }
 
 #[cfg(test)]
@@ -34,6 +37,13 @@ mod tests {
             error_summary("killed by signal 9", "loading\ncannot pay"),
             "killed by signal 9: cannot pay"
         );
+    }
+
+    #[test]
+    fn a_type_that_the_message_begins_with_is_not_repeated() {
+        assert_eq!(error_summary("HTTP 404", "HTTP 404 Not Found"), "HTTP 404 Not Found");
+        assert_eq!(error_summary("DbError", "DbError: no answer"), "DbError: no answer");
+        assert_eq!(error_summary("Db", "Dbase is gone"), "Db: Dbase is gone");
     }
 
     #[test]

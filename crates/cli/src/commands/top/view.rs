@@ -141,7 +141,7 @@ fn note(consumer: &api::Consumer, now: Timestamp) -> Option<String> {
         return Some("the store does not accept letters".to_owned());
     }
     if consumer.fuse == Fuse::Blown {
-        return Some(format!("fuse blown: {}", consumer.fuse_why.as_deref().unwrap_or("most messages fail")));
+        return Some(format!("fuse blown: {}", fuse_cause(consumer).unwrap_or("most messages fail")));
     }
     if let Some(pause) = &consumer.paused {
         return Some(format!("paused by {}, {} ago: {}", pause.who, age(pause.since, now), pause.why));
@@ -153,6 +153,11 @@ fn note(consumer: &api::Consumer, now: Timestamp) -> Option<String> {
     }
     let parts = consumer.pauses.len() as u64;
     consumer.error.clone().or_else(|| (parts > 0).then(|| format!("{} paused", plural(parts, "part"))))
+}
+
+/// Returns why the fuse has blown. The reason of its pause begins with `fuse: `, which is said before it here.
+pub(super) fn fuse_cause(consumer: &api::Consumer) -> Option<&str> {
+    consumer.fuse_why.as_deref().map(|why| why.strip_prefix("fuse: ").unwrap_or(why))
 }
 
 fn blocked(snapshot: &Snapshot, now: Timestamp) -> Section<BlockedKey> {
@@ -215,5 +220,19 @@ fn operation(operation: &api::Operation) -> Operation {
         failed_again: operation.failed_again,
         skipped: operation.skipped,
         note,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{NOW, at, consumer};
+
+    #[test]
+    fn a_blown_fuse_is_named_once() {
+        let mut shop = consumer("shop", api::ConsumerState::Paused, 50);
+        shop.fuse = Fuse::Blown;
+        shop.fuse_why = Some("fuse: 50 messages in a row failed for good".into());
+        assert_eq!(note(&shop, at(NOW)).unwrap(), "fuse blown: 50 messages in a row failed for good");
     }
 }
