@@ -162,7 +162,8 @@ pub(super) fn fuse_cause(consumer: &api::Consumer) -> Option<&str> {
 
 fn blocked(snapshot: &Snapshot, now: Timestamp) -> Section<BlockedKey> {
     let queues = snapshot.status.consumers.iter().flat_map(|consumer| &consumer.queues);
-    let open: u64 = queues.map(|queue| queue.sequences).sum();
+    // Letters that left their sequences are sequences of the store, and block no key.
+    let open = snapshot.blocked.unwrap_or_else(|| queues.map(|queue| queue.sequences).sum());
     let open = open.max(snapshot.lanes.len() as u64);
     let keys = if open == 1 { "KEY" } else { "KEYS" };
     let rows = snapshot.lanes.iter().map(|lane| key(snapshot, lane, now)).collect();
@@ -173,8 +174,10 @@ fn blocked(snapshot: &Snapshot, now: Timestamp) -> Section<BlockedKey> {
 fn key(snapshot: &Snapshot, lane: &Sequence, now: Timestamp) -> BlockedKey {
     let name = lane.queue.split('/').next().unwrap_or_default();
     let consumer = snapshot.status.consumers.iter().find(|consumer| consumer.name == name);
+    let is_only = snapshot.status.consumers.len() == 1;
     BlockedKey {
-        name: lane.sequence.clone(),
+        // Consumers may have the same keys.
+        name: if is_only { lane.sequence.clone() } else { format!("{} ({name})", lane.sequence) },
         head: lane
             .letters
             .first()
