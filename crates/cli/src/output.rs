@@ -15,7 +15,7 @@ pub(crate) use lazaret_tui::Tone;
 
 pub(crate) use color::ColorChoice;
 pub(crate) use csv::{csv_header, csv_row};
-pub(crate) use error_summary::error_summary;
+pub(crate) use error_summary::{error_summary, with_type};
 pub(crate) use fields::Fields;
 pub(crate) use line::Line;
 pub(crate) use record::{Record, print_page, print_value, print_values};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lazaret_core::policy::{BreakerState, Budget, Charge, Fuse, FusePolicy, Shortage};
 use lazaret_core::store::{Actor, Pause, PauseScope};
 use lazaret_core::traceback::excerpt;
-use lazaret_core::{Clock, Failure, Message, Reason, Timestamp};
+use lazaret_core::{Clock, Failure, Message, QueueName, Reason, Timestamp};
 use tokio::sync::Semaphore;
 
 use crate::events::Event;
@@ -204,9 +204,9 @@ impl Guards {
     /// Counts a message that failed for good for the fuse, after all that were handled before it. Call it before anything
     /// else starts, and before its letter is written: meanwhile others would fail. A fuse that blows pauses the consumer:
     /// at once in memory, and in the store as soon as that accepts it. The reason names the most frequent cause.
-    pub(crate) fn record_terminal(&self, failure: Option<&Failure>) {
+    pub(crate) fn record_terminal(&self, queue: &QueueName, failure: Option<&Failure>) {
         let Some(fuse) = &self.fuse else { return };
-        let Some(blown) = lock(fuse).on_terminal(failure, || self.handled()) else { return };
+        let Some(blown) = lock(fuse).on_terminal(queue, failure, || self.handled()) else { return };
         let why = PauseCause::Fuse.reason(&blown);
         let pause =
             Pause { scope: PauseScope::Consumer, by: Actor::engine(why.clone()), since: self.clock.now() };
@@ -243,12 +243,17 @@ impl CountingFuse {
 
     /// Records a message that failed for good. `handled` is read under the lock, so that the number never goes back. Returns why
     /// the fuse blew, if it did.
-    fn on_terminal(&mut self, failure: Option<&Failure>, handled: impl FnOnce() -> u64) -> Option<String> {
+    fn on_terminal(
+        &mut self,
+        queue: &QueueName,
+        failure: Option<&Failure>,
+        handled: impl FnOnce() -> u64,
+    ) -> Option<String> {
         let handled = handled();
         self.fuse.on_ok(handled.wrapping_sub(self.known));
         self.known = handled;
         if let Some(failure) = failure {
-            self.causes.add(failure);
+            self.causes.add(queue, failure);
         }
         let blown = self.fuse.on_terminal()?;
         let why = self.causes.explain(&blown);
@@ -350,19 +355,21 @@ mod tests {
         let options = Options { fuse, shards: 2, ..Options::default() };
         let guards = Guards::new(&options, 1, Arc::new(SystemClock), Arc::new(Telemetry::default()));
         let (other, is_open) = (guards.handled_by_shard(1), || guards.gate.is_open());
+        let queue = QueueName::of("shop", "shop");
+        let fail = || guards.record_terminal(&queue, None);
         for _ in 0..10 {
-            guards.record_terminal(None);
-            guards.record_terminal(None);
+            fail();
+            fail();
             other.add_one();
         }
         assert!(is_open(), "never three in a row");
-        guards.record_terminal(None);
-        guards.record_terminal(None);
+        fail();
+        fail();
         guards.record_handled();
-        guards.record_terminal(None);
-        guards.record_terminal(None);
+        fail();
+        fail();
         assert!(is_open(), "a message that was handled elsewhere counts, too");
-        guards.record_terminal(None);
+        fail();
         assert!(!is_open(), "exactly at the third");
     }
 

@@ -22,8 +22,14 @@ use crate::options::Limits;
 /// The `Retry-After` of a full inbox, in seconds.
 const FULL_RETRY_AFTER: u32 = 1;
 
+/// What to do about a consumer without an inbox.
+const NO_INBOX_HINT: &str = "only a consumer with `source: { inbox: {} }` accepts messages";
+
 fn inbox<'a>(app: &'a App, consumer: &str) -> Result<&'a Arc<dyn Ingest>> {
-    let missing = || ApiError::new(Code::NoInbox, format!("{consumer} has no inbox here"));
+    let missing = || {
+        let problem = Problem::new(Code::NoInbox).with_detail(format!("{consumer} has no inbox here"));
+        ApiError::from(problem.with_hint(NO_INBOX_HINT))
+    };
     app.inboxes.get(consumer).ok_or_else(missing)
 }
 

@@ -25,7 +25,8 @@ func handle(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Retry-After", "30")
 		http.Error(w, "not priced yet", 503) // retry, not before 30 s
 	} else {
-		handled.Store(r.Header.Get("ce-id"), true) // and 200 by itself
+		handled.Store(r.Header.Get("ce-id"), true)
+		w.WriteHeader(204)
 	}
 }
 

@@ -61,7 +61,7 @@ impl Run for Groups {
                 match next {
                     Some(next) => screen
                         .next_command(&format!("lazaret groups{} --after {next}", query_argument(&query))),
-                    None => screen.next_command(&show_command(first, &listed.records)),
+                    None => screen.next_command(&show_command(first)),
                 }
             }
         }
@@ -69,11 +69,10 @@ impl Run for Groups {
     }
 }
 
-/// Returns the command that shows a group. Groups of several queues can have the same fingerprint.
-fn show_command(group: &Group, all: &[Group]) -> String {
-    let short = short_group(&group.id);
-    let is_unique = all.iter().filter(|other| other.id.starts_with(short)).count() == 1;
-    format!("lazaret group {}", if is_unique { short.to_owned() } else { quoted(&group.id) })
+/// Returns the command that shows a group, by its complete id: groups of other queues, and closed ones, can have the same
+/// fingerprint without being listed.
+fn show_command(group: &Group) -> String {
+    format!("lazaret group {}", quoted(&group.id))
 }
 
 /// Formats the totals. Letters behind a failed one are open as well, and have no cause of their own.

@@ -15,7 +15,7 @@ use crate::exit::Exit;
 use crate::hints::{query_value, quoted, short_id};
 use crate::output::{
     Cell, Column, Fields, Format, Line, Record, Screen, Table, Tone, count, csv_header, csv_row,
-    error_summary, plural, span, time_with_age,
+    error_summary, plural, span, time_with_age, with_type,
 };
 use crate::reveal::Reveal;
 use crate::sanitize::{sanitize, sanitize_bytes};
@@ -259,7 +259,7 @@ impl View {
         // Continuation lines are indented, so that a message cannot imitate Lazaret's own output.
         let mut message = cause.message.trim_end().split('\n');
         let first = message.next().unwrap_or_default();
-        lines.push(Line::of(format!("{}: {first}", cause.error_type)));
+        lines.push(Line::of(with_type(&cause.error_type, first)));
         lines.extend(message.map(|line| Line::of(format!("  {line}"))));
         for link in &cause.chain {
             let kind = link.error_type.as_deref().map_or_else(String::new, |kind| format!("{kind}: "));

@@ -5,7 +5,14 @@ use lazaret_api::text::headline;
 /// Formats the type and message of an error: the exception of a Python traceback anywhere in the message, the last line of a
 /// command's standard error, or otherwise the whole message.
 pub(crate) fn error_summary(error_type: &str, message: &str) -> String {
-    format!("{error_type}: {}", headline(error_type, message))
+    with_type(error_type, headline(error_type, message))
+}
+
+/// Puts the type of an error before its text, unless the text begins with it.
+pub(crate) fn with_type(error_type: &str, text: &str) -> String {
+    let rest = text.strip_prefix(error_type).filter(|_| !error_type.is_empty());
+    let repeats = rest.is_some_and(|rest| !rest.starts_with(char::is_alphanumeric));
+    if repeats { text.to_owned() } else { format!("{error_type}: {text}") }
 }
 
 #[cfg(test)]
@@ -34,6 +41,15 @@ mod tests {
             error_summary("killed by signal 9", "loading\ncannot pay"),
             "killed by signal 9: cannot pay"
         );
+    }
+
+    #[test]
+    fn a_type_that_the_message_begins_with_is_not_repeated() {
+        assert_eq!(error_summary("HTTP 404", "HTTP 404 Not Found"), "HTTP 404 Not Found");
+        assert_eq!(error_summary("DbError", "DbError: no answer"), "DbError: no answer");
+        assert_eq!(error_summary("Db", "Dbase is gone"), "Db: Dbase is gone");
+        // A text without a type cannot pass for a line of Lazaret's own.
+        assert_eq!(error_summary("", "--- payload"), ": --- payload");
     }
 
     #[test]

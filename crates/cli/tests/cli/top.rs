@@ -1,6 +1,7 @@
 //! `top`: one frame as text, and on a terminal.
 
 use lazaret_api::Scope;
+use lazaret_core::policy::OnDead;
 use lazaret_server::Approval;
 
 use crate::support::{Bench, Setup, finish, lazaret, message, secret, token};
@@ -35,6 +36,14 @@ fn one_frame_is_printed_without_a_terminal() {
     narrow.env("COLUMNS", "40");
     let frame = finish(narrow, "").ends(0).out;
     assert!(frame.lines().all(|line| line.chars().count() <= 40), "{frame}");
+}
+
+#[test]
+fn a_letter_that_left_its_sequence_blocks_no_key() {
+    let bench = Bench::with(Setup { on_dead: OnDead::Continue, ..Setup::default() });
+    bench.letters(&[message("m-1", "a", "bad"), message("m-2", "a", "good")], 1);
+    let frame = bench.run(&["top", "--once"]).ends(0).out;
+    assert!(frame.contains("1 dead") && frame.contains("0 KEYS BLOCKED"), "{frame}");
 }
 
 #[test]

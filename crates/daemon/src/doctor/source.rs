@@ -1,5 +1,6 @@
 //! Checks that a source is readable.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use lazaret_config::{Capability, Consumer as ConsumerConfig, Source};
@@ -10,7 +11,7 @@ use super::finding::Finding;
 pub(super) async fn check(config: &ConsumerConfig) -> Vec<Finding> {
     let subject = format!("{} source", config.name);
     match &config.source {
-        Source::File { path, .. } => vec![file(subject, path)],
+        Source::File { path, follow } => vec![file(subject, path, *follow)],
         Source::Inbox => vec![Finding::ok(subject, "the inbox is kept in the store")],
         #[cfg(feature = "kafka")]
         Source::Kafka(from) => super::kafka::check(subject, from).await,
@@ -47,7 +48,7 @@ async fn outbox(
     }
 }
 
-fn file(subject: String, path: &Path) -> Finding {
+fn file(subject: String, path: &Path, follow: bool) -> Finding {
     let shown = path.display();
     match std::fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => {
@@ -61,6 +62,15 @@ fn file(subject: String, path: &Path) -> Finding {
                 Finding::fail(subject, format!("{shown} is not readable: {error}"), advice)
             }
         },
+        // The consumer waits for it, and its state is `waiting`.
+        Err(error) if follow && error.kind() == ErrorKind::NotFound => {
+            let detail = format!("{shown} does not exist yet: the consumer waits for it");
+            Finding::warn(
+                subject,
+                detail,
+                "no action needed if it is created later; otherwise correct `path`",
+            )
+        }
         Err(error) => {
             Finding::fail(subject, format!("{shown}: {error}"), "create the file, or correct `path`")
         }
@@ -86,9 +96,21 @@ mod tests {
     fn a_missing_or_irregular_file_fails() {
         let here = tempfile::tempdir().unwrap();
         let path = here.path().join("events.jsonl");
-        assert_eq!(file("s".into(), &path).health, Health::Fail);
-        assert_eq!(file("s".into(), here.path()).health, Health::Fail);
+        assert_eq!(file("s".into(), &path, false).health, Health::Fail);
+        assert_eq!(file("s".into(), here.path(), true).health, Health::Fail);
         std::fs::write(&path, "{}\n").unwrap();
-        assert_eq!(file("s".into(), &path).health, Health::Ok);
+        assert_eq!(file("s".into(), &path, false).health, Health::Ok);
+    }
+
+    #[test]
+    fn a_followed_file_that_does_not_exist_yet_is_a_warning() {
+        let here = tempfile::tempdir().unwrap();
+        let path = here.path().join("events.jsonl");
+        let found = file("s".into(), &path, true);
+        assert_eq!(found.health, Health::Warn);
+        assert!(found.detail.ends_with("does not exist yet: the consumer waits for it"), "{found}");
+        // Nothing can be created below a file: waiting would not help.
+        std::fs::write(&path, "{}\n").unwrap();
+        assert_eq!(file("s".into(), &path.join("below"), true).health, Health::Fail);
     }
 }

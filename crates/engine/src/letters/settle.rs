@@ -44,7 +44,8 @@ impl Settler<'_> {
             && *self.purpose == Purpose::Retry
             && !requeue.state.is_automatic()
         {
-            self.component.guards.record_terminal(requeue.cause.as_ref().or(letter.cause.as_ref()));
+            let cause = requeue.cause.as_ref().or(letter.cause.as_ref());
+            self.component.guards.record_terminal(&letter.queue, cause);
         }
         let mut retry = StoreRetry::with_max_delay(self.component, MAX_DELAY);
         let mut maybe_done = false;

@@ -62,7 +62,7 @@ impl LiveMessage {
             }
             Outcome::Unconfirmed(letter) => {
                 drop(pass);
-                self.component.guards.record_terminal(letter.cause.as_ref());
+                self.component.guards.record_terminal(&letter.queue, letter.cause.as_ref());
                 let stored = pin!(self.store_letter(letter.clone(), Placement::Open));
                 dedupe::renewed_during(claim.as_ref(), stored).await?;
                 dedupe::end(claim).await;
@@ -89,7 +89,7 @@ impl LiveMessage {
             }
             Outcome::Filtered => Counters::add(&telemetry.counters.filtered, 1),
             Outcome::Duplicate => self.report_duplicate(),
-            Outcome::SentToDlq => guards.record_terminal(None),
+            Outcome::SentToDlq => guards.record_terminal(queue, None),
             Outcome::Unconfirmed(_) | Outcome::Failed(_) | Outcome::Deferred(_) => {}
         }
         guards.report_health(outcome.health(), pass);
@@ -142,7 +142,7 @@ impl LiveMessage {
                 self.store_letter(letter, Placement::Closed).await?;
             }
             Step::End { state, .. } => {
-                component.guards.record_terminal(self.record.as_ref().map(|record| &record.failure));
+                self.record_terminal();
                 self.keep(state, None).await?;
             }
             Step::Skip => {
@@ -223,8 +223,14 @@ impl LiveMessage {
             let (letter, limit, reason) = (None, exhausted.limit(), &record.failure.reason);
             self.component.telemetry.emit(&Event::RetryExhausted { queue, message, letter, limit, reason });
         }
-        self.component.guards.record_terminal(self.record.as_ref().map(|record| &record.failure));
+        self.record_terminal();
         self.keep(LetterState::Dead, None).await
+    }
+
+    /// Counts the message for the fuse: its last failure is for good.
+    fn record_terminal(&self) {
+        let Component { queue, guards, .. } = &*self.component;
+        guards.record_terminal(queue, self.record.as_ref().map(|record| &record.failure));
     }
 
     /// Moves a message of a paused sequence to the store, so that its lane is free.

@@ -211,7 +211,13 @@ async fn messages_and_batches_are_limited() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_inbox_and_an_empty_id_are_rejected() {
     let bench = Bench::new().await;
-    bench.send(bench.request(Method::POST, "/v1/inbox/nobody").body("x")).await.problem(404, "LZ0229");
+    let missing = bench.send(bench.request(Method::POST, "/v1/inbox/nobody").body("x")).await;
+    let missing = missing.problem(404, "LZ0229");
+    assert!(
+        missing.text.contains("only a consumer with `source: { inbox: {} }` accepts"),
+        "{}",
+        missing.text
+    );
     bench.get("/v1/inbox/nobody").await.problem(404, "LZ0229");
     post(&bench, Some(""), "x").await.problem(400, "LZ0200");
 }

@@ -7,6 +7,7 @@ use lazaret_api::{
 use lazaret_tui::{Dialog, Input, KeyHint, StyledLine, Tone};
 
 use super::request::Change;
+use super::view::fuse_cause;
 use crate::blockers::Blocker;
 use crate::commands::{groups, ls, op, plan, seq, show, status};
 use crate::error::Error;
@@ -85,7 +86,7 @@ impl OpenDialog {
         fields.add("handled", or_unknown(consumer.handled));
         fields.add("failed", or_unknown(consumer.failed));
         fields.add("fuse", consumer.fuse.as_str());
-        fields.maybe("fuse blown", consumer.fuse_why.as_deref());
+        fields.maybe("fuse blown", fuse_cause(consumer));
         fields.add("breaker", consumer.breaker.as_str());
         let letters = |queue: &QueueStatus| {
             let sequences = plural(queue.sequences, "open sequence");

@@ -32,6 +32,8 @@ pub(super) struct Snapshot {
     pub(super) has_more_groups: bool,
     /// The lanes of the keys that failed last.
     pub(super) lanes: Vec<Sequence>,
+    /// The number of blocked keys, if all letters that failed were inspected.
+    pub(super) blocked: Option<u64>,
     /// When it was read.
     pub(super) at: Timestamp,
 }
@@ -60,14 +62,15 @@ impl Reader {
         let page =
             |query: &str, limit| LetterQuery { query: query.to_owned(), after: None, limit: Some(limit) };
         let groups = self.client.groups(&page("", MAX_GROUPS), false).await?;
-        let failed = self.client.letters(&page(FAILED, MAX_INSPECTED)).await?.letters;
+        let failed = self.client.letters(&page(FAILED, MAX_INSPECTED)).await?;
+        let are_all = failed.next.is_none();
         let mut seen = HashSet::new();
         let mut known = HashMap::new();
         let mut lanes = Vec::new();
         // One that left its sequence blocks no key.
-        for letter in failed.into_iter().filter(|letter| letter.left_sequence.is_none()) {
+        for letter in failed.letters.into_iter().filter(|letter| letter.left_sequence.is_none()) {
             let key = (letter.queue.clone(), letter.sequence.clone());
-            if lanes.len() == MAX_KEYS || !seen.insert(key.clone()) {
+            if !seen.insert(key.clone()) || lanes.len() == MAX_KEYS {
                 continue;
             }
             let lane = self.lane(&status, letter).await?;
@@ -79,7 +82,8 @@ impl Reader {
         }
         self.known = known;
         let has_more_groups = groups.next.is_some();
-        Ok(Snapshot { status, groups: groups.groups, has_more_groups, lanes, at: Timestamp::now() })
+        let blocked = are_all.then_some(seen.len() as u64);
+        Ok(Snapshot { status, groups: groups.groups, has_more_groups, lanes, blocked, at: Timestamp::now() })
     }
 
     /// Returns the lane of a letter; read again only when the letter, the counts of the queue or some time tell that it may differ.

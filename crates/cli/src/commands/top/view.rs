@@ -141,7 +141,7 @@ fn note(consumer: &api::Consumer, now: Timestamp) -> Option<String> {
         return Some("the store does not accept letters".to_owned());
     }
     if consumer.fuse == Fuse::Blown {
-        return Some(format!("fuse blown: {}", consumer.fuse_why.as_deref().unwrap_or("most messages fail")));
+        return Some(format!("fuse blown: {}", fuse_cause(consumer).unwrap_or("most messages fail")));
     }
     if let Some(pause) = &consumer.paused {
         return Some(format!("paused by {}, {} ago: {}", pause.who, age(pause.since, now), pause.why));
@@ -155,9 +155,15 @@ fn note(consumer: &api::Consumer, now: Timestamp) -> Option<String> {
     consumer.error.clone().or_else(|| (parts > 0).then(|| format!("{} paused", plural(parts, "part"))))
 }
 
+/// Returns why the fuse has blown. The reason of its pause begins with `fuse: `, which is said before it here.
+pub(super) fn fuse_cause(consumer: &api::Consumer) -> Option<&str> {
+    consumer.fuse_why.as_deref().map(|why| why.strip_prefix("fuse: ").unwrap_or(why))
+}
+
 fn blocked(snapshot: &Snapshot, now: Timestamp) -> Section<BlockedKey> {
     let queues = snapshot.status.consumers.iter().flat_map(|consumer| &consumer.queues);
-    let open: u64 = queues.map(|queue| queue.sequences).sum();
+    // Letters that left their sequences are sequences of the store, and block no key.
+    let open = snapshot.blocked.unwrap_or_else(|| queues.map(|queue| queue.sequences).sum());
     let open = open.max(snapshot.lanes.len() as u64);
     let keys = if open == 1 { "KEY" } else { "KEYS" };
     let rows = snapshot.lanes.iter().map(|lane| key(snapshot, lane, now)).collect();
@@ -168,8 +174,10 @@ fn blocked(snapshot: &Snapshot, now: Timestamp) -> Section<BlockedKey> {
 fn key(snapshot: &Snapshot, lane: &Sequence, now: Timestamp) -> BlockedKey {
     let name = lane.queue.split('/').next().unwrap_or_default();
     let consumer = snapshot.status.consumers.iter().find(|consumer| consumer.name == name);
+    let is_only = snapshot.status.consumers.len() == 1;
     BlockedKey {
-        name: lane.sequence.clone(),
+        // Consumers may have the same keys.
+        name: if is_only { lane.sequence.clone() } else { format!("{} ({name})", lane.sequence) },
         head: lane
             .letters
             .first()
@@ -215,5 +223,19 @@ fn operation(operation: &api::Operation) -> Operation {
         failed_again: operation.failed_again,
         skipped: operation.skipped,
         note,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{NOW, at, consumer};
+
+    #[test]
+    fn a_blown_fuse_is_named_once() {
+        let mut shop = consumer("shop", api::ConsumerState::Paused, 50);
+        shop.fuse = Fuse::Blown;
+        shop.fuse_why = Some("fuse: 50 messages in a row failed for good".into());
+        assert_eq!(note(&shop, at(NOW)).unwrap(), "fuse blown: 50 messages in a row failed for good");
     }
 }

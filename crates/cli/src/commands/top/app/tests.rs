@@ -48,6 +48,7 @@ fn snapshot(keys: &[&str], handled: u64, second: i64) -> Box<Snapshot> {
         groups: vec![group("g1_4f1c0a2b@payments/ledger")],
         has_more_groups: false,
         lanes,
+        blocked: None,
         at: at(second),
     })
 }
@@ -92,6 +93,16 @@ fn the_screen_of_a_daemon() {
     }
     let narrow = frame_text(&app.screen(at(NOW + 2)), 40);
     assert!(narrow.lines().all(|line| line.chars().count() <= 40), "{narrow}");
+}
+
+#[test]
+fn keys_name_their_consumer_where_there_are_several() {
+    let mut two = snapshot(&["order-7"], 100, NOW);
+    two.status.consumers.push(consumer("mail", ConsumerState::Running, 0));
+    let mut app = App::new("http://127.0.0.1:7117");
+    app.apply(Update::Snapshot(Ok(two)), at(NOW));
+    let text = frame_text(&app.screen(at(NOW)), 160);
+    assert!(text.contains("  order-7 (payments) dead "), "{text}");
 }
 
 #[test]
