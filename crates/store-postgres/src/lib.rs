@@ -81,6 +81,7 @@ pub use tokio_postgres as driver;
 
 pub use connector::{Connector, driver_error};
 pub use dsn::describe;
+pub use error::refuses_writes;
 pub use inbox_source::{Backlog, InboxLog, InboxOptions, InboxSource, InboxStatus, Posted};
 pub use migrations::FORMAT_VERSION;
 pub use options::{DEFAULT_SCHEMA, PostgresStoreOptions};
