@@ -78,7 +78,8 @@ impl PostgresStore {
         let (mut config, tls) = connector.into_parts();
         let session = options.session(config.get_options().unwrap_or_default());
         config.options(session);
-        let notifications = Notifications::new(config.clone(), tls.clone(), &options.schema);
+        let notifications =
+            Notifications::new(config.clone(), tls.clone(), &options.schema, options.acquire_timeout);
         let shared = Shared {
             pool: pool(config, tls, &options)?,
             notifications,
