@@ -62,6 +62,8 @@ mod notifications;
 mod operations;
 mod options;
 mod pauses;
+#[cfg(test)]
+mod plans;
 mod probe;
 mod query;
 mod retention;
