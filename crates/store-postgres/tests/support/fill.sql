@@ -16,4 +16,4 @@ INSERT INTO sequences (sid, qid, hash, name, revision, count, head_idx, touched,
     SELECT n, 1 + n % 3, md5(n::text)::uuid, 'k' || n, n, 3, n, n, false, CASE WHEN n % 20 = 0 THEN n END, CASE WHEN n % 2 = 0 THEN n END
     FROM generate_series(1, 1001) AS n;
 INSERT INTO audit SELECT n, n, 'ada', 'cli', 'why', 'evict', 'letter ' || n % 500, NULL, NULL, '', '' FROM generate_series(1, 6000) AS n;
-ANALYZE;
+ANALYZE queues, counts, groups, letters, payloads, sequences, audit;
