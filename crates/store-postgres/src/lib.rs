@@ -27,7 +27,7 @@
 //! # Modules
 //!
 //! - `contract/`, `audit`, `key_values`: the traits of [`lazaret_core::store`].
-//! - `store`, `options`, `dsn`, `connector`, `tls`, `error`, `migrations`: opening, connections, errors of the driver, tables and their versions.
+//! - `store`, `options`, `dsn`, `connector`, `hosts`, `tls`, `error`, `migrations`: opening, connections, errors of the driver, tables and their versions.
 //! - `probe`: what a server permits, for people who set it up.
 //! - `notifications`: `LISTEN` and `NOTIFY`.
 //! - `inbox_source`: the inbox as a source.
@@ -49,6 +49,7 @@ mod ends;
 mod error;
 mod group_locks;
 mod groups;
+mod hosts;
 mod inbox_source;
 mod intake;
 mod key_values;

@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 use tokio_postgres::{AsyncMessage, Client, Config, Error};
 
 use crate::connector::driver_error;
+use crate::hosts;
 use crate::tls::Tls;
 use crate::values::{key_of, text, untext};
 
@@ -167,7 +168,7 @@ async fn run(shared: Arc<Shared>) {
 
 /// Listens and notifies until the connection is lost, or the server does not respond.
 async fn connected(shared: &Arc<Shared>, delay: &mut Duration) -> Result<()> {
-    let (client, mut connection) = shared.response(shared.config.connect(shared.tls.clone())).await?;
+    let (client, mut connection) = shared.response(hosts::connect(&shared.config, &shared.tls)).await?;
     let own = Arc::new(OnceLock::new());
     let (receiver, own_pid) = (shared.clone(), own.clone());
     let driving = async move {
