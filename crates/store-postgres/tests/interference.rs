@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lazaret_core::query::Query;
 use lazaret_core::store::{
     Action, Actor, Certainty, ErrorKind, HandOff, LetterStore, Limits, Operations, Placed, Placement, Plan,
     PlanRequest, Result, Selection,
@@ -134,7 +133,7 @@ async fn a_call_that_cannot_be_serialized_is_rolled_back_and_made_again() {
     let valid_for = Duration::from_secs(600);
     let request = PlanRequest {
         action: Action::Evict,
-        selection: Selection::Query(Query::parse("state:dead").unwrap()),
+        selection: Selection::Letters(letters(0).into_iter().map(|item| (queue(), item.letter.id)).collect()),
         valid_for,
         max_letters: 10,
     };
