@@ -26,7 +26,7 @@ const LAST: &str = "SELECT number, hash FROM audit ORDER BY number DESC LIMIT 1"
 const ENTRIES: &str =
     "SELECT number, at, who, via, why, action, subject, before, after, previous, hash FROM audit
     WHERE number > $1 ORDER BY number LIMIT $2";
-const ABOUT: &str = "SELECT found.* FROM (SELECT DISTINCT unnest($1::text[])) AS wanted (subject)
+pub(crate) const ABOUT: &str = "SELECT found.* FROM (SELECT DISTINCT unnest($1::text[])) AS wanted (subject)
     CROSS JOIN LATERAL (
         SELECT number, at, who, via, why, action, audit.subject, before, after, previous, hash FROM audit
         WHERE hashtextextended(audit.subject, 0) = hashtextextended(wanted.subject, 0) AND audit.subject = wanted.subject

@@ -8,6 +8,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Error, Notification};
 
 use crate::dsn::Dsn;
 use crate::error::of_driver;
+use crate::hosts;
 use crate::tls::{self, Tls};
 
 /// A connection without traffic is checked after this time, so that a server that has vanished is noticed.
@@ -70,7 +71,7 @@ impl Connector {
     /// # Errors
     /// The [error of the driver](driver_error).
     pub async fn connect(&self, mut notified: impl FnMut(Notification) + Send + 'static) -> Result<Client> {
-        let connected = self.config.connect(self.tls.clone()).await;
+        let connected = hosts::connect(&self.config, &self.tls).await;
         let (client, mut connection) = connected.map_err(|error| driver_error(error, "connect"))?;
         tokio::spawn(async move {
             // The client gets the error of a connection that breaks.

@@ -67,8 +67,8 @@ impl Dsn {
         options
     }
 
-    /// The time for one host out of that for a connection. The driver tries hosts one after the other, so each gets a share, and what
-    /// follows once one has answered another: behind one that is gone without a word the others have their turn.
+    /// The time for one host out of that for a connection. Hosts are tried one after the other (see [`hosts`](crate::hosts)), so each gets
+    /// a share, and one is left over: behind one that is gone or frozen the others have their turn.
     pub(crate) fn timeout_of_host(&self, timeout: Duration) -> Duration {
         let hosts = self.config.get_hosts().len().max(self.config.get_hostaddrs().len());
         if hosts > 1 { timeout / u32::try_from(hosts + 1).unwrap_or(u32::MAX) } else { timeout }

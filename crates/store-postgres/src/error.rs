@@ -1,6 +1,7 @@
 //! Errors of the driver as errors of the store: their kind, and whether the call may have taken effect.
 
 use std::error::Error as _;
+use std::fmt;
 
 use deadpool_postgres::PoolError;
 use lazaret_core::store::{Certainty, ErrorKind, StoreError};
@@ -110,6 +111,29 @@ pub(crate) fn of_pool(error: PoolError, operation: &'static str) -> StoreError {
 /// What the driver says if `target_session_attrs=read-write` finds no server.
 const NO_PRIMARY: &str = "database does not allow writes";
 
+/// The source of an error about a server that was asked and refuses writes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RefusesWrites;
+
+impl fmt::Display for RefusesWrites {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the server refuses writes")
+    }
+}
+
+impl std::error::Error for RefusesWrites {}
+
+/// Returns whether the error of a store is that a server responds, and refuses writes: it is a replica, or read-only. Of several hosts
+/// with `target_session_attrs=read-write`, none that responds accepts them.
+pub fn refuses_writes(error: &StoreError) -> bool {
+    let Some(source) = error.source() else { return false };
+    let says_so = |error: &Error| {
+        error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION)
+            || error.source().is_some_and(|cause| cause.to_string() == NO_PRIMARY)
+    };
+    source.is::<RefusesWrites>() || source.downcast_ref::<Error>().is_some_and(says_so)
+}
+
 /// A text about an error, for people. It names what to do where the message of the server does not.
 fn context(error: &Error) -> String {
     let Some(server) = error.as_db_error() else {
@@ -184,6 +208,16 @@ mod tests {
         ] {
             assert_eq!(kind_of(&code), kind, "{}", code.code());
         }
+    }
+
+    #[test]
+    fn a_server_that_was_asked_and_refuses_writes_is_told_from_one_that_is_away() {
+        let away = || StoreError::not_done(ErrorKind::Unavailable, "open", "connection refused");
+        assert!(refuses_writes(&away().with_source(RefusesWrites)));
+        assert!(!refuses_writes(&away()));
+        assert!(!refuses_writes(
+            &away().with_source(std::io::Error::from(std::io::ErrorKind::ConnectionRefused))
+        ));
     }
 
     #[test]

@@ -28,7 +28,7 @@ macro_rules! select_group {
 pub(crate) use select_group;
 
 /// The first open letter of a group is its oldest: numbers follow the order of arrival. Its index has hashes of groups.
-const ONE: &str = select_group!(
+pub(crate) const ONE: &str = select_group!(
     ", (SELECT l.enqueued_at FROM letters l WHERE l.qid = g.qid AND l.cause_group = g.fingerprint AND l.sid IS NOT NULL
         AND hashtextextended(l.cause_group, 0) = hashtextextended(g.fingerprint, 0) ORDER BY l.lid LIMIT 1)",
     "FROM groups g WHERE g.qid = $1 AND g.fingerprint = $2"
@@ -42,10 +42,14 @@ const PAGE: &str = select_group!(
      AND (o.open < $3 OR (o.open = $3 AND (g.qid, g.fingerprint) > ($4, $5)))
      ORDER BY o.open DESC, g.qid, g.fingerprint LIMIT $6"
 );
-const QUEUES: &str = "SELECT q.name, sum(c.sequences)::bigint, sum(c.retrying)::bigint, sum(c.dead)::bigint,
+/// The oldest letter is looked for by queue and number, not by number alone: only the index of open letters has this order. By the primary
+/// key, which a server that takes closed letters for evenly spread prefers, all that were closed before it would be read.
+pub(crate) const QUEUES: &str =
+    "SELECT q.name, sum(c.sequences)::bigint, sum(c.retrying)::bigint, sum(c.dead)::bigint,
     sum(c.parked)::bigint, sum(c.quarantined)::bigint, sum(c.waiting)::bigint, sum(c.resolved)::bigint,
     sum(c.evicted)::bigint, sum(c.skipped)::bigint, sum(c.expired)::bigint,
-    (SELECT l.enqueued_at FROM letters l WHERE l.qid = q.qid AND l.sid IS NOT NULL ORDER BY l.lid LIMIT 1)
+    (SELECT l.enqueued_at FROM letters l WHERE l.qid >= q.qid AND l.qid <= q.qid AND l.sid IS NOT NULL
+        ORDER BY l.qid, l.lid LIMIT 1)
     FROM queues q JOIN counts c ON c.qid = q.qid GROUP BY q.qid ORDER BY q.name";
 
 /// Reads a group. One that was created by this transaction has no counters yet.

@@ -1,6 +1,6 @@
 //! Grants and hand-offs.
 
-mod later;
+pub(crate) mod later;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -39,7 +39,7 @@ const LOCK_PAUSES: &str =
 const CLOCK_AND_NUMBERS: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000,
     ARRAY(SELECT nextval('numbers') FROM generate_series(1, $1::bigint))";
 /// `+ 0` keeps the server from reading all letters of a queue that seems small.
-const HELD: &str = "SELECT id, state FROM letters WHERE id = ANY($1) AND qid + 0 = $2";
+pub(crate) const HELD: &str = "SELECT id, state FROM letters WHERE id = ANY($1) AND qid + 0 = $2";
 const SEQUENCES: &str = "SELECT coalesce(sum(sequences), 0)::bigint FROM counts WHERE qid = $1";
 const LOCK: &str = "SELECT pg_advisory_xact_lock($1)";
 const MOVED: &str = "SELECT lid, idx FROM letters WHERE sid = $1 AND idx >= $2 ORDER BY idx FOR UPDATE";

@@ -19,13 +19,13 @@ use crate::transaction::{CLOCK, Transaction};
 use crate::values::{bound, limit as rows_of, nanos, unsigned};
 use crate::views::{FENCES, LOCK_SEQUENCES};
 
-const DUE: &str = select_sequence!(
+pub(crate) const DUE: &str = select_sequence!(
     "FROM sequences s WHERE s.qid = $1 AND s.free_at <= $2 ORDER BY s.free_at LIMIT $3 FOR UPDATE SKIP LOCKED"
 );
 const PROLONGED: &str = select_sequence!(
     "FROM sequences s WHERE s.qid = $1 AND (s.lease_until > $2 OR s.touched > $3) ORDER BY s.hash FOR UPDATE"
 );
-const HEADS: &str = select_letter!(
+pub(crate) const HEADS: &str = select_letter!(
     "FROM unnest($1::bigint[], $2::bigint[]) AS u (sid, idx) JOIN letters l ON l.sid = u.sid AND l.idx = u.idx
      JOIN payloads p ON p.lid = l.lid"
 );
@@ -35,7 +35,7 @@ const HEAD: &str = select_letter!(
 );
 /// The payload of a head is not needed: it is in the hands of the one who settles it. `OFFSET 0` keeps the server from reading all
 /// sequences of a queue that seems small.
-const HEADS_AND_NEXT: &str = select_letter!(
+pub(crate) const HEADS_AND_NEXT: &str = select_letter!(
     "FROM unnest($2::uuid[]) AS k (hash) CROSS JOIN LATERAL (
          SELECT x.sid, x.head_idx FROM sequences x WHERE x.qid = $1 AND x.hash = k.hash OFFSET 0) s
      CROSS JOIN LATERAL (

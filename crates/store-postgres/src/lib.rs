@@ -27,7 +27,7 @@
 //! # Modules
 //!
 //! - `contract/`, `audit`, `key_values`: the traits of [`lazaret_core::store`].
-//! - `store`, `options`, `dsn`, `connector`, `tls`, `error`, `migrations`: opening, connections, errors of the driver, tables and their versions.
+//! - `store`, `options`, `dsn`, `connector`, `hosts`, `tls`, `error`, `migrations`: opening, connections, errors of the driver, tables and their versions.
 //! - `probe`: what a server permits, for people who set it up.
 //! - `notifications`: `LISTEN` and `NOTIFY`.
 //! - `inbox_source`: the inbox as a source.
@@ -49,6 +49,7 @@ mod ends;
 mod error;
 mod group_locks;
 mod groups;
+mod hosts;
 mod inbox_source;
 mod intake;
 mod key_values;
@@ -62,6 +63,8 @@ mod notifications;
 mod operations;
 mod options;
 mod pauses;
+#[cfg(test)]
+mod plans;
 mod probe;
 mod query;
 mod retention;
@@ -81,6 +84,7 @@ pub use tokio_postgres as driver;
 
 pub use connector::{Connector, driver_error};
 pub use dsn::describe;
+pub use error::refuses_writes;
 pub use inbox_source::{Backlog, InboxLog, InboxOptions, InboxSource, InboxStatus, Posted};
 pub use migrations::FORMAT_VERSION;
 pub use options::{DEFAULT_SCHEMA, PostgresStoreOptions};

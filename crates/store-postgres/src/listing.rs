@@ -16,11 +16,11 @@ use crate::store::{PostgresStore, Queue, first};
 use crate::values::{Columns, bound, letter_id, limit as rows_of, state, time, unsigned, untext};
 use crate::views::{EDITS, read_edit};
 
-const OPENED: &str = "SELECT q.revision, s.name, s.revision FROM queues q LEFT JOIN LATERAL (
+pub(crate) const OPENED: &str = "SELECT q.revision, s.name, s.revision FROM queues q LEFT JOIN LATERAL (
         SELECT name, revision FROM sequences WHERE qid = q.qid AND revision > $2 ORDER BY revision LIMIT $3) s ON true
     WHERE q.qid = $1 ORDER BY s.revision";
-const LOOKUP: &str = "SELECT id, state FROM letters WHERE id = ANY($1) AND qid + 0 = $2";
-const NEXT_DUE: &str =
+pub(crate) const LOOKUP: &str = "SELECT id, state FROM letters WHERE id = ANY($1) AND qid + 0 = $2";
+pub(crate) const NEXT_DUE: &str =
     "SELECT free_at FROM sequences WHERE qid = $1 AND free_at IS NOT NULL ORDER BY free_at LIMIT 1";
 const GET: &str =
     select_letter!("FROM letters l JOIN payloads p ON p.lid = l.lid WHERE l.id = $1 AND l.qid = $2");
@@ -29,7 +29,7 @@ const SEQUENCE: &str = select_letter!(
      WHERE s.qid = $1 AND s.hash = $2 AND l.idx >= $3 ORDER BY l.idx LIMIT $4"
 );
 const SIZE: &str = "SELECT count FROM sequences WHERE qid = $1 AND hash = $2";
-const HEADS: &str = select_letter!(
+pub(crate) const HEADS: &str = select_letter!(
     ", s.touched, s.sid FROM (SELECT sid, touched, head_idx FROM sequences WHERE qid = $1 AND (touched, sid) > ($2, $3)
          ORDER BY touched, sid LIMIT $4) s
      JOIN letters l ON l.sid = s.sid AND l.idx = s.head_idx JOIN payloads p ON p.lid = l.lid ORDER BY s.touched, s.sid"

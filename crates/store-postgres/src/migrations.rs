@@ -8,7 +8,7 @@ use deadpool_postgres::Object;
 use lazaret_core::store::{Certainty, ErrorKind, Result, StoreError};
 use tokio_postgres::Error;
 
-use crate::error::{of_commit, of_driver};
+use crate::error::{RefusesWrites, of_commit, of_driver};
 
 /// The version of the tables that this store writes.
 pub const FORMAT_VERSION: i32 = 5;
@@ -83,21 +83,18 @@ pub(crate) async fn prepare(client: &Object, schema: &str, may_migrate: bool) ->
 async fn check_writable(client: &Object) -> Result<()> {
     let sql = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'";
     let row = client.query_one(sql, &[]).await.map_err(failed)?;
-    if row.get(0) {
-        return refuse(
-            ErrorKind::Unavailable,
+    let (is_replica, is_read_only): (bool, bool) = (row.get(0), row.get(1));
+    let why = match (is_replica, is_read_only) {
+        (true, _) => {
             "the server is a replica: it refuses writes until it is promoted; name all hosts and \
              target_session_attrs=read-write to find the primary"
-                .to_owned(),
-        );
-    }
-    if row.get(1) {
-        return refuse(
-            ErrorKind::Unavailable,
-            "the server refuses writes: default_transaction_read_only is on for this role, database or server".to_owned(),
-        );
-    }
-    Ok(())
+        }
+        (false, true) => {
+            "the server refuses writes: default_transaction_read_only is on for this role, database or server"
+        }
+        (false, false) => return Ok(()),
+    };
+    Err(StoreError::not_done(ErrorKind::Unavailable, OPEN, why).with_source(RefusesWrites))
 }
 
 async fn stored(client: &Object, schema: &str) -> Result<Option<Stored>> {

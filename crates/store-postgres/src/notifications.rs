@@ -3,18 +3,23 @@
 //! A notification is sent after the transaction that it speaks of, not in it: `NOTIFY` makes the commits of a whole database wait for
 //! each other. So it is lost if the process dies in between, and others find the change when they look by themselves.
 //! Topics that are published while one statement is on its way are sent together by the next one.
+//!
+//! A server that is frozen, or behind something that keeps the connection and forwards nothing, sends no notification and no error. So a
+//! connection without traffic is asked from time to time, and one that does not respond is replaced.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::poll_fn;
-use lazaret_core::store::{ChangeFeed, Changes, Topic};
+use lazaret_core::store::{ChangeFeed, Changes, ErrorKind, Result, StoreError, Topic};
 use lazaret_core::{ConsumerName, QueueName};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_postgres::{AsyncMessage, Client, Config, Error};
 
+use crate::connector::driver_error;
+use crate::hosts;
 use crate::tls::Tls;
 use crate::values::{key_of, text, untext};
 
@@ -30,6 +35,8 @@ const PAYLOAD_BYTES: usize = 7_900;
 /// The payload that concerns all topics.
 const EVERYTHING: &str = "*";
 
+/// The name of what fails, in errors.
+const LISTEN: &str = "listen";
 const NOTIFY: &str = "SELECT pg_notify($1, topic) FROM unnest($2::text[]) AS topic";
 
 /// The notifications of a store. The connection is made when they are first used.
@@ -42,6 +49,8 @@ struct Shared {
     config: Config,
     tls: Tls,
     channel: String,
+    /// How long the server may take to respond. A connection without traffic is asked after the same time.
+    timeout: Duration,
     feed: ChangeFeed,
     pending: Mutex<Pending>,
     wake: Notify,
@@ -76,14 +85,15 @@ impl Pending {
 }
 
 impl Notifications {
-    /// For a connection like those of the pool.
-    pub(crate) fn new(mut config: Config, tls: Tls, schema: &str) -> Self {
+    /// For a connection like those of the pool. One to a server that does not respond for this time is replaced.
+    pub(crate) fn new(mut config: Config, tls: Tls, schema: &str, timeout: Duration) -> Self {
         // A notification need not survive a crash of the server.
         let session = config.get_options().unwrap_or_default().to_owned() + " -c synchronous_commit=off";
         config.options(session);
         let channel = format!("lazaret_{}", key_of(&["lazaret channel", schema]).simple());
         let (pending, wake) = (Mutex::default(), Notify::new());
-        let shared = Shared { config, tls, channel, feed: ChangeFeed::default(), pending, wake };
+        let feed = ChangeFeed::default();
+        let shared = Shared { config, tls, channel, timeout, feed, pending, wake };
         Self { shared: Arc::new(shared), task: OnceLock::new() }
     }
 
@@ -124,6 +134,17 @@ impl Shared {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits for a response of the server.
+    async fn response<T>(&self, asked: impl Future<Output = std::result::Result<T, Error>>) -> Result<T> {
+        match tokio::time::timeout(self.timeout, asked).await {
+            Ok(response) => response.map_err(|error| driver_error(error, LISTEN)),
+            Err(_) => {
+                let context = format!("no response within {:?}", self.timeout);
+                Err(StoreError::not_done(ErrorKind::Unavailable, LISTEN, context))
+            }
+        }
+    }
+
     fn receive(&self, payload: &str) {
         match topic(payload) {
             Some(topic) => self.feed.publish(&topic),
@@ -145,14 +166,14 @@ async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Listens and notifies until the connection is lost.
-async fn connected(shared: &Arc<Shared>, delay: &mut Duration) -> Result<(), Error> {
-    let (client, mut connection) = shared.config.connect(shared.tls.clone()).await?;
+/// Listens and notifies until the connection is lost, or the server does not respond.
+async fn connected(shared: &Arc<Shared>, delay: &mut Duration) -> Result<()> {
+    let (client, mut connection) = shared.response(hosts::connect(&shared.config, &shared.tls)).await?;
     let own = Arc::new(OnceLock::new());
     let (receiver, own_pid) = (shared.clone(), own.clone());
     let driving = async move {
         while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
-            match message? {
+            match message.map_err(|error| driver_error(error, LISTEN))? {
                 // What this process has sent it has published before.
                 AsyncMessage::Notification(sent) if own_pid.get() != Some(&sent.process_id()) => {
                     receiver.receive(sent.payload());
@@ -170,16 +191,11 @@ async fn connected(shared: &Arc<Shared>, delay: &mut Duration) -> Result<(), Err
 }
 
 /// Listens, then sends what is published.
-async fn notify(
-    shared: &Shared,
-    client: &Client,
-    own: &OnceLock<i32>,
-    delay: &mut Duration,
-) -> Result<(), Error> {
-    let pid = client.query_one("SELECT pg_backend_pid()", &[]).await?;
+async fn notify(shared: &Shared, client: &Client, own: &OnceLock<i32>, delay: &mut Duration) -> Result<()> {
+    let pid = shared.response(client.query_one("SELECT pg_backend_pid()", &[])).await?;
     own.get_or_init(|| pid.get(0));
-    client.batch_execute(&format!("LISTEN {}", shared.channel)).await?;
-    let statement = client.prepare(NOTIFY).await?;
+    shared.response(client.batch_execute(&format!("LISTEN {}", shared.channel))).await?;
+    let statement = shared.response(client.prepare(NOTIFY)).await?;
     *delay = FIRST_DELAY;
     tracing::debug!(channel = shared.channel, "listening for notifications");
     // What was sent before was not heard.
@@ -187,10 +203,13 @@ async fn notify(
     loop {
         let pending = std::mem::take(&mut *shared.pending());
         if pending.is_empty() {
-            shared.wake.notified().await;
+            if tokio::time::timeout(shared.timeout, shared.wake.notified()).await.is_err() {
+                shared.response(client.batch_execute("")).await?;
+            }
             continue;
         }
-        let sent = client.query(&statement, &[&shared.channel, &pending.payloads()]).await;
+        let payloads = pending.payloads();
+        let sent = shared.response(client.query(&statement, &[&shared.channel, &payloads])).await;
         if let Err(error) = sent {
             let mut again = shared.pending();
             again.everything |= pending.everything;

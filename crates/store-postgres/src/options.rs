@@ -26,7 +26,8 @@ pub struct PostgresStoreOptions {
     pub schema: String,
     /// Maximum number of connections of this process. Default: 16.
     pub max_connections: usize,
-    /// How long a call waits for a free connection, and for a new one to be established; several hosts share it. Default: 10 seconds.
+    /// How long a call waits for a free connection, and for a new one to be established; several hosts share it. The connection for
+    /// notifications is replaced if the server does not respond to it for this time. Default: 10 seconds.
     pub acquire_timeout: Duration,
     /// How long the server works on one statement, waits for locks included, before it cancels it. It also ends transactions that
     /// a stopped process has left open. Default: 30 seconds.

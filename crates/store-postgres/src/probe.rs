@@ -8,6 +8,7 @@ use tokio_postgres::{Client, Row};
 
 use crate::dsn::Dsn;
 use crate::error::of_driver;
+use crate::hosts;
 use crate::options::PostgresStoreOptions;
 use crate::tls;
 use crate::transaction::CLOCK;
@@ -104,7 +105,7 @@ async fn look(dsn: &Dsn, options: &PostgresStoreOptions, timeout: Duration) -> R
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(dsn.timeout_of_host(timeout));
     }
-    let (client, connection) = config.connect(tls).await.map_err(failed)?;
+    let (client, connection) = hosts::connect(&config, &tls).await.map_err(failed)?;
     // Ends with the client.
     tokio::spawn(connection);
     let asked = Timestamp::now();

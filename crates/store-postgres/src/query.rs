@@ -1,9 +1,10 @@
 //! Searches and counts letters.
 //!
-//! A search scans rows from the newest to the oldest, along the most selective index (see [`compile`]). An SQL condition on each row
+//! A search scans rows from the newest to the oldest, along the most selective index (see [`walk`](mod@walk)). An SQL condition on each row
 //! decides the match; where it cannot, the letter is read and matched. A call reads a bounded number of rows and bytes (I7).
 
 mod compile;
+mod walk;
 
 use jiff::Timestamp;
 use lazaret_core::query::Query;
@@ -17,7 +18,8 @@ use crate::letter_row::{HeldLetter, select_letter};
 use crate::store::Queue;
 use crate::transaction::Transaction;
 use crate::values::{Columns, limit as rows_of};
-use compile::{Condition, Groups, Part, Sql};
+use compile::{Condition, Part, Sql};
+use walk::{Arm, Groups, walk};
 
 /// Maximum number of letters of a page.
 const PAGE_LIMIT: usize = 1000;
@@ -59,7 +61,7 @@ pub(crate) struct Search<'q> {
     query: &'q Query,
     queues: Vec<Queue>,
     now: Timestamp,
-    arms: Vec<Sql>,
+    arms: Vec<Arm>,
     condition: Condition,
 }
 
@@ -85,11 +87,9 @@ impl Search<'_> {
         let most = rows_of(rows);
         let mut parameters = Vec::new();
         let mut arms = Vec::with_capacity(self.arms.len());
-        for Sql { text, parameters: of_arm } in &self.arms {
-            arms.push(format!(
-                "(SELECT l.lid FROM letters l WHERE {text} AND l.lid < {before} ORDER BY l.lid DESC LIMIT {most})"
-            ));
-            parameters.extend(of_arm.iter().cloned());
+        for Sql { text, parameters: of_arm } in self.arms.iter().map(|arm| arm.page(before, most)) {
+            arms.push(text);
+            parameters.extend(of_arm);
         }
         let (condition, of_condition) = match &self.condition.part {
             Part::Always => ("true", Vec::new()),
@@ -125,7 +125,7 @@ impl Transaction<'_> {
         let condition = Condition::of(query, &queues, self.now());
         let arms = match condition.part {
             Part::Never => Vec::new(),
-            _ => compile::walk(query, &queues, &groups),
+            _ => walk(query, &queues, &groups),
         };
         Ok(Search { query, now: self.now(), arms, condition, queues })
     }
@@ -231,5 +231,19 @@ impl Transaction<'_> {
         let mut rows = Vec::new();
         let scan = self.scan(search, before, FIND, (usize::MAX, false), |lid, _| rows.push(lid)).await?;
         Ok((rows, scan))
+    }
+}
+
+#[cfg(test)]
+impl Transaction<'_> {
+    /// The plan of the scan of a query.
+    pub(crate) async fn explain(&mut self, query: &Query) -> Work<String> {
+        let search = self.search(query).await?;
+        let sql = search.rows(i64::MAX, FIND.rows);
+        let parameters: Vec<&(dyn ToSql + Sync)> =
+            sql.parameters.iter().map(|value| &**value as &(dyn ToSql + Sync)).collect();
+        let rows = self.query_once(&format!("EXPLAIN {}", sql.numbered()), &parameters).await?;
+        let lines = rows.iter().map(|row| Ok(row.try_get(0)?)).collect::<Work<Vec<String>>>()?;
+        Ok(lines.join("\n"))
     }
 }

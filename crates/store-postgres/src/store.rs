@@ -14,6 +14,7 @@ use tokio_postgres::{Config, Row};
 use crate::connector::Connector;
 use crate::dsn::Dsn;
 use crate::error::{Fault, Work, of_commit, of_pool, spoils_connection};
+use crate::hosts::PoolConnect;
 use crate::migrations;
 use crate::notifications::Notifications;
 use crate::options::PostgresStoreOptions;
@@ -78,7 +79,8 @@ impl PostgresStore {
         let (mut config, tls) = connector.into_parts();
         let session = options.session(config.get_options().unwrap_or_default());
         config.options(session);
-        let notifications = Notifications::new(config.clone(), tls.clone(), &options.schema);
+        let notifications =
+            Notifications::new(config.clone(), tls.clone(), &options.schema, options.acquire_timeout);
         let shared = Shared {
             pool: pool(config, tls, &options)?,
             notifications,
@@ -218,7 +220,7 @@ impl PostgresStore {
 
 fn pool(config: Config, tls: Tls, options: &PostgresStoreOptions) -> Result<Pool> {
     let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-    let manager = Manager::from_config(config, tls, recycling);
+    let manager = Manager::from_connect(config, PoolConnect(tls), recycling);
     let timeout = Some(options.acquire_timeout);
     Pool::builder(manager)
         .max_size(options.max_connections)

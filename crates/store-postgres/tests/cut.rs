@@ -1,7 +1,7 @@
 //! A connection that is cut at any point of a call: nothing is half done, and the error says whether it may be done.
 //!
 //! A proxy between the store and the server counts the statements of the client, and closes the connection before one of them, or behind
-//! the commit.
+//! the commit. Or it forwards nothing any more, and keeps the connection, as a server that is frozen.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Act, Actor, Audit, Certainty, ErrorKind, HandOff, LetterStore, Limits, Placed, Placement, Settlement,
-    StoreError, Triage,
+    Act, Actor, Audit, Certainty, ErrorKind, HandOff, LetterStore, Limits, PauseScope, Placed, Placement,
+    Settlement, StoreError, Topic, Triage,
 };
 use lazaret_core::{Failure, Letter, LetterState, Message, Position, QueueName, Reason, Timestamp};
 use lazaret_store_postgres::{PostgresStore, PostgresStoreOptions};
-use support::{TestSchema, server};
+use support::{TestSchema, server, told};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -35,6 +35,24 @@ struct Plan {
     after_commit: AtomicBool,
     /// Number of statements so far.
     seen: AtomicU64,
+    /// Number of connections so far.
+    accepted: AtomicU64,
+    /// Nothing is forwarded on this many connections, the first ones. They stay open.
+    frozen: AtomicU64,
+}
+
+impl Plan {
+    fn is_frozen(&self, number: u64) -> bool {
+        number < self.frozen.load(Ordering::SeqCst)
+    }
+}
+
+/// A connection of a client, and what happens to it.
+struct Proxied {
+    plan: Arc<Plan>,
+    number: u64,
+    /// The answers of the server are not forwarded.
+    lost: AtomicBool,
 }
 
 struct Proxy {
@@ -56,12 +74,13 @@ impl Proxy {
                 let server = TcpStream::connect(&address).await.unwrap();
                 let ((from_client, to_client), (from_server, to_server)) =
                     (client.into_split(), server.into_split());
-                let lost = Arc::new(AtomicBool::new(false));
-                let back = tokio::spawn(copy(from_server, to_client, lost.clone()));
-                let plan = of_proxy.clone();
+                let number = of_proxy.accepted.fetch_add(1, Ordering::SeqCst);
+                let proxied = Proxied { plan: of_proxy.clone(), number, lost: AtomicBool::new(false) };
+                let proxied = Arc::new(proxied);
+                let back = tokio::spawn(copy(from_server, to_client, proxied.clone()));
                 tokio::spawn(async move {
-                    forward(from_client, to_server, &plan, &lost).await;
-                    if lost.load(Ordering::SeqCst) {
+                    forward(from_client, to_server, &proxied).await;
+                    if proxied.lost.load(Ordering::SeqCst) {
                         // The server has read the commit when it closes the connection.
                         back.await.unwrap();
                     } else {
@@ -75,17 +94,18 @@ impl Proxy {
 }
 
 /// Forwards the answers of the server until it closes the connection, and drops those that are lost.
-async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, lost: Arc<AtomicBool>) {
+async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, proxied: Arc<Proxied>) {
     let mut bytes = vec![0; 1 << 16];
     while let Ok(length @ 1..) = from.read(&mut bytes).await {
-        if !lost.load(Ordering::SeqCst) {
+        if !proxied.lost.load(Ordering::SeqCst) && !proxied.plan.is_frozen(proxied.number) {
             to.write_all(&bytes[..length]).await.ok();
         }
     }
 }
 
 /// Forwards the messages of a client until the connection ends or is cut.
-async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, plan: &Plan, lost: &AtomicBool) {
+async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, proxied: &Proxied) {
+    let Proxied { plan, number, lost } = proxied;
     // The first message has no type.
     let mut is_first = true;
     loop {
@@ -98,6 +118,9 @@ async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, plan: &Plan, l
         message.resize(header + length - 4, 0);
         if from.read_exact(&mut message[header..]).await.is_err() {
             return;
+        }
+        if plan.is_frozen(*number) {
+            continue;
         }
         let is_commit = !is_first && message[0] == b'Q' && message[5..].starts_with(b"COMMIT");
         // A simple query, or the end of a prepared one.
@@ -289,4 +312,25 @@ async fn a_commit_whose_answer_is_lost_may_have_happened_and_the_call_can_be_rep
     let placed: Vec<_> = placed.into_iter().map(Result::unwrap).collect();
     assert!(placed.iter().all(|placed| matches!(placed, Placed::Held(_))), "{placed:?}");
     assert_eq!(check(&observer).await.len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_for_notifications_that_hangs_is_replaced() {
+    let Some(dsn) = server() else { return };
+    let test = TestSchema::new(dsn);
+    let proxy = Proxy::before(&test.dsn).await;
+    let one = test.open(None).await;
+    let options = PostgresStoreOptions { acquire_timeout: Duration::from_secs(3), ..test.options(None) };
+    let other = PostgresStore::connect(&proxy.dsn, options).await.unwrap();
+    let mut changes = other.changes(vec![Topic::Pauses("orders".into())]);
+    told(&mut changes).await;
+    // Those that are there hang, and so does the next one when it is made.
+    let frozen = proxy.plan.accepted.load(Ordering::SeqCst) + 1;
+    proxy.plan.frozen.store(frozen, Ordering::SeqCst);
+    one.pause(&"orders".into(), PauseScope::Consumer, &ada()).await.unwrap();
+    // By the connection after that.
+    told(&mut changes).await;
+    assert!(proxy.plan.accepted.load(Ordering::SeqCst) > frozen, "the connection was replaced twice");
+    one.resume(&"orders".into(), &PauseScope::Consumer, &ada()).await.unwrap();
+    told(&mut changes).await;
 }

@@ -291,3 +291,19 @@ async fn a_host_that_is_gone_without_a_word_leaves_time_for_the_next_one() {
     let behind = format!("{start}@{address},{rest}{between}target_session_attrs=read-write");
     PostgresStore::connect(&behind, test.options(None)).await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_accepts_connections_and_never_answers_leaves_time_for_the_next_one() {
+    let Some(dsn) = server() else { return };
+    let test = TestSchema::new(dsn);
+    // As a process that is stopped: its machine completes the connections.
+    let frozen = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (start, rest) = test.dsn.split_once('@').unwrap();
+    let between = if rest.contains('?') { '&' } else { '?' };
+    let address = frozen.local_addr().unwrap();
+    let behind = format!("{start}@{address},{rest}{between}target_session_attrs=read-write");
+    let store = PostgresStore::connect(&behind, test.options(None)).await.unwrap();
+    // And so does the connection for notifications.
+    let mut changes = store.changes(vec![Topic::Pauses("orders".into())]);
+    told(&mut changes).await;
+}

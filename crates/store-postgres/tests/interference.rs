@@ -1,14 +1,22 @@
-//! Locks that others hold: a wait that is too long is cancelled and changes nothing, and a deadlock is resolved by making the call again.
+//! Transactions of others: a wait for a lock that is too long is cancelled and changes nothing, and after a deadlock or a serialization
+//! failure the call is made again.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
 mod support;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lazaret_core::store::{Certainty, ErrorKind, HandOff, LetterStore, Limits, Placed, Placement, Result};
-use lazaret_core::{Letter, LetterState, Message, Position, QueueName, Timestamp};
+use lazaret_core::store::{
+    Action, Actor, Certainty, ErrorKind, HandOff, LetterStore, Limits, Operations, Placed, Placement, Plan,
+    PlanRequest, Result, Selection,
+};
+use lazaret_core::{Clock, Letter, LetterState, Message, Position, QueueName, Timestamp};
+use lazaret_store_postgres::driver::Client;
 use lazaret_store_postgres::{PostgresStore, PostgresStoreOptions};
+use lazaret_testkit::ManualClock;
 use support::{TestSchema, server};
 
 const DEADLINE: Duration = Duration::from_secs(240);
@@ -30,6 +38,37 @@ fn letters(offset: u64) -> Vec<HandOff> {
 
 async fn hand_off(store: &PostgresStore, offset: u64) -> Result<Vec<Placed>> {
     store.hand_off(&queue(), &Limits::NONE, letters(offset)).await?.into_iter().collect()
+}
+
+/// The DSN with a name for its sessions, and this name.
+fn named(test: &TestSchema) -> (String, String) {
+    let (name, between) = (format!("{}_caller", test.name), if test.dsn.contains('?') { '&' } else { '?' });
+    (format!("{}{between}application_name={name}", test.dsn), name)
+}
+
+/// Waits until a session of this name waits for a lock.
+async fn waits_for_a_lock(observer: &Client, name: &str) {
+    let waits = "SELECT 1 FROM pg_stat_activity WHERE application_name = $1 AND wait_event_type = 'Lock'";
+    let waiting = async {
+        while observer.query(waits, &[&name]).await.unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, waiting).await.expect("the call waits for the other session");
+}
+
+/// A clock that counts how often it is read. A call reads it once in each transaction.
+#[derive(Default)]
+struct CountingClock {
+    clock: ManualClock,
+    reads: AtomicU64,
+}
+
+impl Clock for CountingClock {
+    fn now(&self) -> Timestamp {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.clock.now()
+    }
 }
 
 #[tokio::test]
@@ -57,9 +96,8 @@ async fn a_call_in_a_deadlock_is_rolled_back_and_made_again() {
     let Some(dsn) = server() else { return };
     let test = TestSchema::new(dsn);
     // The store notices it, some time after the other session has begun to wait, and that one does not.
-    let (name, between) = (format!("{}_caller", test.name), if test.dsn.contains('?') { '&' } else { '?' });
-    let options = "options=-c%20deadlock_timeout%3D5s";
-    let named = format!("{}{between}application_name={name}&{options}", test.dsn);
+    let (named, name) = named(&test);
+    let named = format!("{named}&options=-c%20deadlock_timeout%3D5s");
     let store = PostgresStore::connect(&named, test.options(None)).await.unwrap();
     hand_off(&store, 0).await.unwrap();
     let (client, observer) = (test.client().await, test.client().await);
@@ -72,13 +110,7 @@ async fn a_call_in_a_deadlock_is_rolled_back_and_made_again() {
 
     let of_task = store.clone();
     let calling = tokio::spawn(async move { hand_off(&of_task, 1).await });
-    let waits = "SELECT 1 FROM pg_stat_activity WHERE application_name = $1 AND wait_event_type = 'Lock'";
-    let waiting = async {
-        while observer.query(waits, &[&name]).await.unwrap().is_empty() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, waiting).await.expect("the call waits for the other session");
+    waits_for_a_lock(&observer, &name).await;
     // The call holds the first row: this one is given only when it is rolled back.
     let locked = tokio::time::timeout(DEADLINE, client.query(lock, &[&first])).await;
     locked.expect("the call gives way").unwrap();
@@ -87,4 +119,43 @@ async fn a_call_in_a_deadlock_is_rolled_back_and_made_again() {
     let placed = tokio::time::timeout(DEADLINE, calling).await.expect("the call ends").unwrap();
     assert_eq!(placed.unwrap(), [Placed::Appended; 2]);
     assert_eq!(store.counts(&queue()).await.unwrap().open(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_cannot_be_serialized_is_rolled_back_and_made_again() {
+    // I11
+    let Some(dsn) = server() else { return };
+    let test = TestSchema::new(dsn);
+    let (named, name) = named(&test);
+    let clock = Arc::new(CountingClock::default());
+    let store = PostgresStore::connect(&named, test.options(Some(clock.clone()))).await.unwrap();
+    hand_off(&store, 0).await.unwrap();
+    let valid_for = Duration::from_secs(600);
+    let request = PlanRequest {
+        action: Action::Evict,
+        selection: Selection::Letters(letters(0).into_iter().map(|item| (queue(), item.letter.id)).collect()),
+        valid_for,
+        max_letters: 10,
+    };
+    let by = Actor::new("ada", "test", "why");
+    let old = store.freeze(&request, &by).await.unwrap();
+    // The next freeze deletes it.
+    clock.clock.advance(valid_for + Plan::RETENTION);
+
+    let (client, observer) = (test.client().await, test.client().await);
+    client.batch_execute("BEGIN; LOCK TABLE plans IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let before = clock.reads.load(Ordering::SeqCst);
+    let of_task = store.clone();
+    let calling = tokio::spawn(async move { of_task.freeze(&request, &by).await });
+    // Its transaction has its snapshot before it asks for the lock. What another one then deletes, it still sees, and may not delete.
+    waits_for_a_lock(&observer, &name).await;
+    assert_eq!(clock.reads.load(Ordering::SeqCst) - before, 1);
+    client.batch_execute("DELETE FROM plans; COMMIT").await.unwrap();
+    let plan = tokio::time::timeout(DEADLINE, calling).await.expect("the call ends").unwrap().unwrap();
+    assert_eq!(clock.reads.load(Ordering::SeqCst) - before, 2, "the first transaction failed");
+    assert_eq!(plan.letters, 2);
+    let kept = client.query("SELECT plan FROM plans", &[]).await.unwrap();
+    let kept: Vec<i64> = kept.iter().map(|row| row.get(0)).collect();
+    assert_eq!(kept, [i64::try_from(plan.id.0).unwrap()]);
+    assert_ne!(plan.id, old.id);
 }

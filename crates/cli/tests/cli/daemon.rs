@@ -343,15 +343,15 @@ fn the_schema_is_valid_json() {
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// A daemon that is killed when the test fails.
-struct Daemon(Option<Child>);
+pub(crate) struct Daemon(pub(crate) Option<Child>);
 
 impl Daemon {
-    fn child(&mut self) -> &mut Child {
+    pub(crate) fn child(&mut self) -> &mut Child {
         self.0.as_mut().unwrap()
     }
 }
@@ -366,7 +366,7 @@ impl Drop for Daemon {
 }
 
 /// Waits until the daemon responds.
-fn wait_for(url: &str, daemon: &mut Child) {
+pub(crate) fn wait_for(url: &str, daemon: &mut Child) {
     let deadline = Instant::now() + DEADLINE;
     while finish(lazaret(&["status", "--url", url]), "").code != 0 {
         assert!(daemon.try_wait().unwrap().is_none(), "the daemon has ended");

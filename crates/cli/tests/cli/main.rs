@@ -16,6 +16,8 @@ mod hostile;
 mod operations;
 mod pages;
 mod reading;
+#[cfg(all(unix, feature = "postgres"))]
+mod serve_postgres;
 mod status_watch;
 mod support;
 #[cfg(unix)]

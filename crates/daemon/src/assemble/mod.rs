@@ -41,6 +41,8 @@ pub(crate) use mongodb_errors::{
     check_uri as check_mongodb_uri, explain as explain_mongodb,
 };
 #[cfg(feature = "postgres")]
+pub(crate) use postgres::NO_PRIMARY as NO_POSTGRES_PRIMARY;
+#[cfg(feature = "postgres")]
 pub(crate) use postgres_outbox::options as outbox_options;
 pub(crate) use recorder::open as open_recorder;
 pub(crate) use sign_in::{console, proxy, sessions};

@@ -6,6 +6,7 @@ use lazaret_config::Consumer as ConsumerConfig;
 use lazaret_core::store::ErrorKind;
 use lazaret_store_postgres::{
     InboxLog, InboxOptions, InboxSource, InboxStatus, PostgresStore, PostgresStoreOptions, describe,
+    refuses_writes,
 };
 
 use super::consumer::Shared;
@@ -14,6 +15,9 @@ use crate::fleet::instance_name;
 
 /// How long opening the store may take in all, migrations included.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// What to do if servers respond, and none of them accepts writes.
+pub(crate) const NO_PRIMARY: &str = "promote a replica, start the primary, or name it in `store`";
 
 /// Opens the store, with a bounded wait. Its messages contain no credentials.
 pub(super) async fn store(dsn: &str) -> Result<PostgresStore, Error> {
@@ -28,6 +32,7 @@ pub(super) async fn store(dsn: &str) -> Result<PostgresStore, Error> {
         Ok(Ok(opened)) => Ok(opened),
         Ok(Err(error)) => {
             let advice = match error.kind() {
+                ErrorKind::Unavailable if refuses_writes(&error) => NO_PRIMARY,
                 ErrorKind::Unavailable => "start the server, or correct the address in `store`",
                 ErrorKind::Denied => {
                     "correct the credentials in `store`, and run `lazaret doctor` to see the missing grants"

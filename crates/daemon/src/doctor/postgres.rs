@@ -2,9 +2,10 @@
 
 use jiff::SignedDuration;
 use lazaret_core::store::ErrorKind;
-use lazaret_store_postgres::{FORMAT_VERSION, Probe, describe, probe};
+use lazaret_store_postgres::{FORMAT_VERSION, Probe, describe, probe, refuses_writes};
 
 use super::finding::{Finding, PROBE_TIMEOUT};
+use crate::assemble::NO_POSTGRES_PRIMARY;
 
 const SUBJECT: &str = "store";
 
@@ -21,6 +22,7 @@ pub(super) async fn check_store(dsn: &str) -> Vec<Finding> {
         Err(error) => {
             let place = describe(dsn).map_or_else(|_| String::new(), |place| format!(" at {place}"));
             let advice = match error.kind() {
+                ErrorKind::Unavailable if refuses_writes(&error) => NO_POSTGRES_PRIMARY,
                 ErrorKind::Unavailable => "start the server, or correct the address in `store`",
                 ErrorKind::Denied => {
                     "correct the role and the password in `store`, or `pg_hba.conf` of the server"

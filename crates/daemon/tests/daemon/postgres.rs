@@ -118,7 +118,7 @@ pub(crate) fn stop(daemon: Daemon, folder: &Folder) {
     assert_eq!(daemon.wait().code(), Some(0), "{}", folder.read("stderr.log"));
 }
 
-fn doctor(folder: &Folder) -> String {
+pub(crate) fn doctor(folder: &Folder) -> String {
     let doctor = Command::new(env!("CARGO_BIN_EXE_lazaret-daemon"))
         .arg("doctor")
         .current_dir(folder.path("."))

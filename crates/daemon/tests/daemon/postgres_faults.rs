@@ -6,7 +6,7 @@ use std::collections::btree_map::Entry;
 
 use lazaret_postgres_testkit::{Cluster, SYNCHRONOUS};
 
-use crate::postgres::{Database, folder, stop};
+use crate::postgres::{Database, doctor, folder, stop};
 use crate::support::{Folder, ask, attempts, event, get, wait_for};
 
 const MESSAGES: usize = 600;
@@ -143,4 +143,25 @@ fn a_daemon_follows_a_standby_that_is_promoted_and_loses_nothing() {
     expect_all(&database, &folder);
     wait_for("readiness", || (get(&address, "/readyz").0 == 200).then_some(()));
     stop(daemon, &folder);
+}
+
+#[test]
+fn a_daemon_whose_hosts_are_all_replicas_says_to_promote_one() {
+    let Some(primary) = Cluster::for_test(&[]) else { return };
+    let standby = primary.standby().unwrap();
+    let host = standby.host().unwrap();
+    let one = format!("postgres://lazaret@{host}/postgres?sslmode=disable");
+    let attributes = "target_session_attrs=read-write&sslmode=disable";
+    let several = format!("postgres://lazaret@{host},{host}/postgres?{attributes}");
+    for (store, why) in [(&one, "the server is a replica"), (&several, "does not allow writes")] {
+        let here = folder(store, "{ inbox: {} }", CONSUMER);
+        assert_eq!(here.run(&["run"]), 1);
+        let said = here.read("stderr.log");
+        assert!(said.contains(why) && said.contains("promote a replica"), "{said}");
+        assert!(!said.contains("start the server"), "{said}");
+        let said = doctor(&here);
+        assert!(said.contains(why) && !said.contains("start the server"), "{said}");
+    }
+    let said = doctor(&folder(&several, "{ inbox: {} }", CONSUMER));
+    assert!(said.contains("promote a replica"), "{said}");
 }

@@ -14,7 +14,7 @@ use crate::transaction::Transaction;
 use crate::values::{Columns, bound, unsigned};
 
 /// For each item: behind the last letter of the partition that is not later, all of its letters are later.
-const FIRST_LATER: &str = "SELECT u.place, f.idx, f.before
+pub(crate) const FIRST_LATER: &str = "SELECT u.place, f.idx, f.before
     FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY
         AS u (sid, stream, partition, position, place)
     CROSS JOIN LATERAL (SELECT l.idx, (SELECT b.idx FROM letters b WHERE b.sid = u.sid AND b.idx < l.idx

@@ -1,37 +1,27 @@
-//! Compiles a query to SQL: a condition on a row of `letters`, and the index by which rows are scanned.
+//! Compiles a query to SQL: a condition on a row of `letters`.
 //!
 //! Every value is a parameter. The condition never rejects a letter that matches; if it may accept one that does not, it is not
 //! `exact`, and the letter itself has to be matched.
 
-use std::collections::BTreeSet;
-
 use jiff::Timestamp;
 use lazaret_core::LetterId;
-use lazaret_core::message::{MessageId, QueueName};
 use lazaret_core::query::{
     CountField, Expr, GroupPattern, Query, Term, Text, TextField, TimeBound, TimeField,
 };
 use lazaret_core::store::GroupId;
 use tokio_postgres::types::ToSql;
-use uuid::Uuid;
 
-use crate::sequence_row::sequence_key;
 use crate::store::Queue;
 use crate::values::{nanos, state_number, text, time};
-
-/// Maximum number of letters or sequences that are looked up by name instead of scanned.
-const LIST_LIMIT: usize = 1000;
-/// Maximum number of arms of a scan.
-const ARMS_LIMIT: usize = 100;
 
 /// A parameter.
 pub(super) type Value = std::sync::Arc<dyn ToSql + Send + Sync>;
 
-fn value<T: ToSql + Send + Sync + 'static>(value: T) -> Value {
+pub(super) fn value<T: ToSql + Send + Sync + 'static>(value: T) -> Value {
     std::sync::Arc::new(value)
 }
 
-fn stored(plain: &str) -> String {
+pub(super) fn stored(plain: &str) -> String {
     text(plain).into_owned()
 }
 
@@ -256,7 +246,7 @@ fn id(any: &[Text]) -> Condition {
 }
 
 /// The letter id with exactly this text.
-fn letter_id(text: &str) -> Option<LetterId> {
+pub(super) fn letter_id(text: &str) -> Option<LetterId> {
     text.parse().ok().filter(|id: &LetterId| id.to_string() == text)
 }
 
@@ -292,132 +282,18 @@ fn join(parts: Vec<Part>, all: bool) -> Part {
     }
 }
 
-/// The most selective scan: each arm is a condition for which there is an index, and the rows of all arms together are scanned. No row is
-/// in two arms. Without arms there are no rows. `groups` are those that the query can select, see [`Groups`].
-pub(super) fn walk(query: &Query, queues: &[Queue], groups: &[(i64, String)]) -> Vec<Sql> {
-    let required = || query.expr().required();
-    let fits = |queue: &&Queue| required().all(|term| term.matches_queue(&queue.name) != Some(false));
-    let wanted: Vec<&Queue> = queues.iter().filter(fits).collect();
-    let exact = |wanted: TextField| required().find_map(|term| exact_texts(term, wanted));
-    let few = |texts: &BTreeSet<&str>| texts.len().saturating_mul(wanted.len()) <= LIST_LIMIT;
-
-    if let Some(texts) = exact(TextField::Id) {
-        return by_id(texts.into_iter().filter_map(letter_id));
-    }
-    // The id of a letter is derived from its queue and its message, and that of an import as well.
-    if let Some(texts) = exact(TextField::Message).filter(few) {
-        let ids = |queue: &QueueName, message| {
-            [LetterId::of(queue, &message), LetterId::of_import(queue, &message)]
-        };
-        let of = |text| wanted.iter().flat_map(move |queue| ids(&queue.name, MessageId::from(text)));
-        return by_id(texts.into_iter().flat_map(of));
-    }
-    if query.is_about_open() {
-        if let Some(texts) = exact(TextField::Sequence).filter(few) {
-            let keys: Vec<Uuid> = texts.into_iter().map(|text| sequence_key(&text.into())).collect();
-            let qids: Vec<i64> = wanted.iter().map(|queue| queue.qid).collect();
-            let sids = "l.sid IN (SELECT sid FROM sequences WHERE qid = ANY(?) AND hash = ANY(?))";
-            return vec![Sql::new(sids, vec![value(qids), value(keys)])];
-        }
-        if let Some(groups) = groups_of(required(), queues, groups) {
-            let arm = |(qid, group): &(i64, String)| {
-                let Sql { text, mut parameters } = open_with("l.cause_group", group);
-                parameters.push(value(*qid));
-                Sql::new(format!("{text} AND l.qid = ?"), parameters)
-            };
-            return groups.into_iter().map(arm).collect();
-        }
-        for (field, column) in [(TextField::Reason, "l.reason"), (TextField::Type, "l.event_type")] {
-            if let Some(texts) = exact(field).filter(|texts| texts.len() <= ARMS_LIMIT) {
-                return texts.into_iter().map(|plain| open_with(column, plain)).collect();
-            }
-        }
-        if wanted.len() <= ARMS_LIMIT {
-            let arm = |queue: &&Queue| Sql::new("l.qid = ? AND l.sid IS NOT NULL", vec![value(queue.qid)]);
-            return wanted.iter().map(arm).collect();
-        }
-    }
-    vec![Sql::new("true", Vec::new())]
-}
-
-/// An open letter with this text in a column whose hash has an index. The text itself tells those with the same hash apart.
-fn open_with(column: &str, plain: &str) -> Sql {
-    let text = format!(
-        "hashtextextended({column}, 0) = hashtextextended(?, 0) AND {column} = ? AND l.sid IS NOT NULL"
-    );
-    Sql::new(text, vec![value(stored(plain)), value(stored(plain))])
-}
-
-fn by_id(ids: impl Iterator<Item = LetterId>) -> Vec<Sql> {
-    let ids: Vec<Uuid> = ids.map(|id| id.as_uuid()).collect();
-    vec![Sql::new("l.id = ANY(?)", vec![value(ids)])]
-}
-
-/// The texts of a term for this field, if none of them is a pattern.
-fn exact_texts(term: &Term, wanted: TextField) -> Option<BTreeSet<&str>> {
-    let Term::Text(field, any) = term else { return None };
-    if *field != wanted {
-        return None;
-    }
-    any.iter()
-        .map(|text| match text {
-            Text::Exact(exact) => Some(exact.as_str()),
-            Text::Glob(_) => None,
-        })
-        .collect()
-}
-
-/// The groups that a query can select.
-pub(super) enum Groups {
-    /// These, whether they exist or not; none if the query names no group.
-    Known(Vec<(i64, String)>),
-    /// Some of all groups, which have to be read.
-    AmongAll,
-}
-
-impl Groups {
-    /// The groups that a query names.
-    pub(super) fn of(query: &Query, queues: &[Queue]) -> Self {
-        let named = query.expr().required().find_map(group_patterns);
-        match named.map(complete) {
-            None => Self::Known(Vec::new()),
-            Some(Some(ids)) => {
-                let each: BTreeSet<_> = named_groups(&ids, queues).collect();
-                Self::Known(each.into_iter().collect())
-            }
-            Some(None) => Self::AmongAll,
-        }
-    }
-}
-
-fn group_patterns(term: &Term) -> Option<&[GroupPattern]> {
-    if let Term::Group(any) = term { Some(any) } else { None }
-}
-
 /// The groups of patterns that are all complete.
-fn complete(patterns: &[GroupPattern]) -> Option<Vec<GroupId>> {
+pub(super) fn complete(patterns: &[GroupPattern]) -> Option<Vec<GroupId>> {
     patterns.iter().map(GroupPattern::group).collect()
 }
 
 /// The queue and the fingerprint of each of these groups. A queue that is not known has no letters.
-fn named_groups<'a>(ids: &'a [GroupId], queues: &'a [Queue]) -> impl Iterator<Item = (i64, String)> + 'a {
+pub(super) fn named_groups<'a>(
+    ids: &'a [GroupId],
+    queues: &'a [Queue],
+) -> impl Iterator<Item = (i64, String)> + 'a {
     ids.iter().filter_map(move |id| {
         let queue = queues.iter().find(|queue| queue.name == id.queue)?;
         Some((queue.qid, id.fingerprint.to_string()))
     })
-}
-
-/// The groups that a query selects, if it does and they are few.
-fn groups_of<'q, 'g>(
-    mut required: impl Iterator<Item = &'q Term>,
-    queues: &[Queue],
-    groups: &'g [(i64, String)],
-) -> Option<Vec<&'g (i64, String)>> {
-    let wanted = required.find_map(group_patterns)?;
-    let fits = |group: &&(i64, String)| {
-        let queue = queues.iter().find(|queue| queue.qid == group.0);
-        queue.is_some_and(|queue| wanted.iter().any(|pattern| pattern.matches(&group.1, &queue.name)))
-    };
-    let found: Vec<_> = groups.iter().filter(fits).collect();
-    Some(found).filter(|found| found.len() <= ARMS_LIMIT)
 }

@@ -16,6 +16,7 @@ use super::marks::Marks;
 use super::options::ExactlyOnceOptions;
 use crate::connector::Connector;
 use crate::error::{of_commit, of_driver, of_pool};
+use crate::hosts::PoolConnect;
 
 /// The number of marks that one statement of a purge removes.
 const PURGE_ROWS: i64 = 1000;
@@ -107,7 +108,7 @@ fn pool(connector: Connector, options: &ExactlyOnceOptions) -> store::Result<Poo
     config.options(given + &options.session());
     let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
     let timeout = Some(options.acquire_timeout);
-    Pool::builder(Manager::from_config(config, tls, recycling))
+    Pool::builder(Manager::from_connect(config, PoolConnect(tls), recycling))
         .max_size(options.max_connections)
         .wait_timeout(timeout)
         .create_timeout(timeout)
