@@ -54,11 +54,7 @@ fn regex_error(error: &regex::Error) -> FormatError {
     let text = error.to_string();
     let last = text.lines().last().unwrap_or_default().trim();
     let why = last.strip_prefix("error: ").unwrap_or(last);
-    bad(
-        Code::InvalidPattern,
-        format!("is not a regular expression: {why}"),
-        LITERAL_HINT,
-    )
+    bad(Code::InvalidPattern, format!("is not a regular expression: {why}"), LITERAL_HINT)
 }
 
 /// Checks a cron schedule.
