@@ -40,9 +40,12 @@ pub(crate) fn regex(text: &str) -> Result<Regex, FormatError> {
 /// Parses a pattern of a grouping rule.
 pub(crate) fn group_pattern(text: &str) -> Result<GroupPattern, FormatError> {
     text.parse().map_err(|error: InvalidGroupPattern| {
-        let hint = match error {
+        let hint = match &error {
             InvalidGroupPattern::TooLong => "split it into several patterns",
             InvalidGroupPattern::TooComplex => "use fewer or smaller repetitions: `+` instead of `{1000}`",
+            InvalidGroupPattern::Syntax(why) if why.starts_with("look-around") => {
+                "put what varies in parentheses: `tenant ([a-z]+)`"
+            }
             _ => LITERAL_HINT,
         };
         bad(Code::InvalidPattern, error.to_string(), hint)

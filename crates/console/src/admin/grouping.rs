@@ -18,7 +18,7 @@ pub(super) fn table(consumers: &[ConsumerConfig]) -> Markup {
         @if !consumers.is_empty() {
             div.section-head #grouping { h2 { "Grouping rules" } p.muted { "which failures are counted as the same problem" } }
             div.panel.scroll { table {
-                thead { tr { th { "Consumer" } th { "What counts" } th { "What is replaced" } th {} } }
+                thead { tr { th { "Consumer" } th { "What counts" } th { "What is replaced" } th { "Trial" } } }
                 tbody { @for ConsumerConfig { name, grouping, .. } in consumers { tr {
                     td { strong { (visible(name)) } }
                     td { (visible(&grouping.by.join(", "))) }
