@@ -83,10 +83,12 @@ pub(super) async fn trial(
     on_trial: Option<Grouping>,
 ) -> Result<Markup> {
     let consumer = &detail.letter.consumer;
-    let (rules, whose) = match (on_trial, configured(visit, consumer).await?) {
-        (Some(rules), _) => (rules, "By the rules on trial.".to_owned()),
-        (None, Some(rules)) => (rules, format!("By the rules of {consumer}.")),
-        (None, None) => (Grouping::default(), "By the default rules.".to_owned()),
+    let (rules, whose) = match on_trial {
+        Some(rules) => (rules, "By the rules on trial.".to_owned()),
+        None => match configured(visit, consumer).await? {
+            Some(rules) => (rules, format!("By the rules of {consumer}.")),
+            None => (Grouping::default(), "By the default rules.".to_owned()),
+        },
     };
     let grouped = match &detail.cause {
         Some(cause) => {
