@@ -473,10 +473,11 @@ pub(crate) fn poison_policy(fields: &Fields) -> PoisonPolicy {
 }
 
 pub(crate) fn grouping(fields: &Fields) -> Grouping {
-    let parts = enum_values(fields, "by").into_iter().filter_map(|name| name.parse::<GroupPart>().ok());
+    let parts: Vec<GroupPart> =
+        enum_values(fields, "by").into_iter().filter_map(|name| name.parse().ok()).collect();
+    let rules = if parts.is_empty() { Grouping::default() } else { Grouping::by(parts) };
     let patterns = fields.texts("replace");
-    let patterns = patterns.iter().filter_map(|text| group_pattern(text).ok());
-    patterns.fold(Grouping::by(parts), Grouping::replace)
+    patterns.iter().filter_map(|text| group_pattern(text).ok()).fold(rules, Grouping::replace)
 }
 
 fn rule(fields: &Fields) -> Rule {
