@@ -1,6 +1,7 @@
 //! Fingerprints: group the failures that have the same cause.
 
 mod frames;
+mod group_pattern;
 mod grouping;
 mod normalise;
 
@@ -12,7 +13,8 @@ use sha2::{Digest, Sha256};
 
 use crate::failure::Failure;
 use crate::traceback::{self, Traceback};
-pub use grouping::{GroupPart, GroupPattern, Grouping, InvalidGroupPattern, UnknownGroupPart};
+pub use group_pattern::{GroupPattern, InvalidGroupPattern};
+pub use grouping::{GroupPart, Grouping, UnknownGroupPart};
 pub use normalise::normalise;
 
 /// A short name for a problem: failures with one fingerprint are grouped and counted together.
