@@ -1,5 +1,6 @@
 //! The effective configuration, and the tokens.
 
+use lazaret_core::fingerprint::{GroupPart, GroupPattern, Grouping};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -23,6 +24,27 @@ pub struct ConsumerConfig {
     pub name: String,
     /// YAML.
     pub text: String,
+    /// The grouping rules in it.
+    pub grouping: GroupingRules,
+}
+
+/// The grouping rules of a consumer: which failures are counted as the same problem.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct GroupingRules {
+    /// The parts of a failure that count: `error-type`, `message`, `cause`, `backtrace`, `event-type`.
+    pub by: Vec<String>,
+    /// The patterns whose matches are replaced, in order.
+    pub replace: Vec<String>,
+}
+
+impl From<&Grouping> for GroupingRules {
+    fn from(rules: &Grouping) -> Self {
+        Self {
+            by: rules.parts().map(GroupPart::as_str).map(str::to_owned).collect(),
+            replace: rules.patterns().iter().map(GroupPattern::as_str).map(str::to_owned).collect(),
+        }
+    }
 }
 
 /// The configured tokens.

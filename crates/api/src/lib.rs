@@ -82,7 +82,7 @@ pub mod text;
 pub mod values;
 
 pub use activity::{Activity, ConsumerActivity};
-pub use admin::{ConsumerConfig, EffectiveConfig, TokenInfo, TokenList};
+pub use admin::{ConsumerConfig, EffectiveConfig, GroupingRules, TokenInfo, TokenList};
 pub use audit::{Actor, AuditCheck, AuditEntry, AuditPage};
 pub use bytes_text::InvalidBase64;
 pub use duration::InvalidDuration;

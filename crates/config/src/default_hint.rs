@@ -227,7 +227,7 @@ pub(crate) fn for_format(format: Format) -> &'static str {
         Format::Store => "a store",
         Format::Reason => "a reason code in upper case",
         Format::Glob => "a name with `*` as wildcard",
-        Format::Regex => "a regular expression",
+        Format::Regex | Format::GroupPattern => "a regular expression",
         Format::Comparison => "a comparison",
         Format::Status => "a status, a class or a range of them",
         Format::Cron => "a schedule in cron notation",

@@ -103,9 +103,9 @@ impl fmt::Display for Change {
 
 /// Compares two configurations.
 ///
-/// A reload applies changes of policies: retry (except its strategy), classify, breaker, fuse, poison, dead-letter, replay, and the
-/// settings of a handler, and the tokens of the API. Sources, stores, addresses, order and sequences require a restart, and so do
-/// added and removed consumers.
+/// A reload applies changes of policies: retry (except its strategy), classify, grouping, breaker, fuse, poison, dead-letter,
+/// replay, and the settings of a handler, and the tokens of the API. Sources, stores, addresses, order and sequences require a
+/// restart, and so do added and removed consumers.
 pub fn diff(old: &Config, new: &Config) -> Diff {
     let (old, new) = (leaves(old), leaves(new));
     let mut changes = Vec::new();

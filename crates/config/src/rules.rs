@@ -210,11 +210,12 @@ type Validate = fn(&Fields) -> Result<(), PolicyError>;
 
 /// Validates the policies of a consumer with the rules of the core.
 fn policies(fields: &Fields, at: Span, findings: &mut Findings) {
-    let sections: [(&str, Validate); 4] = [
+    let sections: [(&str, Validate); 5] = [
         ("retry", |fields| model::retry_policy(fields).validate()),
         ("breaker", |fields| model::breaker_policy(fields).validate()),
         ("fuse", |fields| model::fuse_policy(fields).validate()),
         ("poison", |fields| model::poison_policy(fields).validate()),
+        ("grouping", |fields| model::grouping(fields).validate()),
     ];
     for (name, validate) in sections {
         let Some(section) = fields.section(name).filter(|section| section.invalid.is_empty()) else {

@@ -5,8 +5,8 @@ use lazaret_core::policy::{Comparison, Glob};
 
 use crate::code::Code;
 use crate::formats::{
-    Address, FormatError, SequenceRule, StoreLocation, bad, brokers, cron, hash, header_value, host, name,
-    network, payload_path, reason, regex, reserved_header, reserved_property, token, url,
+    Address, FormatError, SequenceRule, StoreLocation, bad, brokers, cron, group_pattern, hash, header_value,
+    host, name, network, payload_path, reason, regex, reserved_header, reserved_property, token, url,
 };
 use crate::table::Format;
 use crate::value::Value;
@@ -62,6 +62,7 @@ pub(crate) fn parse(format: Format, text: &str) -> Result<Value, FormatError> {
                 )
             })
         }
+        Format::GroupPattern => group_pattern(text).map(|_| plain()),
         Format::HeaderName => {
             token(text, "!#$%&'*+-.^_`|~", "is not a valid header name")?;
             reserved_header(text).map(|()| plain())

@@ -11,10 +11,11 @@ use lazaret_config::{
     AdoptTopics, Advanced, Approval, CommandMode, Config, FullDocument, Handler, KafkaSource, NoEnv, Order,
     Origin, Reload, Reprocess, Restart, SequenceRule, Source, StoreLocation, TopicFormat, check, diff,
 };
+use lazaret_core::fingerprint::{GroupPart, GroupPattern};
 use lazaret_core::policy::{
     BreakerPolicy, FusePolicy, OnDead, OnDeadPolicy, PoisonPolicy, RetryPolicy, Strategy,
 };
-use lazaret_core::{Message, Position, Reason, Sequencing, Verdict};
+use lazaret_core::{Grouping, Message, Position, Reason, Sequencing, Verdict};
 use lazaret_engine::{DeadLetterOptions, Options, ReplayOptions, Schedule};
 
 fn env() -> BTreeMap<String, String> {
@@ -94,6 +95,31 @@ fn redaction_rules_are_read() {
     assert!(covers("payload./card/number:4*") && covers("payload./items/3/iban:x"));
     assert!(!covers("payload./card/name:x"));
     assert!(good("minimal.yaml").redact.is_empty());
+}
+
+#[test]
+fn grouping_rules_are_read_and_a_reload_changes_them() {
+    let rules = |lines: &str| read(&consumer(lines)).consumers[0].grouping.clone();
+    let every = good("every-key.yaml").consumer("kafka").unwrap().grouping.clone();
+    let parts: Vec<_> = every.parts().map(GroupPart::as_str).collect();
+    assert_eq!(parts, ["error-type", "message", "event-type"]);
+    let patterns: Vec<_> = every.patterns().iter().map(GroupPattern::as_str).collect();
+    assert_eq!(patterns, ["tenant ([a-z-]+)", "order of (\\w+)"]);
+    assert_eq!(rules(""), Grouping::default());
+    assert_eq!(rules("    grouping: {}"), Grouping::default());
+    let replaced = rules("    grouping: { replace: [acme] }");
+    assert_eq!(replaced, Grouping::default().replace("acme".parse().unwrap()));
+    let text = format!("defaults: {{ grouping: {{ by: [message], replace: [acme] }} }}\n{}", consumer(""));
+    assert_eq!(
+        read(&text).consumers[0].grouping,
+        Grouping::by([GroupPart::Message]).replace("acme".parse().unwrap())
+    );
+    let (old, new) = (consumer(""), consumer("    grouping: { replace: [acme] }"));
+    let changed = diff(&read(&old), &read(&new));
+    assert!(changed.changes.iter().all(|change| change.reload == Reload::Live), "{changed:?}");
+    assert_eq!(changed.changes.len(), 1);
+    let options = Options::from_config(&read(&new).consumers[0]).unwrap();
+    assert_eq!(options.grouping, replaced);
 }
 
 #[test]

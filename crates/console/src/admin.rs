@@ -1,6 +1,7 @@
-//! Admin: your permissions, pauses, the audit with its verification, rules on trial, tokens, the configuration, and what the store
-//! can do.
+//! Admin: your permissions, pauses, the audit with its verification, rules on trial, tokens, grouping rules, the configuration, and
+//! what the store can do.
 
+mod grouping;
 mod rules;
 mod setup;
 

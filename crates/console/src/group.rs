@@ -197,7 +197,7 @@ fn why(group: &Group, facets: &GroupFacets) -> Markup {
                     dt { "Queue" } dd { (visible(&group.queue)) }
                 }
                 p.muted {
-                    "Letters share a group when the type of the error, its message without what varies, the innermost cause and the top frames are the same. "
+                    "Letters share a group when the type of the error, its message without what varies, the innermost cause and the top frames are the same. Grouping rules of the consumer can change what counts. "
                     @if facets.variants.len() > 1 { "This one has " (plural(facets.variants.len() as u64, "text")) ", below." }
                 }
             }
@@ -206,7 +206,7 @@ fn why(group: &Group, facets: &GroupFacets) -> Markup {
 }
 
 /// The message without what varies: of a stack trace, only the exception counts.
-pub(crate) fn normalised(message: &str) -> String {
+fn normalised(message: &str) -> String {
     normalise(Traceback::last(message).map_or(message, |trace| trace.exception))
 }
 

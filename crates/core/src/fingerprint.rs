@@ -1,6 +1,8 @@
 //! Fingerprints: group the failures that have the same cause.
 
 mod frames;
+mod group_pattern;
+mod grouping;
 mod normalise;
 
 use std::fmt;
@@ -11,13 +13,16 @@ use sha2::{Digest, Sha256};
 
 use crate::failure::Failure;
 use crate::traceback::{self, Traceback};
+pub use group_pattern::{GroupPattern, InvalidGroupPattern};
+pub use grouping::{GroupPart, Grouping, UnknownGroupPart};
 pub use normalise::normalise;
 
 /// A short name for a problem: failures with one fingerprint are grouped and counted together.
 ///
 /// It is made of the type of the error, its message without what varies (see [`normalise`]), the innermost message
 /// of its cause chain, and the top frames of its backtrace. The reason and the phase are left out, because rules
-/// may change them. Fingerprints are stored, so one version never changes its result:
+/// may change them. The [`Grouping`] of a consumer changes what counts. Fingerprints are stored, so one version never changes
+/// its result:
 ///
 /// - Version 1 looks at the beginning of the message. It is still used where that is the whole message.
 /// - Version 2 is for messages that end with their cause, as that of a command does. Of one that holds a
@@ -46,37 +51,62 @@ impl Fingerprint {
     /// No fingerprint: that of no failure.
     pub const NONE: Self = Self { version: 0, hash: 0 };
 
-    /// The fingerprint of a failure.
+    /// The fingerprint of a failure, by the default rules.
     pub fn of(failure: &Failure) -> Self {
+        Self::grouped(failure, None, &Grouping::default())
+    }
+
+    /// The fingerprint of a failure by grouping rules.
+    fn grouped(failure: &Failure, event_type: Option<&str>, rules: &Grouping) -> Self {
         let mut hasher = Sha256::new();
         // Tag and length keep the parts apart: no two different lists of parts give the same bytes.
-        let mut part = |tag: u8, text: &str| {
+        let version = parts(failure, event_type, rules, |tag, _, text| {
             hasher.update([tag]);
             hasher.update((text.len() as u64).to_le_bytes());
             hasher.update(text);
-        };
-        part(b't', &failure.error_type);
-        let trace = Traceback::last(&failure.message);
-        part(b'm', &normalise(trace.map_or(&*failure.message, |trace| trace.exception)));
-        let end = traceback::last_line(&failure.message);
-        let is_long = failure.message.len() > normalise::LIMIT && failure.message.trim().contains('\n');
-        let has_end = trace.is_none() && is_long;
-        if has_end {
-            part(b'e', &normalise(end));
-        }
-        if let Some(innermost) = failure.chain.last() {
-            part(b'c', &normalise(&innermost.message));
-        }
-        if let Some(frames) = failure.backtrace.as_deref().or(trace.map(|trace| trace.frames)) {
-            for frame in frames::top(frames) {
-                part(b'f', &frame);
-            }
-        }
+        });
         let digest = hasher.finalize();
         let hash = digest.iter().take(8).fold(0, |hash, byte| hash << 8 | u64::from(*byte));
-        let version = if trace.is_some() || has_end { Self::VERSION } else { 1 };
         Self { version, hash }
     }
+}
+
+/// Passes on the texts that make the fingerprint of a failure, each with its tag and the part that it comes from. Returns the
+/// version of the fingerprint.
+fn parts(
+    failure: &Failure,
+    event_type: Option<&str>,
+    rules: &Grouping,
+    mut part: impl FnMut(u8, GroupPart, &str),
+) -> u8 {
+    let normalised = |text: &str| normalise(&rules.replaced(text));
+    if rules.counts(GroupPart::ErrorType) {
+        part(b't', GroupPart::ErrorType, &rules.replaced(&failure.error_type));
+    }
+    let trace = Traceback::last(&failure.message);
+    let is_long = failure.message.len() > normalise::LIMIT && failure.message.trim().contains('\n');
+    let has_end = trace.is_none() && is_long;
+    if rules.counts(GroupPart::Message) {
+        let message = trace.map_or(&*failure.message, |trace| trace.exception);
+        part(b'm', GroupPart::Message, &normalised(message));
+        if has_end {
+            part(b'e', GroupPart::Message, &normalised(traceback::last_line(&failure.message)));
+        }
+    }
+    if let Some(innermost) = failure.chain.last().filter(|_| rules.counts(GroupPart::Cause)) {
+        part(b'c', GroupPart::Cause, &normalised(&innermost.message));
+    }
+    if rules.counts(GroupPart::Backtrace)
+        && let Some(frames) = failure.backtrace.as_deref().or(trace.map(|trace| trace.frames))
+    {
+        for frame in frames::top(frames) {
+            part(b'f', GroupPart::Backtrace, &rules.replaced(&frame));
+        }
+    }
+    if let Some(event_type) = event_type.filter(|_| rules.counts(GroupPart::EventType)) {
+        part(b'y', GroupPart::EventType, &rules.replaced(event_type));
+    }
+    if trace.is_some() || has_end { Fingerprint::VERSION } else { 1 }
 }
 
 impl fmt::Display for Fingerprint {

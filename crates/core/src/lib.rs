@@ -32,7 +32,7 @@ mod verdict;
 
 pub use clock::{Clock, SystemClock};
 pub use failure::{Failure, HandlerError, Phase, Reason};
-pub use fingerprint::Fingerprint;
+pub use fingerprint::{Fingerprint, Grouping};
 pub use jiff::Timestamp;
 pub use letter::{Letter, LetterId, LetterState};
 pub use message::{

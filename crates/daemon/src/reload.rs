@@ -25,7 +25,9 @@ impl Running {
         let consumer = |consumer: &ConsumerConfig| {
             let config = self.consumers.get(&consumer.name).map_or(&self.started, |running| &running.config);
             let name = consumer.name.clone();
-            config.effective(&name).map(|text| lazaret_api::ConsumerConfig { name, text })
+            let text = config.effective(&name)?;
+            let grouping = (&config.consumer(&name)?.grouping).into();
+            Some(lazaret_api::ConsumerConfig { name, text, grouping })
         };
         EffectiveConfig {
             general: Some(self.started.effective_top()),

@@ -9,7 +9,7 @@ use lazaret_core::policy::{
 };
 use lazaret_core::recorder::FlightRecorder;
 use lazaret_core::relay::Relay;
-use lazaret_core::{HandlerError, Message, Sequencing};
+use lazaret_core::{Grouping, HandlerError, Message, Sequencing};
 
 use crate::consumer::Builder;
 use crate::options::{DeadLetterOptions, DedupeOptions, ReplayOptions};
@@ -78,6 +78,21 @@ impl Builder {
     #[must_use]
     pub fn classifier(mut self, classifier: Classifier) -> Self {
         self.options.classifier = classifier;
+        self
+    }
+
+    /// Sets the rules by which failures are grouped. Letters that are stored keep their groups until they fail again.
+    ///
+    /// ```
+    /// use lazaret_core::fingerprint::{GroupPart, Grouping};
+    /// let tenants = "tenant ([a-z]+)".parse()?;
+    /// let rules = Grouping::default().with(GroupPart::EventType).replace(tenants);
+    /// let builder = lazaret_engine::Consumer::builder("orders").grouping(rules);
+    /// # Ok::<(), lazaret_core::fingerprint::InvalidGroupPattern>(())
+    /// ```
+    #[must_use]
+    pub fn grouping(mut self, rules: Grouping) -> Self {
+        self.options.grouping = rules;
         self
     }
 

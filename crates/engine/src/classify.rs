@@ -32,8 +32,9 @@ pub(crate) fn classify(
 ) -> Classified {
     let options = &component.options;
     // I10: reading an error runs the user's code down its cause chain.
-    let mut failure = guarded(|| error.failure_in(delivery.phase()))
+    let failure = guarded(|| error.failure_in(delivery.phase()))
         .unwrap_or_else(|panic| panic.failure_in(delivery.phase()));
+    let mut failure = component.grouped(failure, delivery.message());
     if !options.dead_letter.as_ref().is_some_and(|options| options.include_backtrace) {
         failure.backtrace = None;
     }

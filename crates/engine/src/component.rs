@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use lazaret_core::handler::BoxHandler;
 use lazaret_core::policy::{RetryPolicy, Strategy};
 use lazaret_core::store::Store;
-use lazaret_core::{Clock, Message, QueueName, Reason, SequenceId, Timestamp};
+use lazaret_core::{Clock, Failure, Grouping, Message, QueueName, Reason, SequenceId, Timestamp};
 use tokio::sync::Notify;
 
 use crate::dedupe::DuplicateFilter;
@@ -98,6 +98,16 @@ impl Component {
     /// The limits on the attempts of a message that failed for this reason.
     pub(crate) fn limits(&self, message: &Message, reason: Option<&Reason>) -> RetryLimits<'_> {
         RetryLimits { retry: self.retry_policy(message, reason), poison: &self.options.poison }
+    }
+
+    /// The failure of a message, with the fingerprint by the grouping rules of the consumer. It needs all parts of the failure.
+    pub(crate) fn grouped(&self, mut failure: Failure, message: &Message) -> Failure {
+        let rules = &self.options.grouping;
+        // A failure is made with the fingerprint by the default rules.
+        if *rules != Grouping::default() {
+            failure.fingerprint = rules.fingerprint(&failure, message.event_type.as_deref());
+        }
+        failure
     }
 
     /// The id of the sequence that a letter of this message belongs to.

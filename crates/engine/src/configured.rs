@@ -42,6 +42,7 @@ impl Options {
             retry: config.retry.policy.clone(),
             retry_overrides: config.retry.overrides.clone(),
             classifier: config.classifier(),
+            grouping: config.grouping.clone(),
             budget: config.retry.budget.clone(),
             breaker: config.breaker.clone(),
             fuse: config.fuse.clone(),

@@ -11,7 +11,7 @@ use lazaret_core::policy::{
 use lazaret_core::recorder::FlightRecorder;
 use lazaret_core::relay::Relay;
 use lazaret_core::store::{Dedupe, Limits};
-use lazaret_core::{HandlerError, LetterState, Message, Reason, Sequencing};
+use lazaret_core::{Grouping, HandlerError, LetterState, Message, Reason, Sequencing};
 
 use crate::error::BuildError;
 use crate::mutation::mutated;
@@ -57,6 +57,8 @@ pub struct Options {
     pub retry_overrides: Vec<RetryOverride>,
     /// The rules that map a failure to a verdict.
     pub classifier: Classifier,
+    /// The rules by which failures are grouped.
+    pub grouping: Grouping,
     /// The limits on retries.
     pub budget: BudgetPolicy,
     /// When handler calls are suspended because a dependency is down; `None` for never.
@@ -206,6 +208,7 @@ impl Default for Options {
             retry: RetryPolicy::default(),
             retry_overrides: Vec::new(),
             classifier: Classifier::default(),
+            grouping: Grouping::default(),
             budget: BudgetPolicy::default(),
             breaker: Some(BreakerPolicy::default()),
             fuse: Some(FusePolicy::default()),
@@ -272,6 +275,7 @@ impl Options {
         if let Some(rate) = self.replay.rate.filter(|rate| !rate.is_finite() || *rate <= 0.0) {
             return Err(BuildError::Rate(rate));
         }
+        self.grouping.validate()?;
         self.retry.validate()?;
         for over in &self.retry_overrides {
             over.policy.validate()?;

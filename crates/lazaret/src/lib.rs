@@ -81,10 +81,10 @@ pub use lazaret_core::{
 };
 
 pub use lazaret_core::{
-    Clock, ConsumerName, Failure, Fingerprint, FlightRecorder, HandlerError, Headers, Letter, LetterId,
-    LetterState, LetterStore, Message, MessageId, Operation, Partition, Phase, Position, QueueName, Reason,
-    Relay, Schema, SequenceId, Sequencing, Source, Store, StreamName, SystemClock, Timestamp, UnknownVerdict,
-    Verdict,
+    Clock, ConsumerName, Failure, Fingerprint, FlightRecorder, Grouping, HandlerError, Headers, Letter,
+    LetterId, LetterState, LetterStore, Message, MessageId, Operation, Partition, Phase, Position, QueueName,
+    Reason, Relay, Schema, SequenceId, Sequencing, Source, Store, StreamName, SystemClock, Timestamp,
+    UnknownVerdict, Verdict,
 };
 pub use lazaret_engine::{
     BuildError, Builder, Consumer, DeadLetterOptions, DedupeOptions, Error, Event, Filter, FuseState, Handle,

@@ -121,6 +121,7 @@ fn the_modules_hold_what_the_prelude_leaves_out() {
     has::<lazaret::ConsumerName>();
     has::<lazaret::Filter>();
     has::<lazaret::Fingerprint>();
+    has::<lazaret::Grouping>();
     has::<lazaret::DedupeOptions>();
     has::<lazaret::Schema>();
     has::<lazaret::StreamName>();
@@ -129,6 +130,8 @@ fn the_modules_hold_what_the_prelude_leaves_out() {
     has::<lazaret::clock::SystemClock>();
     has::<lazaret::failure::CauseLink>();
     has::<lazaret::fingerprint::Fingerprint>();
+    has::<lazaret::fingerprint::GroupPart>();
+    has::<lazaret::fingerprint::GroupPattern>();
     has::<dyn lazaret::handler::Handle>();
     has::<lazaret::handler::Delivery>();
     has::<lazaret::letter::AttemptRecord>();

@@ -5,10 +5,14 @@ use croner::parser::{CronParser, Seconds};
 use jiff::civil::date;
 use jiff::tz::TimeZone;
 use lazaret_core::Reason;
+use lazaret_core::fingerprint::{GroupPattern, InvalidGroupPattern};
 use regex::Regex;
 
 use super::error::{FormatError, bad};
 use crate::code::Code;
+
+/// The hint for text that is not a regular expression.
+const LITERAL_HINT: &str = "escape a literal character with a backslash";
 
 /// Parses a reason code.
 pub(crate) fn reason(text: &str) -> Result<Reason, FormatError> {
@@ -33,16 +37,27 @@ pub(crate) fn regex(text: &str) -> Result<Regex, FormatError> {
     Regex::new(text).map_err(|error| regex_error(&error))
 }
 
+/// Parses a pattern of a grouping rule.
+pub(crate) fn group_pattern(text: &str) -> Result<GroupPattern, FormatError> {
+    text.parse().map_err(|error: InvalidGroupPattern| {
+        let hint = match &error {
+            InvalidGroupPattern::TooLong => "split it into several patterns",
+            InvalidGroupPattern::TooComplex => "use fewer or smaller repetitions: `+` instead of `{1000}`",
+            InvalidGroupPattern::Syntax(why) if why.starts_with("look-around") => {
+                "put what varies in parentheses: `tenant ([a-z]+)`"
+            }
+            _ => LITERAL_HINT,
+        };
+        bad(Code::InvalidPattern, error.to_string(), hint)
+    })
+}
+
 /// Extracts the error from the multi-line message of the regex crate: its last line.
 fn regex_error(error: &regex::Error) -> FormatError {
     let text = error.to_string();
     let last = text.lines().last().unwrap_or_default().trim();
     let why = last.strip_prefix("error: ").unwrap_or(last);
-    bad(
-        Code::InvalidPattern,
-        format!("is not a regular expression: {why}"),
-        "escape a literal character with a backslash",
-    )
+    bad(Code::InvalidPattern, format!("is not a regular expression: {why}"), LITERAL_HINT)
 }
 
 /// Checks a cron schedule.

@@ -7,13 +7,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lazaret_core::fingerprint::GroupPart;
 use lazaret_core::policy::{
     BreakerPolicy, BudgetPolicy, CapacityPolicy, FusePolicy, OnDead, OnDeadOverride, OnDeadPolicy,
     PoisonPolicy, RetryOverride, RetryPolicy, Rule, Strategy, When,
 };
 use lazaret_core::redaction::Redaction;
 use lazaret_core::store::Limits;
-use lazaret_core::{Phase, Reason, Verdict};
+use lazaret_core::{Grouping, Phase, Reason, Verdict};
 
 use super::adopt::{AdoptTopics, CORRELATION_HEADERS, TYPE_HEADERS, TopicFormat};
 use super::config::{Auth, Config, RequestLimits, Telemetry, Tls, Token, Webhook};
@@ -32,7 +33,7 @@ use super::io::{
 use super::secret::Secret;
 use crate::adopt_rules::topics;
 use crate::document::{ConsumerFields, Document};
-use crate::formats::{Address, SequenceRule, StoreLocation, network, payload_path};
+use crate::formats::{Address, SequenceRule, StoreLocation, group_pattern, network, payload_path};
 use crate::value::{Field, Fields, Value};
 
 impl Config {
@@ -207,6 +208,7 @@ fn consumer(read: &ConsumerFields) -> Consumer {
         max_payload: fields.size("max-payload").map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
         retry: retry(section("retry")),
         rules: sections(fields.list("classify")).map(rule).collect(),
+        grouping: fields.section("grouping").map_or_else(Grouping::default, grouping),
         breaker: fields.section("breaker").map(breaker_policy),
         fuse: fields.section("fuse").map(fuse_policy),
         poison: fields.section("poison").map_or(PoisonPolicy { same_failure: None }, poison_policy),
@@ -468,6 +470,14 @@ pub(crate) fn fuse_policy(fields: &Fields) -> FusePolicy {
 
 pub(crate) fn poison_policy(fields: &Fields) -> PoisonPolicy {
     PoisonPolicy { same_failure: fields.count_u32("same-failure").or(PoisonPolicy::default().same_failure) }
+}
+
+pub(crate) fn grouping(fields: &Fields) -> Grouping {
+    let parts: Vec<GroupPart> =
+        enum_values(fields, "by").into_iter().filter_map(|name| name.parse().ok()).collect();
+    let rules = if parts.is_empty() { Grouping::default() } else { Grouping::by(parts) };
+    let patterns = fields.texts("replace");
+    patterns.iter().filter_map(|text| group_pattern(text).ok()).fold(rules, Grouping::replace)
 }
 
 fn rule(fields: &Fields) -> Rule {

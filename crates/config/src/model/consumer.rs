@@ -7,7 +7,7 @@ use lazaret_core::policy::{
     RetryOverride, RetryPolicy, Rule,
 };
 use lazaret_core::store::Limits;
-use lazaret_core::{Reason, Sequencing};
+use lazaret_core::{Grouping, Reason, Sequencing};
 
 use super::adopt::AdoptTopics;
 use super::io::{Handler, Source};
@@ -35,6 +35,8 @@ pub struct Consumer {
     pub retry: Retry,
     /// The classification rules; the first match decides.
     pub rules: Vec<Rule>,
+    /// The grouping rules.
+    pub grouping: Grouping,
     /// The circuit breaker; `None` is off.
     pub breaker: Option<BreakerPolicy>,
     /// The fuse; `None` is off.

@@ -10,7 +10,7 @@ mod io;
 mod secret;
 
 pub use adopt::{AdoptTopics, TopicFormat};
-pub(crate) use build::{breaker_policy, fuse_policy, poison_policy, retry_policy};
+pub(crate) use build::{breaker_policy, fuse_policy, grouping, poison_policy, retry_policy};
 pub use config::{Auth, Config, RequestLimits, Telemetry, Tls, Token, Webhook};
 pub use console::{Console, Oidc, Proxy, Role};
 pub use consumer::{Advanced, Approval, Consumer, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics};

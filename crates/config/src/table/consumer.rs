@@ -1,6 +1,7 @@
 //! The keys of a consumer, and of `defaults`.
 
 use lazaret_core::Verdict;
+use lazaret_core::fingerprint::GroupPart;
 
 use super::adopt::ADOPT;
 use super::io::{HANDLER, SOURCE};
@@ -43,6 +44,9 @@ pub(crate) static CONSUMER: Section = Section {
         Key::new("retry", Kind::Section(&RETRY), "Retry policy.").or("{}").live(),
         Key::new("classify", Kind::List { of: &Kind::Section(&RULE), min: 0 }, "Classification rules. The first matching rule decides; other failures are classified by the built-in rules.")
             .or("[]")
+            .live(),
+        Key::new("grouping", Kind::Section(&GROUPING), "Grouping rules: which failures are counted as the same problem. Stored letters keep their groups until they fail again.")
+            .or("{}")
             .live(),
         Key::new("breaker", Kind::Or("off", &Kind::Section(&BREAKER)), "Circuit breaker of the handler.").or("{}").live(),
         Key::new("fuse", Kind::Or("off", &Kind::Section(&FUSE)), "Fuse: pauses the consumer instead of dead-lettering everything.").or("{}").live(),
@@ -295,6 +299,36 @@ static WHEN: Section = Section {
         Key::new("fingerprint", Kind::Text(Format::Fingerprint), "Fingerprint of the failure."),
     ],
 };
+
+static GROUPING: Section = Section {
+    name: "grouping",
+    doc: "Grouping rules: which failures are counted as the same problem.",
+    keys: &[
+        Key::new(
+            "by",
+            Kind::List { of: &Kind::Enum(GROUP_PARTS), min: 1 },
+            "Parts of a failure that count. Failures that agree in all of them are in one group.",
+        )
+        .or("[error-type, message, cause, backtrace]"),
+        Key::new(
+            "replace",
+            Kind::List { of: &Kind::Text(Format::GroupPattern), min: 0 },
+            "Regular expressions for text that varies, at most 16. What they match is replaced by `#` before failures are compared; \
+             in a pattern with groups in parentheses, only what the groups match.",
+        )
+        .or("[]")
+        .example("tenant ([a-z]+)"),
+    ],
+};
+
+/// The parts of a failure, named as in the core.
+static GROUP_PARTS: &[EnumValue] = &[
+    EnumValue(GroupPart::ErrorType.as_str(), "the type of the error"),
+    EnumValue(GroupPart::Message.as_str(), "its message, without numbers, ids and quoted text"),
+    EnumValue(GroupPart::Cause.as_str(), "the message of the innermost cause"),
+    EnumValue(GroupPart::Backtrace.as_str(), "the top frames of the backtrace"),
+    EnumValue(GroupPart::EventType.as_str(), "the type of the event"),
+];
 
 static BREAKER: Section = Section {
     name: "breaker",

@@ -147,6 +147,8 @@ pub(crate) enum Format {
     PayloadPath,
     /// The fingerprint of a failure.
     Fingerprint,
+    /// A pattern of a grouping rule.
+    GroupPattern,
     /// The name of an HTTP header.
     HeaderName,
     /// The value of an HTTP header.

@@ -1,5 +1,5 @@
-//! Rules on trial: what a redaction rule would hide of a letter, and why the letter is in its group. Nothing is changed: rules are
-//! part of the configuration.
+//! Rules on trial: what a redaction rule would hide of a letter, and the group that grouping rules would put it in. Nothing is
+//! changed: rules are part of the configuration.
 
 use axum::extract::Query;
 use axum::response::Response;
@@ -10,17 +10,18 @@ use lazaret_core::{Letter, Message, Position, QueueName};
 use maud::{Markup, html};
 use serde::Deserialize;
 
+use super::grouping;
 use crate::api::Result;
 use crate::icon::icon;
 use crate::layout::{Section, page_head};
 use crate::payload::INLINE_BYTES;
 use crate::text::{block, visible};
 use crate::visit::{Page, Visit};
-use crate::{cli_line, group, letter, letters, links, problem, short_id};
+use crate::{cli_line, letter, letters, links, problem, short_id};
 
 pub(crate) const PATH: &str = "/console/admin/rules";
 
-/// The rules on trial, separated by commas, and the letter.
+/// The rules on trial, and the letter.
 #[derive(Default, Deserialize)]
 pub(crate) struct RuleParams {
     #[serde(default)]
@@ -29,6 +30,11 @@ pub(crate) struct RuleParams {
     headers: String,
     #[serde(default)]
     payload: String,
+    #[serde(default)]
+    by: String,
+    /// One pattern a line.
+    #[serde(default)]
+    replace: String,
 }
 
 pub(crate) async fn show(Query(params): Query<RuleParams>, visit: Visit) -> Response {
@@ -49,7 +55,7 @@ async fn page(visit: &Visit, params: &RuleParams) -> Page {
     let status = tried.as_ref().and_then(|tried| tried.as_ref().err()).map(|problem| problem.status);
     let main = html! {
         div.crumbs { a href="/console/admin" { "Admin" } (icon("next")) span { "Rules" } }
-        (page_head(&html! { "Try rules on a letter" }, &html! { "What a redaction rule would hide, and why a letter is in its group. Nothing is changed." }, &html! {}))
+        (page_head(&html! { "Try rules on a letter" }, &html! { "What a redaction rule would hide, and which group grouping rules would put a letter in. Nothing is changed." }, &html! {}))
         (form(params))
         @match &tried {
             Some(Ok(shown)) => (shown),
@@ -79,6 +85,13 @@ fn form(params: &RuleParams) -> Markup {
                 (field("letter", "Letter", &params.letter, "f3a1c0de", "its id, or the beginning of it"))
                 (field("headers", "Headers", &params.headers, "authorization, cookie", "names, separated by commas"))
                 (field("payload", "Payload", &params.payload, "/card/number, /items/*/iban", "JSON pointers; * for every name and index"))
+                (field("by", "Group by", &params.by, "error-type, message, cause, backtrace", "parts that count; event-type splits a group"))
+                div.field.full {
+                    label for="replace" { "Replace in errors" }
+                    textarea.short id="replace" name="replace" rows="2" placeholder="tenant ([a-z]+)" spellcheck="false" autocomplete="off"
+                        maxlength="9000" aria-describedby="replace-help" { "\n" (params.replace) }
+                    span.help id="replace-help" { "regular expressions for what varies, one a line; with groups in parentheses, only what these match" }
+                }
             }
             p.actions { button.primary { "Try" } }
         } }
@@ -88,10 +101,12 @@ fn form(params: &RuleParams) -> Markup {
 /// The letter under the rules.
 async fn trial(visit: &Visit, id: &str, params: &RuleParams) -> Result<Markup> {
     let rules = rules(params)?;
+    let on_trial = grouping::on_trial(&params.by, &params.replace)?;
     let detail = read(visit, id).await?;
+    let grouped = grouping::trial(visit, &detail, on_trial).await?;
     Ok(html! {
         (redacted(&detail, &rules))
-        (grouped(&detail))
+        (grouped)
     })
 }
 
@@ -156,22 +171,4 @@ fn apply(detail: &LetterDetail, rules: &Redaction) -> (Vec<String>, Letter) {
         Letter::new(QueueName::of("c", "c"), "k".into(), message.into(), jiff::Timestamp::UNIX_EPOCH);
     let found = rules.apply(&mut letter);
     (found, letter)
-}
-
-/// The parts of the error that make the group of the letter.
-fn grouped(detail: &LetterDetail) -> Markup {
-    html! {
-        section.panel {
-            div.section-head { h2 { "Grouping" } @if let Some(group) = &detail.letter.group { a href=(links::group(group)) { "Its group" } } }
-            div.pad {
-                @if let Some(error) = &detail.letter.error {
-                    dl.facts {
-                        dt { "Error type" } dd.mono { (visible(&error.error_type)) }
-                        dt { "Message" } dd.mono { (visible(&error.message)) }
-                        dt { "Without what varies" } dd.mono { (visible(&group::normalised(&error.message))) }
-                    }
-                } @else { p.muted { "It waits, and has not failed: it is in no group." } }
-            }
-        }
-    }
 }

@@ -1,15 +1,16 @@
-//! How the server is set up: its tokens, and its effective configuration. For administrators.
+//! How the server is set up: its tokens, its grouping rules, and its effective configuration. For administrators.
 
 use lazaret_api::{EffectiveConfig, Scope, TokenInfo, TokenList};
 use maud::{Markup, html};
 
+use super::grouping;
 use crate::api::Result;
 use crate::text::{block, visible};
 use crate::time::exact_with_age;
 use crate::visit::Visit;
 use crate::{badge, cli_line, problem};
 
-/// Tokens and configuration.
+/// Tokens, grouping rules and configuration.
 pub(super) async fn sections(visit: &Visit) -> Markup {
     if !visit.may(Scope::Admin) {
         return html! {
@@ -22,6 +23,7 @@ pub(super) async fn sections(visit: &Visit) -> Markup {
     html! {
         div.section-head #tokens { h2 { "Tokens" } p.muted { "without their secrets" } }
         @match &tokens { Ok(list) => (table(visit, &list.tokens)), Err(problem) => (problem::banner(problem)) }
+        @if let Ok(config) = &config { (grouping::table(&config.consumers)) }
         div.section-head #config { h2 { "Effective configuration" } p.muted { "with the origin of each value; secrets are masked" } }
         @match &config { Ok(config) => (yaml(config)), Err(problem) => (problem::banner(problem)) }
     }

@@ -1,9 +1,12 @@
 //! Every screen renders, empty and full, and says what it should.
 
+use lazaret_api::{ConsumerConfig, EffectiveConfig, GroupingRules, Scope};
 use lazaret_console::Options;
+use lazaret_core::fingerprint::{GroupPart, Grouping};
+use lazaret_core::{Failure, Reason};
 use serde_json::{Value, json};
 
-use crate::support::{Bench, bad, encoded, id};
+use crate::support::{Bench, bad, encoded, id, token};
 
 /// The screens that need no id.
 const SCREENS: [&str; 6] = [
@@ -251,7 +254,7 @@ async fn rules_are_tried_on_a_letter() {
     bench.get("/console/admin").await.shows("/console/admin/rules");
     bench.get("/console/admin/rules").await.expect(200).lacks("4111");
     let shown = bench.get(&tried("")).await.expect(200);
-    shown.shows("4111").shows("No rule on trial").shows("Without what varies");
+    shown.shows("4111").shows("No rule on trial").shows("without what varies");
     let hidden = bench.get(&tried("headers=Tenant&payload=/card/number")).await.expect(200);
     hidden.shows("payload./card/number").shows("header.tenant").shows(redacted).lacks("acme<");
     bench
@@ -262,6 +265,67 @@ async fn rules_are_tried_on_a_letter() {
         .shows("4111");
     bench.get(&tried("payload=card")).await.expect(400).shows("is not a JSON pointer");
     bench.get("/console/admin/rules?letter=ffffffff").await.expect(404).shows("LZ0203");
+}
+
+/// A configuration of the consumer with these grouping rules.
+fn grouped_by(rules: &Grouping) -> EffectiveConfig {
+    let consumer = ConsumerConfig {
+        name: "orders".to_owned(),
+        text: "orders:\n".to_owned(),
+        grouping: GroupingRules::from(rules),
+    };
+    EffectiveConfig { general: Some("listen: '127.0.0.1:7117'\n".to_owned()), consumers: vec![consumer] }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn grouping_rules_are_shown_and_tried_on_a_letter() {
+    let rules = Grouping::default().with(GroupPart::EventType).replace("tenant ([a-z]+)".parse().unwrap());
+    let tokens = vec![
+        token("root", &[Scope::Admin]),
+        token("eve", &[Scope::Read, Scope::Payload]),
+        token("reader", &[Scope::Read]),
+    ];
+    let bench = Bench::with_config(tokens, grouped_by(&rules)).await;
+    let failure = Failure::new(Reason::DOMAIN_INVALID, "ApiError", "tenant acme has no route");
+    let own = failure.fingerprint.to_string();
+    let by_rules = rules.fingerprint(&failure, None).to_string();
+    let id = bench.store_failed(b"{}".to_vec(), failure.clone()).await;
+    let tried = |query: &str| format!("/console/admin/rules?letter={}&{query}", &id[..8]);
+    let get = async |who: &str, path: &str| bench.get_as(Some(who), path).await;
+
+    let admin = get("root", "/console/admin").await.expect(200);
+    admin.shows("Grouping rules").shows("error-type, message, cause, backtrace, event-type");
+    let link = admin.between("/console/admin/rules?by=", "\"");
+    let form =
+        get("root", &format!("/console/admin/rules?by={}", link.replace("&amp;", "&"))).await.expect(200);
+    form.shows("tenant ([a-z]+)</textarea>").shows("event-type\"");
+
+    // Without rules on trial, those of the consumer apply. The stored letter keeps its group.
+    let shown = get("root", &tried("")).await.expect(200);
+    shown.shows("By the rules of orders.").shows("tenant # has no route").shows(&by_rules);
+    shown.shows("would be in group").shows(&format!("{own}%40")).shows("until it fails again");
+    // The configuration is for administrators; others try rules of their own.
+    let shown = get("eve", &tried("")).await.expect(200);
+    shown.shows("By the default rules.").shows("This letter is in this group").shows(&own);
+    get("eve", "/console/admin").await.expect(200).lacks("Grouping rules");
+    let shown =
+        get("eve", &tried("by=error-type%2C+message&replace=acme%0D%0A%28no%29+route")).await.expect(200);
+    let expected = Grouping::by([GroupPart::ErrorType, GroupPart::Message])
+        .replace("acme".parse().unwrap())
+        .replace("(no) route".parse().unwrap());
+    shown.shows("By the rules on trial.").shows("tenant # has # route");
+    shown.shows(&expected.fingerprint(&failure, None).to_string());
+
+    for (query, why) in [
+        ("by=reason", "is none of error-type"),
+        ("replace=%28acme", "is not a regular expression: unclosed group"),
+        ("replace=%28a%7B1000%7D%29%7B1000%7D", "is too complex"),
+        ("replace=%3Cb%3E%28", "&lt;b&gt;("),
+    ] {
+        get("eve", &tried(query)).await.expect(400).shows(why).lacks("<b>(");
+    }
+    let reader = bench.get_as(Some("reader"), &tried("by=message")).await.expect(403);
+    reader.lacks("has no route");
 }
 
 #[tokio::test(flavor = "multi_thread")]

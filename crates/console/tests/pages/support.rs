@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lazaret_api::Scope;
+use lazaret_api::{EffectiveConfig, Scope};
 use lazaret_console::Options as ConsoleOptions;
 use lazaret_core::handler::{Attempt, Payload};
 use lazaret_core::policy::RetryPolicy;
@@ -96,15 +96,25 @@ impl Bench {
     }
 
     pub(crate) async fn with(tokens: Vec<Token>, approval: Approval) -> Self {
-        Self::built(tokens, approval, ConsoleOptions::default()).await
+        Self::built(tokens, approval, ConsoleOptions::default(), EffectiveConfig::default()).await
+    }
+
+    /// A server that was started from this configuration.
+    pub(crate) async fn with_config(tokens: Vec<Token>, config: EffectiveConfig) -> Self {
+        Self::built(tokens, Approval::None, ConsoleOptions::default(), config).await
     }
 
     /// A server whose console has these options.
     pub(crate) async fn with_console(console: ConsoleOptions) -> Self {
-        Self::built(Vec::new(), Approval::None, console).await
+        Self::built(Vec::new(), Approval::None, console, EffectiveConfig::default()).await
     }
 
-    async fn built(tokens: Vec<Token>, approval: Approval, console: ConsoleOptions) -> Self {
+    async fn built(
+        tokens: Vec<Token>,
+        approval: Approval,
+        console: ConsoleOptions,
+        config: EffectiveConfig,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(folder.path().join("lazaret.db"), Default::default()).unwrap();
         let inbox = store.inbox_log("orders", InboxOptions::default());
@@ -123,6 +133,7 @@ impl Bench {
             .tokens(tokens)
             .pages(lazaret_console::pages(console).unwrap())
             .build();
+        server.set_config(config);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         let stop = shutdown.clone();

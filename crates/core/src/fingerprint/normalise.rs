@@ -18,9 +18,7 @@ const UNITS: [&str; 18] = [
 /// assert_eq!(normalise("no answer from 10.0.0.7:8080 after 1.5s"), "no answer from # after #");
 /// ```
 pub fn normalise(message: &str) -> String {
-    let cut =
-        message.char_indices().map(|(start, c)| start + c.len_utf8()).take_while(|end| *end <= LIMIT).last();
-    let text = &message[..cut.unwrap_or(0)];
+    let text = beginning(message);
     let mut scanner =
         Scanner { text, at: 0, out: String::with_capacity(text.len()), in_url: false, unclosed: [false; 3] };
     while let Some(next) = text[scanner.at..].chars().next() {
@@ -28,6 +26,11 @@ pub fn normalise(message: &str) -> String {
     }
     scanner.out.truncate(scanner.out.trim_end().len());
     scanner.out
+}
+
+/// The part of a text that is normalised: its first 1024 bytes.
+pub(super) fn beginning(text: &str) -> &str {
+    &text[..text.floor_char_boundary(LIMIT)]
 }
 
 // Why applying it again changes nothing: the output is never longer than the input, so that the limit cuts it no

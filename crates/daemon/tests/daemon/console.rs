@@ -76,12 +76,16 @@ fn the_effective_configuration_shows_origins_and_no_secrets() {
         "listen: 127.0.0.1:0\nstore: sqlite:lazaret.db\ndefaults: { retry: { max-attempts: 4 } }\n\
          redact: { headers: [authorization] }\n\
          alerts: { webhooks: [{ url: 'http://127.0.0.1:9/', secret: do-not-show }] }\n\
-         consumers:\n  orders:\n    source: { inbox: {} }\n    handler: { http: { url: 'http://127.0.0.1:9/' } }\n",
+         consumers:\n  orders:\n    source: { inbox: {} }\n    handler: { http: { url: 'http://127.0.0.1:9/' } }\n    \
+         grouping: { by: [message, event-type], replace: [acme] }\n",
     );
     let mut daemon = folder.start(&["run"]);
     let (status, config) = get(&daemon.address(), "/v1/config");
     assert_eq!(status, 200, "{config}");
-    for part in ["max-attempts: 4", "# defaults, line 3", "headers: [authorization]"] {
+    let grouping = r#""grouping":{"by":["message","event-type"],"replace":["acme"]}"#;
+    for part in
+        ["max-attempts: 4", "# defaults, line 3", "headers: [authorization]", "replace: [acme]", grouping]
+    {
         assert!(config.contains(part), "{part} is not in {config}");
     }
     assert!(!config.contains("do-not-show"), "{config}");

@@ -252,7 +252,9 @@ impl LiveMessage {
         if let Some(suspect) = flight.charged(queue, &self.delivery.message().id) {
             let earlier = self.record.take().map(|record| *record);
             let now = self.component.now();
-            self.record = Some(Box::new(FailureRecord::crashed(earlier, &suspect, now)));
+            let mut record = FailureRecord::crashed(earlier, &suspect, now);
+            record.failure = self.component.grouped(record.failure, self.delivery.message());
+            self.record = Some(Box::new(record));
         }
     }
 

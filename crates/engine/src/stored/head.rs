@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lazaret_core::handler::Delivery;
 use lazaret_core::store::{Settled, Settlement};
-use lazaret_core::{Letter, LetterState};
+use lazaret_core::{Failure, Letter, LetterState};
 use tokio::time::Instant;
 
 use super::lease::RunLease;
@@ -65,7 +65,7 @@ impl HeadAttempt<'_> {
             letter.crash_attempts = letter.crash_attempts.saturating_add(suspect.crashes);
             if *self.purpose == Purpose::Retry {
                 letter.attempts = letter.attempts.saturating_add(suspect.crashes);
-                letter.cause = Some(crash(letter.crash_attempts));
+                letter.cause = Some(self.crashed(&letter));
                 letter.first_failed_at.get_or_insert(self.component.now());
             } else {
                 letter.replay_attempts = letter.replay_attempts.saturating_add(suspect.crashes);
@@ -73,7 +73,7 @@ impl HeadAttempt<'_> {
                 // each time has failed.
                 let limits = self.component.limits(&letter.message, None);
                 if limits.crashes_too_often_in_replays(letter.crash_attempts) {
-                    let cause = Some(crash(letter.crash_attempts));
+                    let cause = Some(self.crashed(&letter));
                     return self.settle(&letter, draft::dead(self.component, &letter, cause), left).await;
                 }
             }
@@ -121,6 +121,11 @@ impl HeadAttempt<'_> {
         let (settlement, by) = self.settlement(&letter, ended, due)?;
         left.claim = claim;
         self.settle_by(&letter, settlement, by, left).await
+    }
+
+    /// The failure of a letter whose message crashed the process.
+    fn crashed(&self, letter: &Letter) -> Failure {
+        self.component.grouped(crash(letter.crash_attempts), &letter.message)
     }
 
     /// The wait for the due time of a letter. The store's clock said that it is due; ours must agree (I12).

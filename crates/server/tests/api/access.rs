@@ -464,8 +464,14 @@ async fn administrators_see_tokens_without_secrets_and_the_masked_configuration(
         assert!(!listed.text.contains(&secret) && !listed.text.contains(&hash[7..]), "{}", listed.text);
     }
     assert_eq!(asked("/v1/config").await.json, json!({"general": null, "consumers": []}));
-    let consumer = lazaret_api::ConsumerConfig { name: ORDERS.to_owned(), text: "orders:\n".to_owned() };
+    let grouping = lazaret_api::GroupingRules::from(&lazaret_core::Grouping::default());
+    let consumer =
+        lazaret_api::ConsumerConfig { name: ORDERS.to_owned(), text: "orders:\n".to_owned(), grouping };
     let general = Some("listen: '127.0.0.1:7117'\n".to_owned());
     bench.server.set_config(lazaret_api::EffectiveConfig { general, consumers: vec![consumer] });
-    assert_eq!(asked("/v1/config").await.json["consumers"][0]["name"], ORDERS);
+    let shown = asked("/v1/config").await;
+    let consumer = &shown.json["consumers"][0];
+    assert_eq!(consumer["name"], ORDERS);
+    let by = json!(["error-type", "message", "cause", "backtrace"]);
+    assert_eq!(consumer["grouping"], json!({"by": by, "replace": []}));
 }
