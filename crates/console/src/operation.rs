@@ -325,14 +325,14 @@ fn letters_of(visit: &Visit, of: &Operation, outcome: Option<&str>, items: &Item
                 div.scroll { table {
                 thead { tr {
                     th.check { input type="checkbox" data-mark-all aria-label="Mark all letters"; }
-                    th.num { "#" } th { "Letter" } th { "Sequence" } th.optional { "Queue" } th { "Outcome" }
+                    th.num.in-narrow { "#" } th { "Letter" } th { "Sequence" } th.in-medium { "Queue" } th { "Outcome" }
                 } }
                 tbody data-rows { @for item in &items.items { tr data-row {
                     td.check { input type="checkbox" name="id" value=(item.letter) aria-label={ "Mark letter " (letters::short(&item.letter)) }; }
-                    td.num { (item.ordinal + 1) }
+                    td.num.in-narrow { (item.ordinal + 1) }
                     td { a.mono data-open href=(links::letter(&item.letter)) { (letters::short(&item.letter)) } }
-                    td { a href=(links::sequence(&item.queue, &item.sequence)) { (visible(&item.sequence)) } }
-                    td.optional { (visible(&item.queue)) }
+                    td.sequence { a href=(links::sequence(&item.queue, &item.sequence)) { (visible(&item.sequence)) } }
+                    td.in-medium { (visible(&item.queue)) }
                     td { (badge::outcome(item.outcome)) }
                 } } }
                 } }

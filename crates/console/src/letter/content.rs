@@ -98,7 +98,7 @@ fn headers(headers: &[Header]) -> Markup {
                     thead { tr { th { "Name" } th { "Value" } } }
                     tbody { @for of in headers { tr {
                         td.mono { (visible(&of.name)) }
-                        td.mono {
+                        td.mono.value {
                             @if let Some(value) = &of.value { (visible(value)) }
                             @else if let Some(value) = &of.value_base64 { span.muted { "base64 " } (value) }
                             @else { span.muted { "null" } }
