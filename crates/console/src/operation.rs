@@ -251,6 +251,7 @@ fn commands(visit: &Visit, of: &Operation) -> Markup {
         _ => &[],
     };
     let is_own = of.by.who == visit.identity.person;
+    let may_approve = of.state == OperationState::AwaitingApproval && !is_own && visit.may(Scope::Approve);
     html! {
         @if !possible.is_empty() {
             form.panel method="post" action={ (links::operation(&of.id)) "/" (possible[0].0.as_str()) } {
@@ -258,7 +259,7 @@ fn commands(visit: &Visit, of: &Operation) -> Markup {
                     (csrf_field(visit))
                     div.field {
                         label for="reason" { "Reason" }
-                        input #reason type="text" name="reason" required maxlength="1024";
+                        input #reason type="text" name="reason" required maxlength="1024" data-key=[may_approve.then_some("A")];
                     }
                     p.actions {
                         @for (command, right, symbol, name) in possible {

@@ -1,9 +1,7 @@
-//! Triage: from an alert to a canary in a few clicks, live, and by keyboard alone.
-
-use serde_json::Value;
+//! Triage: from an alert to a canary in a few clicks, and live.
 
 use crate::site::{Setup, Site};
-use crate::webdriver::{Browser, ENTER, TAB, driver, wait_for};
+use crate::webdriver::{Browser, driver, wait_for};
 
 /// Starts a retry from the page of a group: plan, reason, start. Two clicks.
 #[track_caller]
@@ -64,40 +62,4 @@ fn nothing_moves_while_a_row_is_marked() {
     browser.click("[data-live-apply]");
     wait_for("the update", || (letters() == "2").then_some(()));
     assert_eq!(browser.errors(), Vec::<String>::new());
-}
-
-#[test]
-fn the_whole_triage_works_by_keyboard() {
-    let Some(driver) = driver() else { return };
-    let site = Site::start(&Setup::default());
-    site.fail(2);
-    site.handler.repair();
-    let browser = Browser::start(&driver);
-    browser.open(site.url("/console/groups"));
-    browser.find("main h1");
-    browser.press("?");
-    wait_for("the help", || browser.has("dialog[open]").then_some(()));
-    browser.press("\u{E00C}");
-    browser.press("j");
-    browser.press(ENTER);
-    wait_for("the group", || browser.path().starts_with("/console/groups/").then_some(()));
-    browser.press("R");
-    wait_for("the plan", || browser.has("form[action$='/start']").then_some(()));
-    focus(&browser, "#reason");
-    browser.press("fixed");
-    browser.press(ENTER);
-    wait_for("the operation", || browser.path().starts_with("/console/operations/").then_some(()));
-    site.wait_letters(0);
-}
-
-/// Moves the focus with the tab key.
-fn focus(browser: &Browser, css: &str) {
-    let is_there = format!("return document.activeElement.matches({})", Value::from(css));
-    for _ in 0..200 {
-        if browser.run(&is_there) == true {
-            return;
-        }
-        browser.press(TAB);
-    }
-    panic!("the tab key does not reach {css}");
 }
