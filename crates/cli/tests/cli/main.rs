@@ -10,9 +10,15 @@ mod daemon;
 mod daemon_failures;
 #[cfg(feature = "demo")]
 mod demo;
+#[cfg(all(unix, feature = "demo"))]
+mod demo_console;
 mod exits;
 mod formats;
 mod hostile;
+#[cfg(all(unix, feature = "demo"))]
+#[allow(dead_code, reason = "the tests of the console need more of it")]
+#[path = "../../../console/tests/browser/http.rs"]
+mod http;
 mod operations;
 mod pages;
 mod reading;
@@ -23,3 +29,7 @@ mod terminal;
 #[cfg(unix)]
 mod top;
 mod transfer;
+#[cfg(all(unix, feature = "demo"))]
+#[allow(dead_code, reason = "the tests of the console need more of it")]
+#[path = "../../../console/tests/browser/webdriver.rs"]
+mod webdriver;
