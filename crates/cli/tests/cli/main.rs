@@ -15,7 +15,7 @@ mod demo_console;
 mod exits;
 mod formats;
 mod hostile;
-#[cfg(all(unix, feature = "demo"))]
+#[cfg(unix)]
 #[allow(dead_code, reason = "the tests of the console need more of it")]
 #[path = "../../../console/tests/browser/http.rs"]
 mod http;

@@ -11,9 +11,12 @@ async fn the_overview_lists_instances_and_the_numbers_of_its_chart() {
     let bench = Bench::new().await;
     bench.letters(None, &[bad("a", "1")], 1).await;
     bench.report_start("orders").await;
-    // The chart begins with the first sample.
+    // The chart begins with the first sample, and counts the failed attempt.
+    let row = "</td><td class=\"num\">0</td><td class=\"num\">1</td></tr>";
     eventually("the chart", || async {
-        bench.get("/console/overview").await.text.contains("class=\"chart\"")
+        let page = bench.get("/console/overview").await.expect(200);
+        page.text.contains("class=\"chart\"")
+            && page.between("id=\"throughput-table\"", "</details>").contains(row)
     })
     .await;
     let page = bench.get("/console/overview").await.expect(200);
