@@ -289,9 +289,12 @@ fn facts(visit: &Visit, of: &Operation, plan: Option<&Plan>) -> Markup {
                 dd { (visible(&by.who)) ": " (visible(&by.why)) }
             }
             dt { "Rate" } dd { @if let Some(rate) = of.rate { (rate) "/s" } @else { "unlimited" } }
-            dt { "Stages" }
-            dd { @if of.ramp.is_empty() { "one" } @else { (of.ramp.iter().map(|stage| count(*stage)).collect::<Vec<_>>().join(", ")) ", then the rest" } }
-            dt { "Stop at" } dd { @if let Some(share) = of.stop_at { (format!("{:.0} %", share * 100.0)) " failed again" } @else { "never" } }
+            // Only a retry has a canary.
+            @if of.action == Action::Retry {
+                dt { "Stages" }
+                dd { @if of.ramp.is_empty() { "one" } @else { (of.ramp.iter().map(|stage| count(*stage)).collect::<Vec<_>>().join(", ")) ", then the rest" } }
+                dt { "Stop at" } dd { @if let Some(share) = of.stop_at { (format!("{:.0} %", share * 100.0)) " failed again" } @else { "never" } }
+            }
             @if let Some(at) = of.start_at { dt { "Start at" } dd { (exact_with_age(at, visit.now)) } }
             dt { "Created" } dd { (exact_with_age(of.created_at, visit.now)) }
             @if let Some(at) = of.ended_at { dt { "Ended" } dd { (exact_with_age(at, visit.now)) } }

@@ -1,5 +1,7 @@
 //! Triage: from an alert to a canary in a few clicks, and live.
 
+use serde_json::{Value, json};
+
 use crate::site::{Setup, Site};
 use crate::webdriver::{Browser, driver, wait_for};
 
@@ -44,6 +46,29 @@ fn pages_show_what_happens_without_a_reload() {
     browser.wait_text("42");
     assert_eq!(browser.run("return window.same === true"), true, "the page was not loaded anew");
     assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn a_part_that_was_replaced_still_offers_to_copy_its_command() {
+    let Some(driver) = driver() else { return };
+    let site = Site::start(&Setup::default());
+    site.fail(1);
+    let retry =
+        json!({"action": "retry", "query": "", "all": true, "reason": "later", "needs-approval": true});
+    let answer = site.api("POST", "/v1/operations", &retry);
+    assert_eq!(answer.status, 201, "{}", answer.body);
+    let operation: Value = serde_json::from_str(&answer.body).unwrap();
+    let operation = operation["id"].as_str().unwrap();
+    let browser = Browser::start(&driver);
+    browser.open(site.url(&format!("/console/operations/{operation}")));
+    browser.wait_text(&format!("lazaret op watch {operation}"));
+    let is_shown = || browser.run("return document.querySelector('[data-copy=cli]')?.offsetWidth > 0");
+    wait_for("the button", || (is_shown() == true).then_some(()));
+    let path = format!("/v1/operations/{operation}/cancel");
+    let cancelled = site.api("POST", &path, &json!({"reason": "not needed"}));
+    assert_eq!(cancelled.status, 200, "{}", cancelled.body);
+    browser.wait_text(&format!("lazaret op show {operation}"));
+    assert_eq!(is_shown(), true, "after the update");
 }
 
 #[test]
