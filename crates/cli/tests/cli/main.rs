@@ -21,6 +21,7 @@ mod hostile;
 mod http;
 mod operations;
 mod pages;
+mod payloads;
 mod reading;
 mod status_watch;
 mod support;
