@@ -76,19 +76,19 @@ fn drafts_table(visit: &Visit, page: &PlanPage) -> Markup {
             }
             div.panel.scroll { table {
                 thead { tr {
-                    th { "Plan" } th.num { "Letters" } th.num.in-medium { "Sequences" } th.in-medium { "By" } th.num.in-wide { "Frozen" } th.num.in-narrow { "Expires" } th { "Next" }
+                    th { "Plan" } th.num { "Letters" } th.num.in-medium { "Sequences" } th.in-medium { "By" } th.num.in-wide { "Frozen" } th.num { "Expires" } th.in-narrow { "Next" }
                 } }
                 tbody data-rows { @for of in plans { tr data-row {
                     td.wide {
                         a.title-link data-open href=(links::plan(&of.id)) { (plan::verb(of.action)) " " span.mono { (of.id) } }
-                        @if let Some(query) = of.query.as_deref().filter(|query| !query.is_empty()) { span.sub.mono { (visible(&cut(query, 120))) } }
+                        @if let Some(query) = of.query.as_deref().filter(|query| !query.is_empty()) { span.sub.mono.wraps { (visible(&cut(query, 120))) } }
                     }
                     td.num { (count(of.letters)) }
                     td.num.in-medium { (count(of.sequences)) }
                     td.in-medium { (visible(&of.by.who)) }
                     td.num.in-wide { (age(of.frozen_at, visit.now)) " ago" }
-                    td.num.in-narrow { (age(of.expires_at, visit.now)) }
-                    td { a.button href=(links::plan(&of.id)) { @if of.needs_approval { "Ask for approval" } @else { "Review and start" } } }
+                    td.num { (age(of.expires_at, visit.now)) }
+                    td.in-narrow { a.button href=(links::plan(&of.id)) { @if of.needs_approval { "Ask for approval" } @else { "Review and start" } } }
                 } } }
             } }
             div.section-head { h2 { "Operations" } }

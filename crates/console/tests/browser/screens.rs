@@ -126,6 +126,9 @@ fn every_list_fits_its_panel_from_a_phone_to_a_wide_screen() {
     let group = site.first_group();
     let letter = site.last_letter();
     let reason = "the reason of an operation may be longer than one line of a phone";
+    // A draft, and an operation.
+    let query = "state:dead type:CustomerSubscriptionRenewed reason:INVALID_SCHEMA";
+    created(&site, "/v1/plans", &json!({"action": "park", "query": query}));
     let retry = json!({"action": "retry", "query": "", "all": true, "reason": reason});
     let operation = created(&site, "/v1/operations", &retry);
     // The handler is not repaired: the canary stops, and the rest stays.
