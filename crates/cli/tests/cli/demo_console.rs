@@ -50,13 +50,14 @@ fn the_story_is_driven_from_the_page_that_the_demo_names() {
     let folder = TempDir::new().unwrap();
     let variables = [("TMPDIR", folder.path().to_str().unwrap()), ("NO_COLOR", "1")];
     let mut terminal = Terminal::open((140, 30), &["demo"], &variables);
-    let address = terminal.shown_word("http://127.0.0.1:");
+    let shown = terminal.shown_word("console http://127.0.0.1:");
+    let address = shown.strip_prefix("console ").unwrap();
     // The last crash of the story: from now on the page stays.
     terminal.shows("dead-lettered: CRASHED").shows("press r to repair the bank");
 
     // From the overview to the cause, and to a lane that it blocks.
     let (page, lane) = (Browser::start(&driver), Browser::start(&driver));
-    page.open(&address);
+    page.open(address);
     assert_eq!(page.path(), "/console/overview");
     let overview = page.url();
     click(&page, "main a.title-link", CAUSE);
