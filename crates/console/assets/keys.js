@@ -73,6 +73,7 @@ const single = {
   x: mark,
   R: () => press("R"),
   E: () => press("E"),
+  A: () => press("A"),
   "[": () => document.querySelector('a[rel="prev"]')?.click(),
   "]": () => document.querySelector('a[rel="next"]')?.click(),
   t: () => document.querySelector("[data-theme-button]")?.click(),

@@ -39,7 +39,10 @@ function isInUse(region) {
 
 // Returns whether the part was replaced.
 function replace(region, fresh, force) {
-  if (!fresh || fresh.isEqualNode(region)) return true;
+  if (!fresh) return true;
+  // Hidden without scripts, as on the first load.
+  for (const copy of fresh.querySelectorAll("[data-copy]")) copy.hidden = false;
+  if (fresh.isEqualNode(region)) return true;
   if (!force && isInUse(region)) return false;
   const node = document.importNode(fresh, true);
   for (const opened of region.querySelectorAll("details[open][id]")) {

@@ -23,6 +23,9 @@ pub(crate) fn throughput(handled: &[u64], failed: &[u64], bucket_seconds: u64) -
     let minutes = (handled.len() * per_bar) as u64 * bucket_seconds / 60;
     let seconds = per_bar as u64 * bucket_seconds;
     let step = WIDTH / BARS;
+    // The current bar is at the right end, however few there are.
+    let bars = handled.len();
+    let first = BARS.saturating_sub(bars);
     let scale = |number: u64| scaled(number, most, (HEIGHT - AXIS) as u64);
     let label = format!(
         "{} handled and {} failed attempts in the last {minutes} minutes",
@@ -32,7 +35,7 @@ pub(crate) fn throughput(handled: &[u64], failed: &[u64], bucket_seconds: u64) -
     html! {
         svg.chart viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } preserveAspectRatio="none" role="img" aria-label=(label) {
             @for (index, (handled, failed)) in handled.iter().zip(&failed).enumerate() {
-                @let (x, of_failed, of_handled) = (index * step, scale(*failed), scale(*handled));
+                @let (x, of_failed, of_handled) = ((first + index) * step, scale(*failed), scale(*handled));
                 @let base = (HEIGHT - AXIS) as u64;
                 @if of_handled > 0 {
                     rect.handled x=(x) y=(base - of_failed.min(base) - of_handled.min(base - of_failed.min(base)))
@@ -58,7 +61,7 @@ pub(crate) fn throughput(handled: &[u64], failed: &[u64], bucket_seconds: u64) -
                 thead { tr { th { "Minutes ago" } th.num { "Handled" } th.num { "Failed" } } }
                 tbody {
                     @for (index, (handled, failed)) in handled.iter().zip(&failed).enumerate().rev() {
-                        @let ago = (BARS.min(index.max(BARS)) - index - 1) as u64 * seconds / 60;
+                        @let ago = (bars - index - 1) as u64 * seconds / 60;
                         @if handled + failed > 0 { tr { td { (ago) } td.num { (count(*handled)) } td.num { (count(*failed)) } } }
                     }
                 }
@@ -203,6 +206,23 @@ mod tests {
         assert_eq!(chart.matches("class=\"handled\"").count(), 60);
         assert!(chart.contains("240 handled and 0 failed attempts in the last 60 minutes"), "{chart}");
         assert!(throughput(&[], &[], 15).into_string().contains("<svg"));
+    }
+
+    #[test]
+    fn the_numbers_of_a_chart_are_a_table_and_the_current_bar_is_the_last() {
+        let (mut handled, mut failed) = ([0; 240], [0; 240]);
+        (handled[239], failed[238], handled[0]) = (7, 2, 1234);
+        let chart = throughput(&handled, &failed, 15).into_string();
+        let rows = "<tr><td>0</td><td class=\"num\">7</td><td class=\"num\">2</td></tr>\
+                    <tr><td>59</td><td class=\"num\">1,234</td><td class=\"num\">0</td></tr></tbody>";
+        assert!(chart.contains(rows), "{chart}");
+        // Fewer buckets than bars.
+        let chart = throughput(&[5, 0, 8], &[0, 0, 1], 60).into_string();
+        let rows = "<tr><td>0</td><td class=\"num\">8</td><td class=\"num\">1</td></tr>\
+                    <tr><td>2</td><td class=\"num\">5</td><td class=\"num\">0</td></tr></tbody>";
+        assert!(chart.contains(rows), "{chart}");
+        let last = format!("class=\"failed\" x=\"{}\"", WIDTH - WIDTH / BARS);
+        assert!(chart.contains(&last), "{chart}");
     }
 
     #[test]

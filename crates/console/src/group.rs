@@ -247,11 +247,11 @@ fn sequences(visit: &Visit, facets: &GroupFacets) -> Markup {
     html! {
         div.section-head { h2 { "Sequences" } p.muted { "with the most letters of this group, " (examined(facets)) } }
         div.panel.scroll { table {
-            thead { tr { th { "Sequence" } th.num { "Letters" } th.num { "Oldest" } th { "Earliest letter" } } }
+            thead { tr { th { "Sequence" } th.num { "Letters" } th.num.in-narrow { "Oldest" } th { "Earliest letter" } } }
             tbody { @for of in &facets.sequences { tr {
                 td { a.title-link href=(links::sequence(&of.queue, &of.sequence)) { (visible(&of.sequence)) } }
                 td.num { (count(of.letters)) }
-                td.num { (age(of.enqueued_at, visit.now)) }
+                td.num.in-narrow { (age(of.enqueued_at, visit.now)) }
                 td { a.mono href=(links::letter(&of.letter)) { (letters::short(&of.letter)) } }
             } } }
         } }

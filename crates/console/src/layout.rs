@@ -31,7 +31,7 @@ const NAVIGATION: [(Section, &str, &str, &str, &str); 5] = [
 ];
 
 /// The keys, as the help lists them.
-const KEYS: [(&str, &str); 12] = [
+const KEYS: [(&str, &str); 13] = [
     ("?", "this help"),
     ("/", "search"),
     ("j k", "next and previous row"),
@@ -39,6 +39,7 @@ const KEYS: [(&str, &str); 12] = [
     ("x", "mark the row"),
     ("R", "plan a retry of what the page shows, or of the marked rows"),
     ("E", "plan an eviction"),
+    ("A", "write the reason for an approval"),
     ("[ ]", "previous and next letter"),
     ("g o, g g, g l", "go to overview, groups, letters"),
     ("g p, g a", "go to operations, admin"),

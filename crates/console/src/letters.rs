@@ -135,7 +135,7 @@ fn listed(visit: &Visit, letters: &[Letter], with_cause: bool) -> Markup {
                 div.scroll { table {
                     thead { tr {
                         th.check { input type="checkbox" data-mark-all aria-label="Mark all letters"; }
-                        th { "Letter" } th { "State" } th.optional { "Sequence" } @if with_cause { th { "Cause" } } th.num.optional.spare { "Attempts" } th.num.optional { "Age" }
+                        th { "Letter" } th.in-narrow { "State" } th.optional.in-medium[with_cause] { "Sequence" } @if with_cause { th { "Cause" } } th.num.optional.spare.in-wide { "Attempts" } th.num.optional.in-medium[with_cause] { "Age" }
                     } }
                     tbody data-rows { @for letter in letters { (row(visit, letter, with_cause)) } }
                 } }
@@ -151,9 +151,10 @@ fn row(visit: &Visit, letter: &Letter, with_cause: bool) -> Markup {
             td.name {
                 a.title-link data-open href=(links::letter(&letter.id)) { (visible(name(letter))) }
                 span.sub.mono { (short(&letter.id)) }
+                span.only-narrow { (state(letter)) }
             }
-            td { (badge::letter(letter.state)) @if letter.poison { " " (badge::bad("poison")) } }
-            td.optional {
+            td.in-narrow { (state(letter)) }
+            td.sequence.optional.in-medium[with_cause] {
                 a href=(links::sequence(&letter.queue, &letter.sequence)) { (visible(&cut(&letter.shown_sequence(), 60))) }
                 span.sub.spare.nowrap { (visible(&letter.queue)) }
             }
@@ -163,10 +164,14 @@ fn row(visit: &Visit, letter: &Letter, with_cause: bool) -> Markup {
                     span.sub { span.tag { (visible(letter.reason.as_deref().unwrap_or_default())) } @if let Some(kind) = telling_type(&error.error_type) { " " (visible(&kind)) } }
                 } @else { span.muted { "waits behind the head of its sequence" } }
             } }
-            td.num.optional.spare { (count(u64::from(letter.attempts))) }
-            td.num.optional { (age(letter.enqueued_at, visit.now)) }
+            td.num.optional.spare.in-wide { (count(u64::from(letter.attempts))) }
+            td.num.optional.in-medium[with_cause] { (age(letter.enqueued_at, visit.now)) }
         }
     }
+}
+
+fn state(letter: &Letter) -> Markup {
+    html! { (badge::letter(letter.state)) @if letter.poison { " " (badge::bad("poison")) } }
 }
 
 /// The name of a letter: the type of its message, or the id of the message.

@@ -251,6 +251,7 @@ fn commands(visit: &Visit, of: &Operation) -> Markup {
         _ => &[],
     };
     let is_own = of.by.who == visit.identity.person;
+    let may_approve = of.state == OperationState::AwaitingApproval && !is_own && visit.may(Scope::Approve);
     html! {
         @if !possible.is_empty() {
             form.panel method="post" action={ (links::operation(&of.id)) "/" (possible[0].0.as_str()) } {
@@ -258,7 +259,7 @@ fn commands(visit: &Visit, of: &Operation) -> Markup {
                     (csrf_field(visit))
                     div.field {
                         label for="reason" { "Reason" }
-                        input #reason type="text" name="reason" required maxlength="1024";
+                        input #reason type="text" name="reason" required maxlength="1024" data-key=[may_approve.then_some("A")];
                     }
                     p.actions {
                         @for (command, right, symbol, name) in possible {
@@ -288,9 +289,12 @@ fn facts(visit: &Visit, of: &Operation, plan: Option<&Plan>) -> Markup {
                 dd { (visible(&by.who)) ": " (visible(&by.why)) }
             }
             dt { "Rate" } dd { @if let Some(rate) = of.rate { (rate) "/s" } @else { "unlimited" } }
-            dt { "Stages" }
-            dd { @if of.ramp.is_empty() { "one" } @else { (of.ramp.iter().map(|stage| count(*stage)).collect::<Vec<_>>().join(", ")) ", then the rest" } }
-            dt { "Stop at" } dd { @if let Some(share) = of.stop_at { (format!("{:.0} %", share * 100.0)) " failed again" } @else { "never" } }
+            // Only a retry has a canary.
+            @if of.action == Action::Retry {
+                dt { "Stages" }
+                dd { @if of.ramp.is_empty() { "one" } @else { (of.ramp.iter().map(|stage| count(*stage)).collect::<Vec<_>>().join(", ")) ", then the rest" } }
+                dt { "Stop at" } dd { @if let Some(share) = of.stop_at { (format!("{:.0} %", share * 100.0)) " failed again" } @else { "never" } }
+            }
             @if let Some(at) = of.start_at { dt { "Start at" } dd { (exact_with_age(at, visit.now)) } }
             dt { "Created" } dd { (exact_with_age(of.created_at, visit.now)) }
             @if let Some(at) = of.ended_at { dt { "Ended" } dd { (exact_with_age(at, visit.now)) } }
@@ -325,14 +329,14 @@ fn letters_of(visit: &Visit, of: &Operation, outcome: Option<&str>, items: &Item
                 div.scroll { table {
                 thead { tr {
                     th.check { input type="checkbox" data-mark-all aria-label="Mark all letters"; }
-                    th.num { "#" } th { "Letter" } th { "Sequence" } th.optional { "Queue" } th { "Outcome" }
+                    th.num.in-narrow { "#" } th { "Letter" } th { "Sequence" } th.in-medium { "Queue" } th { "Outcome" }
                 } }
                 tbody data-rows { @for item in &items.items { tr data-row {
                     td.check { input type="checkbox" name="id" value=(item.letter) aria-label={ "Mark letter " (letters::short(&item.letter)) }; }
-                    td.num { (item.ordinal + 1) }
+                    td.num.in-narrow { (item.ordinal + 1) }
                     td { a.mono data-open href=(links::letter(&item.letter)) { (letters::short(&item.letter)) } }
-                    td { a href=(links::sequence(&item.queue, &item.sequence)) { (visible(&item.sequence)) } }
-                    td.optional { (visible(&item.queue)) }
+                    td.sequence { a href=(links::sequence(&item.queue, &item.sequence)) { (visible(&item.sequence)) } }
+                    td.in-medium { (visible(&item.queue)) }
                     td { (badge::outcome(item.outcome)) }
                 } } }
                 } }

@@ -76,19 +76,19 @@ fn drafts_table(visit: &Visit, page: &PlanPage) -> Markup {
             }
             div.panel.scroll { table {
                 thead { tr {
-                    th { "Plan" } th.num { "Letters" } th.num.optional { "Sequences" } th.optional { "By" } th.num.optional { "Frozen" } th.num { "Expires" } th { "Next" }
+                    th { "Plan" } th.num { "Letters" } th.num.in-medium { "Sequences" } th.in-medium { "By" } th.num.in-wide { "Frozen" } th.num { "Expires" } th.in-narrow { "Next" }
                 } }
-                tbody { @for of in plans { tr {
+                tbody data-rows { @for of in plans { tr data-row {
                     td.wide {
-                        a.title-link href=(links::plan(&of.id)) { (plan::verb(of.action)) " " span.mono { (of.id) } }
-                        @if let Some(query) = of.query.as_deref().filter(|query| !query.is_empty()) { span.sub.mono { (visible(&cut(query, 120))) } }
+                        a.title-link data-open href=(links::plan(&of.id)) { (plan::verb(of.action)) " " span.mono { (of.id) } }
+                        @if let Some(query) = of.query.as_deref().filter(|query| !query.is_empty()) { span.sub.mono.wraps { (visible(&cut(query, 120))) } }
                     }
                     td.num { (count(of.letters)) }
-                    td.num.optional { (count(of.sequences)) }
-                    td.optional { (visible(&of.by.who)) }
-                    td.num.optional { (age(of.frozen_at, visit.now)) " ago" }
+                    td.num.in-medium { (count(of.sequences)) }
+                    td.in-medium { (visible(&of.by.who)) }
+                    td.num.in-wide { (age(of.frozen_at, visit.now)) " ago" }
                     td.num { (age(of.expires_at, visit.now)) }
-                    td { a.button href=(links::plan(&of.id)) { @if of.needs_approval { "Ask for approval" } @else { "Review and start" } } }
+                    td.in-narrow { a.button href=(links::plan(&of.id)) { @if of.needs_approval { "Ask for approval" } @else { "Review and start" } } }
                 } } }
             } }
             div.section-head { h2 { "Operations" } }
@@ -101,8 +101,8 @@ pub(crate) fn table(visit: &Visit, operations: &[Operation]) -> Markup {
     html! {
         table {
             thead { tr {
-                th { "Operation" } th { "State" } th { "Progress" } th.num { "Letters" } th.num { "Ok" } th.num { "Failed again" }
-                th.num.optional { "Skipped" } th.optional { "By" } th.num { "Created" }
+                th { "Operation" } th { "State" } th.in-narrow { "Progress" } th.num { "Letters" } th.num.in-medium { "Ok" } th.num.wraps.in-narrow { "Failed again" }
+                th.num.in-wide { "Skipped" } th.in-wide { "By" } th.num.in-wide { "Created" }
             } }
             tbody data-rows { @for of in operations { tr data-row {
                 td.wide {
@@ -111,13 +111,13 @@ pub(crate) fn table(visit: &Visit, operations: &[Operation]) -> Markup {
                     @if let Some(note) = &of.note { span.sub.note { (visible(note)) } }
                 }
                 td { (badge::operation(of.state)) }
-                td.progress { (progress(of, false)) }
+                td.progress.in-narrow { (progress(of, false)) }
                 td.num { (count(of.letters)) }
-                td.num.zero[of.ok == 0] { (count(of.ok)) }
-                td.num.zero[of.failed_again == 0] { (count(of.failed_again)) }
-                td.num.optional.zero[of.skipped == 0] { (count(of.skipped)) }
-                td.optional { (visible(&of.by.who)) }
-                td.num { (age(of.created_at, visit.now)) " ago" }
+                td.num.in-medium.zero[of.ok == 0] { (count(of.ok)) }
+                td.num.in-narrow.zero[of.failed_again == 0] { (count(of.failed_again)) }
+                td.num.in-wide.zero[of.skipped == 0] { (count(of.skipped)) }
+                td.in-wide { (visible(&of.by.who)) }
+                td.num.in-wide { (age(of.created_at, visit.now)) " ago" }
             } } }
         }
     }

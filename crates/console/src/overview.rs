@@ -155,17 +155,17 @@ fn throughput(activity: &Activity) -> Markup {
 
 fn consumers(visit: &Visit, consumers: &[Consumer]) -> Markup {
     let number = |value: Option<u64>| value.map_or_else(|| "–".to_owned(), count);
-    let held = |of: &Consumer, state: &str, value: u64| {
+    let held = |of: &Consumer, state: &str, value: u64, folds: bool| {
         let query = format!("{} state:{state}", term(TextField::Consumer, &of.name));
-        html! { td.num.zero[value == 0] { @if value == 0 { "0" } @else { a href=(links::letters(&query)) { (count(value)) } } } }
+        html! { td.num.in-narrow[folds].zero[value == 0] { @if value == 0 { "0" } @else { a href=(links::letters(&query)) { (count(value)) } } } }
     };
     html! {
         div.section-head { h2 { "Consumers" } }
         div.panel.scroll { table.tight {
             thead { tr {
                 th { "Consumer" } th { "State" } th.num.in-medium { "Lag" } th.num.in-medium { "In flight" } th.num.in-medium { "Handled" }
-                th.num.in-medium { "Failed" } th.num { "Dead" } th.num { "Retrying" } th.num.in-full { "Parked" }
-                th.num.in-full { "Quarantined" } th.num { "Waiting" } th.num { "Oldest" }
+                th.num.in-medium { "Failed" } th.num { "Dead" } th.num.in-narrow { "Retrying" } th.num.in-wide { "Parked" }
+                th.num.in-wide { "Quarantined" } th.num { "Waiting" } th.num { "Oldest" }
             } }
             tbody data-rows {
                 @for of in consumers { tr data-row {
@@ -178,11 +178,11 @@ fn consumers(visit: &Visit, consumers: &[Consumer]) -> Markup {
                     td.num.in-medium { (number(of.in_flight)) }
                     td.num.in-medium { (number(of.handled)) }
                     td.num.in-medium { (number(of.failed)) }
-                    (held(of, "dead", of.dead))
-                    (held(of, "retrying", of.retrying))
-                    td.num.in-full.zero[of.parked == 0] { (count(of.parked)) }
-                    td.num.in-full.zero[of.quarantined == 0] { (count(of.quarantined)) }
-                    (held(of, "waiting", of.waiting))
+                    (held(of, "dead", of.dead, false))
+                    (held(of, "retrying", of.retrying, true))
+                    td.num.in-wide.zero[of.parked == 0] { (count(of.parked)) }
+                    td.num.in-wide.zero[of.quarantined == 0] { (count(of.quarantined)) }
+                    (held(of, "waiting", of.waiting, false))
                     td.num { (of.oldest_age_seconds.map_or_else(|| "–".to_owned(), span)) }
                 } }
             }
@@ -198,10 +198,10 @@ fn guards(of: &Consumer) -> Markup {
         @if matches!(breaker, Breaker::Open | Breaker::HalfOpen) { " breaker " (badge::breaker(breaker)) }
         @if fuse == Fuse::Blown { " fuse " (badge::fuse(fuse)) }
         @if breaker == Breaker::Closed || fuse == Fuse::Intact {
-            span.sub.nowrap {
-                @if breaker == Breaker::Closed { "breaker closed" }
+            span.sub {
+                @if breaker == Breaker::Closed { span.nowrap { "breaker closed" } }
                 @if breaker == Breaker::Closed && fuse == Fuse::Intact { " · " }
-                @if fuse == Fuse::Intact { "fuse intact" }
+                @if fuse == Fuse::Intact { span.nowrap { "fuse intact" } }
             }
         }
     }
@@ -221,12 +221,12 @@ fn instances(visit: &Visit, instances: &[Instance]) -> Markup {
         @if !instances.is_empty() {
             div.section-head { h2 { "Instances" } p.muted { "processes that share the store" } }
             div.panel.scroll { table {
-                thead { tr { th { "Instance" } th { "Version" } th { "Consumers" } th.num { "Partitions" } th.num.optional { "Up" } th.num { "Seen" } } }
+                thead { tr { th { "Instance" } th { "Version" } th { "Consumers" } th.num.in-narrow { "Partitions" } th.num.optional { "Up" } th.num { "Seen" } } }
                 tbody { @for of in instances { tr {
                     td { (visible(&of.instance)) }
                     td { (visible(&of.version)) }
                     td { @if of.consumers.is_empty() { span.muted { "API only" } } @else { (visible(&of.consumers.join(", "))) } }
-                    td.num { (of.partitions.len()) }
+                    td.num.in-narrow { (of.partitions.len()) }
                     td.num.optional { (age(of.started_at, visit.now)) }
                     td.num { (age(of.last_seen, visit.now)) " ago" }
                 } } }

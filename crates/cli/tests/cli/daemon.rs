@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+#[cfg(unix)]
+use crate::http;
 use crate::support::{DEADLINE, Ran, ended, finish, lazaret};
 
 /// Runs a command in a folder.
@@ -505,6 +507,52 @@ fn a_store_is_served_without_its_consumers() {
     let stopped = Command::new("kill").args(["-TERM", &server.child().id().to_string()]).status().unwrap();
     assert!(stopped.success());
     ended(server.0.take().unwrap()).ends(0);
+}
+
+#[test]
+#[cfg(unix)]
+fn the_console_is_served_without_consumers() {
+    let folder = TempDir::new().unwrap();
+    configure(folder.path());
+    run(folder.path(), &["run", "--until-idle"]).ends(3);
+    let port = free_port();
+    let path = folder.path().join("lazaret.yaml");
+    let config = fs::read_to_string(&path).unwrap();
+    fs::write(&path, config.replace("127.0.0.1:0", &format!("127.0.0.1:{port}"))).unwrap();
+    let address = format!("127.0.0.1:{port}");
+    for arguments in [
+        &["serve", "--store", "sqlite:lazaret.db", "--listen", address.as_str()][..],
+        &["serve", "-c", "lazaret.yaml"],
+    ] {
+        let mut server = lazaret(arguments);
+        server.current_dir(folder.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut server = Daemon(Some(server.spawn().unwrap()));
+        let url = format!("http://{address}");
+        wait_for(&url, server.child());
+        let page = |path: &str| {
+            let answer = http::send(&address, "GET", path, &[], "").unwrap();
+            assert_eq!(answer.status, 200, "{arguments:?} {path}: {}", answer.body);
+            answer.body
+        };
+        let root = http::send(&address, "GET", "/", &[], "").unwrap();
+        assert_eq!((root.status, root.header("location")), (303, Some("/console/")), "{arguments:?}");
+        let overview = page("/console/overview");
+        for part in ["elsewhere", "exit code 65", "API only"] {
+            assert!(overview.contains(part), "{arguments:?} {part}: {overview}");
+        }
+        let dead = finish(lazaret(&["ls", "state:dead", "-o", "jsonl", "--url", &url]), "").ends(0).last();
+        let letter = page(&format!("/console/letters/{}", dead["id"].as_str().unwrap()));
+        assert!(letter.contains("1 letter behind it"), "the lane: {letter}");
+        let admin = page("/console/admin");
+        assert!(admin.contains(&format!("listen: '{address}'")), "its configuration: {admin}");
+        // Only a configuration names consumers.
+        let of_consumer = admin.contains("max-attempts: 1");
+        assert_eq!(of_consumer, arguments.contains(&"-c"), "{arguments:?}: {admin}");
+        let stopped =
+            Command::new("kill").args(["-TERM", &server.child().id().to_string()]).status().unwrap();
+        assert!(stopped.success());
+        ended(server.0.take().unwrap()).ends(0);
+    }
 }
 
 #[test]

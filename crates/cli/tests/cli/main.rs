@@ -10,11 +10,18 @@ mod daemon;
 mod daemon_failures;
 #[cfg(feature = "demo")]
 mod demo;
+#[cfg(all(unix, feature = "demo"))]
+mod demo_console;
 mod exits;
 mod formats;
 mod hostile;
+#[cfg(unix)]
+#[allow(dead_code, reason = "the tests of the console need more of it")]
+#[path = "../../../console/tests/browser/http.rs"]
+mod http;
 mod operations;
 mod pages;
+mod payloads;
 mod reading;
 #[cfg(all(unix, feature = "postgres"))]
 mod serve_postgres;
@@ -25,3 +32,7 @@ mod terminal;
 #[cfg(unix)]
 mod top;
 mod transfer;
+#[cfg(all(unix, feature = "demo"))]
+#[allow(dead_code, reason = "the tests of the console need more of it")]
+#[path = "../../../console/tests/browser/webdriver.rs"]
+mod webdriver;

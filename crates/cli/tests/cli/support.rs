@@ -10,7 +10,8 @@ use lazaret_api::Scope;
 use lazaret_core::handler::Payload;
 use lazaret_core::policy::{OnDead, OnDeadPolicy, RetryPolicy};
 use lazaret_core::redaction::Redaction;
-use lazaret_core::{HandlerError, Reason, Store};
+use lazaret_core::store::{HandOff, LetterStore, Limits, Placement};
+use lazaret_core::{Failure, HandlerError, Letter, LetterState, Message, Position, QueueName, Reason, Store};
 use lazaret_engine::{Consumer, DeadLetterOptions, Options as EngineOptions};
 use lazaret_server::{Approval, Registry, Server, Token, TokenHash, Tokens};
 use lazaret_store_sqlite::{InboxLog, InboxOptions, SqliteStore};
@@ -38,6 +39,7 @@ pub(crate) struct Setup {
 pub(crate) struct Bench {
     pub(crate) url: String,
     runtime: Runtime,
+    store: SqliteStore,
     repaired: Arc<AtomicBool>,
     shutdown: CancellationToken,
     folder: tempfile::TempDir,
@@ -108,12 +110,29 @@ impl Bench {
         let shutdown = CancellationToken::new();
         let store = SqliteStore::open(folder.path().join("lazaret.db"), Default::default()).unwrap();
         let url = runtime.block_on(serve(&store, setup, &repaired, &shutdown));
-        Self { url, runtime, repaired, shutdown, folder }
+        Self { url, runtime, store, repaired, shutdown, folder }
     }
 
     /// Repairs the handler: from now on it accepts `bad`.
     pub(crate) fn repair(&self) {
         self.repaired.store(true, Ordering::SeqCst);
+    }
+
+    /// Stores a dead letter with this message id, past the limits of an inbox.
+    pub(crate) fn store_letter(&self, id: &str, payload: Vec<u8>) {
+        let queue = QueueName::of(ORDERS, ORDERS);
+        let message = Message::new(id, ORDERS, Position::new(0, 0)).with_key(id.to_owned());
+        let message = message.with_payload(payload);
+        let now = jiff::Timestamp::now();
+        let mut letter = Letter::new(queue.clone(), id.into(), message.into(), now);
+        letter.state = LetterState::Dead;
+        letter.cause = Some(Failure::new(Reason::DOMAIN_INVALID, "Rejected", "not readable"));
+        (letter.first_failed_at, letter.last_failed_at) = (Some(now), Some(now));
+        let item = HandOff { letter, placement: Placement::Open, grant: None };
+        let placed = self.runtime.block_on(self.store.hand_off(&queue, &Limits::NONE, vec![item]));
+        for placed in placed.unwrap() {
+            placed.unwrap();
+        }
     }
 
     /// Returns a folder that is removed with the bench.
@@ -182,6 +201,15 @@ impl Bench {
     #[track_caller]
     pub(crate) fn run_with(&self, arguments: &[&str], input: &str) -> Ran {
         finish(self.command(arguments), input)
+    }
+
+    /// Runs a command that succeeds, and returns the bytes that it prints.
+    #[track_caller]
+    pub(crate) fn bytes_of(&self, arguments: &[&str]) -> Vec<u8> {
+        let output = assert_cmd::Command::from_std(self.command(arguments)).timeout(DEADLINE).output();
+        let output = output.expect("the command can be run");
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
     }
 
     /// Runs a command with the token of this name.

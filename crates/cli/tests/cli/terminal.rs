@@ -116,6 +116,14 @@ impl Terminal {
         self
     }
 
+    /// Waits until a frame shows this text, and returns the word that begins with it.
+    #[track_caller]
+    pub(crate) fn shown_word(&mut self, start: &str) -> String {
+        let screen = self.shows(start).screen.screen().contents();
+        let (_, rest) = screen.split_once(start).expect("it is shown");
+        format!("{start}{}", rest.split_whitespace().next().unwrap_or_default())
+    }
+
     /// Changes the size of the terminal.
     pub(crate) fn resize(&mut self, (cols, rows): (u16, u16)) {
         self.screen.screen_mut().set_size(rows, cols);

@@ -5,11 +5,11 @@ use axum::extract::{Path, Query};
 use axum::http::{HeaderValue, Method, header};
 use axum::response::Response;
 use http_body_util::BodyExt;
-use lazaret_api::{Header, LetterDetail, PayloadState, Scope};
+use lazaret_api::{Header, Letter, LetterDetail, PayloadState, Scope};
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use super::{Shown, reveal};
+use super::{Shown, is_open, reveal};
 use crate::api::{Result, escape, with_query};
 use crate::icon::icon;
 use crate::layout::{Section, page_head};
@@ -23,7 +23,6 @@ const HEX_BYTES: usize = 4096;
 
 /// Payload and headers of a letter.
 pub(super) fn panel(visit: &Visit, detail: &LetterDetail, shown: Shown<'_>) -> Markup {
-    let id = &detail.letter.id;
     html! {
         section.panel #payload {
             div.section-head {
@@ -33,7 +32,7 @@ pub(super) fn panel(visit: &Visit, detail: &LetterDetail, shown: Shown<'_>) -> M
             div.pad {
                 (reveal::panel(visit, detail, shown))
                 @match (detail.content.payload_state, Payload::of(&detail.content)) {
-                    (_, Some(payload)) => (content(visit, id, &payload, shown)),
+                    (_, Some(payload)) => (content(visit, &detail.letter, &payload, shown)),
                     (PayloadState::Hidden, _) => p.muted { "Payload and headers are hidden: they need the right payload." },
                     (PayloadState::LeftOut, _) => p.muted { "The payload was not kept, as the consumer is configured. The letter cannot be retried." },
                     _ => p.muted { "No payload: the message is a tombstone." },
@@ -44,12 +43,14 @@ pub(super) fn panel(visit: &Visit, detail: &LetterDetail, shown: Shown<'_>) -> M
     }
 }
 
-fn content(visit: &Visit, id: &str, payload: &Payload, shown: Shown<'_>) -> Markup {
+fn content(visit: &Visit, letter: &Letter, payload: &Payload, shown: Shown<'_>) -> Markup {
+    let id = &letter.id;
     let views = payload.views();
     let Shown::Redacted(view) = shown else { return revealed(payload, views[0]) };
     let chosen = views.iter().copied().find(|known| Some(known.as_str()) == view).unwrap_or(views[0]);
     let link = |view: View| with_query(&links::letter(id), &[("view", Some(view.as_str()))]) + "#payload";
-    let edit = visit.missing(Scope::Edit);
+    let closed = || (!is_open(letter.state)).then(|| "the letter is closed".to_owned());
+    let edit = visit.missing(Scope::Edit).or_else(closed);
     html! {
         div.payload-bar {
             div.tabs { @for view in View::ALL { @if views.contains(&view) {
@@ -98,7 +99,7 @@ fn headers(headers: &[Header]) -> Markup {
                     thead { tr { th { "Name" } th { "Value" } } }
                     tbody { @for of in headers { tr {
                         td.mono { (visible(&of.name)) }
-                        td.mono {
+                        td.mono.value {
                             @if let Some(value) = &of.value { (visible(value)) }
                             @else if let Some(value) = &of.value_base64 { span.muted { "base64 " } (value) }
                             @else { span.muted { "null" } }

@@ -7,7 +7,7 @@ use lazaret_api::{Code, EditRequest, Letter, LetterDetail, Problem, Scope};
 use lazaret_core::redaction::REDACTED;
 use maud::{Markup, html};
 
-use super::read;
+use super::{is_open, read};
 use crate::api::{Result, escape};
 use crate::form::{Fields, csrf_field, hidden};
 use crate::icon::icon;
@@ -114,6 +114,7 @@ async fn page(visit: &Visit, id: &str, fields: &Fields, problem: Option<&Problem
         (page_head(&html! { "Edit the payload" }, &html! { "The earlier payload is kept, and can be put back. Nothing is sent: plan a retry afterwards." }, &html! {}))
         @if let Some(problem) = problem { (problem::banner(problem)) }
         @match editable(&detail) {
+            _ if !is_open(detail.letter.state) => div.banner.warn { "The letter is closed: its payload stays as it is." },
             Ok(before) => (form(visit, &detail, &before, fields)),
             Err(why) => div.banner.warn { "This payload cannot be edited here: " (why) ". Use the command line, or a file: " code { "--payload FILE" } "." },
         }

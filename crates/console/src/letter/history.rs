@@ -5,7 +5,7 @@ use lazaret_api::text::headline;
 use lazaret_api::{Attempt, Edit, LetterDetail, Scope};
 use maud::{Markup, html};
 
-use super::failure;
+use super::{failure, is_open};
 use crate::form::{LineForm, hidden};
 use crate::text::{cut, visible};
 use crate::time::exact_with_age;
@@ -70,7 +70,7 @@ fn edited(visit: &Visit, detail: &LetterDetail, number: usize, edit: &Edit) -> M
                     _ if !visit.may(Scope::Payload) => p.muted { "Payloads are hidden: they need the right payload." },
                     _ => p.muted { "One of the two payloads is no text, absent, or too long to be compared here." },
                 }
-                @if is_first { (revert_form(visit, detail)) }
+                @if is_first && is_open(detail.letter.state) { (revert_form(visit, detail)) }
             }
         }
     }

@@ -8,6 +8,7 @@
 mod accessibility;
 mod hostile;
 mod http;
+mod keyboard;
 mod people;
 mod recovery;
 mod reveal;

@@ -69,7 +69,7 @@ fn no_screen_has_errors_in_any_theme_or_scrolls_sideways_on_a_phone() {
     let mut backgrounds = Vec::new();
     for scheme in ["light", "dark"] {
         browser.prefer(scheme);
-        for width in [1280, 390] {
+        for width in [1280, 2560, 390] {
             browser.set_width(width);
             for path in &paths {
                 open(&browser, &site, path);
@@ -101,4 +101,65 @@ fn no_table_of_groups_or_consumers_is_cut_beside_the_navigation() {
             ["Cause", "Trend, 24 h", "Letters", "Blocked", "Behind", "Oldest", "First seen", "Last seen"];
         assert_eq!(browser.run(COLUMNS), json!(columns), "{path}");
     }
+}
+
+/// Messages with words that are longer than a column, in every place that a list shows.
+fn long_words() -> Vec<Value> {
+    let message = |n: usize| {
+        json!({
+            "id": format!("m-{n}"),
+            "key": format!("customer-{}", n / 2),
+            "type": "CustomerSubscriptionRenewed",
+            "headers": {"error": "connection to notification.internal.example.com:8443 refused after 3 attempts"},
+            "payload": {"n": n},
+        })
+    };
+    (0..6).map(message).collect()
+}
+
+#[test]
+fn every_list_fits_its_panel_from_a_phone_to_a_wide_screen() {
+    let Some(driver) = driver() else { return };
+    let site = Site::start(&Setup::default());
+    site.feed(&long_words());
+    site.wait_letters(6);
+    let group = site.first_group();
+    let letter = site.last_letter();
+    let reason = "the reason of an operation may be longer than one line of a phone";
+    // A draft, and an operation.
+    let query = "state:dead type:CustomerSubscriptionRenewed reason:INVALID_SCHEMA";
+    created(&site, "/v1/plans", &json!({"action": "park", "query": query}));
+    let retry = json!({"action": "retry", "query": "", "all": true, "reason": reason});
+    let operation = created(&site, "/v1/operations", &retry);
+    // The handler is not repaired: the canary stops, and the rest stays.
+    wait_for("the stop", || {
+        (site.get(&format!("/v1/operations/{operation}"))["state"] == "paused").then_some(())
+    });
+    let paths = [
+        "/console/overview".to_owned(),
+        "/console/groups".to_owned(),
+        group,
+        "/console/letters".to_owned(),
+        format!("/console/letters/{letter}"),
+        "/console/operations".to_owned(),
+        format!("/console/operations/{operation}"),
+    ];
+    let browser = Browser::start(&driver);
+    let mut cut = Vec::new();
+    for width in [390, 800, 1024, 1200, 1440, 1920, 2560] {
+        browser.set_width(width);
+        for path in &paths {
+            open(&browser, &site, path);
+            let tables = browser.run(CUT_TABLES);
+            cut.extend(
+                tables.as_array().unwrap().iter().map(|table| format!("{path} at {width} px: {table}")),
+            );
+        }
+    }
+    assert!(cut.is_empty(), "{}", cut.join("\n"));
+    // What a phone leaves out of a row stands elsewhere in it.
+    browser.set_width(390);
+    open(&browser, &site, "/console/letters");
+    let state = "const shown = document.querySelector('[data-row] .only-narrow .badge'); return shown.offsetWidth > 0";
+    assert_eq!(browser.run(state), true, "the state of a letter: {}", browser.text());
 }

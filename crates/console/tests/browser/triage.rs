@@ -1,9 +1,9 @@
-//! Triage: from an alert to a canary in a few clicks, live, and by keyboard alone.
+//! Triage: from an alert to a canary in a few clicks, and live.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::site::{Setup, Site};
-use crate::webdriver::{Browser, ENTER, TAB, driver, wait_for};
+use crate::webdriver::{Browser, driver, wait_for};
 
 /// Starts a retry from the page of a group: plan, reason, start. Two clicks.
 #[track_caller]
@@ -49,6 +49,29 @@ fn pages_show_what_happens_without_a_reload() {
 }
 
 #[test]
+fn a_part_that_was_replaced_still_offers_to_copy_its_command() {
+    let Some(driver) = driver() else { return };
+    let site = Site::start(&Setup::default());
+    site.fail(1);
+    let retry =
+        json!({"action": "retry", "query": "", "all": true, "reason": "later", "needs-approval": true});
+    let answer = site.api("POST", "/v1/operations", &retry);
+    assert_eq!(answer.status, 201, "{}", answer.body);
+    let operation: Value = serde_json::from_str(&answer.body).unwrap();
+    let operation = operation["id"].as_str().unwrap();
+    let browser = Browser::start(&driver);
+    browser.open(site.url(&format!("/console/operations/{operation}")));
+    browser.wait_text(&format!("lazaret op watch {operation}"));
+    let is_shown = || browser.run("return document.querySelector('[data-copy=cli]')?.offsetWidth > 0");
+    wait_for("the button", || (is_shown() == true).then_some(()));
+    let path = format!("/v1/operations/{operation}/cancel");
+    let cancelled = site.api("POST", &path, &json!({"reason": "not needed"}));
+    assert_eq!(cancelled.status, 200, "{}", cancelled.body);
+    browser.wait_text(&format!("lazaret op show {operation}"));
+    assert_eq!(is_shown(), true, "after the update");
+}
+
+#[test]
 fn nothing_moves_while_a_row_is_marked() {
     let Some(driver) = driver() else { return };
     let site = Site::start(&Setup::default());
@@ -64,40 +87,4 @@ fn nothing_moves_while_a_row_is_marked() {
     browser.click("[data-live-apply]");
     wait_for("the update", || (letters() == "2").then_some(()));
     assert_eq!(browser.errors(), Vec::<String>::new());
-}
-
-#[test]
-fn the_whole_triage_works_by_keyboard() {
-    let Some(driver) = driver() else { return };
-    let site = Site::start(&Setup::default());
-    site.fail(2);
-    site.handler.repair();
-    let browser = Browser::start(&driver);
-    browser.open(site.url("/console/groups"));
-    browser.find("main h1");
-    browser.press("?");
-    wait_for("the help", || browser.has("dialog[open]").then_some(()));
-    browser.press("\u{E00C}");
-    browser.press("j");
-    browser.press(ENTER);
-    wait_for("the group", || browser.path().starts_with("/console/groups/").then_some(()));
-    browser.press("R");
-    wait_for("the plan", || browser.has("form[action$='/start']").then_some(()));
-    focus(&browser, "#reason");
-    browser.press("fixed");
-    browser.press(ENTER);
-    wait_for("the operation", || browser.path().starts_with("/console/operations/").then_some(()));
-    site.wait_letters(0);
-}
-
-/// Moves the focus with the tab key.
-fn focus(browser: &Browser, css: &str) {
-    let is_there = format!("return document.activeElement.matches({})", Value::from(css));
-    for _ in 0..200 {
-        if browser.run(&is_there) == true {
-            return;
-        }
-        browser.press(TAB);
-    }
-    panic!("the tab key does not reach {css}");
 }

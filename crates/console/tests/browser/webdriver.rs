@@ -19,7 +19,7 @@ const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
 /// Keys without a character.
 pub(crate) const ENTER: &str = "\u{E007}";
-pub(crate) const TAB: &str = "\u{E004}";
+pub(crate) const ESCAPE: &str = "\u{E00C}";
 
 /// The path of the driver. Without one, a test says that it was not run; with `CI=true` it fails.
 pub(crate) fn driver() -> Option<PathBuf> {

@@ -1,5 +1,7 @@
 //! Edits: the payload in a form, what it changes, and the way back.
 
+use lazaret_core::QueueName;
+use lazaret_core::store::{Act, Actor, LetterStore};
 use serde_json::json;
 
 use crate::support::{Bench, bad, id};
@@ -55,4 +57,21 @@ async fn the_line_breaks_of_a_form_do_not_change_a_payload() {
     let fields = [("payload", "bad\r\n\r\nc\r\n"), ("reason", "x")];
     bench.post(&format!("{path}/edit"), &fields).await.location();
     assert_eq!(bench.get(&format!("{path}/download")).await.text, "bad\n\nc\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_payload_of_a_closed_letter_is_not_offered_for_edits() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(None, &[bad("a", "1")], 1).await;
+    let path = format!("/console/letters/{}", id(&letters[0]));
+    let fields = [("payload", "{\"bad\":\"2\"}"), ("reason", "typo")];
+    bench.post(&format!("{path}/edit"), &fields).await.location();
+    let (edit, revert) = (format!("href=\"{path}/edit\""), format!("action=\"{path}/revert\""));
+    bench.get(&path).await.expect(200).shows(&edit).shows(&revert);
+    let (queue, by) = (QueueName::of("orders", "orders"), Actor::new("ada", "cli", "known"));
+    bench.store.act(&queue, id(&letters[0]).parse().unwrap(), Act::Evict, &by).await.unwrap();
+    let page = bench.get(&path).await.expect(200);
+    page.shows("title=\"the letter is closed\"").lacks(&edit).lacks(&revert);
+    bench.get(&format!("{path}/edit")).await.expect(200).shows("The letter is closed").lacks("<textarea");
+    bench.post(&format!("{path}/edit"), &fields).await.expect(409).shows("LZ0218");
 }

@@ -37,3 +37,25 @@ async fn a_blown_fuse_says_why_and_can_be_ended() {
     let resume = overview().await.between("action=\"/console/consumers/orders/resume\"", "</form>");
     assert!(resume.contains("lazaret resume --reason TEXT orders"), "{resume}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_takes_no_letters_is_an_alert_until_it_does() {
+    // I9
+    let bench = Bench::new().await;
+    bench.letters(None, &[bad("a", "1")], 1).await;
+    let alert = "is blocked: the store does not accept letters";
+    bench.get("/console/overview").await.expect(200).lacks(alert);
+    bench.set_outage(true);
+    bench.feed(None, &[bad("b", "2")]).await;
+    let tells = || async { bench.get("/console/overview").await.expect(200).text.contains(alert) };
+    eventually("the overview says it", &tells).await;
+    let page = bench.get("/console/overview").await.expect(200);
+    let banner = page.between("role=\"alert\">", "</div>");
+    assert!(banner.contains("<strong>orders</strong>") && banner.contains("nothing is lost"), "{banner}");
+    bench.set_outage(false);
+    eventually("the letter is stored", || async {
+        bench.api(None, "/v1/letters/count").await["letters"] == 2
+    })
+    .await;
+    eventually("the overview says it no longer", || async { !tells().await }).await;
+}

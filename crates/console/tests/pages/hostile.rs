@@ -123,6 +123,29 @@ async fn a_large_payload_is_shown_in_parts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn deep_and_wide_payloads_are_cut_as_a_tree_and_complete_otherwise() {
+    const SHOWN_NODES: usize = 2000;
+    // Deeper than any reader of JSON goes, and with more nodes than a browser likes.
+    let deep = format!("{}1{}", "[".repeat(20_000), "]".repeat(20_000));
+    let wide = format!("[{}1]", "1,".repeat(20_000));
+    for (payload, cut) in [(deep, "… 1 more"), (wide, "The tree shows the first 2000 nodes")] {
+        let bench = Bench::new().await;
+        let path = format!("/console/letters/{}", bench.store_letter(payload.clone().into_bytes()).await);
+        let page = bench.get(&path).await.expect(200);
+        page.shows("class=\"tree\"").shows(cut);
+        let tree = page.between("class=\"tree\"", "</section>");
+        let nodes = tree.matches("class=\"leaf\"").count() + tree.matches("<details").count();
+        assert!(nodes <= SHOWN_NODES, "{nodes} nodes");
+        assert!(page.bytes.len() < 300_000, "{} bytes", page.bytes.len());
+        bench.get(&format!("{path}?view=text")).await.expect(200).shows(&payload);
+        bench.get("/console/letters").await.expect(200).shows(&path);
+        assert!(bench.get(&format!("{path}/download")).await.expect(200).bytes == payload.as_bytes());
+        // It can be edited as text, and what is not changed is not lost.
+        bench.get(&format!("{path}/edit")).await.expect(200).shows(&payload[..100]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sixty_megabytes_of_bytes_are_listed_shown_and_downloaded() {
     const SIZE: usize = 60 * 1024 * 1024;
     let bench = Bench::new().await;

@@ -11,9 +11,12 @@ async fn the_overview_lists_instances_and_the_numbers_of_its_chart() {
     let bench = Bench::new().await;
     bench.letters(None, &[bad("a", "1")], 1).await;
     bench.report_start("orders").await;
-    // The chart begins with the first sample.
+    // The chart begins with the first sample, and counts the failed attempt.
+    let row = "</td><td class=\"num\">0</td><td class=\"num\">1</td></tr>";
     eventually("the chart", || async {
-        bench.get("/console/overview").await.text.contains("class=\"chart\"")
+        let page = bench.get("/console/overview").await.expect(200);
+        page.text.contains("class=\"chart\"")
+            && page.between("id=\"throughput-table\"", "</details>").contains(row)
     })
     .await;
     let page = bench.get("/console/overview").await.expect(200);
@@ -77,4 +80,25 @@ async fn a_letter_shows_who_did_what_to_it() {
     assert!(place("<span>evict</span>") < place("<span>assign</span>"), "the latest first");
     assert!(audit.contains("– → maria"), "{audit}");
     bench.get(&page_of(1)).await.expect(200).lacks("<h2>Audit</h2>").lacks("maria");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_a_retry_has_stages() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(None, &[bad("a", "1")], 1).await;
+    for (action, has_stages) in [("park", false), ("retry", true)] {
+        let plan =
+            bench.post("/console/plans", &[("action", action), ("id", id(&letters[0]))]).await.location();
+        let operation = bench.post(&format!("{plan}/start"), &[("reason", "a test")]).await.location();
+        let page = bench.get(&operation).await.expect(200);
+        page.shows("<dt>Rate</dt>");
+        for fact in ["<dt>Stages</dt>", "<dt>Stop at</dt>"] {
+            assert_eq!(page.text.contains(fact), has_stages, "{action} {fact}");
+        }
+        eventually("its end", || async {
+            let state = bench.get(&operation).await.expect(200).between("id=\"operation-state\"", "</h2>");
+            state.contains(">done</span>") || state.contains("paused</span>")
+        })
+        .await;
+    }
 }

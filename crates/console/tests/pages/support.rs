@@ -14,6 +14,7 @@ use lazaret_core::{Failure, HandlerError, Letter, LetterState, Message, Position
 use lazaret_engine::{Consumer, DeadLetterOptions, Options as EngineOptions};
 use lazaret_server::{Approval, Registry, Server, Token, TokenHash, Tokens};
 use lazaret_store_sqlite::{InboxLog, InboxOptions, SqliteStore};
+use lazaret_testkit::Unreliable;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -36,6 +37,8 @@ pub(crate) struct Bench {
     pub(crate) base: String,
     pub(crate) client: reqwest::Client,
     pub(crate) store: SqliteStore,
+    /// The same store, as the consumer sees it.
+    consumers_store: Arc<Unreliable<SqliteStore>>,
     fixed: Arc<AtomicBool>,
     shutdown: CancellationToken,
     _folder: tempfile::TempDir,
@@ -121,7 +124,8 @@ impl Bench {
         let registry = Registry::default();
         registry.starting("orders", approval);
         let fixed = Arc::new(AtomicBool::new(false));
-        let consumer = consumer(&store, &inbox, &registry, &fixed);
+        let consumers_store = Arc::new(Unreliable::new(store.clone(), 1));
+        let consumer = consumer(&consumers_store, &inbox, &registry, &fixed);
         registry.running(consumer.handle());
         let shutdown = CancellationToken::new();
         tokio::spawn(consumer.run(shutdown.clone()));
@@ -142,7 +146,7 @@ impl Bench {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client =
             reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build();
-        Self { base, client: client.unwrap(), store, fixed, shutdown, _folder: folder }
+        Self { base, client: client.unwrap(), store, consumers_store, fixed, shutdown, _folder: folder }
     }
 
     /// Stores a dead letter, past the limits of an inbox. Returns its id.
@@ -182,6 +186,11 @@ impl Bench {
     /// Makes the handler accept every message.
     pub(crate) fn fix_handler(&self) {
         self.fixed.store(true, Ordering::SeqCst);
+    }
+
+    /// Starts or ends an outage: the consumer cannot reach the store, which answers everybody else.
+    pub(crate) fn set_outage(&self, outage: bool) {
+        self.consumers_store.outage(outage);
     }
 
     pub(crate) fn request(&self, method: Method, path: &str, name: Option<&str>) -> reqwest::RequestBuilder {
@@ -285,7 +294,12 @@ pub(crate) fn encoded(text: &str) -> String {
 
 /// The handler fails on payloads that contain `bad` or are no text, with the payload as its error text. To those that contain `away`,
 /// what it depends on is away.
-fn consumer(store: &SqliteStore, inbox: &InboxLog, registry: &Registry, fixed: &Arc<AtomicBool>) -> Consumer {
+fn consumer(
+    store: &Arc<Unreliable<SqliteStore>>,
+    inbox: &InboxLog,
+    registry: &Registry,
+    fixed: &Arc<AtomicBool>,
+) -> Consumer {
     let fixed = fixed.clone();
     let handler = move |Payload(payload): Payload, _: Attempt| {
         let payload = payload.unwrap_or_default();
@@ -307,7 +321,7 @@ fn consumer(store: &SqliteStore, inbox: &InboxLog, registry: &Registry, fixed: &
     let options = EngineOptions { retry, commit_interval, dead_letter, ..EngineOptions::default() };
     Consumer::builder("orders")
         .source(inbox.source())
-        .store(Arc::new(store.clone()))
+        .store(store.clone())
         .options(options)
         .observer(registry.observer("orders"))
         .handler(handler)

@@ -89,4 +89,16 @@ fn the_effective_configuration_shows_origins_and_no_secrets() {
         assert!(config.contains(part), "{part} is not in {config}");
     }
     assert!(!config.contains("do-not-show"), "{config}");
+    let (status, page) = get(&daemon.address(), "/console/admin");
+    assert_eq!(status, 200, "{page}");
+    let (_, shown) = page.split_once("id=\"config\"").expect("the section of the configuration");
+    let (general, consumer) = shown.split_once("id=\"config-consumer-0\"").expect("the consumer apart");
+    for part in ["listen: ", "headers: [authorization]", "# built-in"] {
+        assert!(general.contains(part), "{part} is not in {general}");
+    }
+    for part in ["<summary>orders</summary>", "max-attempts: 4", "# defaults, line 3"] {
+        assert!(consumer.contains(part), "{part} is not in {consumer}");
+    }
+    assert!(consumer.contains("lazaret check --effective orders"), "its command: {consumer}");
+    assert!(!page.contains("do-not-show"), "{page}");
 }
