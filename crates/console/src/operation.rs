@@ -326,7 +326,7 @@ fn letters_of(visit: &Visit, of: &Operation, outcome: Option<&str>, items: &Item
         @if items.items.is_empty() { p.muted { "No letter with this outcome." } } @else {
             form.panel method="post" action="/console/plans" {
                 (plan::bulk_bar(visit, "letters"))
-                div.scroll { table {
+                div.scroll { table.tight {
                 thead { tr {
                     th.check { input type="checkbox" data-mark-all aria-label="Mark all letters"; }
                     th.num.in-narrow { "#" } th { "Letter" } th { "Sequence" } th.in-medium { "Queue" } th { "Outcome" }

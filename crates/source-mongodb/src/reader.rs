@@ -266,8 +266,6 @@ impl Reader {
         if !events.is_empty() {
             // The receiver lives as long as the source.
             let _ = self.context.batches.send(Batch { generation: self.generation, events }).await;
-            // The receiver would run on this thread, after this task. So another thread can take one of them.
-            tokio::task::yield_now().await;
         }
     }
 
