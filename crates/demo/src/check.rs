@@ -84,7 +84,7 @@ struct OrderProgress {
 }
 
 /// Checks the order per customer: no attempt starts while an earlier order of the customer is unhandled or another attempt of the
-/// customer runs. An order is handled again only after a crash.
+/// customer runs. An order is handled again only after a crash, or once after a lost lease of its customer.
 fn order(evidence: &Evidence) -> Finding {
     let mut place = HashMap::new();
     let customers = evidence.by_customer();
@@ -94,6 +94,11 @@ fn order(evidence: &Evidence) -> Finding {
         }
     }
     let mut progress = HashMap::<&str, OrderProgress>::new();
+    // Counted before: the loss is told beside the next attempt, not before it.
+    let mut lost = HashMap::<&str, u64>::new();
+    for entry in evidence.journal.iter().filter(|entry| entry.fact == Fact::LeaseLost) {
+        *lost.entry(&entry.id).or_default() += 1;
+    }
     let (mut breaches, mut attempts, mut repeated) = (Vec::new(), 0_u64, 0_u64);
     for entry in &evidence.journal {
         let Some((customer, index)) = place.get(entry.id.as_str()) else { continue };
@@ -115,9 +120,10 @@ fn order(evidence: &Evidence) -> Finding {
                 }
                 let machine = progress.entry(&entry.id).or_default();
                 match machine.done {
-                    Some(incarnation) if incarnation == entry.incarnation => {
-                        breaches.push(format!("{} was handled twice in one incarnation", entry.id));
-                    }
+                    Some(incarnation) if incarnation == entry.incarnation => match lost.get_mut(customer) {
+                        Some(left) if *left > 0 => (*left, repeated) = (*left - 1, repeated + 1),
+                        _ => breaches.push(format!("{} was handled twice in one incarnation", entry.id)),
+                    },
                     Some(_) => repeated += 1,
                     None => {}
                 }
@@ -127,8 +133,8 @@ fn order(evidence: &Evidence) -> Finding {
                 let machine = progress.entry(&entry.id).or_default();
                 (machine.done, machine.running) = (Some(entry.incarnation), None);
             }
-            Fact::Failed { .. } => progress.entry(&entry.id).or_default().running = None,
-            Fact::Due(_) | Fact::GaveUp | Fact::Letter(_) | Fact::Closed(_) => {}
+            Fact::Failed { .. } | Fact::Left => progress.entry(&entry.id).or_default().running = None,
+            Fact::Due(_) | Fact::GaveUp | Fact::Letter(_) | Fact::Closed(_) | Fact::LeaseLost => {}
         }
     }
     let seen =

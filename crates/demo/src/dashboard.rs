@@ -194,7 +194,11 @@ impl Dashboard {
                     self.note_order(Kind::Warning, format!("{} failed: {reason}; retry scheduled", name(id)));
                 }
             }
-            Fact::Due(_) => {}
+            Fact::Due(_) | Fact::Left => {}
+            Fact::LeaseLost => {
+                let why = "the process stood still for longer";
+                self.note_order(Kind::Warning, format!("lease of {id} lost: {why}; its order runs again"));
+            }
             Fact::GaveUp => {
                 self.reasons.entry(id.clone()).or_insert_with(|| "CRASHED".to_owned());
             }

@@ -37,6 +37,8 @@ pub(crate) enum Fact {
     },
     /// The handler succeeded.
     Done,
+    /// The handler ended without success: it failed or panicked, or its call was dropped because its lease was lost.
+    Left,
     /// The attempt failed.
     Failed {
         /// The reason code.
@@ -50,6 +52,9 @@ pub(crate) enum Fact {
     Letter(String),
     /// The letter was closed in this state.
     Closed(String),
+    /// The lease of a customer, whose name is the id here, was lost: the process stood still for longer. What its run did last may be
+    /// repeated.
+    LeaseLost,
 }
 
 /// Writes the journal of one incarnation.

@@ -157,17 +157,22 @@ async fn consumer(
 
 /// Records events that the handler does not see.
 fn note(journal: &Journal, event: &Event<'_>) {
-    let (message, fact) = match event {
+    let (id, fact) = match event {
         Event::Failed { message, failure, .. } => {
-            (message, Fact::Failed { reason: failure.reason.as_str().to_owned() })
+            (message.id.as_str(), Fact::Failed { reason: failure.reason.as_str().to_owned() })
         }
-        Event::RetryScheduled { message, due, .. } => (message, Fact::Due(due.as_microsecond())),
-        Event::RetryExhausted { message, .. } => (message, Fact::GaveUp),
-        Event::LetterStored { message, state, .. } => (message, Fact::Letter(state.as_str().to_owned())),
-        Event::LetterClosed { message, state, .. } => (message, Fact::Closed(state.as_str().to_owned())),
+        Event::RetryScheduled { message, due, .. } => (message.id.as_str(), Fact::Due(due.as_microsecond())),
+        Event::RetryExhausted { message, .. } => (message.id.as_str(), Fact::GaveUp),
+        Event::LetterStored { message, state, .. } => {
+            (message.id.as_str(), Fact::Letter(state.as_str().to_owned()))
+        }
+        Event::LetterClosed { message, state, .. } => {
+            (message.id.as_str(), Fact::Closed(state.as_str().to_owned()))
+        }
+        Event::LeaseLost { sequence, .. } => (sequence.as_str(), Fact::LeaseLost),
         _ => return,
     };
-    if let Err(error) = journal.write(message.id.as_str(), fact) {
+    if let Err(error) = journal.write(id, fact) {
         let _ = writeln!(io::stderr(), "cannot write the journal: {error}");
     }
 }

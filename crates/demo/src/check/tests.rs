@@ -101,6 +101,15 @@ fn two_attempts_of_one_customer_at_once_break_i2() {
         evidence.journal.insert(place, again);
     });
     assert_eq!(at_once, ["I2"]);
+    // A call that was dropped before it ended is over.
+    let after_another = broken(|evidence| {
+        let (number, place) = last(evidence);
+        let again = evidence.journal[place].clone();
+        evidence.journal.insert(place, again.clone());
+        evidence.journal.insert(place + 1, Entry { fact: Fact::Left, ..again });
+        assert_eq!(evidence.journal[place].id, id(number));
+    });
+    assert_eq!(after_another, [""; 0]);
 }
 
 #[test]
@@ -115,6 +124,13 @@ fn handling_an_order_again_needs_a_crash_in_between() {
     };
     assert_eq!(broken(again(1)), ["I2"]);
     assert_eq!(broken(again(2)), [""; 0]);
+    // A lost lease of the customer explains one repetition.
+    let lose = |evidence: &mut Evidence| {
+        evidence.journal.push(Entry { incarnation: 1, at: 0, id: customer(1), fact: Fact::LeaseLost });
+    };
+    let once = |evidence: &mut Evidence| (again(1)(evidence), lose(evidence)).0;
+    assert_eq!(broken(once), [""; 0]);
+    assert_eq!(broken(|evidence| (again(1)(evidence), once(evidence)).0), ["I2"]);
 }
 
 #[test]
