@@ -22,7 +22,7 @@ mod topics {
 
     use tempfile::TempDir;
 
-    use crate::support::{Ran, finish, lazaret};
+    use crate::support::{Ran, finish, lazaret, server};
 
     const CONFIG: &str = "listen: 127.0.0.1:0
 store: sqlite:lazaret.db
@@ -54,14 +54,7 @@ consumers:
 
     #[test]
     fn a_topic_that_does_not_exist_is_named() {
-        let Ok(brokers) = std::env::var("LAZARET_TEST_KAFKA") else {
-            let must = std::env::var("CI").is_ok_and(|value| value == "true");
-            assert!(!must, "LAZARET_TEST_KAFKA is not set; `cargo xtask test` starts a broker and sets it");
-            println!(
-                "not run: LAZARET_TEST_KAFKA is not set; `cargo xtask services` starts a broker and prints it"
-            );
-            return;
-        };
+        let Some(brokers) = server("LAZARET_TEST_KAFKA") else { return };
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join("lazaret.yaml"), CONFIG).unwrap();
         let arguments = ["spring-dlt", "--consumer", "shop", "--topic", "no-such-dlt", "--brokers", &brokers];
@@ -93,7 +86,7 @@ mod flowwarden {
     use serde_json::json;
     use tempfile::TempDir;
 
-    use crate::support::{DEADLINE, Ran, finish, lazaret};
+    use crate::support::{DEADLINE, Ran, finish, lazaret, server};
 
     const STREAM: &str = "order-stream";
 
@@ -107,17 +100,7 @@ mod flowwarden {
         /// Without a server the test says that it did not run, and fails where everything must run.
         async fn open() -> Option<Self> {
             static COUNT: AtomicU32 = AtomicU32::new(0);
-            let Ok(uri) = std::env::var("LAZARET_TEST_MONGODB") else {
-                let must = std::env::var("CI").is_ok_and(|value| value == "true");
-                assert!(
-                    !must,
-                    "LAZARET_TEST_MONGODB is not set; `cargo xtask test` starts a server and sets it"
-                );
-                println!(
-                    "not run: LAZARET_TEST_MONGODB is not set; `cargo xtask services` starts a server and prints it"
-                );
-                return None;
-            };
+            let uri = server("LAZARET_TEST_MONGODB")?;
             let time = jiff::Timestamp::now().as_millisecond();
             let name =
                 format!("adopt_{time}_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -276,7 +259,7 @@ mod axon {
     use tempfile::TempDir;
     use tokio_postgres::{Client, NoTls};
 
-    use crate::support::{Ran, finish, lazaret};
+    use crate::support::{Ran, finish, lazaret, server};
 
     const CONFIG: &str = "listen: 127.0.0.1:0
 store: sqlite:lazaret.db
@@ -298,17 +281,7 @@ consumers:
         /// Without a server the test says that it did not run, and fails where everything must run.
         async fn open() -> Option<Self> {
             static COUNT: AtomicU32 = AtomicU32::new(0);
-            let Ok(dsn) = std::env::var("LAZARET_TEST_POSTGRES") else {
-                let must = std::env::var("CI").is_ok_and(|value| value == "true");
-                assert!(
-                    !must,
-                    "LAZARET_TEST_POSTGRES is not set; `cargo xtask test` starts a server and sets it"
-                );
-                println!(
-                    "not run: LAZARET_TEST_POSTGRES is not set; `cargo xtask services` starts a server and prints it"
-                );
-                return None;
-            };
+            let dsn = server("LAZARET_TEST_POSTGRES")?;
             let (client, connection) = tokio_postgres::connect(&dsn, NoTls).await.unwrap();
             tokio::spawn(connection);
             let time = jiff::Timestamp::now().as_millisecond();

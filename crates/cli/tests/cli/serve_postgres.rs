@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tokio_postgres::NoTls;
 
 use crate::daemon::{Daemon, free_port, wait_for};
-use crate::support::{DEADLINE, Ran, ended, finish, lazaret};
+use crate::support::{DEADLINE, Ran, ended, finish, lazaret, server};
 
 /// A schema of its own, which is dropped with this.
 struct Schema {
@@ -22,19 +22,8 @@ struct Schema {
 }
 
 impl Schema {
-    /// Without a server the test says that it did not run, and fails where everything must run.
     fn open() -> Option<Self> {
-        let Ok(dsn) = std::env::var("LAZARET_TEST_POSTGRES") else {
-            let must = std::env::var("CI").is_ok_and(|value| value == "true");
-            assert!(
-                !must,
-                "LAZARET_TEST_POSTGRES is not set; `cargo xtask test` starts a server and sets it"
-            );
-            println!(
-                "not run: LAZARET_TEST_POSTGRES is not set; `cargo xtask services` starts a server and prints it"
-            );
-            return None;
-        };
+        let dsn = server("LAZARET_TEST_POSTGRES")?;
         let time = jiff::Timestamp::now().as_millisecond();
         Some(Self { dsn, name: format!("serve_{time}_{}", std::process::id()) })
     }

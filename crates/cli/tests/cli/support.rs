@@ -25,6 +25,18 @@ pub(crate) const ORDERS: &str = "orders";
 /// The timeout of every wait.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(240);
 
+/// The address of a server that `cargo xtask services` starts. Without it the test says that it did not run, and fails where everything
+/// must run.
+pub(crate) fn server(variable: &str) -> Option<String> {
+    let address = std::env::var(variable).ok();
+    if address.is_none() {
+        let must = std::env::var("CI").is_ok_and(|value| value == "true");
+        assert!(!must, "{variable} is not set; `cargo xtask test` starts a server and sets it");
+        println!("not run: {variable} is not set; `cargo xtask services` starts a server and prints it");
+    }
+    address
+}
+
 /// The settings of a bench.
 #[derive(Default)]
 pub(crate) struct Setup {

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lazaret_core::letter::{LetterId, LetterState};
+use lazaret_core::letter::LetterState;
 use lazaret_core::store::{
     Act, Action, Change, Command, ErrorKind, Lease, LeaseUse, OperationState, Outcome, PauseScope,
     RolloutPolicy, Settled, Store, WorkItem,
 };
 
 use super::fixture::{names, ramp};
+use super::interference::workers_share_no_letter;
 use super::replays::at_most;
 use crate::suite::letters::Fixture;
 use crate::suite::letters::fixture::{LEASE, fail_again, kind, operator, resolve, seq};
@@ -239,41 +240,5 @@ pub async fn a_letter_that_was_only_taken_was_not_interrupted<S: Store>(t: Fixtu
 
 pub async fn many_workers_that_continue_never_share_a_letter<S: Store>(t: Fixture<S>) {
     // I6
-    for n in 0..12 {
-        t.fill(&format!("s{n}"), 5).await;
-    }
-    let id = t.start(Action::Retry, &ramp(&[7, 20])).await;
-    let takers: Vec<_> = (0..6)
-        .map(|n| {
-            let (store, queue) = (t.store.clone(), t.queue.clone());
-            tokio::spawn(async move {
-                let mut tried: Vec<LetterId> = Vec::new();
-                loop {
-                    let polled = store.poll_work(&queue, &format!("w{n}"), LEASE, 1 + n % 3).await.unwrap();
-                    for item in &polled.items {
-                        let mut next = Some(item.claim.head.id);
-                        while let Some(letter) = next {
-                            tried.push(letter);
-                            tokio::task::yield_now().await;
-                            let lease = &item.claim.lease;
-                            next = match store.settle_and_continue(lease, letter, resolve()).await.unwrap() {
-                                Settled::Next(next) => Some(next.id),
-                                _ => None,
-                            };
-                        }
-                    }
-                    if polled.items.is_empty() && polled.again_at.is_none() {
-                        return tried;
-                    }
-                    tokio::task::yield_now().await;
-                }
-            })
-        })
-        .collect();
-    let mut tried = Vec::new();
-    for taker in takers {
-        tried.extend(taker.await.unwrap());
-    }
-    assert_eq!((tried.len(), tried.iter().collect::<BTreeSet<_>>().len()), (60, 60));
-    assert_eq!((t.state_of(id).await, t.tally(id).await), (OperationState::Done, (60, 0, 0, 0)));
+    workers_share_no_letter(t, true).await;
 }

@@ -263,6 +263,11 @@ pub async fn letters_that_an_operation_released_run_by_themselves<S: Store>(t: F
 
 pub async fn many_workers_never_share_a_letter<S: Store>(t: Fixture<S>) {
     // I6
+    workers_share_no_letter(t, false).await;
+}
+
+/// Workers poll an operation of several stages. With `continues`, each settlement may take the next letter of its sequence.
+pub(super) async fn workers_share_no_letter<S: Store>(t: Fixture<S>, continues: bool) {
     for n in 0..12 {
         t.fill(&format!("s{n}"), 5).await;
     }
@@ -275,10 +280,19 @@ pub async fn many_workers_never_share_a_letter<S: Store>(t: Fixture<S>) {
                 loop {
                     let polled = store.poll_work(&queue, &format!("w{n}"), LEASE, 1 + n % 3).await.unwrap();
                     for item in &polled.items {
-                        let head = &item.claim.head;
-                        tokio::task::yield_now().await;
-                        store.settle(&item.claim.lease, head.id, resolve()).await.unwrap();
-                        tried.push(head.id);
+                        let (lease, mut next) = (&item.claim.lease, Some(item.claim.head.id));
+                        while let Some(letter) = next {
+                            tried.push(letter);
+                            tokio::task::yield_now().await;
+                            let settled = match continues {
+                                true => store.settle_and_continue(lease, letter, resolve()).await.unwrap(),
+                                false => store.settle(lease, letter, resolve()).await.unwrap(),
+                            };
+                            next = match settled {
+                                Settled::Next(next) if continues => Some(next.id),
+                                _ => None,
+                            };
+                        }
                     }
                     if polled.items.is_empty() && polled.again_at.is_none() {
                         return tried;
