@@ -11,6 +11,7 @@ use lazaret_engine::{Consumer, Stats};
 use lazaret_memory::MemoryStore;
 use lazaret_source_mongodb::{MongoSource, MongoSourceOptions, Start};
 use mongodb::Collection;
+use mongodb::options::ChangeStreamOptions;
 use tokio_util::sync::CancellationToken;
 
 use super::BENCH;
@@ -24,6 +25,8 @@ const EVENTS: usize = 20_000;
 const PAYLOAD: usize = 1024;
 /// The documents per insert.
 const BATCH: usize = 500;
+/// The events that the server sends in one answer, over a megabyte.
+const SERVER_BATCH: u32 = 1000;
 /// Many short rounds, so that other load on the machine affects both alike.
 const ROUNDS: usize = 15;
 /// The poll interval for the start and end of a run.
@@ -34,27 +37,24 @@ const TOO_LONG: Duration = Duration::from_secs(300);
 pub(super) async fn run(scale: Scale, server: &Server) -> Vec<Row> {
     let stream = Stream::fill(server, scale.count(EVENTS)).await;
     // Warm-up.
-    bare(&stream).await;
+    bare(&stream, Some(SERVER_BATCH)).await;
+    let batches = "events/1 KiB, sent in batches of 1,000, beside a bare loop of the driver";
+    let at_once = "events/the same, all sent before the time begins: the work of the client alone";
+    vec![
+        compare(server, &stream, Some(SERVER_BATCH), batches).await.with_bar(Bar::RatioAtLeast(0.85)),
+        compare(server, &stream, None, at_once).await,
+    ]
+}
+
+/// Compares the source with the loop. Without a size of its batches, the wire server sends all events in one.
+async fn compare(server: &Server, stream: &Stream, batch: Option<u32>, name: &str) -> Row {
     let (mut loops, mut engine) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        loops.push(rate(stream.events, bare(&stream).await));
-        engine.push(rate(stream.events, engine_run(server, &stream).await));
+        loops.push(rate(stream.events, bare(stream, batch).await));
+        engine.push(rate(stream.events, engine_run(server, stream, batch).await));
     }
-    let note = format!(
-        "{ROUNDS} rounds; the ratios lie between {}. A server without a limit of its batches, as the wire server, sends all events before \
-         the time begins: then only the work of the client is compared",
-        spread(&engine, &loops)
-    );
-    vec![
-        Row::compared(
-            BENCH,
-            "events/1 KiB, beside a bare loop of the driver",
-            "events/s",
-            &Compared::new(&engine, &loops),
-        )
-        .with_bar(Bar::RatioAtLeast(0.85))
-        .with_note(note),
-    ]
+    let note = format!("{ROUNDS} rounds; the ratios lie between {}", spread(&engine, &loops));
+    Row::compared(BENCH, name, "events/s", &Compared::new(&engine, &loops)).with_note(note)
 }
 
 /// A collection whose inserts are read in every round.
@@ -83,8 +83,10 @@ impl Stream {
 }
 
 /// Reads all events with the driver, and keeps the resume token of each. Returns the time from the first event to the last.
-async fn bare(stream: &Stream) -> Duration {
-    let watch = stream.collection.watch().start_at_operation_time(stream.start);
+async fn bare(stream: &Stream, batch: Option<u32>) -> Duration {
+    let options =
+        ChangeStreamOptions::builder().start_at_operation_time(stream.start).batch_size(batch).build();
+    let watch = stream.collection.watch().with_options(options);
     let mut changes = watch.await.expect("the server has change streams");
     let mut started = None;
     for _ in 0..stream.events {
@@ -100,10 +102,11 @@ async fn no_op(Payload(payload): Payload) {
 }
 
 /// Reads all events with the source and the engine. Returns the time from the first event to the last one settled.
-async fn engine_run(server: &Server, stream: &Stream) -> Duration {
+async fn engine_run(server: &Server, stream: &Stream, batch: Option<u32>) -> Duration {
     let (database, name) = (server.database.name(), stream.collection.name());
     let source = MongoSourceOptions {
         start: Start::At(stream.start),
+        batch_size: batch,
         ..MongoSourceOptions::collection(&server.uri, database, name)
     };
     let store = Arc::new(MemoryStore::default());

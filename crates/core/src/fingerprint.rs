@@ -130,12 +130,18 @@ impl FromStr for Fingerprint {
     type Err = InvalidFingerprint;
 
     fn from_str(text: &str) -> Result<Self, InvalidFingerprint> {
+        // Only the one spelling: texts are compared, in queries and in stores.
+        let is_plain =
+            |version: &str| !version.starts_with('+') && (version == "0" || !version.starts_with('0'));
+        let is_full = |hash: &str| {
+            hash.len() == 16 && hash.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+        };
         let parsed = text.strip_prefix('g').and_then(|rest| {
             let (version, hash) = rest.split_once('_')?;
+            (is_plain(version) && is_full(hash)).then_some(())?;
             Some(Self { version: version.parse().ok()?, hash: u64::from_str_radix(hash, 16).ok()? })
         });
-        // Only the one spelling: texts are compared, in queries and in stores.
-        parsed.filter(|parsed| parsed.to_string() == text).ok_or_else(|| InvalidFingerprint(text.to_owned()))
+        parsed.ok_or_else(|| InvalidFingerprint(text.to_owned()))
     }
 }
 
@@ -253,6 +259,8 @@ mod tests {
             "g1_ff",
             "1_00000000000000ff",
             "g01_00000000000000ff",
+            "g+1_00000000000000ff",
+            "g_00000000000000ff",
             "g1_00000000000000FF",
             "g1_+0000000000000ff",
             "g256_00000000000000ff",

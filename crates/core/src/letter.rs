@@ -197,11 +197,23 @@ impl AttemptRecord {
     /// Appends it to the history of a letter. When that is full, the second entry gives way: the first failure is worth more than
     /// those that followed it.
     pub fn append_to(self, history: &mut Vec<Self>) {
-        if history.len() >= HISTORY_LIMIT {
-            history.remove(1);
-        }
-        history.push(self);
+        append_entry(self, history);
     }
+}
+
+/// Appends an entry to a history as [`AttemptRecord::append_to`] does, for stores that do not decode the entries.
+///
+/// ```
+/// use lazaret_core::letter::{HISTORY_LIMIT, append_entry};
+/// let mut history: Vec<usize> = (1..=HISTORY_LIMIT).collect();
+/// append_entry(100, &mut history);
+/// assert_eq!((history.len(), history[0], history[1]), (HISTORY_LIMIT, 1, 3));
+/// ```
+pub fn append_entry<T>(entry: T, history: &mut Vec<T>) {
+    if history.len() >= HISTORY_LIMIT {
+        history.remove(1);
+    }
+    history.push(entry);
 }
 
 /// An edit of the message of a letter. The original is kept.

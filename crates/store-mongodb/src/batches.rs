@@ -98,10 +98,16 @@ impl MongoStore {
         sequences: &[SequenceDoc],
         places: &[usize],
     ) -> Result<BTreeSet<SequenceId>> {
+        #[derive(Deserialize)]
+        struct OpenedBy {
+            #[serde(rename = "_id")]
+            id: String,
+            batch: Option<String>,
+        }
         let ids: Vec<String> = places.iter().map(|place| sequences[*place].id.clone()).collect();
-        let own: Vec<IdDoc> =
-            by_ids(&self.db().sequences, &ids, doc! { "batch": batch }, doc! { "_id": 1 }).await?;
-        let own: BTreeSet<String> = own.into_iter().map(|doc| doc.id).collect();
+        let found: Vec<OpenedBy> = by_ids(&self.db().sequences, &ids, doc! { "batch": 1 }).await?;
+        let own = found.into_iter().filter(|doc| doc.batch.as_deref() == Some(batch));
+        let own: BTreeSet<String> = own.map(|doc| doc.id).collect();
         let others = places.iter().map(|place| &sequences[*place]).filter(|doc| !own.contains(&doc.id));
         Ok(others.map(|doc| doc.sequence.clone()).collect())
     }
@@ -114,7 +120,7 @@ impl MongoStore {
             of.filter(|id| !finished.ids.contains(*id)).cloned().collect()
         };
         let ids: Vec<String> = ids.into_iter().collect();
-        let there: Vec<BatchDoc> = by_ids(&self.db().batches, &ids, Document::new(), Document::new()).await?;
+        let there: Vec<BatchDoc> = by_ids(&self.db().batches, &ids, Document::new()).await?;
         for batch in there {
             Box::pin(self.roll_forward(batch)).await?;
         }

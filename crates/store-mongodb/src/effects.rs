@@ -211,8 +211,7 @@ impl MongoStore {
     async fn count_all(&self, mut groups: BTreeMap<GroupId, Vec<Decision>>) -> Result<()> {
         while !groups.is_empty() {
             let ids: Vec<String> = groups.keys().map(ToString::to_string).collect();
-            let found: Vec<GroupDoc> =
-                by_ids(&self.db().groups, &ids, Document::new(), Document::new()).await?;
+            let found: Vec<GroupDoc> = by_ids(&self.db().groups, &ids, Document::new()).await?;
             let mut known: BTreeMap<GroupId, GroupDoc> =
                 found.into_iter().map(|doc| (doc.group_id(), doc)).collect();
             // Read after the groups: what is not pending any more was counted before.
@@ -245,17 +244,20 @@ impl MongoStore {
             #[serde(rename = "_id")]
             id: String,
             version: i64,
+            #[serde(default)]
+            unfinished: bool,
         }
         let (batches, sequences): (Vec<String>, Vec<String>) =
             holders.into_iter().partition(|id| is_batch(id));
-        let unfinished = doc! { "unfinished": true };
+        let fields = doc! { "version": 1, "unfinished": 1 };
         let (batches, docs): (Vec<IdDoc>, Vec<VersionDoc>) = future::try_join(
-            by_ids(&self.db().batches, &batches, Document::new(), doc! { "_id": 1 }),
-            by_ids(&self.db().sequences, &sequences, unfinished, doc! { "version": 1 }),
+            by_ids(&self.db().batches, &batches, doc! { "_id": 1 }),
+            by_ids(&self.db().sequences, &sequences, fields),
         )
         .await?;
         let batches = batches.into_iter().map(|doc| (doc.id, BATCH_VERSION));
-        Ok(batches.chain(docs.into_iter().map(|doc| (doc.id, doc.version))).collect())
+        let unfinished = docs.into_iter().filter(|doc| doc.unfinished).map(|doc| (doc.id, doc.version));
+        Ok(batches.chain(unfinished).collect())
     }
 }
 

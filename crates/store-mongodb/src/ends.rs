@@ -168,9 +168,9 @@ impl MongoStore {
     /// Ends with their letters as they are now. A letter can end more than once.
     async fn with_letters(&self, queue: &QueueName, ends: Vec<EndDoc>) -> Result<Vec<End>> {
         let ids: Vec<String> = ends.iter().map(|end| end.letter.to_string()).collect();
-        let of_queue = doc! { "lazaret.queue": queue.as_str() };
-        let docs: Vec<LetterDoc> = by_ids(&self.db().letters, &ids, of_queue, Document::new()).await?;
-        let letters = self.hydrate_all(docs).await?.into_iter().map(|held| (held.letter.id, held.letter));
+        let docs: Vec<LetterDoc> = by_ids(&self.db().letters, &ids, Document::new()).await?;
+        let of_queue = docs.into_iter().filter(|doc| doc.lazaret.queue == *queue).collect();
+        let letters = self.hydrate_all(of_queue).await?.into_iter().map(|held| (held.letter.id, held.letter));
         let letters: BTreeMap<LetterId, Letter> = letters.collect();
         let with_letter = |end: EndDoc| End {
             number: uint(end.number.unwrap_or_default()),

@@ -7,7 +7,7 @@ mod round;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bson::{Document, doc};
+use bson::doc;
 use lazaret_core::letter::Letter;
 use lazaret_core::store::rules::{
     self, Entry, FIRST_INDEX, HandOffRequest, HandOffView, INDEX_STEP, LaterLetter, LetterView, Slot,
@@ -322,8 +322,7 @@ impl MongoStore {
             return Ok(BTreeSet::new());
         }
         let ids: Vec<String> = views.iter().map(|view| view.doc.id.clone()).collect();
-        let versions: Vec<VersionDoc> =
-            by_ids(&self.db().sequences, &ids, Document::new(), doc! { "version": 1 }).await?;
+        let versions: Vec<VersionDoc> = by_ids(&self.db().sequences, &ids, doc! { "version": 1 }).await?;
         let versions: BTreeMap<String, i64> = versions.into_iter().map(|doc| (doc.id, doc.version)).collect();
         let is_late =
             |view: &&View| versions.get(&view.doc.id).copied().unwrap_or_default() != view.doc.version;

@@ -1,5 +1,7 @@
 //! Letters, read by id or in the order of their sequence.
 
+use std::collections::BTreeMap;
+
 use bson::{Document, RawDocumentBuf, doc};
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::Result;
@@ -9,7 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::commit::View;
-use crate::database::{get, list, project};
+use crate::database::{by_ids, get, list, project};
 use crate::documents::chunks::{ChunksRef, join};
 use crate::documents::letter::{Held, LetterDoc};
 use crate::documents::sequence::{AHEAD, sequence_key};
@@ -58,6 +60,20 @@ impl Place {
     pub(crate) fn is_of_partition(&self, letter: &Letter) -> bool {
         self.stream == letter.message.stream && self.partition == i64::from(letter.message.position.partition)
     }
+}
+
+/// The parts of a letter that say whether it is known. The collection may hold documents of others.
+#[derive(Deserialize)]
+struct StateDoc {
+    #[serde(rename = "_id", with = "crate::values::text")]
+    id: LetterId,
+    lazaret: Option<StateOf>,
+}
+
+#[derive(Deserialize)]
+struct StateOf {
+    queue: QueueName,
+    state: LetterState,
 }
 
 fn open_of(queue: &QueueName, sequence: &SequenceId) -> Document {
@@ -171,6 +187,21 @@ impl MongoStore {
         let chunks: Vec<RawDocumentBuf> =
             project(&self.db().chunks, filter, Document::new(), doc! { "number": 1 }).await?;
         join(stored, &chunks).map(Some)
+    }
+
+    /// The states of those of these letters that this queue has, or had.
+    pub(crate) async fn states_of(
+        &self,
+        queue: &QueueName,
+        ids: impl Iterator<Item = LetterId>,
+    ) -> Result<BTreeMap<LetterId, LetterState>> {
+        let ids: Vec<String> = ids.map(|id| id.to_string()).collect();
+        let fields = doc! { "lazaret.queue": 1, "lazaret.state": 1 };
+        let found: Vec<StateDoc> = by_ids(&self.db().letters, &ids, fields).await?;
+        let of_queue = found.into_iter().filter_map(|StateDoc { id, lazaret }| {
+            lazaret.filter(|kept| kept.queue == *queue).map(|kept| (id, kept.state))
+        });
+        Ok(of_queue.collect())
     }
 
     /// The document of a letter, of this queue.

@@ -1,16 +1,18 @@
 //! Encodings of values in the tables: times, numbers, states, headers, and the body of a letter.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use lazaret_core::letter::{AttemptRecord, Diagnostics, Edit};
+use lazaret_core::letter::{AttemptRecord, Diagnostics, Edit, append_entry};
 use lazaret_core::message::{Operation, Position, Schema};
 use lazaret_core::store::{Comment, ErrorKind, PauseScope, StoreError};
 use lazaret_core::{Failure, Headers, Letter, LetterId, LetterState, Message, QueueName, SequenceId};
 use rusqlite::{Connection, Row};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::error::{Fault, Work};
@@ -206,26 +208,25 @@ impl Body {
     }
 
     pub(crate) fn encode(&self) -> Work<Vec<u8>> {
-        let mut bytes = vec![BODY_VERSION];
-        serde_json::to_writer(&mut bytes, self)
-            .map_err(|error| Fault::Corrupt(format!("failed to encode a letter: {error}")))?;
-        Ok(bytes)
+        encode_body(self)
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Work<Self> {
-        match bytes.split_first() {
-            Some((&BODY_VERSION, json)) => serde_json::from_slice(json)
-                .map_err(|error| Fault::Corrupt(format!("failed to decode the body of a letter: {error}"))),
-            Some((version, _)) => {
-                Err(Fault::Corrupt(format!("unknown version {version} of the body of a letter")))
-            }
-            None => Err(Fault::Corrupt("the body of a letter is empty".into())),
-        }
+        decode_body(bytes)
     }
 
-    /// Adds an attempt to the history.
-    pub(crate) fn record(&mut self, attempt: AttemptRecord) {
-        attempt.append_to(&mut self.history);
+    /// A stored body with one more attempt in its history. All else stays as it was written: most letters end with an attempt, and none
+    /// of their failures has to be read for it.
+    pub(crate) fn with_attempt(stored: &[u8], attempt: &AttemptRecord) -> Work<Vec<u8>> {
+        const HISTORY: &str = "history";
+        let mut fields: BTreeMap<&str, &RawValue> = decode_body(stored)?;
+        let history = fields.get(HISTORY).map(|history| serde_json::from_str(history.get()));
+        let mut history: Vec<&RawValue> = history.transpose().map_err(undecodable)?.unwrap_or_default();
+        let attempt = serde_json::value::to_raw_value(attempt).map_err(unencodable)?;
+        append_entry(&*attempt, &mut history);
+        let history = serde_json::value::to_raw_value(&history).map_err(unencodable)?;
+        fields.insert(HISTORY, &history);
+        encode_body(&fields)
     }
 
     /// Removes the edits, which the tables hold apart from the body.
@@ -272,6 +273,30 @@ impl Body {
         };
         (body, message)
     }
+}
+
+fn encode_body(body: &impl Serialize) -> Work<Vec<u8>> {
+    let mut bytes = vec![BODY_VERSION];
+    serde_json::to_writer(&mut bytes, body).map_err(unencodable)?;
+    Ok(bytes)
+}
+
+fn decode_body<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Work<T> {
+    match bytes.split_first() {
+        Some((&BODY_VERSION, json)) => serde_json::from_slice(json).map_err(undecodable),
+        Some((version, _)) => {
+            Err(Fault::Corrupt(format!("unknown version {version} of the body of a letter")))
+        }
+        None => Err(Fault::Corrupt("the body of a letter is empty".into())),
+    }
+}
+
+fn unencodable(error: serde_json::Error) -> Fault {
+    Fault::Corrupt(format!("failed to encode a letter: {error}"))
+}
+
+fn undecodable(error: serde_json::Error) -> Fault {
+    Fault::Corrupt(format!("failed to decode the body of a letter: {error}"))
 }
 
 /// Bytes as hexadecimal digits in JSON.
@@ -418,6 +443,9 @@ pub(crate) fn read_letter(row: &Row<'_>, queue: &QueueName) -> Work<Letter> {
 
 #[cfg(test)]
 mod tests {
+    use lazaret_core::Reason;
+    use lazaret_core::letter::AttemptKind;
+
     use super::*;
 
     #[test]
@@ -460,5 +488,35 @@ mod tests {
         assert!(matches!(Body::decode(b"\x02{}"), Err(Fault::Corrupt(_))));
         assert!(matches!(Body::decode(b""), Err(Fault::Corrupt(_))));
         assert!(Body::decode(b"\x01{}").is_ok());
+    }
+
+    #[test]
+    fn an_attempt_is_appended_to_a_body_that_is_not_decoded() {
+        let failure = Failure::new(Reason::TIMEOUT, "DbError", "a \"quoted\" \u{1f600} text");
+        let attempt = |number: u32| AttemptRecord {
+            attempt: number,
+            kind: AttemptKind::Retry,
+            at: Timestamp::UNIX_EPOCH,
+            took: Duration::from_millis(5),
+            failure: (number % 2 == 0).then(|| failure.clone()),
+        };
+        let mut expected = Body {
+            cause: Some(failure.clone()),
+            diagnostics: [("a \"key\"".to_owned(), "\\".to_owned())].into(),
+            token: Some(Hex(Bytes::from_static(&[0, 255]))),
+            ..Body::default()
+        };
+        let mut stored = expected.encode().unwrap();
+        // Beyond the limit, the second entry gives way.
+        for number in 1..=40 {
+            attempt(number).append_to(&mut expected.history);
+            stored = Body::with_attempt(&stored, &attempt(number)).unwrap();
+            assert_eq!(
+                serde_json::to_value(Body::decode(&stored).unwrap()).unwrap(),
+                serde_json::to_value(&expected).unwrap()
+            );
+        }
+        assert!(matches!(Body::with_attempt(b"\x01{\"history\":1}", &attempt(1)), Err(Fault::Corrupt(_))));
+        assert!(matches!(Body::with_attempt(b"\x02{}", &attempt(1)), Err(Fault::Corrupt(_))));
     }
 }

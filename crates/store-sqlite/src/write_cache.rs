@@ -1,5 +1,5 @@
-//! The writer's cache of counters: queues, grants, [`groups`] and [`inboxes`], so that a hand-off or a post need not read them
-//! back.
+//! The writer's cache of counters: queues, grants, [`groups`], [`operations`] and [`inboxes`], so that a hand-off, a settlement or a post
+//! need not read them back.
 //!
 //! The numbers of a queue (its last index, fence, revision, its counters) change with nearly every write. They are
 //! changed here and written once per group, before its commit. The changes of a request
@@ -7,6 +7,7 @@
 
 pub(crate) mod groups;
 pub(crate) mod inboxes;
+pub(crate) mod operations;
 
 use std::collections::HashMap;
 use std::mem::take;
@@ -19,6 +20,7 @@ use crate::error::Work;
 use crate::rows::{bound, unsigned};
 use groups::Groups;
 use inboxes::Inboxes;
+use operations::Operations;
 
 /// The index below the first letter of a queue, as a column.
 const FIRST_INDEX: i64 = rules::FIRST_INDEX.cast_signed();
@@ -60,6 +62,7 @@ pub(crate) struct WriteCache {
     queues: HashMap<QueueName, Cached<QueueNumbers>>,
     grants: HashMap<GrantKey, Cached<GrantRow>>,
     pub(crate) groups: Groups,
+    pub(crate) operations: Operations,
     pub(crate) inboxes: Inboxes,
     /// The changes of the current request.
     new_queues: HashMap<QueueName, QueueNumbers>,
@@ -129,6 +132,7 @@ impl WriteCache {
             self.grants.entry(key).or_insert(Cached { now: numbers, written: None }).now = numbers;
         }
         self.groups.keep();
+        self.operations.keep();
         self.inboxes.keep();
         if take(&mut self.forget_queues) {
             self.write(connection)?;
@@ -142,6 +146,7 @@ impl WriteCache {
         self.new_queues.clear();
         self.new_grants.clear();
         self.groups.undo();
+        self.operations.undo();
         self.inboxes.undo();
         self.forget_queues = false;
         self.forget_clamped();
@@ -161,6 +166,7 @@ impl WriteCache {
             known.written = Some(known.now);
         }
         self.groups.write(connection)?;
+        self.operations.write(connection)?;
         self.inboxes.write(connection)
     }
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bson::{Document, doc};
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::rules::LetterLookup;
 use lazaret_core::store::{
@@ -12,22 +11,8 @@ use lazaret_core::store::{
     Settlement,
 };
 use lazaret_core::{ConsumerName, MessageId, Partition, QueueName, SequenceId, Timestamp};
-use serde::Deserialize;
 
-use crate::database::project;
 use crate::store::MongoStore;
-
-#[derive(Deserialize)]
-struct StateDoc {
-    #[serde(rename = "_id")]
-    id: String,
-    lazaret: StateOf,
-}
-
-#[derive(Deserialize)]
-struct StateOf {
-    state: LetterState,
-}
 
 #[async_trait]
 impl LetterStore for MongoStore {
@@ -54,13 +39,9 @@ impl LetterStore for MongoStore {
 
     async fn lookup(&self, queue: &QueueName, messages: &[MessageId]) -> Result<Vec<Option<LetterState>>> {
         self.catch_up().await?;
-        let ids: Vec<String> =
-            messages.iter().map(|message| LetterId::of(queue, message).to_string()).collect();
-        let filter = doc! { "_id": { "$in": &ids }, "lazaret.queue": queue.as_str() };
-        let found: Vec<StateDoc> =
-            project(&self.db().letters, filter, doc! { "lazaret.state": 1 }, Document::new()).await?;
-        let state = |id: &String| found.iter().find(|doc| doc.id == *id).map(|doc| doc.lazaret.state);
-        Ok(ids.iter().map(state).collect())
+        let ids: Vec<LetterId> = messages.iter().map(|message| LetterId::of(queue, message)).collect();
+        let states = self.states_of(queue, ids.iter().copied()).await?;
+        Ok(ids.iter().map(|id| states.get(id).copied()).collect())
     }
 
     async fn note_attempts(&self, queue: &QueueName, notes: Vec<AttemptNote>) -> Result<()> {

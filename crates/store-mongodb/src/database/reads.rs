@@ -74,18 +74,16 @@ pub(crate) async fn project<T: DeserializeOwned>(
     found.await.map_err(reading)?.into_iter().map(decode).collect()
 }
 
-/// The documents with these ids that fit, reduced to some fields. They are asked for by several reads at once.
+/// The documents with these ids, reduced to some fields. They are asked for by several reads at once, and by nothing else: beside a second
+/// condition, a server may use another index, or none.
 pub(crate) async fn by_ids<T: DeserializeOwned>(
     from: &Documents,
     ids: &[String],
-    fits: Document,
     fields: Document,
 ) -> Result<Vec<T>> {
-    let reads = ids.chunks(IDS).map(|ids| {
-        let mut filter = doc! { "_id": { "$in": ids } };
-        filter.extend(fits.clone());
-        project(from, filter, fields.clone(), Document::new())
-    });
+    let reads = ids
+        .chunks(IDS)
+        .map(|ids| project(from, doc! { "_id": { "$in": ids } }, fields.clone(), Document::new()));
     let found: Vec<Vec<T>> = future::try_join_all(reads).await?;
     Ok(found.into_iter().flatten().collect())
 }

@@ -8,7 +8,6 @@ use lazaret_core::letter::{LetterId, LetterState};
 use lazaret_core::store::rules::GrantRow;
 use lazaret_core::store::{HandOff, Limits, Result};
 use lazaret_core::{Partition, QueueName, SequenceId};
-use serde::Deserialize;
 
 use crate::commit::View;
 use crate::database::{by_ids, count};
@@ -16,18 +15,6 @@ use crate::documents::sequence::{SequenceDoc, sequence_key};
 use crate::grants::GrantDoc;
 use crate::letters::Place;
 use crate::store::MongoStore;
-
-#[derive(Deserialize)]
-struct StateDoc {
-    #[serde(rename = "_id", with = "crate::values::text")]
-    id: LetterId,
-    lazaret: StateOf,
-}
-
-#[derive(Deserialize)]
-struct StateOf {
-    state: LetterState,
-}
 
 /// All that a round has loaded, and what it decides.
 pub(super) struct Round<'a> {
@@ -75,13 +62,10 @@ impl MongoStore {
             granted.into_iter().chain([item.letter.message.partition()])
         });
         let sequences: BTreeSet<SequenceId> = items().map(|item| item.letter.sequence.clone()).collect();
-        let ids: Vec<String> = items().map(|item| item.letter.id.to_string()).collect();
-        let of_queue = doc! { "lazaret.queue": queue.as_str() };
         let views = async {
             let docs = self.finished(queue, &sequences).await?;
             // Behind the sequences: a letter that is decided later makes this decision late.
-            let held: Vec<StateDoc> =
-                by_ids(&self.db().letters, &ids, of_queue, doc! { "lazaret.state": 1 }).await?;
+            let held = self.states_of(queue, items().map(|item| item.letter.id)).await?;
             Ok((docs, held))
         };
         let (grants, paused, (docs, held)) =
@@ -100,7 +84,6 @@ impl MongoStore {
             let paused = paused.contains(&sequence);
             views.insert(sequence, self.view(doc, paused).await?);
         }
-        let held = held.into_iter().map(|doc| (doc.id, doc.lazaret.state)).collect();
         Ok(Round {
             queue,
             limits,
@@ -125,8 +108,7 @@ impl MongoStore {
     ) -> Result<BTreeMap<SequenceId, SequenceDoc>> {
         let ids: Vec<String> = sequences.iter().map(|sequence| sequence_key(queue, sequence)).collect();
         loop {
-            let docs: Vec<SequenceDoc> =
-                by_ids(&self.db().sequences, &ids, Document::new(), Document::new()).await?;
+            let docs: Vec<SequenceDoc> = by_ids(&self.db().sequences, &ids, Document::new()).await?;
             let (unfinished, docs): (Vec<_>, Vec<_>) = docs.into_iter().partition(|doc| doc.unfinished);
             if !unfinished.is_empty() {
                 Box::pin(self.carry_out(unfinished)).await?;

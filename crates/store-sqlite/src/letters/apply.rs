@@ -63,7 +63,7 @@ impl Queue<'_> {
         let sid = self.write_sequence(letter.sequence, before, &sequence)?;
         match change {
             LetterChange::Close(state, None) => self.close(letter.lid, state)?,
-            LetterChange::Close(state, Some(attempt)) => self.close_after(letter.lid, state, attempt)?,
+            LetterChange::Close(state, Some(attempt)) => self.close_after(letter.lid, state, &attempt)?,
             LetterChange::Hold(state) => self.set_state(letter.lid, state)?,
             LetterChange::Release => self.reset(letter.lid)?,
             LetterChange::Restore(index) => self.reopen(letter.lid, sid, index)?,
@@ -137,18 +137,17 @@ impl Queue<'_> {
     }
 
     /// Closes a letter with a last attempt in its history. Nothing else of the letter is read.
-    fn close_after(&self, lid: i64, state: LetterState, attempt: AttemptRecord) -> Work<()> {
+    fn close_after(&self, lid: i64, state: LetterState, attempt: &AttemptRecord) -> Work<()> {
         let mut select = self.connection.prepare_cached("SELECT body FROM letters WHERE lid = ?1")?;
-        let stored = first(select.query([lid])?, |row| {
-            Body::decode(row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?)
+        let body = first(select.query([lid])?, |row| {
+            Body::with_attempt(row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?, attempt)
         })?;
-        let mut body = stored.ok_or_else(|| Fault::Corrupt(format!("the letter in row {lid} is missing")))?;
-        body.record(attempt);
+        let body = body.ok_or_else(|| Fault::Corrupt(format!("the letter in row {lid} is missing")))?;
         let mut update = self.connection.prepare_cached(
             "UPDATE letters SET sid = NULL, state = ?2, due_at = NULL, touched_at = ?3, closed_at = ?3, body = ?4,
              revision = revision + 1 WHERE lid = ?1",
         )?;
-        update.execute(params![lid, state as i64, self.now, body.encode()?])?;
+        update.execute(params![lid, state as i64, self.now, body])?;
         Ok(())
     }
 

@@ -24,8 +24,9 @@ pub(crate) fn begin(step: &Step<'_>, id: PlanId, rollout: &RolloutPolicy, by: &A
     Ok(machine.operation)
 }
 
-pub(crate) fn command(step: &Step<'_>, id: OperationId, command: Command, by: &Actor) -> Work<Operation> {
+pub(crate) fn command(step: &mut Step<'_>, id: OperationId, command: Command, by: &Actor) -> Work<Operation> {
     let connection = step.connection;
+    step.cache.operations.give_back(connection)?;
     let mut machine = OperationMachine::found(table::machine(connection, id)?, id)?;
     let line = machine.command(command, by, time(step.now))?;
     if machine.operation.state.is_over() {

@@ -45,6 +45,7 @@ impl ItemState {
 impl Queue<'_> {
     pub(crate) fn poll_work(&mut self, owner: &str, lease: Duration, limit: usize) -> Work<PolledWork> {
         let mut poller = Poller { owner, lease, poll: Poll::new(limit, time(self.now)), has_earlier: false };
+        self.cache.operations.give_back(self.connection)?;
         let live = table::live(self.connection, self.numbers.qid)?;
         let unfinished = live.iter().map(|machine| &machine.operation).filter(|one| !one.state.is_over());
         let first = unfinished.map(|operation| operation.id).min();

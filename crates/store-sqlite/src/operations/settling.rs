@@ -39,13 +39,13 @@ impl Behind {
 impl Queue<'_> {
     /// Records the outcome of a letter under a lease of an operation, which takes `next`, if it may.
     pub(crate) fn settle_item(
-        &self,
+        &mut self,
         operation: OperationId,
         letter: LetterId,
         outcome: Outcome,
         next: Option<NextHead<'_>>,
     ) -> Work<Behind> {
-        let mut machine = self.machine(operation)?;
+        let mut machine = self.cache.operations.get(self.connection, operation)?;
         let plan = machine.operation.plan;
         // The head of a leased sequence does not change, so it is the claimed letter.
         let Some(item) = table::pending_letter(self.connection, plan, letter)? else {
@@ -62,7 +62,7 @@ impl Queue<'_> {
             Some(next) => self.take_next(&mut machine, &next)?,
             None => None,
         };
-        table::write_operation(self.connection, &machine)?;
+        self.cache.operations.set(machine);
         Ok(match taken {
             Some(letter) => Behind::Taken(Box::new(letter)),
             None if continues => Behind::Reserved,
@@ -90,30 +90,35 @@ impl Queue<'_> {
     }
 
     /// The pace of the letters of a sequence that an operation lets run automatically, from this index on, if it has a rate.
-    pub(crate) fn pace_released(&self, operation: OperationId, sid: i64, from: u64) -> Work<Option<Pace>> {
-        let mut machine = self.machine(operation)?;
+    pub(crate) fn pace_released(
+        &mut self,
+        operation: OperationId,
+        sid: i64,
+        from: u64,
+    ) -> Work<Option<Pace>> {
+        let mut machine = self.cache.operations.get(self.connection, operation)?;
         if !machine.has_rate() {
             return Ok(None);
         }
         let letters = self.released_letters(sid, from)?;
         let pace = machine.pace_released(letters, time(self.now));
         if pace.is_some() {
-            table::write_operation(self.connection, &machine)?;
+            self.cache.operations.set(machine);
         }
         Ok(pace)
     }
 
     /// Handles the release of an operation's lease without a settlement: the letter is polled again, unless the
     /// operation is over.
-    pub(crate) fn release_item(&self, operation: OperationId, letter: LetterId) -> Work<()> {
-        let mut machine = self.machine(operation)?;
+    pub(crate) fn release_item(&mut self, operation: OperationId, letter: LetterId) -> Work<()> {
+        let mut machine = self.cache.operations.get(self.connection, operation)?;
         if !machine.operation.state.is_over() {
             return Ok(());
         }
         if let Some(item) = table::pending_letter(self.connection, machine.operation.plan, letter)? {
             let written = self.write_outcome(&machine, &item, Outcome::SkippedCancelled)?;
             machine.count(Outcome::SkippedCancelled, written, time(self.now));
-            table::write_operation(self.connection, &machine)?;
+            self.cache.operations.set(machine);
         }
         Ok(())
     }
@@ -134,10 +139,5 @@ impl Queue<'_> {
         let pending = table::first_pending(self.connection, machine.operation.plan)?;
         let line = machine.advance(pending, time(self.now));
         line.map_or(Ok(()), |line| audit::write(self.connection, self.now, &line))
-    }
-
-    fn machine(&self, operation: OperationId) -> Work<OperationMachine> {
-        let machine = table::machine(self.connection, operation)?;
-        machine.ok_or_else(|| Fault::Corrupt(format!("operation {operation} of a lease not found")))
     }
 }

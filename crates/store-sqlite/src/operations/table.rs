@@ -250,7 +250,7 @@ pub(super) fn insert_operation(connection: &Connection, machine: &OperationMachi
 }
 
 /// Writes the mutable columns of an operation.
-pub(super) fn write_operation(connection: &Connection, machine: &OperationMachine) -> Work<()> {
+pub(crate) fn write_operation(connection: &Connection, machine: &OperationMachine) -> Work<()> {
     let operation = &machine.operation;
     let mut update = connection.prepare_cached(
         "UPDATE operations SET state = ?2, note = ?3, stage = ?4, ok = ?5, failed_again = ?6, skipped = ?7,
