@@ -276,7 +276,11 @@ impl<'de> Place<'de> for Search<'_> {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
+    use crate::letter::Edit;
+    use crate::message::{Message, Position};
     use crate::query::Query;
 
     fn rules(paths: &[&str]) -> Redaction {
@@ -326,6 +330,32 @@ mod tests {
             assert_eq!(shown(&["/a"], payload), REDACTED, "{payload}");
         }
         assert_eq!(shown(&[], "4111"), "4111", "no rule is for payloads");
+    }
+
+    #[test]
+    fn a_letter_is_redacted_with_its_edits_and_what_is_redacted_is_told() {
+        let payload = r#"{"card":{"number":4111},"total":5}"#;
+        let mut message = Message::new("m", "s", Position::new(0, 0)).with_payload(payload);
+        message.headers.push("authorization", "Bearer secret");
+        message.headers.push("trace", "7");
+        let mut letter = Letter::new("a/b".into(), "k".into(), message.into(), Timestamp::UNIX_EPOCH);
+        letter.edits.push(Edit {
+            by: "ada".into(),
+            at: Timestamp::UNIX_EPOCH,
+            why: "typo".into(),
+            original: Some(payload.into()),
+        });
+        let whole = letter.clone();
+        let redacted = rules(&["/card/number"]).apply(&mut letter);
+        assert_eq!(redacted, ["header.authorization", "payload./card/number"]);
+        let hidden = Bytes::from(r#"{"card":{"number":"[redacted]"},"total":5}"#);
+        assert_eq!(
+            (letter.message.payload.as_ref(), letter.edits[0].original.as_ref()),
+            (Some(&hidden), Some(&hidden))
+        );
+        let mut open = whole.clone();
+        assert_eq!(Redaction::default().apply(&mut open), [] as [&str; 0]);
+        assert_eq!(open, whole);
     }
 
     #[test]

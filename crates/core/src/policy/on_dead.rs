@@ -87,6 +87,11 @@ mod tests {
     use crate::message::Position;
 
     #[test]
+    fn values_have_the_names_of_the_configuration() {
+        assert_eq!(OnDead::ALL.map(|on_dead| on_dead.to_string()), ["hold", "continue"]);
+    }
+
+    #[test]
     fn the_first_override_that_applies_counts() {
         let over = |pattern: Option<&str>, reason, on_dead| OnDeadOverride {
             event_type: pattern.map(|pattern| pattern.parse().unwrap()),
