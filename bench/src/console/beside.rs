@@ -9,6 +9,7 @@ use lazaret_server::Approval;
 use lazaret_telemetry::{AttemptLayer, LogObserver, Metrics};
 use tokio_util::sync::CancellationToken;
 
+use super::processor::viewers_cpu;
 use super::site::Site;
 use super::viewers::Viewers;
 use super::{BENCH, VIEWERS};
@@ -30,6 +31,7 @@ const KEPT: f64 = 0.98;
 
 pub(super) async fn run(scale: Scale, site: &Site) -> Vec<Row> {
     let (mut alone, mut viewed, mut loads) = (Vec::new(), Vec::new(), 0);
+    let (mut viewers_time, mut all_time) = (Duration::ZERO, Duration::ZERO);
     let paths: Vec<String> = site.screens().await.into_iter().map(|(_, path)| path).collect();
     let plan = Plan::distinct(MESSAGES, BAD);
     let lasts = Duration::from_millis(scale.count(ROUND_MS).max(SHORTEST_MS) as u64);
@@ -41,7 +43,10 @@ pub(super) async fn run(scale: Scale, site: &Site) -> Vec<Row> {
             let source = BenchSource::repeated(plan.clone(), lasts);
             if with_viewers {
                 let viewers = Viewers::open(site, &paths, VIEWERS).await;
+                let (before, started) = (viewers_cpu(), Instant::now());
                 viewed.push(measure(site, &metrics, source, &format!("viewed-{round}")).await);
+                viewers_time += viewers_cpu().saturating_sub(before);
+                all_time += started.elapsed();
                 loads += viewers.loads();
                 viewers.close().await;
             } else {
@@ -54,10 +59,11 @@ pub(super) async fn run(scale: Scale, site: &Site) -> Vec<Row> {
     let row = Row::compared(BENCH, name, "msg/s", &Compared::new(&viewed, &alone));
     let note = format!(
         "each viewer has one of the screens open, over {} groups; {ROUNDS} rounds of {} s, with {loads} loads of a page; ratios of \
-         the rounds between {}",
+         the rounds between {}; the viewers run on the same processor and take {:.1} % of one core themselves",
         site.groups,
         lasts.as_secs(),
-        spread(&viewed, &alone)
+        spread(&viewed, &alone),
+        viewers_time.as_secs_f64() / all_time.as_secs_f64() * 100.0
     );
     vec![row.with_bar(Bar::RatioAtLeast(KEPT)).with_note(note)]
 }

@@ -6,8 +6,9 @@ use lazaret_core::query::Query;
 use lazaret_core::store::Triage;
 
 use super::BENCH;
+use super::processor::server_cpu;
 use super::site::Site;
-use super::viewers::{THREAD, Viewers};
+use super::viewers::Viewers;
 use crate::Scale;
 use crate::table::{Bar, Row};
 
@@ -63,24 +64,4 @@ async fn measure(site: &Site, count: usize, changes: usize) -> Cost {
     let loads = viewers.loads() as f64 / count.max(1) as f64 / seconds;
     viewers.close().await;
     Cost { cpu, loads }
-}
-
-/// The CPU time of this process without that of the viewers, from the kernel.
-fn server_cpu() -> Duration {
-    let threads = std::fs::read_dir("/proc/self/task").expect("the kernel lists the threads");
-    let viewers = threads.filter_map(|thread| {
-        let stat = std::fs::read_to_string(thread.ok()?.path().join("stat")).ok()?;
-        stat.contains(&format!("({THREAD})")).then(|| cpu_time(&stat))
-    });
-    let viewers: Duration = viewers.sum();
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("the kernel describes this process");
-    cpu_time(&stat).saturating_sub(viewers)
-}
-
-/// User and system time. The clock of the kernel has 100 ticks a second.
-fn cpu_time(stat: &str) -> Duration {
-    // The second field is the name in parentheses; the fourteenth and fifteenth are user and system time.
-    let fields = stat.rsplit_once(") ").expect("the name is in parentheses").1;
-    let ticks: u64 = fields.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
-    Duration::from_millis(ticks * 10)
 }

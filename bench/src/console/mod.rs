@@ -3,6 +3,7 @@
 mod beside;
 mod first_view;
 mod live;
+mod processor;
 mod screens;
 mod site;
 mod viewers;

@@ -498,7 +498,7 @@ mod tests {
             kind: AttemptKind::Retry,
             at: Timestamp::UNIX_EPOCH,
             took: Duration::from_millis(5),
-            failure: (number % 2 == 0).then(|| failure.clone()),
+            failure: number.is_multiple_of(2).then(|| failure.clone()),
         };
         let mut expected = Body {
             cause: Some(failure.clone()),
