@@ -21,6 +21,7 @@ use crate::table::{Bar, Compared, Row, spread};
 const LETTERS: usize = 4_000;
 /// Many short rounds, so that other load on the machine affects both alike.
 const ROUNDS: usize = 7;
+const WARM_UP: usize = 3;
 /// The letters per call, and documents per insert.
 const BATCH: usize = 500;
 const PAYLOAD: usize = 1024;
@@ -28,6 +29,11 @@ const PAYLOAD: usize = 1024;
 pub(super) async fn run(scale: Scale, server: &Server) -> Vec<Row> {
     let letters = scale.count(LETTERS);
     let (mut own_sequences, mut one_sequence, mut bare) = (Vec::new(), Vec::new(), Vec::new());
+    // Warm-up: a server that has just started compiles while it works.
+    for _ in 0..WARM_UP {
+        let (_, documents) = store_rate(server, letters, letters).await;
+        insert_rate(&server.collection(), &documents).await;
+    }
     for _ in 0..ROUNDS {
         let (rate, documents) = store_rate(server, letters, letters).await;
         own_sequences.push(rate);
