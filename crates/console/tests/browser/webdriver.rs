@@ -62,6 +62,42 @@ pub(crate) struct Browser {
     _profile: tempfile::TempDir,
 }
 
+/// Starts the driver, and reads its port.
+///
+/// The driver takes a free port of `::1`, and the same one of `127.0.0.1`. If a connection of
+/// another test has that one, it exits: then there is no driver, and the next start gets another
+/// port.
+fn start_driver(driver: &PathBuf) -> Option<(Child, u16)> {
+    let mut child = Command::new(driver)
+        .arg("--port=0")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut said = Vec::new();
+    let port = lines.by_ref().map_while(Result::ok).find_map(|line| {
+        let port = port_in(&line);
+        said.push(line);
+        port
+    });
+    let Some(port) = port else {
+        let status = child.wait().unwrap();
+        let taken = said.iter().any(|line| line.contains("port not available"));
+        assert!(taken, "the driver ended with {status} and said: {said:#?}");
+        return None;
+    };
+    // The driver must not block on a full pipe.
+    std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+    Some((child, port))
+}
+
+/// The port in the line with which the driver says that it is ready.
+fn port_in(line: &str) -> Option<u16> {
+    line.strip_suffix('.')?.rsplit_once("successfully on port ")?.1.parse().ok()
+}
+
 /// An element of a page.
 #[derive(Clone, Debug)]
 pub(crate) struct Element(String);
@@ -70,23 +106,7 @@ impl Browser {
     /// Starts a browser.
     pub(crate) fn start(driver: &PathBuf) -> Self {
         let profile = tempfile::tempdir().unwrap();
-        let mut child = Command::new(driver)
-            .arg("--port=0")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let port = lines
-            .by_ref()
-            .map_while(Result::ok)
-            .find_map(|line| {
-                line.strip_suffix('.')?.rsplit_once("successfully on port ")?.1.parse::<u16>().ok()
-            })
-            .expect("the driver says its port");
-        // The driver must not block on a full pipe.
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+        let (child, port) = wait_for("a port that is free in both families", || start_driver(driver));
         let address = format!("127.0.0.1:{port}");
         let mut browser = Self { driver: child, address, session: String::new(), _profile: profile };
         let folder = browser._profile.path().display().to_string();
