@@ -4,9 +4,15 @@ use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+
+/// The least step of the machine's clock that is logged, in microseconds.
+const STEP: u64 = 1000;
+/// The most time that may pass while both clocks are read, in microseconds.
+const READING: i64 = 100;
 
 /// An event in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +71,11 @@ pub enum Entry {
     Woken,
     /// The driver has killed the process.
     Killed,
+    /// How far the machine's clock is ahead of its monotonic clock. Another number than before means that it was set.
+    Clock {
+        /// In microseconds.
+        ahead: i64,
+    },
 }
 
 impl fmt::Display for Entry {
@@ -84,6 +95,7 @@ impl fmt::Display for Entry {
             Self::Stopped => write!(f, "stopped"),
             Self::Woken => write!(f, "woken"),
             Self::Killed => write!(f, "killed"),
+            Self::Clock { ahead } => write!(f, "clock {ahead}"),
         }
     }
 }
@@ -109,6 +121,7 @@ impl Entry {
             ["stopped"] => Some(Self::Stopped),
             ["woken"] => Some(Self::Woken),
             ["killed"] => Some(Self::Killed),
+            ["clock", ahead] => Some(Self::Clock { ahead: ahead.parse().ok()? }),
             _ => None,
         }
     }
@@ -146,12 +159,15 @@ impl Record {
 pub struct Journal {
     file: File,
     process: u32,
+    /// The last [`Entry::Clock`].
+    ahead: AtomicI64,
 }
 
 impl Journal {
     /// Opens the log for a process, or creates it.
     pub fn open(path: &Path, process: u32) -> io::Result<Self> {
-        Ok(Self { file: OpenOptions::new().create(true).append(true).open(path)?, process })
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        Ok(Self { file, process, ahead: AtomicI64::new(i64::MIN) })
     }
 
     /// Appends a line. Lines that any process writes after this returns follow it.
@@ -161,8 +177,20 @@ impl Journal {
 
     /// Appends a line about another process.
     pub fn write_of(&self, process: u32, entry: Entry) -> io::Result<()> {
-        let record = Record { process, at: now(), entry };
-        (&self.file).write_all(format!("{record}\n").as_bytes())
+        let line = |entry| format!("{}\n", Record { process, at: now(), entry });
+        let mut lines = self.set_clock().map(line).unwrap_or_default();
+        lines += &line(entry);
+        (&self.file).write_all(lines.as_bytes())
+    }
+
+    /// The entry that the machine's clock was set since the last one.
+    fn set_clock(&self) -> Option<Entry> {
+        let (known, ahead) = (self.ahead.load(Ordering::Relaxed), clock_ahead()?);
+        if ahead.abs_diff(known) < STEP {
+            return None;
+        }
+        self.ahead.store(ahead, Ordering::Relaxed);
+        Some(Entry::Clock { ahead })
     }
 }
 
@@ -170,6 +198,17 @@ impl Journal {
 pub(crate) fn now() -> Duration {
     let time = clock_gettime(ClockId::Monotonic);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs().try_into().unwrap_or_default())
+}
+
+/// How far the machine's clock is ahead of [`now`], in microseconds. None if the reading was interrupted.
+fn clock_ahead() -> Option<i64> {
+    let micros = |id| {
+        let time = clock_gettime(id);
+        time.tv_sec * 1_000_000 + time.tv_nsec / 1000
+    };
+    let (before, clock, after) =
+        (micros(ClockId::Monotonic), micros(ClockId::Realtime), micros(ClockId::Monotonic));
+    (after - before <= READING).then_some(clock - before)
 }
 
 /// All records of the log, in order, or the number of the first invalid line.
@@ -198,6 +237,7 @@ mod tests {
             Entry::Stopped,
             Entry::Woken,
             Entry::Killed,
+            Entry::Clock { ahead: -12 },
         ];
         for entry in entries {
             let record = Record { process: 3, at: Duration::from_micros(1_234_567), entry };

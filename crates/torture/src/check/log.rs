@@ -52,6 +52,7 @@ pub(super) fn check_log(scope: &Scope, records: &[Record], findings: &mut Findin
         runs: HashMap::new(),
         assignments: HashMap::new(),
         killed: HashSet::new(),
+        clock: MachineClock::default(),
         findings: &mut *findings,
     };
     check.findings.lost = check.losses.count();
@@ -74,6 +75,7 @@ struct Check<'c> {
     /// How often each partition was assigned to each process.
     assignments: HashMap<(u32, u32), u32>,
     killed: HashSet<u32>,
+    clock: MachineClock,
     findings: &'c mut Findings,
 }
 
@@ -99,6 +101,7 @@ impl Check<'_> {
                 self.killed.insert(process);
                 self.runs.values_mut().for_each(|runs| runs.retain(|run| run.process != process));
             }
+            Entry::Clock { ahead } => self.clock.is_ahead(ahead),
             // The latter are part of the ownership.
             Entry::Start | Entry::Stopped | Entry::Woken => {}
         }
@@ -160,7 +163,8 @@ impl Check<'_> {
         }
     }
 
-    /// I12: not before its delay has passed. The attempt of a process that died may have been counted without one.
+    /// I12: not before its delay has passed, by the clock that the store goes by: a due time comes sooner by as much as that clock is
+    /// set forward. The attempt of a process that died may have been counted without one.
     fn check_delay(&mut self, record: &Record, message: u64, attempt: u32) {
         let Some(failed) = self.observed[message as usize].failed else { return };
         if failed.attempt + 1 != attempt || self.killed.contains(&failed.process) {
@@ -168,7 +172,7 @@ impl Check<'_> {
         }
         let least = least_delay(self.scope, failed.attempt);
         let after = record.at.saturating_sub(failed.at);
-        if after < least {
+        if after + self.clock.set_forward() < least {
             self.findings.violated(|| {
                 format!("I12: message {message} begins attempt {attempt} {after:?} after it failed, and {least:?} is the least delay")
             });
@@ -230,6 +234,25 @@ impl Check<'_> {
                 observed.failed = Some(Failed { attempt, at: record.at, process });
             }
         }
+    }
+}
+
+/// The clock of the machine, which somebody may set during the run.
+#[derive(Default)]
+struct MachineClock {
+    /// How far it was ahead of the monotonic clock, in microseconds: the least, and the last.
+    ahead: Option<(i64, i64)>,
+}
+
+impl MachineClock {
+    fn is_ahead(&mut self, ahead: i64) {
+        let least = self.ahead.map_or(ahead, |(least, _)| least.min(ahead));
+        self.ahead = Some((least, ahead));
+    }
+
+    /// By how much it was set forward.
+    fn set_forward(&self) -> Duration {
+        self.ahead.map_or(Duration::ZERO, |(least, last)| Duration::from_micros(last.abs_diff(least)))
     }
 }
 

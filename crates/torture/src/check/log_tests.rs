@@ -93,6 +93,17 @@ fn every_violation_of_order_is_found() {
 }
 
 #[test]
+fn a_delay_ends_sooner_by_as_much_as_the_clock_was_set_forward() {
+    let clock = |millis: i64| Entry::Clock { ahead: 1000 * millis };
+    // 1.92 s is the least delay after the second attempt, and a line takes a second.
+    let log = |set_to| [clock(0), begin(0, 2), clock(set_to), end(0, 2, false), begin(0, 3)];
+    assert_eq!(violations(&log(1000)), NONE);
+    for too_little in [500, 0, -1000] {
+        assert_eq!(violations(&log(too_little)).len(), 1, "{too_little}");
+    }
+}
+
+#[test]
 fn two_processes_that_work_on_one_key_are_found() {
     let both = [(1, begin(0, 1)), (2, begin(0, 1))];
     let found = violations_in(true, &both);
