@@ -84,3 +84,67 @@ fn dead_letter(config: &DeadLetter) -> Result<DeadLetterOptions, InvalidSchedule
         on_dead: config.on_dead.clone(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERY_KEY: &str = "
+consumers:
+  orders:
+    source: { file: { path: orders.jsonl } }
+    handler: { http: { url: 'http://127.0.0.1:1/' } }
+    order: partition
+    concurrency: 7
+    max-payload: 1KiB
+    retry:
+      max-attempts: 9
+      budget: { rate: 50/s }
+      overrides: [{ when: { type: 'Order*' }, max-attempts: 2 }]
+    classify: [{ when: { status: 504 }, then: park }]
+    grouping: { by: [error-type] }
+    breaker: { failures: 99 }
+    fuse: { consecutive: 99 }
+    poison: { same-failure: 9 }
+    dead-letter:
+      owner: shop-team
+      ttl: 1d
+      keep-closed: 2d
+      include-payload: false
+      include-backtrace: false
+      on-dead: continue
+      max-sequences: 10
+      max-letters: 10
+      reprocess: { strategy: cron, cron: '0 3 * * *' }
+    replay: { rate: 3/s, max-replays: 4 }
+    advanced: { window: 1000, shards: 3, commit-interval: 3s, drain-deadline: 11s, lease: 61s, refresh: 6s, blocked-limit: 1001 }
+";
+
+    fn options(text: &str) -> Options {
+        let checked = lazaret_config::check("f", text.as_bytes(), &lazaret_config::NoEnv);
+        let config = checked.config.unwrap_or_else(|| panic!("{:#?}", checked.diagnostics));
+        Options::from_config(&config.consumers[0]).unwrap()
+    }
+
+    #[test]
+    fn every_key_of_a_consumer_reaches_its_options() {
+        let (given, default) = (options(EVERY_KEY), Options::default());
+        let (letters, default_letters) = (given.dead_letter.unwrap(), DeadLetterOptions::default());
+        macro_rules! differ {
+            ($given:ident, $default:ident: $($field:ident)*) => {$(
+                assert_ne!(
+                    format!("{:?}", $given.$field),
+                    format!("{:?}", $default.$field),
+                    stringify!($field)
+                );
+            )*};
+        }
+        differ!(given, default: sequencing concurrency shards window attempt_timeout max_payload retry retry_overrides);
+        differ!(given, default: classifier grouping budget breaker fuse poison replay);
+        differ!(given, default: commit_interval drain_deadline lease refresh blocked_limit);
+        differ!(letters, default_letters: limits capacity ttl keep_closed reprocess owner include_payload);
+        differ!(letters, default_letters: include_backtrace on_dead);
+        assert_eq!((given.max_payload, given.replay.max_replays), (Some(1024), Some(4)));
+        assert_eq!(given.replay.rate, Some(3.0));
+    }
+}

@@ -467,6 +467,24 @@ mod tests {
         assert!(gate.is_open());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_at_the_gate_learns_that_it_shuts_and_opens() {
+        let gate =
+            Arc::new(Gate::new(Some(BreakerPolicy { failures: 1, probes: 1, ..BreakerPolicy::default() })));
+        let mut watcher = gate.watch();
+        let mut is_told =
+            async || tokio::time::timeout(Duration::from_secs(1), watcher.changed()).await.is_ok();
+        assert!(!is_told().await, "nothing has changed");
+        assert!(gate.failed(Pass::free(), at(100)).is_some());
+        assert!(is_told().await, "the breaker opened");
+        let Entry::Go(probe) = gate.enter_stored(false, at(200)) else { panic!("no probe") };
+        assert!(gate.succeeded(probe, at(200)));
+        assert!(is_told().await, "the breaker closed");
+        let by = lazaret_core::store::Actor::engine("fuse: all failed");
+        gate.pause_now(Pause { scope: PauseScope::Consumer, by, since: at(200) });
+        assert!(is_told().await, "the consumer is paused");
+    }
+
     #[test]
     fn a_success_from_before_the_clock_went_back_does_not_keep_the_breaker_closed() {
         let gate = gate();

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use lazaret_core::store::{Claim, Lease, LeaseUse, PolledWork};
+use lazaret_core::LetterId;
+use lazaret_core::store::{Lease, LeaseUse};
 use lazaret_core::{QueueName, SequenceId};
 
 use crate::error::Work;
@@ -12,6 +13,7 @@ use crate::recorded::Repeatable;
 use crate::redo::{Fields, Size, put};
 use crate::rows::{id_bytes, nanos, time};
 use crate::step::Step;
+use crate::undecoded_claims::{UndecodedClaim, UndecodedWork};
 
 /// The size of a call without its texts.
 pub(crate) const BASE_BYTES: usize = 128;
@@ -74,9 +76,13 @@ pub(crate) fn read_lease(fields: &mut Fields<'_>) -> Work<Lease> {
     })
 }
 
-fn put_claim(into: &mut Vec<u8>, claim: &Claim) {
-    put::number(into, claim.lease.fence);
-    into.extend_from_slice(&id_bytes(claim.head.id));
+fn put_claim(into: &mut Vec<u8>, lease: &Lease, head: LetterId) {
+    put::number(into, lease.fence);
+    into.extend_from_slice(&id_bytes(head));
+}
+
+fn put_undecoded(into: &mut Vec<u8>, claim: &UndecodedClaim) {
+    put_claim(into, &claim.lease, claim.head.letter.id);
 }
 
 /// Claims sequences that are due.
@@ -98,9 +104,9 @@ impl Repeatable for ClaimDue {
     const KIND: u8 = 4;
     const OPERATION: &'static str = "claim_due";
     const FAILS_ALONE: bool = true;
-    type Answer = Vec<Claim>;
+    type Answer = Vec<UndecodedClaim>;
 
-    fn run(&mut self, step: &mut Step<'_>) -> Work<Vec<Claim>> {
+    fn run(&mut self, step: &mut Step<'_>) -> Work<Vec<UndecodedClaim>> {
         let Claimant { queue, owner, lease } = &self.by;
         let now = time(step.now);
         let went_back = *self.went_back.get_or_insert_with(|| step.cache.clock_went_back(queue, now));
@@ -112,8 +118,8 @@ impl Repeatable for ClaimDue {
         })
     }
 
-    fn outcome(claims: &Vec<Claim>, into: &mut Vec<u8>) {
-        claims.iter().for_each(|claim| put_claim(into, claim));
+    fn outcome(claims: &Vec<UndecodedClaim>, into: &mut Vec<u8>) {
+        claims.iter().for_each(|claim| put_undecoded(into, claim));
     }
 
     fn encode(&self, into: &mut Vec<u8>) {
@@ -129,7 +135,7 @@ impl Repeatable for ClaimDue {
         Ok(Self { by, limit, went_back: Some(fields.known((went_back <= 1).then_some(went_back == 1))?) })
     }
 
-    fn size(&self, claims: &Vec<Claim>) -> Size {
+    fn size(&self, claims: &Vec<UndecodedClaim>) -> Size {
         size(claims.len())
     }
 }
@@ -151,15 +157,15 @@ impl Repeatable for ClaimOne {
     const KIND: u8 = 5;
     const OPERATION: &'static str = "claim";
     const FAILS_ALONE: bool = true;
-    type Answer = Option<Claim>;
+    type Answer = Option<UndecodedClaim>;
 
-    fn run(&mut self, step: &mut Step<'_>) -> Work<Option<Claim>> {
+    fn run(&mut self, step: &mut Step<'_>) -> Work<Option<UndecodedClaim>> {
         let Claimant { queue, owner, lease } = &self.by;
         step.queue(queue, |queue| queue.claim(&self.sequence, owner, *lease))
     }
 
-    fn outcome(claim: &Option<Claim>, into: &mut Vec<u8>) {
-        claim.iter().for_each(|claim| put_claim(into, claim));
+    fn outcome(claim: &Option<UndecodedClaim>, into: &mut Vec<u8>) {
+        claim.iter().for_each(|claim| put_undecoded(into, claim));
     }
 
     fn encode(&self, into: &mut Vec<u8>) {
@@ -171,7 +177,7 @@ impl Repeatable for ClaimOne {
         Ok(Self { by: Claimant::decode(fields)?, sequence: SequenceId::new(fields.text()?) })
     }
 
-    fn size(&self, claim: &Option<Claim>) -> Size {
+    fn size(&self, claim: &Option<UndecodedClaim>) -> Size {
         size(claim.iter().len())
     }
 }
@@ -268,17 +274,17 @@ impl Repeatable for PollWork {
     const KIND: u8 = 9;
     const OPERATION: &'static str = "poll_work";
     const FAILS_ALONE: bool = true;
-    type Answer = PolledWork;
+    type Answer = UndecodedWork;
 
-    fn run(&mut self, step: &mut Step<'_>) -> Work<PolledWork> {
+    fn run(&mut self, step: &mut Step<'_>) -> Work<UndecodedWork> {
         let Claimant { queue, owner, lease } = &self.by;
         step.queue(queue, |queue| queue.poll_work(owner, *lease, self.limit))
     }
 
-    fn outcome(work: &PolledWork, into: &mut Vec<u8>) {
+    fn outcome(UndecodedWork { work, .. }: &UndecodedWork, into: &mut Vec<u8>) {
         for item in &work.items {
             put::number(into, item.operation.0);
-            put_claim(into, &item.claim);
+            put_claim(into, &item.claim.lease, item.claim.head.id);
         }
         put::number(into, work.settled);
         put::option(into, work.again_at.map(nanos), put::signed);
@@ -294,7 +300,7 @@ impl Repeatable for PollWork {
         Ok(Self { by, limit: usize::try_from(limit).unwrap_or(usize::MAX) })
     }
 
-    fn size(&self, work: &PolledWork) -> Size {
+    fn size(&self, UndecodedWork { work, .. }: &UndecodedWork) -> Size {
         size(work.items.len() + usize::try_from(work.settled).unwrap_or(usize::MAX / 2 / BASE_BYTES))
     }
 }

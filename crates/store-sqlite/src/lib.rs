@@ -39,7 +39,7 @@
 //! - `backup`, `replacement`, `permissions`: copies of the file while it is in use, and back; file permissions.
 //! - `writer/`, `readers`, `step`: the thread that writes, the connections that read, and the context of a write.
 //! - `redo/`, `recorded`, `hand_offs`, `lease_calls`, `settle_calls`, `encoded_letter`: the redo log, which knows only bytes, and the calls that it
-//!   can hold.
+//!   can hold. `undecoded_claims`: what a claim returns.
 //! - `write_cache/`: cached counters of queues, groups and inboxes, written once per commit.
 //! - `letters/`: one queue inside a transaction: views for the [rules](lazaret_core::store::rules), their effects as rows, and
 //!   `query/` from a query to SQL.
@@ -80,6 +80,7 @@ mod schema;
 mod settle_calls;
 mod step;
 mod store;
+mod undecoded_claims;
 mod write_cache;
 mod writer;
 

@@ -377,68 +377,119 @@ pub(crate) fn byte_size(row: &Row<'_>) -> Work<usize> {
 
 /// Reads a letter with its edits from a query for whole letters made with [`select_letter`].
 pub(crate) fn read_whole(connection: &Connection, row: &Row<'_>, queue: &QueueName) -> Work<Letter> {
-    let mut letter = read_letter(row, queue)?;
-    let (lid, number) = edits_of(row)?;
-    letter.edits = edits::read(connection, lid, number)?;
-    Ok(letter)
+    UndecodedLetter::read_whole(connection, row, queue)?.decode()
 }
 
 /// Reads a letter without its edits from a query made with [`select_letter`].
 pub(crate) fn read_letter(row: &Row<'_>, queue: &QueueName) -> Work<Letter> {
-    let moment = |column| -> Work<Option<Timestamp>> { Ok(row.get::<_, Option<i64>>(column)?.map(time)) };
-    let text = |column| -> Work<Arc<str>> { Ok(row.get(column)?) };
-    let blob = |column| -> Work<Option<Bytes>> {
-        Ok(row.get_ref(column)?.as_blob_or_null().map_err(rusqlite::Error::from)?.map(Bytes::copy_from_slice))
-    };
-    let body = Body::decode(row.get_ref(19)?.as_blob().map_err(rusqlite::Error::from)?)?;
-    let headers = row.get_ref(21)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
-    let message = Message {
-        id: lazaret_core::MessageId::new(text(17)?),
-        stream: lazaret_core::StreamName::new(text(15)?),
-        position: Position {
-            partition: row.get(13)?,
-            offset: unsigned(row.get(14)?)?,
-            token: body.token.map(|token| token.0),
-        },
-        key: blob(20)?,
-        event_type: row.get(18)?,
-        operation: body.operation,
-        headers: headers.map_or_else(|| Ok(Headers::new()), decode_headers)?,
-        payload: blob(22)?,
-        content_type: body.content_type,
-        schema: body.schema,
-        timestamp: body.timestamp,
-        correlation: body.correlation,
-        undecodable: body.undecodable,
-        hop: None,
-    };
-    Ok(Letter {
-        id: letter_id(row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?)?,
-        queue: queue.clone(),
-        sequence: SequenceId::new(text(16)?),
-        index: unsigned(row.get(1)?)?,
-        state: state(row.get(2)?)?,
-        message: message.into(),
-        cause: body.cause,
-        attempts: row.get(3)?,
-        crash_attempts: row.get(4)?,
-        replay_attempts: row.get(5)?,
-        poison: row.get(6)?,
-        first_failed_at: moment(11)?,
-        last_failed_at: moment(12)?,
-        enqueued_at: time(row.get(7)?),
-        last_touched_at: time(row.get(8)?),
-        due_at: moment(9)?,
-        expires_at: moment(10)?,
-        diagnostics: body.diagnostics,
-        context: body.context,
-        owner: body.owner,
-        assignee: body.assignee,
-        comments: body.comments,
-        payload_left_out: body.payload_left_out,
-        history: body.history,
-        edits: Vec::new(),
-    })
+    UndecodedLetter::read(row, queue)?.decode()
+}
+
+/// A letter whose body was read, but not decoded. Every caller waits for the thread of the writer, so it leaves the decoding to the one
+/// that wants the letter.
+pub(crate) struct UndecodedLetter {
+    /// The letter without all that its body holds.
+    pub(crate) letter: Letter,
+    pub(crate) body: Vec<u8>,
+}
+
+impl UndecodedLetter {
+    /// Reads a letter with its edits from a query for whole letters made with [`select_letter`].
+    pub(crate) fn read_whole(connection: &Connection, row: &Row<'_>, queue: &QueueName) -> Work<Self> {
+        let mut read = Self::read(row, queue)?;
+        let (lid, number) = edits_of(row)?;
+        read.letter.edits = edits::read(connection, lid, number)?;
+        Ok(read)
+    }
+
+    /// Reads a letter without its edits from a query made with [`select_letter`].
+    fn read(row: &Row<'_>, queue: &QueueName) -> Work<Self> {
+        let moment = |column| -> Work<Option<Timestamp>> { Ok(row.get::<_, Option<i64>>(column)?.map(time)) };
+        let text = |column| -> Work<Arc<str>> { Ok(row.get(column)?) };
+        let blob = |column| -> Work<Option<Bytes>> {
+            let blob = row.get_ref(column)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
+            Ok(blob.map(Bytes::copy_from_slice))
+        };
+        let headers = row.get_ref(21)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
+        let message = Message {
+            id: lazaret_core::MessageId::new(text(17)?),
+            stream: lazaret_core::StreamName::new(text(15)?),
+            position: Position { partition: row.get(13)?, offset: unsigned(row.get(14)?)?, token: None },
+            key: blob(20)?,
+            event_type: row.get(18)?,
+            operation: None,
+            headers: headers.map_or_else(|| Ok(Headers::new()), decode_headers)?,
+            payload: blob(22)?,
+            content_type: None,
+            schema: None,
+            timestamp: None,
+            correlation: None,
+            undecodable: None,
+            hop: None,
+        };
+        let letter = Letter {
+            id: letter_id(row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?)?,
+            queue: queue.clone(),
+            sequence: SequenceId::new(text(16)?),
+            index: unsigned(row.get(1)?)?,
+            state: state(row.get(2)?)?,
+            message: message.into(),
+            cause: None,
+            attempts: row.get(3)?,
+            crash_attempts: row.get(4)?,
+            replay_attempts: row.get(5)?,
+            poison: row.get(6)?,
+            first_failed_at: moment(11)?,
+            last_failed_at: moment(12)?,
+            enqueued_at: time(row.get(7)?),
+            last_touched_at: time(row.get(8)?),
+            due_at: moment(9)?,
+            expires_at: moment(10)?,
+            diagnostics: Diagnostics::new(),
+            context: Diagnostics::new(),
+            owner: None,
+            assignee: None,
+            comments: Vec::new(),
+            payload_left_out: false,
+            history: Vec::new(),
+            edits: Vec::new(),
+        };
+        let body = row.get_ref(19)?.as_blob().map_err(rusqlite::Error::from)?;
+        Ok(Self { letter, body: body.to_vec() })
+    }
+
+    /// `true` if the payload was left out of the letter. Only a letter without a payload has to be decoded for it.
+    pub(crate) fn payload_left_out(&self) -> Work<bool> {
+        match self.letter.message.payload {
+            Some(_) => Ok(false),
+            None => Ok(Body::decode(&self.body)?.payload_left_out),
+        }
+    }
+
+    /// Decodes the body.
+    pub(crate) fn decode(self) -> Work<Letter> {
+        let Self { mut letter, body } = self;
+        let body = Body::decode(&body)?;
+        let message = Arc::make_mut(&mut letter.message);
+        message.position.token = body.token.map(|token| token.0);
+        message.operation = body.operation;
+        message.content_type = body.content_type;
+        message.schema = body.schema;
+        message.timestamp = body.timestamp;
+        message.correlation = body.correlation;
+        message.undecodable = body.undecodable;
+        Ok(Letter {
+            cause: body.cause,
+            diagnostics: body.diagnostics,
+            context: body.context,
+            owner: body.owner,
+            assignee: body.assignee,
+            comments: body.comments,
+            payload_left_out: body.payload_left_out,
+            history: body.history,
+            ..letter
+        })
+    }
 }
 
 #[cfg(test)]

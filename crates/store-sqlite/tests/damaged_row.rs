@@ -32,9 +32,14 @@ fn id_of(number: u64) -> LetterId {
 }
 
 async fn put(store: &SqliteStore, number: u64) {
+    put_in(store, number, LetterState::Dead).await;
+}
+
+async fn put_in(store: &SqliteStore, number: u64, state: LetterState) {
     let message = Message::new(name(number), "orders", Position::new(0, number)).with_payload("{}");
     let mut letter = Letter::new(queue(), name(number).as_str().into(), message.into(), Timestamp::now());
-    letter.state = LetterState::Dead;
+    letter.state = state;
+    letter.due_at = (state == LetterState::Retrying).then_some(letter.enqueued_at);
     let item = HandOff { letter, placement: Placement::Open, grant: None };
     store.hand_off(&queue(), &Limits::NONE, vec![item]).await.unwrap().remove(0).unwrap();
 }
@@ -111,4 +116,30 @@ async fn a_settlement_that_fails_after_it_has_written_is_undone_alone() {
     let counts = store.counts(&queue()).await.unwrap();
     assert_eq!((counts.open(), counts.sequences), (1, 1));
     assert_eq!(counts.of(LetterState::Resolved), LETTERS - 1);
+}
+
+#[tokio::test]
+async fn a_damaged_letter_does_not_stop_the_other_due_ones() {
+    // I3
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lazaret.db");
+    let store = SqliteStore::open(&path, Options::default()).unwrap();
+    for number in 0..4 {
+        put_in(&store, number, LetterState::Retrying).await;
+    }
+    assert_eq!(store.counts(&queue()).await.unwrap().open(), 4);
+    let other = Connection::open(&path).unwrap();
+    let damaged =
+        other.execute("UPDATE letters SET body = x'00' WHERE sequence IN (?1, ?2)", [name(0), name(2)]);
+    assert_eq!(damaged.unwrap(), 2);
+
+    let claim = async |limit| store.claim_due(&queue(), "worker", LEASE, limit).await;
+    let error = claim(1).await.unwrap_err();
+    assert_eq!((error.kind(), error.certainty()), (ErrorKind::Corrupt, Certainty::MaybeDone));
+    assert!(error.to_string().contains(&id_of(0).to_string()), "{error}");
+    let claims = claim(10).await.unwrap();
+    let claimed: Vec<_> = claims.iter().map(|claim| claim.lease.sequence.to_string()).collect();
+    assert_eq!(claimed, [name(1), name(3)]);
+    // They are leased, as the others are.
+    assert!(claim(10).await.unwrap().is_empty());
 }

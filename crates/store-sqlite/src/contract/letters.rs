@@ -17,8 +17,10 @@ use crate::lease_calls::{ClaimDue, ClaimOne, Release, Renew};
 use crate::letters::listing::Cursor;
 use crate::occupancy;
 use crate::pauses;
+use crate::recorded::Repeatable;
 use crate::settle_calls::{Settle, SettleAndContinue};
 use crate::store::SqliteStore;
+use crate::undecoded_claims::UndecodedClaim;
 
 #[async_trait]
 impl LetterStore for SqliteStore {
@@ -72,7 +74,8 @@ impl LetterStore for SqliteStore {
         lease: Duration,
         limit: usize,
     ) -> Result<Vec<Claim>> {
-        self.record(ClaimDue::new(queue, owner, lease, limit)).await
+        let claims = self.record(ClaimDue::new(queue, owner, lease, limit)).await?;
+        UndecodedClaim::decode_all(claims, ClaimDue::OPERATION)
     }
 
     async fn next_due(&self, queue: &QueueName) -> Result<Option<Timestamp>> {
@@ -87,7 +90,8 @@ impl LetterStore for SqliteStore {
         owner: &str,
         lease: Duration,
     ) -> Result<Option<Claim>> {
-        self.record(ClaimOne::new(queue, sequence, owner, lease)).await
+        let claim = self.record(ClaimOne::new(queue, sequence, owner, lease)).await?;
+        claim.map(|claim| claim.decode(ClaimOne::OPERATION)).transpose()
     }
 
     async fn renew(&self, lease: &Lease, duration: Duration, used_for: LeaseUse) -> Result<Lease> {

@@ -11,6 +11,7 @@ use lazaret_core::store::{
 
 use crate::lease_calls::PollWork;
 use crate::operations::{commanding, freezing, table};
+use crate::recorded::Repeatable;
 use crate::store::SqliteStore;
 
 #[async_trait]
@@ -71,7 +72,7 @@ impl Operations for SqliteStore {
             return Ok(PolledWork::default());
         }
         let work = self.record(PollWork::new(queue, owner, lease, limit)).await?;
-        self.set_busy(queue, !work.items.is_empty());
-        Ok(work)
+        self.set_busy(queue, !work.bodies.is_empty());
+        work.decode(PollWork::OPERATION)
     }
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use lazaret_core::SequenceId;
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{self, AfterSettle, Head, LeaseKind, SequenceChange, SettleView};
-use lazaret_core::store::{Claim, Lease, LeaseUse, Settled, Settlement};
-use lazaret_core::{Letter, SequenceId};
+use lazaret_core::store::{Lease, LeaseUse, Settled, Settlement};
 
 use rusqlite::params;
 
@@ -14,14 +14,20 @@ use super::sequences::{OpenSequenceRow, select_sequence};
 use super::{OpenSequence, Queue};
 use crate::error::{Fault, Work};
 use crate::operations::{Behind, NextHead};
-use crate::rows::{bound, limit as rows_of, nanos, unsigned};
+use crate::rows::{UndecodedLetter, bound, limit as rows_of, nanos, unsigned};
+use crate::undecoded_claims::UndecodedClaim;
 
 /// The sequences of a queue whose leases end after a time, or that were touched after one.
 pub(crate) const PROLONGED: &str =
     select_sequence!("FROM sequences WHERE qid = ?1 AND (lease_until > ?2 OR touched > ?3)");
 
 impl Queue<'_> {
-    pub(crate) fn claim_due(&mut self, owner: &str, lease: Duration, limit: usize) -> Work<Vec<Claim>> {
+    pub(crate) fn claim_due(
+        &mut self,
+        owner: &str,
+        lease: Duration,
+        limit: usize,
+    ) -> Work<Vec<UndecodedClaim>> {
         self.end_expired_leases()?;
         let mut select = self.connection.prepare_cached(select_sequence!(
             "FROM sequences WHERE qid = ?1 AND due <= ?2 ORDER BY due LIMIT ?3"
@@ -89,7 +95,7 @@ impl Queue<'_> {
         sequence: &SequenceId,
         owner: &str,
         lease: Duration,
-    ) -> Work<Option<Claim>> {
+    ) -> Work<Option<UndecodedClaim>> {
         let open = self.sequence(sequence)?.filter(|open| !open.row.is_leased(self.time()));
         open.map(|open| self.lease_sequence(&open, owner, lease, LeaseKind::Replay, None)).transpose()
     }
@@ -101,8 +107,8 @@ impl Queue<'_> {
         owner: &str,
         lease: Duration,
         kind: LeaseKind,
-        head: Option<Letter>,
-    ) -> Work<Claim> {
+        head: Option<UndecodedLetter>,
+    ) -> Work<UndecodedClaim> {
         let missing = || Fault::Corrupt(format!("sequence {} is open without a letter", open.name));
         self.numbers.fence += 1;
         let row = open.row.claimed(owner, lease, kind, unsigned(self.numbers.fence)?, self.time());
@@ -113,8 +119,8 @@ impl Queue<'_> {
             Some(head) => head,
             None => self.whole_head(open.sid, bound(open.row.head.index))?.ok_or_else(missing)?,
         };
-        row.head.date(&mut head);
-        Ok(Claim { lease, head, interrupted })
+        row.head.date(&mut head.letter);
+        Ok(UndecodedClaim { lease, head, interrupted })
     }
 
     pub(crate) fn renew(&mut self, lease: &Lease, duration: Duration, used_for: LeaseUse) -> Work<Lease> {

@@ -33,7 +33,7 @@ use rusqlite::{Connection, Row, params};
 
 use crate::error::{Fault, Work};
 use crate::rows::{
-    self, bound, first, id_bytes, letter_id, read_letter, read_whole, select_letter, time, unsigned,
+    self, UndecodedLetter, bound, first, id_bytes, letter_id, read_letter, select_letter, time, unsigned,
 };
 use crate::step::Step;
 use crate::write_cache::{QueueNumbers, WriteCache};
@@ -202,16 +202,20 @@ impl Queue<'_> {
     }
 
     /// The whole letter at the head of a sequence.
-    fn whole_head(&self, sid: i64, index: i64) -> Work<Option<Letter>> {
+    fn whole_head(&self, sid: i64, index: i64) -> Work<Option<UndecodedLetter>> {
         let mut select = self
             .connection
             .prepare_cached(select_letter!("WHERE sid = ?1 AND idx >= ?2 ORDER BY idx LIMIT 1"))?;
-        first(select.query([sid, index])?, |row| read_whole(self.connection, row, self.name))
+        first(select.query([sid, index])?, |row| UndecodedLetter::read_whole(self.connection, row, self.name))
     }
 
     /// A whole letter by the number of its row.
     pub(crate) fn whole(&self, lid: i64) -> Work<Letter> {
-        let read = |row: &Row<'_>| read_whole(self.connection, row, self.name);
+        self.whole_undecoded(lid)?.decode()
+    }
+
+    pub(crate) fn whole_undecoded(&self, lid: i64) -> Work<UndecodedLetter> {
+        let read = |row: &Row<'_>| UndecodedLetter::read_whole(self.connection, row, self.name);
         self.by_row(select_letter!("WHERE lid = ?1"), lid, read)
     }
 

@@ -5,19 +5,22 @@ use std::time::Duration;
 use lazaret_core::store::rules::{
     self, ItemAction, ItemView, LeaseKind, Pending, Poll, PollDecision, PollStep, SequenceChange, StageCursor,
 };
-use lazaret_core::store::{Action, OperationMachine, Outcome, PayloadDigest, PolledWork};
+use lazaret_core::store::{Action, Claim, OperationMachine, Outcome, PayloadDigest};
 use lazaret_core::{Letter, Timestamp};
 
 use super::table;
 use crate::error::Work;
 use crate::letters::{OpenSequence, Queue};
-use crate::rows::time;
+use crate::rows::{UndecodedLetter, time};
+use crate::undecoded_claims::{UndecodedClaim, UndecodedWork};
 
 /// One call: its parameters, and the letters so far.
 struct Poller<'a> {
     owner: &'a str,
     lease: Duration,
     poll: Poll,
+    /// The bodies of the letters so far.
+    bodies: Vec<Vec<u8>>,
     /// `true` if an unfinished operation that was started before the current one has letters of the queue without an outcome.
     has_earlier: bool,
 }
@@ -25,6 +28,8 @@ struct Poller<'a> {
 /// A pending letter in its current state.
 struct ItemState {
     letter: Option<Letter>,
+    /// The body of the letter, if that is not decoded.
+    body: Option<Vec<u8>>,
     digest: PayloadDigest,
     open: Option<OpenSequence>,
     in_earlier: bool,
@@ -43,8 +48,9 @@ impl ItemState {
 }
 
 impl Queue<'_> {
-    pub(crate) fn poll_work(&mut self, owner: &str, lease: Duration, limit: usize) -> Work<PolledWork> {
-        let mut poller = Poller { owner, lease, poll: Poll::new(limit, time(self.now)), has_earlier: false };
+    pub(crate) fn poll_work(&mut self, owner: &str, lease: Duration, limit: usize) -> Work<UndecodedWork> {
+        let poll = Poll::new(limit, time(self.now));
+        let mut poller = Poller { owner, lease, poll, bodies: Vec::new(), has_earlier: false };
         self.cache.operations.give_back(self.connection)?;
         let live = table::live(self.connection, self.numbers.qid)?;
         let unfinished = live.iter().map(|machine| &machine.operation).filter(|one| !one.state.is_over());
@@ -60,7 +66,7 @@ impl Queue<'_> {
                 table::mark_served(self.connection, machine.operation.id, self.now)?;
             }
         }
-        Ok(poller.poll.finish())
+        Ok(UndecodedWork { work: poller.poll.finish(), bodies: poller.bodies })
     }
 
     /// Serves one operation as far as it can proceed now.
@@ -118,11 +124,14 @@ impl Queue<'_> {
         poller: &Poller<'_>,
         item: &Pending,
     ) -> Work<ItemState> {
+        let mut body = None;
         let (digest, letter) = match self.row_of(item.letter)? {
             // The letter of a replay is read whole: it is returned with the claim.
             rules::LetterLookup::Letter(lid) if machine.operation.action == Action::Retry => {
-                let letter = self.whole(lid)?;
-                (current_digest_of(&letter, item), Some(letter))
+                let mut read = self.whole_undecoded(lid)?;
+                read.letter.payload_left_out = read.payload_left_out()?;
+                body = Some(read.body);
+                (current_digest_of(&read.letter, item), Some(read.letter))
             }
             rules::LetterLookup::Letter(lid) => {
                 let letter = self.light_by_row(lid)?;
@@ -136,7 +145,7 @@ impl Queue<'_> {
         };
         let in_earlier =
             poller.has_earlier && table::is_in_earlier(self.connection, item.letter, machine.operation.id)?;
-        Ok(ItemState { letter, digest, open, in_earlier })
+        Ok(ItemState { letter, body, digest, open, in_earlier })
     }
 
     /// The payload of a letter now. Only edits change a payload, and leaving it out: without them it is the frozen one, and is not
@@ -163,9 +172,12 @@ impl Queue<'_> {
         match (action, &state.open) {
             (ItemAction::Try, Some(open)) => {
                 let kind = LeaseKind::Operation(machine.operation.id);
-                let head = state.letter.take();
+                let head = state.letter.take().zip(state.body.take());
+                let head = head.map(|(letter, body)| UndecodedLetter { letter, body });
                 let claim = self.lease_sequence(open, poller.owner, poller.lease, kind, head)?;
-                poller.poll.tried(machine, stage, item, claim);
+                let UndecodedClaim { lease, head: UndecodedLetter { letter, body }, interrupted } = claim;
+                poller.poll.tried(machine, stage, item, Claim { lease, head: letter, interrupted });
+                poller.bodies.push(body);
             }
             (ItemAction::Act(act), _) => {
                 self.act(item.letter, act, &machine.actor())?;
