@@ -24,6 +24,8 @@ struct Mutated {
     tested: &'static [&'static str],
     /// The test targets.
     targets: &'static [&'static str],
+    /// The features without which some code of the package is not built: its mutants would survive all tests.
+    features: &'static str,
 }
 
 /// The rules of `core` are tested by the suite and the model on the memory store.
@@ -33,18 +35,21 @@ const MUTATED: [Mutated; 3] = [
         package: "lazaret-core",
         tested: &["lazaret-core", "lazaret-testkit"],
         targets: &["--lib", "--test", "memory_store", "--test", "model"],
+        features: "lazaret-core/anyhow",
     },
     Mutated {
         name: "engine",
         package: "lazaret-engine",
         tested: &["lazaret-engine"],
         targets: &["--lib", "--tests"],
+        features: "lazaret-engine/config,lazaret-engine/signal",
     },
     Mutated {
         name: "store-sqlite",
         package: "lazaret-store-sqlite",
         tested: &["lazaret-store-sqlite"],
         targets: &["--lib", "--tests"],
+        features: "",
     },
 ];
 
@@ -132,7 +137,7 @@ impl Run<'_> {
         let listed = listed.map_err(|error| format!("failed to list the mutants: {error}"))?;
         let all: Vec<Value> = serde_json::from_slice(&listed.stdout)
             .map_err(|error| format!("failed to read the list of mutants: {error}"))?;
-        let Mutated { name, tested, targets, .. } = self.mutated;
+        let Mutated { name, tested, targets, features, .. } = self.mutated;
         if all.is_empty() {
             return Ok(format!("{name}: no mutants"));
         }
@@ -144,7 +149,7 @@ impl Run<'_> {
         // Built in a folder of their own, where the dependencies stay from run to run.
         let build = format!("--target-dir={}", self.target.join("mutants").join("build").display());
         let packages = tested.iter().flat_map(|package| ["-p".to_owned(), (*package).to_owned()]);
-        let targets = targets.iter().map(|word| (*word).to_owned());
+        let targets = targets.iter().map(|word| (*word).to_owned()).chain([format!("--features={features}")]);
         // Tests that fail without a mutant would seem to catch every one. cargo-mutants checks only the mutated package.
         let baseline = Cargo::new("test").with_arguments(packages).with_arguments(targets.clone());
         baseline.with_arguments([build.clone()]).run()?;
