@@ -192,6 +192,22 @@ async fn the_streams_of_one_token_do_not_keep_others_out() {
     .await;
 }
 
+/// Begins a post, up to the question of the server for its body: it is in progress, and has its share of memory. A request that is sent
+/// beside it may be served first, and take that from it.
+async fn begin_post(bench: &Bench, token: &str, length: usize) -> TcpStream {
+    let mut stream = TcpStream::connect(address(bench)).await.unwrap();
+    let head = format!(
+        "POST /v1/inbox/orders HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\ncontent-length: {length}\r\n\
+         expect: 100-continue\r\n\r\n",
+        secret(token)
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut question = [0; 25];
+    stream.read_exact(&mut question).await.unwrap();
+    assert_eq!(question, *b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_requests_of_one_token_do_not_keep_others_out() {
     let limits = Limits { requests_per_token: 1, ..Limits::default() };
@@ -199,14 +215,7 @@ async fn the_requests_of_one_token_do_not_keep_others_out() {
     let tokens = vec![token("ada", &scopes), token("bob", &scopes)];
     let bench = Bench::with(Setup { tokens, ..Setup::limits(limits) }).await;
     let status = |name: &str| bench.send(bench.request(Method::GET, "/v1/status").bearer_auth(secret(name)));
-    // A request whose body does not come is in progress.
-    let mut slow = TcpStream::connect(address(&bench)).await.unwrap();
-    let head = format!(
-        "POST /v1/inbox/orders HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\ncontent-length: 1\r\n\r\n",
-        secret("ada")
-    );
-    slow.write_all(head.as_bytes()).await.unwrap();
-    eventually("its only request is in progress", || async { status("ada").await.status == 429 }).await;
+    let mut slow = begin_post(&bench, "ada", 1).await;
     status("ada").await.problem(429, "LZ0214");
     status("bob").await.expect(200);
     slow.write_all(b"x").await.unwrap();
@@ -252,16 +261,10 @@ async fn the_bytes_of_bodies_in_memory_are_bounded() {
     let limits = Limits { body_bytes_per_token: 100, ..Limits::default() };
     let tokens = vec![token("ada", &[Scope::Read, Scope::Ingest])];
     let bench = Bench::with(Setup { tokens, ..Setup::limits(limits) }).await;
-    // A request whose body does not come holds its share.
-    let mut slow = TcpStream::connect(address(&bench)).await.unwrap();
-    let head = format!(
-        "POST /v1/inbox/orders HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\ncontent-length: 80\r\n\r\n",
-        secret("ada")
-    );
-    slow.write_all(head.as_bytes()).await.unwrap();
+    let mut slow = begin_post(&bench, "ada", 80).await;
     let post =
         || bench.request(Method::POST, "/v1/inbox/orders").bearer_auth(secret("ada")).body("x".repeat(40));
-    eventually("the share is taken", || async { bench.send(post()).await.status == 429 }).await;
+    assert_eq!(bench.send(post()).await.status, 429);
     slow.write_all(&[b'x'; 80]).await.unwrap();
     eventually("the share is free", || async { bench.send(post()).await.status == 202 }).await;
     let plan = bench.request(Method::POST, "/v1/plans").bearer_auth(secret("ada"));
