@@ -16,6 +16,9 @@ const TIMEOUT_SECONDS: &str = "600";
 /// The number of mutants of a sample.
 const COUNT: usize = 40;
 
+/// Mutants that no compiler takes: cargo-mutants does not know that `Work` is a `Result`. They would use up the sample.
+const IMPOSSIBLE: &str = "with Work::";
+
 /// A mutated package, and the tests that should catch its mutants.
 struct Mutated {
     name: &'static str,
@@ -125,6 +128,7 @@ impl Run<'_> {
     fn command(&self) -> Command {
         let mut command = Command::new(self.program);
         command.arg("mutants").arg("--dir").arg(self.root).args(["--package", self.mutated.package]);
+        command.args(["--exclude-re", IMPOSSIBLE]);
         if let Some(file) = &self.sample.file {
             command.args(["--file", file]);
         }

@@ -111,7 +111,7 @@ async fn busy_connections_leave_health_checks_a_reserve() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_trickles_is_refused_and_its_slot_freed() {
     let limits = Limits {
-        header_timeout: Duration::from_millis(200),
+        header_timeout: Duration::from_secs(1),
         body_bytes_per_second: 1_000_000,
         ..Limits::default()
     };
