@@ -11,7 +11,7 @@ use crate::consumer::consumer;
 use crate::core::options;
 use crate::letters::Mould;
 use crate::source::Plan;
-use crate::table::{Bar, Compared, Row, share_of};
+use crate::table::{Bar, Compared, Row, median, share_of, spread};
 
 const LETTERS: usize = 100_000;
 /// The window of all due times.
@@ -44,14 +44,8 @@ impl Schedule {
         self.from + SPAN.mul_f64(number as f64 / self.letters as f64)
     }
 
-    /// Runs a consumer on the filled store until no letter is left, and returns the rows of its lateness: beside the time that the hand-off
-    /// of the same letters took, if it is known.
-    pub(crate) async fn run<S: Store + 'static>(
-        self,
-        bench: &'static str,
-        store: &Arc<S>,
-        handed_off: Option<Duration>,
-    ) -> Vec<Row> {
+    /// Runs a consumer on the filled store until no letter is left, and returns how late its letters were.
+    pub(crate) async fn run<S: Store + 'static>(self, store: &Arc<S>) -> Lateness {
         assert!(Timestamp::now() < self.from, "the store is filled before the first letter is due");
         let late = Arc::new(Mutex::new(Vec::with_capacity(self.letters)));
         let noted = late.clone();
@@ -68,22 +62,7 @@ impl Schedule {
         late.sort_by(f64::total_cmp);
         let early = late.iter().filter(|late| **late < 0.0).count();
         assert_eq!(early, 0, "no retry runs early");
-        let row = |name, share| Row::new(bench, name, "ms", share_of(&late, share));
-        let name = "retries due within one second/lateness, p99";
-        let p99 = match handed_off.map(|took| took.as_secs_f64() * 1e3) {
-            Some(baseline) => {
-                let compared = Compared::new(&[share_of(&late, 0.99)], &[baseline]);
-                Row::compared(bench, name, "ms", &compared).with_bar(Bar::RatioAtMost(1.5))
-            }
-            None => row(name, 0.99),
-        };
-        vec![
-            Row::new(bench, "retries due within one second/early", "letters", early as f64)
-                .with_bar(Bar::ValueIs(0.0)),
-            row("retries due within one second/lateness, p50", 0.5),
-            p99,
-            row("retries due within one second/lateness, max", 1.0),
-        ]
+        Lateness { early, p50: share_of(&late, 0.5), p99: share_of(&late, 0.99), max: share_of(&late, 1.0) }
     }
 
     /// Records the lateness of an attempt, in milliseconds.
@@ -92,4 +71,37 @@ impl Schedule {
         let late = Timestamp::now().duration_since(due).as_secs_f64() * 1e3;
         noted.lock().unwrap_or_else(PoisonError::into_inner).push(late);
     }
+}
+
+/// How late the letters of a run were, in milliseconds.
+#[derive(Clone, Copy)]
+pub(crate) struct Lateness {
+    early: usize,
+    p50: f64,
+    p99: f64,
+    max: f64,
+}
+
+/// The rows of some runs: beside the times that the hand-offs of the same letters took, in milliseconds, if they are known.
+pub(crate) fn rows(bench: &'static str, runs: &[Lateness], handed_off: Option<&[f64]>) -> Vec<Row> {
+    let all = |of: fn(&Lateness) -> f64| runs.iter().map(of).collect::<Vec<f64>>();
+    let row = |name, of| Row::new(bench, name, "ms", median(&all(of)));
+    let (name, p99) = ("retries due within one second/lateness, p99", all(|run| run.p99));
+    let early: usize = runs.iter().map(|run| run.early).sum();
+    vec![
+        Row::new(bench, "retries due within one second/early", "letters", early as f64)
+            .with_bar(Bar::ValueIs(0.0)),
+        row("retries due within one second/lateness, p50", |run| run.p50),
+        match handed_off {
+            Some(handed_off) => Row::compared(bench, name, "ms", &Compared::new(&p99, handed_off))
+                .with_bar(Bar::RatioAtMost(1.5))
+                .with_note(format!(
+                    "{} rounds; the ratios lie between {}",
+                    runs.len(),
+                    spread(&p99, handed_off)
+                )),
+            None => row(name, |run| run.p99),
+        },
+        row("retries due within one second/lateness, max", |run| run.max),
+    ]
 }

@@ -23,6 +23,8 @@ const LETTERS: usize = 1_000;
 const DEPTH: usize = 10;
 const PAYLOAD: usize = 128;
 const ROUNDS: usize = 9;
+/// The time from the start of a round to the due time of its letters: long enough to store them, and to start.
+const AHEAD: Duration = Duration::from_secs(3);
 /// The due time of letters that stay.
 const LATER: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -74,21 +76,25 @@ fn retrying(numbers: std::ops::Range<usize>, due: Timestamp) -> impl Iterator<It
     })
 }
 
-/// Hands off letters that are due, and handles them all. Returns the times of both.
+/// Hands off letters, and handles them all when they are due. Returns the times of both.
+///
+/// The consumer starts before: it reads which sequences are open, and that grows with them, once a start.
 async fn come_and_go(store: &Arc<PostgresStore>, first: usize) -> [Duration; 2] {
-    let letters: Vec<Letter> = retrying(first..first + LETTERS, Timestamp::now()).collect();
-    let started = Instant::now();
+    let (begun, started) = (Timestamp::now(), Instant::now());
+    let letters: Vec<Letter> = retrying(first..first + LETTERS, begun + AHEAD).collect();
     fill(&**store, letters.into_iter()).await;
     let handed_off = started.elapsed();
-    let (stop, started) = (CancellationToken::new(), Instant::now());
+    let stop = CancellationToken::new();
     let run = lazaret_engine::Options { until_idle: false, ..options() };
     let consumer = consumer(&Plan::uniform(0, 1), store, run, nothing);
     let handle = consumer.handle();
     let running = tokio::spawn(consumer.run(stop.clone()));
+    tokio::time::sleep(AHEAD.saturating_sub(started.elapsed())).await;
+    assert_eq!(handle.stats().resolved, 0, "none is handled before it is due");
     while handle.stats().resolved < LETTERS as u64 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let drained = started.elapsed();
+    let drained = started.elapsed() - AHEAD;
     stop.cancel();
     running.await.expect("the engine does not panic").expect("the engine ends without an error");
     [handed_off, drained]
