@@ -137,7 +137,6 @@ impl Compared {
 }
 
 /// Formats the range of the rounds' ratios.
-#[cfg(any(feature = "console", feature = "kafka", feature = "mongodb", feature = "postgres"))]
 pub(crate) fn spread(subject: &[f64], baseline: &[f64]) -> String {
     let ratios = subject.iter().zip(baseline).map(|(subject, baseline)| subject / baseline);
     let (low, high) =
