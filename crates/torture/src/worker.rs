@@ -77,6 +77,7 @@ pub async fn work(plan: Plan, process: u32, files: &Files) -> Result<Ended, Box<
         .build()?;
     let replayer = consumer.handle().replayer(CONSUMER).ok_or("the consumer has a component of its name")?;
     let mut run = tokio::spawn(consumer.run(CancellationToken::new()));
+    let mut closed = 0;
     loop {
         tokio::select! {
             ended = &mut run => {
@@ -84,11 +85,12 @@ pub async fn work(plan: Plan, process: u32, files: &Files) -> Result<Ended, Box<
                 break;
             }
             () = tokio::time::sleep(POLL_INTERVAL) => {
-                close_dead(plan, &store, &replayer, &journal).await?;
+                closed = close_dead(plan, &store, &replayer, &journal).await?;
             }
         }
     }
-    let closed = close_dead(plan, &store, &replayer, &journal).await?;
+    // The run may have come to its end before the last letter was closed: then nobody has run the ones behind it.
+    closed += close_dead(plan, &store, &replayer, &journal).await?;
     Ok(if closed == 0 { Ended::Done } else { Ended::More })
 }
 
