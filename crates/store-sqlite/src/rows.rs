@@ -411,21 +411,15 @@ impl UndecodedLetter {
             Ok(blob.map(Bytes::copy_from_slice))
         };
         let headers = row.get_ref(21)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
+        let position = Position::new(row.get(13)?, unsigned(row.get(14)?)?);
+        let (id, stream) =
+            (lazaret_core::MessageId::new(text(17)?), lazaret_core::StreamName::new(text(15)?));
         let message = Message {
-            id: lazaret_core::MessageId::new(text(17)?),
-            stream: lazaret_core::StreamName::new(text(15)?),
-            position: Position { partition: row.get(13)?, offset: unsigned(row.get(14)?)?, token: None },
             key: blob(20)?,
             event_type: row.get(18)?,
-            operation: None,
             headers: headers.map_or_else(|| Ok(Headers::new()), decode_headers)?,
             payload: blob(22)?,
-            content_type: None,
-            schema: None,
-            timestamp: None,
-            correlation: None,
-            undecodable: None,
-            hop: None,
+            ..Message::new(id, stream, position)
         };
         let letter = Letter {
             id: letter_id(row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?)?,

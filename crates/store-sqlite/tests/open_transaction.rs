@@ -3,14 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lazaret_core::store::{HandOff, LetterStore, Limits, Placement};
 use lazaret_core::{Letter, LetterState, Message, Position, QueueName};
 use lazaret_store_sqlite::{Options, SqliteStore};
 use rusqlite::Connection;
 
-/// Shorter than the time without calls after which the store commits.
+/// How long a store waits for another one. Shorter than the time without calls after which one commits.
 const DEADLINE: Duration = Duration::from_secs(240);
 
 fn queue() -> QueueName {
@@ -54,11 +54,8 @@ async fn a_large_transaction_is_committed_without_a_pause_of_the_calls() {
     for call in 1..60 {
         put(&store, call * 100..(call + 1) * 100).await;
     }
-    let started = Instant::now();
-    while committed() < 4000 {
-        assert!(started.elapsed() < DEADLINE, "{} letters are committed", committed());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    // The commit follows the answer that made it large, and comes before the next call.
+    assert!(committed() >= 4000, "{} letters are committed", committed());
 }
 
 #[tokio::test]
