@@ -58,8 +58,9 @@ impl Supervisor {
         let (send, events) = mpsc::channel(256);
         let mut task = JoinSet::new();
         task.spawn(async move {
+            let events = send.clone();
             let supervisor =
-                SupervisorTask { program, folder, port, commands: received, events: send.clone() };
+                SupervisorTask { program, folder, port, commands: received, events, replay_asked: false };
             if let Err(error) = supervisor.run().await {
                 let _ = send.send(WorkerEvent::Fatal(error.to_string())).await;
             }
@@ -101,6 +102,8 @@ struct SupervisorTask {
     port: u16,
     commands: mpsc::Receiver<WorkerCommand>,
     events: mpsc::Sender<WorkerEvent>,
+    /// A replay was asked for, and not answered: the next incarnation is asked again.
+    replay_asked: bool,
 }
 
 /// The end of one incarnation.
@@ -160,7 +163,11 @@ impl SupervisorTask {
                             was_ready = true;
                             // The next incarnation uses the same port.
                             self.port = port;
+                            if self.replay_asked {
+                                send(&mut input, &WorkerCommand::Replay).await;
+                            }
                         }
+                        self.replay_asked &= !matches!(report, Report::Log(_));
                         let _ = self.events.send(WorkerEvent::Report(report)).await;
                     }
                     Ok(None) | Err(_) => break,
@@ -168,6 +175,7 @@ impl SupervisorTask {
                 command = self.commands.recv(), if !was_stopped => match command {
                     Some(command) => {
                         was_stopped = command == WorkerCommand::Stop;
+                        self.replay_asked |= command == WorkerCommand::Replay;
                         send(&mut input, &command).await;
                         if was_stopped {
                             input = None;
@@ -190,6 +198,7 @@ impl SupervisorTask {
         // A worker that was stopped while it crashed is not restarted.
         while let Ok(command) = self.commands.try_recv() {
             was_stopped |= command == WorkerCommand::Stop;
+            self.replay_asked |= command == WorkerCommand::Replay;
         }
         was_stopped |= self.commands.is_closed();
         Ok(Exited { status, was_ready, was_stopped })
@@ -289,5 +298,28 @@ mod tests {
             }
         };
         tokio::time::timeout(TIMEOUT, exited).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_replay_that_a_crashed_worker_did_not_answer_is_asked_for_again() {
+        let folder = TempDir::new().unwrap();
+        let crashed = folder.path().join("crashed");
+        let script = format!(
+            r#"read start; echo '{{"ready":{{"port":7}}}}'; read command
+               if [ ! -e '{0}' ]; then touch '{0}'; exit 1; fi
+               echo '{{"log":"started"}}'; read command; exit 0"#,
+            crashed.display()
+        );
+        let program = ["sh", "-c", &script].map(OsString::from).to_vec();
+        let mut worker = Supervisor::start(program, Folder::new(folder.path()), 0);
+        assert_eq!(worker.next().await, Some(WorkerEvent::Report(Report::Ready { port: 7 })));
+        worker.replay().await;
+        let how = "exit code 1".to_owned();
+        assert_eq!(worker.next().await, Some(WorkerEvent::Crashed { incarnation: 1, how }));
+        assert_eq!(worker.next().await, Some(WorkerEvent::Report(Report::Ready { port: 7 })));
+        assert_eq!(worker.next().await, Some(WorkerEvent::Report(Report::Log("started".to_owned()))));
+        // It was answered, and is not asked for once more.
+        worker.stop().await;
+        assert_eq!(worker.next().await, Some(WorkerEvent::Ended));
     }
 }

@@ -6,13 +6,13 @@ mod standby;
 mod tls;
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use lazaret_port_testkit::free_port;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -80,7 +80,7 @@ impl Cluster {
             println!("not run: {NOT_INSTALLED}");
             return None;
         }
-        Some(free_port().and_then(start).unwrap_or_else(|why| panic!("{why}")))
+        Some(start(free_port()).unwrap_or_else(|why| panic!("{why}")))
     }
 
     fn start(address: Address, settings: &[&str]) -> Result<Self, String> {
@@ -234,12 +234,6 @@ impl Drop for Cluster {
             let _ = server.wait();
         }
     }
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> Result<u16, String> {
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    free.map(|address| address.port()).map_err(|error| format!("no free port: {error}"))
 }
 
 fn succeeded(program: &str, ended: std::io::Result<Output>) -> Result<(), String> {

@@ -1,6 +1,8 @@
 //! A standby: a copy of a cluster that follows it by streaming replication, and can be promoted.
 
-use super::{Address, Cluster, START_TIMEOUT, free_port, succeeded};
+use lazaret_port_testkit::free_port;
+
+use super::{Address, Cluster, START_TIMEOUT, succeeded};
 
 /// The setting of a primary that acknowledges a commit only when its standby has written it, too.
 pub const SYNCHRONOUS: &str = "synchronous_standby_names=standby";
@@ -19,7 +21,7 @@ impl Cluster {
     /// A text that says why the standby does not follow.
     pub fn standby(&self) -> Result<Self, String> {
         let port = self.port()?;
-        let mut standby = Self::empty(Address::Port(free_port()?), &[])?;
+        let mut standby = Self::empty(Address::Port(free_port()), &[])?;
         let mut copy = standby.command("pg_basebackup");
         copy.args(["-d", &format!("host=127.0.0.1 port={port} user=lazaret application_name={NAME}")]);
         copy.args(["--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "--no-sync"]);

@@ -1,7 +1,8 @@
 //! Writes what a call has changed, an array for each column, and commits it.
 //!
-//! All transactions take locks in the same order: grants, sequences, letters, operations, groups, audit, queues, watched queues, counters. The last five
-//! are busy rows, and locked only for the last round trips of a call.
+//! All transactions take locks in the same order: grants, sequences, letters, operations, audit, watched queues, counters, queues. The last four
+//! are busy rows, and locked only for the last round trips of a call. Groups, which are as busy, need no lock: see
+//! [`group_notes`](crate::group_notes).
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -10,9 +11,8 @@ use tokio_postgres::types::ToSql;
 
 use crate::audit;
 use crate::ends::{EndArrays, LIST_ENDS};
-use crate::error::{Fault, Work};
-use crate::group_locks::GroupKey;
-use crate::groups::GroupArrays;
+use crate::error::Work;
+use crate::group_notes::{INSERT_NOTES, NoteArrays};
 use crate::letter_arrays::{EditArrays, INSERT_LETTERS, LetterArrays, PayloadArrays, UPDATE_LETTERS};
 use crate::letter_row::NO_BODY;
 use crate::sequence_row::SequenceArrays;
@@ -151,8 +151,7 @@ struct LastRows {
     replaced: Vec<i64>,
     opened: SequenceArrays,
     reopened: SequenceArrays,
-    groups: GroupArrays,
-    empty_groups: (Vec<i64>, Vec<String>),
+    notes: NoteArrays,
     counts: [Vec<i64>; 11],
     stripe: i16,
     audit: audit::AuditArrays,
@@ -211,15 +210,22 @@ impl LastRows {
         if !self.grants.qid.is_empty() {
             to.push(sql::UPDATE_GRANTS, self.grants.statement());
         }
-        if !self.groups.qid.is_empty() {
-            to.push(sql::UPDATE_GROUPS, self.groups.parameters());
-        }
-        if !self.empty_groups.0.is_empty() {
-            to.push(sql::DELETE_GROUPS, vec![&self.empty_groups.0, &self.empty_groups.1]);
+        if !self.notes.is_empty() {
+            to.push(INSERT_NOTES, self.notes.parameters());
         }
         if !self.audit.is_empty() {
             to.push(audit::INSERT, self.audit.parameters());
         }
+        if !self.ends.is_empty() {
+            to.push(LIST_ENDS, self.ends.parameters());
+        }
+        if !self.counts[0].is_empty() {
+            let [qid, rest @ ..] = &self.counts;
+            let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![qid, &self.stripe];
+            parameters.extend(rest.iter().map(|column| column as &(dyn ToSql + Sync)));
+            to.push(sql::ADD_COUNTS, parameters);
+        }
+        // Last, because whoever opens sequences of the same queue waits from here to the commit.
         if !self.revisions.0.is_empty() {
             to.push(sql::RAISE_REVISIONS, vec![&self.revisions.0, &self.revisions.1]);
         }
@@ -231,15 +237,6 @@ impl LastRows {
         }
         if !self.reopened.is_empty() {
             to.push(sql::UPDATE_SEQUENCES, self.reopened.parameters());
-        }
-        if !self.ends.is_empty() {
-            to.push(LIST_ENDS, self.ends.parameters());
-        }
-        if !self.counts[0].is_empty() {
-            let [qid, rest @ ..] = &self.counts;
-            let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![qid, &self.stripe];
-            parameters.extend(rest.iter().map(|column| column as &(dyn ToSql + Sync)));
-            to.push(sql::ADD_COUNTS, parameters);
         }
     }
 }
@@ -266,27 +263,18 @@ impl Transaction<'_> {
     pub(crate) async fn commit(&mut self) -> Work<()> {
         let changes = std::mem::take(&mut self.unit.groups);
         let lines = std::mem::take(&mut self.unit.audit);
-        let keys: Vec<GroupKey> = changes.keys().copied().collect();
-        let mut groups = self.lock_groups(&keys).await?;
         let mut last = LastRows::take(&mut self.unit);
+        let now = nanos(self.now());
+        last.notes = NoteArrays::of(&changes, now)?;
         if !lines.is_empty() {
             last.audit = self.next_audit_entries(lines).await?;
         }
-        for ((qid, group), changes) in changes {
-            let mut row = groups.remove(&(qid, group)).ok_or(Fault::Interfered)?;
-            changes.iter().for_each(|change| change.apply(&mut row, self.now()));
-            if row.is_empty() {
-                last.empty_groups.0.push(qid);
-                last.empty_groups.1.push(group.to_string());
-            } else {
-                last.groups.push(qid, group, &row)?;
-            }
-        }
-        let now = nanos(self.now());
         let rows = Rows::take(&mut self.unit, now)?;
         let mut statements = Statements::default();
         rows.statements(&mut statements);
         last.statements(&mut statements);
-        self.send_and_commit(&statements.queries()).await
+        self.send_and_commit(&statements.queries()).await?;
+        self.store.count_notes(last.notes.len());
+        Ok(())
     }
 }

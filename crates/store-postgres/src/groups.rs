@@ -1,7 +1,6 @@
 //! Groups, and lists of groups and queues.
 
-use jiff::Timestamp;
-use lazaret_core::store::rules::{GroupRow, LatestFailure};
+use lazaret_core::store::rules::{GroupChanges, GroupRow, LatestFailure};
 use lazaret_core::store::{
     Counts, ErrorKind, Group, GroupId, GroupsPage, GroupsRequest, QueueSummary, Result, StoreError, Trend,
 };
@@ -10,15 +9,17 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use crate::error::{Fault, Work};
+use crate::group_notes::with_notes;
 use crate::store::{PostgresStore, first};
 use crate::values::{Columns, bound, from_json, limit as rows_of, nanos, text, to_json, unsigned};
 
-/// A query for [`read_group`], of a table with the alias `g`.
+/// The columns of a group for [`read_group`]: the row with the alias `g`, which may be missing.
 macro_rules! select_group {
     ($more:literal, $from:literal) => {
         concat!(
-            "SELECT g.qid, g.fingerprint, g.reason, g.error_type, g.message, g.sequences, g.behind, g.first_seen, \
-             g.last_seen, g.trend::text, g.by_state",
+            "SELECT coalesce(g.reason, ''), coalesce(g.error_type, ''), coalesce(g.message, ''), coalesce(g.sequences, 0), \
+             coalesce(g.behind, 0), coalesce(g.first_seen, 0), coalesce(g.last_seen, 0), coalesce(g.trend::text, ''), \
+             coalesce(g.by_state, '{}')",
             $more,
             " ",
             $from
@@ -29,18 +30,29 @@ pub(crate) use select_group;
 
 /// The first open letter of a group is its oldest: numbers follow the order of arrival. Its index has hashes of groups.
 pub(crate) const ONE: &str = select_group!(
-    ", (SELECT l.enqueued_at FROM letters l WHERE l.qid = g.qid AND l.cause_group = g.fingerprint AND l.sid IS NOT NULL
-        AND hashtextextended(l.cause_group, 0) = hashtextextended(g.fingerprint, 0) ORDER BY l.lid LIMIT 1)",
-    "FROM groups g WHERE g.qid = $1 AND g.fingerprint = $2"
+    ", n.notes, (SELECT l.enqueued_at FROM letters l WHERE l.qid = k.qid AND l.cause_group = k.fingerprint
+        AND l.sid IS NOT NULL AND hashtextextended(l.cause_group, 0) = hashtextextended(k.fingerprint, 0)
+        ORDER BY l.lid LIMIT 1)",
+    "FROM (SELECT $1::bigint AS qid, $2::text COLLATE \"C\" AS fingerprint) k
+     LEFT JOIN groups g ON g.qid = k.qid AND g.fingerprint = k.fingerprint
+     CROSS JOIN LATERAL (SELECT json_agg(json_build_array(x.at, x.changes) ORDER BY x.number)::text AS notes
+         FROM group_notes x WHERE x.qid = k.qid AND x.fingerprint = k.fingerprint) n"
 );
 const PAGE: &str = select_group!(
-    ", (SELECT l.enqueued_at FROM letters l WHERE l.qid = g.qid AND l.cause_group = g.fingerprint AND l.sid IS NOT NULL
-        AND hashtextextended(l.cause_group, 0) = hashtextextended(g.fingerprint, 0) ORDER BY l.lid LIMIT 1), q.name, o.open",
-    "FROM groups g JOIN queues q ON q.qid = g.qid
-     CROSS JOIN LATERAL (SELECT sum(n)::bigint AS open FROM unnest(g.by_state[1:5]) AS n) o
-     WHERE ($1::bigint IS NULL OR g.qid = $1) AND o.open >= $2
-     AND (o.open < $3 OR (o.open = $3 AND (g.qid, g.fingerprint) > ($4, $5)))
-     ORDER BY o.open DESC, g.qid, g.fingerprint LIMIT $6"
+    ", n.notes, (SELECT l.enqueued_at FROM letters l WHERE l.qid = k.qid AND l.cause_group = k.fingerprint
+        AND l.sid IS NOT NULL AND hashtextextended(l.cause_group, 0) = hashtextextended(k.fingerprint, 0)
+        ORDER BY l.lid LIMIT 1), q.name, k.qid, k.fingerprint, o.open",
+    "FROM groups g
+     FULL JOIN (SELECT x.qid, x.fingerprint, sum(x.open)::bigint AS open,
+             json_agg(json_build_array(x.at, x.changes) ORDER BY x.number)::text AS notes
+         FROM group_notes x GROUP BY x.qid, x.fingerprint) n ON n.qid = g.qid AND n.fingerprint = g.fingerprint
+     CROSS JOIN LATERAL (SELECT coalesce(g.qid, n.qid) AS qid, coalesce(g.fingerprint, n.fingerprint) AS fingerprint) k
+     CROSS JOIN LATERAL (SELECT (coalesce((SELECT sum(of_state) FROM unnest(g.by_state[1:5]) AS of_state), 0)
+         + coalesce(n.open, 0))::bigint AS open) o
+     JOIN queues q ON q.qid = k.qid
+     WHERE ($1::bigint IS NULL OR k.qid = $1) AND o.open >= $2
+     AND (o.open < $3 OR (o.open = $3 AND (k.qid, k.fingerprint) > ($4, $5)))
+     ORDER BY o.open DESC, k.qid, k.fingerprint LIMIT $6"
 );
 /// The oldest letter is looked for by queue and number, not by number alone: only the index of open letters has this order. By the primary
 /// key, which a server that takes closed letters for evenly spread prefers, all that were closed before it would be read.
@@ -52,21 +64,17 @@ pub(crate) const QUEUES: &str =
         ORDER BY l.qid, l.lid LIMIT 1)
     FROM queues q JOIN counts c ON c.qid = q.qid GROUP BY q.qid ORDER BY q.name";
 
-/// Reads a group. One that was created by this transaction has no counters yet.
-pub(crate) fn read_group(row: &Row, now: Timestamp) -> Work<((i64, Fingerprint), GroupRow)> {
-    let mut c = Columns::of(row);
-    let (qid, fingerprint): (i64, String) = (c.get()?, c.get()?);
-    let corrupt = || Fault::Corrupt(format!("failed to decode group {fingerprint}"));
-    let key = (qid, fingerprint.parse().map_err(|_| corrupt())?);
+/// Reads the row of a group from its columns; `None` if they are those of a row that is missing.
+pub(crate) fn read_group(c: &mut Columns<'_>) -> Work<Option<GroupRow>> {
     let (reason, error_type, message) = (c.text()?, c.text()?, c.text()?);
     let (sequences, behind, first_seen, last_seen) = (c.unsigned()?, c.unsigned()?, c.time()?, c.time()?);
     let (trend, counts): (String, Vec<i64>) = (c.get()?, c.get()?);
     if counts.is_empty() {
-        return Ok((key, GroupRow::new(now)));
+        return Ok(None);
     }
     let mut by_state = [0; 9];
     if counts.len() != by_state.len() {
-        return Err(corrupt());
+        return Err(Fault::Corrupt(format!("a group has the counters of {} states", counts.len())));
     }
     for (count, stored) in by_state.iter_mut().zip(counts) {
         *count = unsigned(stored)?;
@@ -74,13 +82,13 @@ pub(crate) fn read_group(row: &Row, now: Timestamp) -> Work<((i64, Fingerprint),
     let reason = Reason::new(&*reason).unwrap_or_else(|_| Reason::from_words(&reason));
     let trend: Trend = from_json(&trend, "the trend of a group")?;
     let latest = LatestFailure { reason, error_type, message }.into();
-    Ok((key, GroupRow { latest, by_state, sequences, behind, first_seen, last_seen, trend }))
+    Ok(Some(GroupRow { latest, by_state, sequences, behind, first_seen, last_seen, trend }))
 }
 
 /// The columns of groups to write, an array each.
 #[derive(Default)]
 pub(crate) struct GroupArrays {
-    pub(crate) qid: Vec<i64>,
+    qid: Vec<i64>,
     fingerprint: Vec<String>,
     reason: Vec<String>,
     error_type: Vec<String>,
@@ -94,9 +102,13 @@ pub(crate) struct GroupArrays {
 }
 
 impl GroupArrays {
-    pub(crate) fn push(&mut self, qid: i64, group: Fingerprint, row: &GroupRow) -> Work<()> {
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.qid.is_empty()
+    }
+
+    pub(crate) fn push(&mut self, qid: i64, fingerprint: String, row: &GroupRow) -> Work<()> {
         self.qid.push(qid);
-        self.fingerprint.push(group.to_string());
+        self.fingerprint.push(fingerprint);
         self.reason.push(text(row.latest.reason.as_str()).into_owned());
         self.error_type.push(text(&row.latest.error_type).into_owned());
         self.message.push(text(&row.latest.message).into_owned());
@@ -179,12 +191,21 @@ impl PostgresStore {
         let read = |rows: &[Row]| -> Work<GroupsPage> {
             let mut groups = Vec::with_capacity(rows.len());
             for row in rows.iter().take(limit) {
-                let queue = QueueName::from(crate::values::untext(row.try_get(12)?));
-                groups.push(shown(row, queue, now)?);
+                let mut c = Columns::of(row);
+                let group = current(&mut c)?;
+                let (oldest, queue) = (c.moment()?, QueueName::from(c.text()?));
+                let place = Place { qid: c.get()?, fingerprint: c.get()?, open: c.get()? };
+                // Its last letter was purged, and the note about it not added yet.
+                let Some(group) = group else { continue };
+                let fingerprint = place
+                    .fingerprint
+                    .parse()
+                    .map_err(|_| Fault::Corrupt(format!("failed to decode group {}", place.fingerprint)))?;
+                groups.push(group.to_group(GroupId { queue, fingerprint }, oldest, now));
             }
             let last = rows.get(limit - 1).filter(|_| rows.len() > limit);
             let place = |row: &Row| -> Work<Place> {
-                Ok(Place { open: row.try_get(13)?, qid: row.try_get(0)?, fingerprint: row.try_get(1)? })
+                Ok(Place { qid: row.try_get(12)?, fingerprint: row.try_get(13)?, open: row.try_get(14)? })
             };
             Ok(GroupsPage { groups, next: last.map(place).transpose()?.map(|place| place.text()) })
         };
@@ -196,7 +217,13 @@ impl PostgresStore {
         let Some(queue) = self.find_queue(GROUP, &id.queue).await? else { return Ok(None) };
         let rows = self.ask(GROUP, ONE, &[&queue.qid, &id.fingerprint.to_string()]).await?;
         let now = self.now(GROUP).await?;
-        first(&rows, |row| shown(row, id.queue.clone(), now)).map_err(|fault| fault.into_error(GROUP))
+        let read = |row: &Row| -> Work<Option<Group>> {
+            let mut c = Columns::of(row);
+            let group = current(&mut c)?;
+            let oldest = c.moment()?;
+            Ok(group.map(|group| group.to_group(id.clone(), oldest, now)))
+        };
+        first(&rows, read).map(Option::flatten).map_err(|fault| fault.into_error(GROUP))
     }
 
     /// All queues that have ever held a letter: only those have counters.
@@ -222,8 +249,11 @@ pub(crate) fn read_counts(c: &mut Columns<'_>) -> Work<Counts> {
     Ok(Counts { sequences, by_state })
 }
 
-fn shown(row: &Row, queue: QueueName, now: Timestamp) -> Work<Group> {
-    let ((_, fingerprint), group) = read_group(row, now)?;
-    let oldest: Option<i64> = row.try_get(11)?;
-    Ok(group.to_group(GroupId { queue, fingerprint }, oldest.map(crate::values::time), now))
+/// A group as it is now: its row, and the notes about it; `None` if it has no letters.
+fn current(c: &mut Columns<'_>) -> Work<Option<GroupRow>> {
+    let row = read_group(c)?;
+    let notes: Option<String> = c.get()?;
+    let notes: Vec<(i64, GroupChanges)> =
+        notes.map_or(Ok(Vec::new()), |notes| from_json(&notes, "the notes of a group"))?;
+    Ok(with_notes(row, &notes))
 }

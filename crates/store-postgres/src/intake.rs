@@ -2,7 +2,7 @@
 
 pub(crate) mod later;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{
@@ -15,7 +15,6 @@ use uuid::Uuid;
 
 use self::later::LaterLetters;
 use crate::error::{Fault, Work};
-use crate::group_locks::LOCK_GROUPS_OF_HAND_OFF;
 use crate::pauses::{PAUSED, pauses_lock, sequence_pause};
 use crate::sequence_row::sequence_key;
 use crate::store::{Queue, first};
@@ -165,24 +164,19 @@ impl Transaction<'_> {
         let keys: Vec<Uuid> = names.keys().map(|name| sequence_key(name)).collect();
         let pauses = names.keys().map(|name| sequence_pause(name)).collect::<Work<Vec<Uuid>>>()?;
         let ids: Vec<Uuid> = items.iter().map(|item| item.letter.id.as_uuid()).collect();
-        let causes = items.iter().filter_map(|item| item.letter.cause.as_ref());
-        let groups: BTreeSet<String> = causes.map(|cause| cause.fingerprint.to_string()).collect();
-        let groups: Vec<String> = groups.into_iter().collect();
         let (consumer, count) = (text(queue.name.consumer()), i64::try_from(items.len()).unwrap_or(i64::MAX));
         let lock = pauses_lock(self.store.schema(), queue.name.consumer());
-        let [pauses_locked, grants, open, held, paused, groups, clock] = self
+        let [pauses_locked, grants, open, held, paused, clock] = self
             .query_all([
                 (LOCK_PAUSES, &[&lock, &queue.qid]),
                 (LOCK_GRANTS, &[&queue.qid, &streams, &indexes]),
                 (LOCK_SEQUENCES, &[&queue.qid, &keys]),
                 (HELD, &[&ids, &queue.qid]),
                 (PAUSED, &[&consumer, &pauses]),
-                (LOCK_GROUPS_OF_HAND_OFF, &[&queue.qid, &groups, &keys]),
                 (CLOCK_AND_NUMBERS, &[&count]),
             ])
             .await?;
         self.set_now(&clock)?;
-        self.hold_groups(&groups)?;
         self.hold_grants(queue, partitions.keys(), &grants)?;
         self.hold_sequences(queue, names.into_keys(), &open)?;
         let read_held = |row: &Row| Ok((letter_id(row.try_get(0)?)?, state(row.try_get(1)?)?));

@@ -18,8 +18,7 @@
 //! 1. **Load**: the rows that the rule needs are locked and read in one round trip, with the server's time behind the locks. The row of a sequence
 //!    is the lock for all that happens to it; several are locked in the order of their keys.
 //! 2. **Decide**: the rules of [`lazaret_core::store::rules`] return effects, which are collected in memory.
-//! 3. **Write**: groups and the audit, if they change, are locked; then all rows are written, an array for each column, and
-//!    committed, in one round trip.
+//! 3. **Write**: the audit, if it changes, is locked; then all rows are written, an array for each column, and committed, in one round trip.
 //!
 //! A call that meets a deadlock, a serialization failure or a key that another call has inserted meanwhile is rolled back and made again. A
 //! connection that is lost before the commit was sent has changed nothing; after that the outcome is unknown, and the error says so.
@@ -34,6 +33,7 @@
 //! - `transaction`, `unit`, `commit`, `statements`: the steps above.
 //! - `letter_row`, `sequence_row`, `values`: what the rows hold.
 //! - `ends`: the outbox.
+//! - `group_notes`: what calls change in groups, without waiting for each other.
 //! - `settlements`: settlements of many callers, collected for one call.
 //! - `views`, `intake`, `leases`, `acts`, `retention`, `operations/`, `pauses`, `notes`: views for the rules.
 //! - `listing`, `groups`, `query`: reads.
@@ -47,7 +47,7 @@ mod contract;
 mod dsn;
 mod ends;
 mod error;
-mod group_locks;
+mod group_notes;
 mod groups;
 mod hosts;
 mod inbox_source;

@@ -34,6 +34,8 @@ impl PostgresStore {
         closed_before: Option<Timestamp>,
         limit: usize,
     ) -> Result<Expired> {
+        // Those of processes that have ended.
+        self.add_notes_soon();
         let mut done = Expired::default();
         let mut after = Some((i64::MIN, i64::MIN));
         while let Some(place) = after {

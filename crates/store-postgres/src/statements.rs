@@ -55,18 +55,6 @@ pub(crate) const UPDATE_SEQUENCES: &str = "UPDATE sequences s SET revision = coa
     $22::bigint[]) AS u (sid, qid, hash, name, count, head_idx, head_due, head_group, touched, paused, lease_owner,
     lease_fence, lease_until, lease_kind, lease_waits, lease_operation, reserved, pace_next, pace_interval, pace_left,
     free_at, back) LEFT JOIN queues q ON q.qid = u.qid AND u.back IS NOT NULL WHERE s.sid = u.sid";
-pub(crate) const UPDATE_GROUPS: &str =
-    "UPDATE groups g SET reason = u.reason, error_type = u.error_type, message = u.message,
-    sequences = u.sequences, behind = u.behind, first_seen = u.first_seen, last_seen = u.last_seen,
-    trend = u.trend::json, by_state = u.by_state::bigint[]
-    FROM (SELECT unnest($1::bigint[]) AS qid, unnest($2::text[]) AS fingerprint, unnest($3::text[]) AS reason,
-    unnest($4::text[]) AS error_type, unnest($5::text[]) AS message, unnest($6::bigint[]) AS sequences,
-    unnest($7::bigint[]) AS behind, unnest($8::bigint[]) AS first_seen, unnest($9::bigint[]) AS last_seen,
-    unnest($10::text[]) AS trend, unnest($11::text[]) AS by_state) u
-    WHERE g.qid = u.qid AND g.fingerprint = u.fingerprint";
-pub(crate) const DELETE_GROUPS: &str =
-    "DELETE FROM groups g USING unnest($1::bigint[], $2::text[]) AS u (qid, fingerprint)
-    WHERE g.qid = u.qid AND g.fingerprint = u.fingerprint";
 pub(crate) const ADD_COUNTS: &str = "INSERT INTO counts AS c (qid, stripe, sequences, retrying, dead, parked, quarantined, waiting,
     resolved, evicted, skipped, expired)
     SELECT qid, $2, sequences, retrying, dead, parked, quarantined, waiting, resolved, evicted, skipped, expired

@@ -14,6 +14,7 @@ use tokio_postgres::{Config, Row};
 use crate::connector::Connector;
 use crate::dsn::Dsn;
 use crate::error::{Fault, Work, of_commit, of_pool, spoils_connection};
+use crate::group_notes::Notes;
 use crate::hosts::PoolConnect;
 use crate::migrations;
 use crate::notifications::Notifications;
@@ -51,6 +52,7 @@ struct Shared {
     queues: Mutex<HashMap<QueueName, i64>>,
     watches: Mutex<BTreeMap<QueueName, ClockWatch>>,
     settlements: Settlements,
+    notes: Notes,
 }
 
 impl PostgresStore {
@@ -89,6 +91,7 @@ impl PostgresStore {
             queues: Mutex::default(),
             watches: Mutex::default(),
             settlements: Settlements::default(),
+            notes: Notes::default(),
         };
         let store = Self { shared: Arc::new(shared) };
         let client = store.client("open").await?;
@@ -124,6 +127,11 @@ impl PostgresStore {
     /// The settlements that wait for a transaction.
     pub(crate) fn settlements(&self) -> &Settlements {
         &self.shared.settlements
+    }
+
+    /// The notes about groups that this process has written.
+    pub(crate) fn notes(&self) -> &Notes {
+        &self.shared.notes
     }
 
     /// The name of the schema.

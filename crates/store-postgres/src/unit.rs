@@ -7,15 +7,14 @@ use jiff::Timestamp;
 use lazaret_core::letter::Edit;
 use lazaret_core::store::OperationId;
 use lazaret_core::store::rules::{
-    AuditLine, Blocked, CountChange, Detached, Effects, Failed, GrantRow, GroupRow, LetterChange,
-    SequenceChange,
+    AuditLine, CountChange, Detached, Effects, Failed, GrantRow, GroupChanges, LetterChange, SequenceChange,
 };
-use lazaret_core::{Failure, Fingerprint, Letter, LetterState, Partition, SequenceId};
+use lazaret_core::{Failure, Fingerprint, Letter, Partition, SequenceId};
 use uuid::Uuid;
 
 use crate::ends::NewEnd;
 use crate::error::{Fault, Work};
-use crate::group_locks::GroupKey;
+use crate::group_notes::GroupKey;
 use crate::letter_row::HeldLetter;
 use crate::sequence_row::{OpenSequence, sequence_key};
 use crate::store::Queue;
@@ -48,25 +47,6 @@ pub(crate) struct Counted {
     pub(crate) by_state: [i64; 9],
 }
 
-/// A change of the counters of a group.
-#[derive(Debug)]
-pub(crate) enum GroupChange {
-    Count(LetterState, i64),
-    Block(Blocked, i64),
-    Failed(Box<Failure>, Failed),
-}
-
-impl GroupChange {
-    pub(crate) fn apply(&self, row: &mut GroupRow, now: Timestamp) {
-        match self {
-            Self::Count(state, by) => row.count(*state, *by),
-            Self::Block(blocked, by) => row.block(*blocked, *by),
-            Self::Failed(failure, Failed { at, enters: true }) => row.enter(failure, *at, now),
-            Self::Failed(failure, Failed { at, enters: false }) => row.record_failure(failure, *at),
-        }
-    }
-}
-
 /// A grant to write.
 #[derive(Debug)]
 pub(crate) struct HeldGrant {
@@ -95,9 +75,7 @@ pub(crate) struct Unit {
     pub(crate) purged: Vec<i64>,
     pub(crate) grants: BTreeMap<(i64, Partition), HeldGrant>,
     pub(crate) counts: BTreeMap<i64, Counted>,
-    pub(crate) groups: BTreeMap<GroupKey, Vec<GroupChange>>,
-    /// The groups that are locked already, as they are in the table.
-    pub(crate) locked_groups: BTreeMap<GroupKey, GroupRow>,
+    pub(crate) groups: BTreeMap<GroupKey, GroupChanges>,
     pub(crate) audit: Vec<AuditLine>,
     pub(crate) ends: Vec<NewEnd>,
     /// The operations of settlements that have a rate.
@@ -167,22 +145,22 @@ impl Unit {
         for (counted, by) in change.changes() {
             self.counts.entry(queue.qid).or_default().by_state[counted.state as usize] += by;
             if let Some(group) = counted.group {
-                self.group(queue, group).push(GroupChange::Count(counted.state, by));
+                self.group(queue, group).count(counted.state, by);
             }
         }
         for (blocked, by) in change.blocks() {
-            self.group(queue, blocked.group).push(GroupChange::Block(blocked, by));
+            self.group(queue, blocked.group).block(blocked, by);
         }
     }
 
-    fn group(&mut self, queue: &Queue, group: Fingerprint) -> &mut Vec<GroupChange> {
+    fn group(&mut self, queue: &Queue, group: Fingerprint) -> &mut GroupChanges {
         self.groups.entry((queue.qid, group)).or_default()
     }
 
     fn record_failure(&mut self, queue: &Queue, cause: Option<&Failure>, failed: Option<Failed>) {
-        if let (Some(cause), Some(failed)) = (cause, failed) {
-            self.group(queue, cause.fingerprint).push(GroupChange::Failed(Box::new(cause.clone()), failed));
-        }
+        let (Some(cause), Some(Failed { at, enters })) = (cause, failed) else { return };
+        let group = self.group(queue, cause.fingerprint);
+        if enters { group.enter(cause, at) } else { group.record_failure(cause, at) }
     }
 
     fn list_end(&mut self, queue: &Queue, letter: &Letter) {

@@ -9,7 +9,7 @@ use lazaret_core::store::{
 };
 use lazaret_core::{Letter, LetterState, Message, Position, QueueName, Timestamp};
 use lazaret_store_postgres::{FORMAT_VERSION, PostgresStore, PostgresStoreOptions};
-use support::{TestSchema, connect, server};
+use support::{TestSchema, add_notes, connect, server};
 
 fn queue() -> QueueName {
     QueueName::of("orders", "orders")
@@ -72,7 +72,8 @@ async fn an_empty_database_is_migrated_once_by_many_processes_at_once() {
 }
 
 /// What later versions add and replace, as version 3 had it.
-const AS_IN_VERSION_3: &str = "DROP INDEX letters_group, letters_reason, letters_type, audit_subject;
+const AS_IN_VERSION_3: &str = "DROP TABLE group_notes;
+    DROP INDEX letters_group, letters_reason, letters_type, audit_subject;
     CREATE INDEX letters_group ON letters (qid, cause_group, lid) WHERE sid IS NOT NULL AND cause_group IS NOT NULL;
     CREATE INDEX letters_reason ON letters (reason, lid) WHERE sid IS NOT NULL AND reason IS NOT NULL;
     CREATE INDEX letters_type ON letters (md5(event_type), lid) WHERE sid IS NOT NULL AND event_type IS NOT NULL;
@@ -102,8 +103,9 @@ async fn letters_of_version_3_are_found_by_the_indexes_of_version_4() {
     for placed in answers {
         placed.unwrap();
     }
-    drop(store);
     let client = test.client().await;
+    add_notes(&store, &queue(), &client).await;
+    drop(store);
     client.batch_execute(AS_IN_VERSION_3).await.unwrap();
 
     let store = test.open(None).await;

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use lazaret_port_testkit::free_port;
 use tempfile::TempDir;
 
 #[cfg(unix)]
@@ -342,11 +343,6 @@ fn the_schema_is_valid_json() {
     let ran = finish(lazaret(&["schema"]), "").ends(0);
     let schema = ran.json();
     assert!(schema["properties"]["consumers"].is_object(), "{}", ran.out);
-}
-
-/// A port that was free a moment ago.
-pub(crate) fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// A daemon that is killed when the test fails.

@@ -45,8 +45,7 @@ fn each_exit_code_has_one_meaning() {
 
 #[test]
 fn a_refused_connection_hints_at_how_to_start_the_daemon() {
-    // A port that was free a moment ago.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = lazaret_port_testkit::free_port();
     let url = format!("http://127.0.0.1:{port}");
     let ran = finish(lazaret(&["status", "--url", &url]), "").ends(1);
     assert!(

@@ -12,7 +12,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio_postgres::NoTls;
 
-use crate::daemon::{Daemon, free_port, wait_for};
+use lazaret_port_testkit::free_port;
+
+use crate::daemon::{Daemon, wait_for};
 use crate::support::{DEADLINE, Ran, ended, finish, lazaret, server};
 
 /// A schema of its own, which is dropped with this.

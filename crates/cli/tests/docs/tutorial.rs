@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::io::Read;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -118,7 +117,7 @@ struct User {
 impl User {
     fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+        let port = lazaret_port_testkit::free_port().to_string();
         Self { folder: home.path().to_owned(), port, daemon: None, home }
     }
 

@@ -65,8 +65,8 @@ impl Site {
     pub(crate) fn start(setup: &Setup) -> Self {
         let handler = Handler::start();
         let folder = tempfile::tempdir().unwrap();
-        // Taken from the system, and free again: the daemon keeps it over restarts, so that pages find it.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        // The daemon keeps it over restarts, so that pages find it.
+        let port = lazaret_port_testkit::free_port();
         let person = |name: &str, scopes: &str| {
             let hash: String = Sha256::digest(token(name)).iter().map(|byte| format!("{byte:02x}")).collect();
             format!("    - {{ name: {name}, hash: 'sha256:{hash}', scopes: [{scopes}] }}\n")

@@ -32,13 +32,18 @@ fn bucket(time: Timestamp) -> i64 {
 impl Trend {
     /// Counts one event. Events before the oldest kept bucket are ignored.
     pub fn record(&mut self, at: Timestamp) {
+        self.record_many(at, 1);
+    }
+
+    /// Counts events of the same time.
+    pub(crate) fn record_many(&mut self, at: Timestamp, events: u64) {
         let bucket = bucket(at);
-        if bucket > self.last {
+        if bucket > self.last && events > 0 {
             *self = Self { last: bucket, counts: self.at(at) };
         }
         let age = usize::try_from(self.last - bucket).unwrap_or(usize::MAX);
         if let Some(count) = self.counts.iter_mut().rev().nth(age) {
-            *count += 1;
+            *count += events;
         }
     }
 

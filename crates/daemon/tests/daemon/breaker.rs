@@ -1,11 +1,13 @@
 //! A handler that is down for a while.
 
-use std::net::TcpListener;
+use std::io::Write;
 use std::process::{Child, Command, Stdio};
+
+use lazaret_port_testkit::free_port;
 
 use crate::support::{Folder, event, get};
 
-/// A handler over HTTP that writes down when a request begins and ends.
+/// A handler over HTTP that is down until it is told, and writes down when a request begins and ends.
 const HANDLER: &str = r#"
 import os, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +22,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
     def log_message(self, *arguments):
         pass
+sys.stdin.readline()
 ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 "#;
 
@@ -36,7 +39,7 @@ impl Drop for Handler {
 fn while_the_handler_is_down_attempts_are_not_burnt_and_its_return_is_not_flooded() {
     // I4, I9
     let folder = Folder::new();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let config = format!(
         "
 listen: 127.0.0.1:0
@@ -47,7 +50,7 @@ consumers:
     handler: {{ http: {{ url: 'http://127.0.0.1:{port}/' }} }}
     concurrency: 8
     retry: {{ max-attempts: 5, initial-delay: 50ms, max-delay: 100ms, hold: 10s }}
-    breaker: {{ failures: 5, window: 10s, open-for: 200ms, probes: 2 }}
+    breaker: {{ failures: 5, window: 10s, open-for: 500ms, probes: 2 }}
 "
     );
     folder.write("lazaret.yaml", &config);
@@ -55,19 +58,21 @@ consumers:
     let messages = 200;
     let lines: String = (0..messages).map(|n| event(n, &format!("k{}", n % 20), "fine")).collect();
     folder.write("events.jsonl", &lines);
-    let mut daemon = folder.start(&["run", "--until-idle"]);
-    let address = daemon.address();
-    // The breaker opens, probes, and opens again, many more times than there are attempts for a message.
-    daemon.logs("circuit breaker opened", 10);
-    let (_, status) = get(&address, "/v1/status");
-    assert!(status.contains("\"dead\":0") && status.contains("\"handled\":0"), "{status}");
     let handler = Command::new("python3")
         .args(["handler.py", &port.to_string()])
         .current_dir(folder.path("."))
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .spawn()
         .unwrap();
-    let _handler = Handler(handler);
+    let mut handler = Handler(handler);
+    let mut daemon = folder.start(&["run", "--until-idle"]);
+    let address = daemon.address();
+    // The breaker opens, probes, and opens again, more often than there are attempts for a message.
+    daemon.logs("circuit breaker opened", 8);
+    let (_, status) = get(&address, "/v1/status");
+    assert!(status.contains("\"dead\":0") && status.contains("\"handled\":0"), "{status}");
+    // Long before a message that is probed over and over has used up its attempts.
+    handler.0.stdin.take().unwrap().write_all(b"up\n").unwrap();
     assert_eq!(daemon.wait().code(), Some(0), "{}", folder.read("stderr.log"));
     assert!(folder.open_letters().is_empty());
     let log = folder.read("requests.log");

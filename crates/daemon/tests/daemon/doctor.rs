@@ -44,7 +44,7 @@ fn what_is_wrong_is_found_with_what_to_do_and_nothing_is_made() {
     let folder = Folder::new();
     // Taken, so that the address is in use; and one that nobody listens on.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let free = lazaret_port_testkit::free_port();
     folder.write("lazaret.yaml", &config(free, taken.local_addr().unwrap().port()));
     let (text, code) = preflight(&folder);
     assert_eq!(code, Some(1), "{text}");

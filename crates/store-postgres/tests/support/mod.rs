@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use lazaret_core::Clock;
-use lazaret_core::store::Changes;
+use lazaret_core::store::{Changes, Triage};
+use lazaret_core::{Clock, QueueName};
 use lazaret_store_postgres::{PostgresStore, PostgresStoreOptions};
 use tokio_postgres::{Client, NoTls};
 
@@ -67,6 +67,22 @@ impl TestSchema {
 /// Waits for a notification.
 pub(crate) async fn told(changes: &mut Changes) {
     tokio::time::timeout(Duration::from_secs(240), changes.changed()).await.expect("a notification comes");
+}
+
+/// The number of rows of a table.
+pub(crate) async fn count(client: &Client, table: &str) -> i64 {
+    client.query_one(&format!("SELECT count(*) FROM {table}"), &[]).await.unwrap().get(0)
+}
+
+/// Has the notes about groups added by a call that does so, and waits until none is left.
+pub(crate) async fn add_notes(store: &PostgresStore, queue: &QueueName, client: &Client) {
+    let added = async {
+        while count(client, "group_notes").await > 0 {
+            store.expire(queue, None, 1).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(240), added).await.expect("notes are added");
 }
 
 /// A connection without TLS.

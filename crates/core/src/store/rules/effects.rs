@@ -82,6 +82,13 @@ pub struct Blocked {
     pub behind: u64,
 }
 
+impl Blocked {
+    /// The letters behind the heads of `by` such sequences.
+    pub(super) fn letters(&self, by: i64) -> i64 {
+        by.saturating_mul(i64::try_from(self.behind).unwrap_or(i64::MAX))
+    }
+}
+
 /// The count of a letter and its sequence, before and after a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CountChange {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::effects::{Blocked, CountedAs};
 use crate::failure::{Failure, Reason};
@@ -12,7 +13,7 @@ use crate::store::{Counts, GROUP_MESSAGE_BYTES, Group, GroupId, Trend};
 use crate::traceback::excerpt;
 
 /// The displayed fields of a group's latest failure.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatestFailure {
     /// Its reason.
     pub reason: Reason,
@@ -20,6 +21,80 @@ pub struct LatestFailure {
     pub error_type: String,
     /// Its message; for a long one, an excerpt.
     pub message: String,
+}
+
+impl LatestFailure {
+    fn with_message(failure: &Failure, message: String) -> Self {
+        Self { reason: failure.reason.clone(), error_type: failure.error_type.clone(), message }
+    }
+}
+
+/// The changes that one call makes to a group, summed up. A store whose calls must not wait for each other writes them down as they are,
+/// and [adds](GroupRow::add) them to the group later, in the order of the calls.
+///
+/// ```
+/// use lazaret_core::store::rules::{GroupChanges, GroupRow};
+/// use lazaret_core::{Failure, LetterState, Reason, Timestamp};
+/// let now = Timestamp::UNIX_EPOCH;
+/// let mut changes = GroupChanges::default();
+/// changes.enter(&Failure::new(Reason::TIMEOUT, "DbError", "no answer"), now);
+/// changes.count(LetterState::Dead, 1);
+/// assert_eq!(changes.open(), 1);
+/// let mut group = GroupRow::new(now);
+/// group.add(&changes, now);
+/// assert_eq!((group.latest.reason.clone(), group.is_empty()), (Reason::TIMEOUT, false));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupChanges {
+    by_state: [i64; 9],
+    sequences: i64,
+    behind: i64,
+    /// Letters that entered the group.
+    entered: u64,
+    /// The latest failure, and when it was.
+    latest: Option<(Timestamp, LatestFailure)>,
+}
+
+impl GroupChanges {
+    /// See [`GroupRow::enter`].
+    pub fn enter(&mut self, failure: &Failure, failed_at: Timestamp) {
+        self.entered += 1;
+        self.record_failure(failure, failed_at);
+    }
+
+    /// See [`GroupRow::record_failure`].
+    pub fn record_failure(&mut self, failure: &Failure, failed_at: Timestamp) {
+        if self.latest.as_ref().is_none_or(|(latest, _)| failed_at >= *latest) {
+            let message = excerpt(&failure.message, GROUP_MESSAGE_BYTES).into_owned();
+            self.latest = Some((failed_at, LatestFailure::with_message(failure, message)));
+        }
+    }
+
+    /// See [`GroupRow::count`].
+    pub fn count(&mut self, state: LetterState, by: i64) {
+        self.by_state[state as usize] += by;
+    }
+
+    /// See [`GroupRow::block`].
+    pub fn block(&mut self, blocked: Blocked, by: i64) {
+        self.sequences += by;
+        self.behind += blocked.letters(by);
+    }
+
+    /// By how many letters the open ones change.
+    pub fn open(&self) -> i64 {
+        LetterState::ALL
+            .iter()
+            .zip(self.by_state)
+            .filter(|(state, _)| state.is_open())
+            .map(|(_, by)| by)
+            .sum()
+    }
+
+    /// `true` if they change nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The counters of a group, as a store keeps them. They change with the letters, so they are exact: a group is never
@@ -106,11 +181,7 @@ impl GroupRow {
             && self.latest.error_type == failure.error_type
             && self.latest.reason == failure.reason;
         if !same {
-            self.latest = Arc::new(LatestFailure {
-                reason: failure.reason.clone(),
-                error_type: failure.error_type.clone(),
-                message: message.into_owned(),
-            });
+            self.latest = Arc::new(LatestFailure::with_message(failure, message.into_owned()));
         }
     }
 
@@ -123,8 +194,23 @@ impl GroupRow {
     /// Adds `by` sequences whose head is in the group.
     pub fn block(&mut self, blocked: Blocked, by: i64) {
         self.sequences = self.sequences.saturating_add_signed(by);
-        self.behind =
-            self.behind.saturating_add_signed(by * i64::try_from(blocked.behind).unwrap_or(i64::MAX));
+        self.behind = self.behind.saturating_add_signed(blocked.letters(by));
+    }
+
+    /// Adds changes that were [summed up](GroupChanges). `now` is the time of the call that made them.
+    pub fn add(&mut self, changes: &GroupChanges, now: Timestamp) {
+        for (count, by) in self.by_state.iter_mut().zip(changes.by_state) {
+            *count = count.saturating_add_signed(by);
+        }
+        self.sequences = self.sequences.saturating_add_signed(changes.sequences);
+        self.behind = self.behind.saturating_add_signed(changes.behind);
+        self.trend.record_many(now, changes.entered);
+        if let Some((at, latest)) = &changes.latest
+            && *at >= self.last_seen
+        {
+            self.last_seen = *at;
+            self.latest = Arc::new(latest.clone());
+        }
     }
 
     /// `true` if it has no letters.
@@ -180,5 +266,39 @@ mod tests {
         assert_eq!((group.latest.message.as_str(), group.last_seen), ("new", at(20)));
         group.record_failure(&failure("newest"), at(20));
         assert_eq!(group.latest.message, "newest", "of two at the same time the later call wins");
+    }
+
+    /// What one group gets at once, the other gets summed up by call.
+    #[test]
+    fn changes_that_are_added_later_make_the_same_group() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let failure = |message: &str| Failure::new(Reason::TIMEOUT, "E", message);
+        let (mut direct, mut summed) = (GroupRow::new(at(1)), GroupRow::new(at(1)));
+        let group = "g1_0123456789abcdef".parse().unwrap();
+        for call in 1..=20 {
+            let now = at(call * 1000);
+            let mut changes = GroupChanges::default();
+            for letter in 0..call % 4 {
+                // Some reports are late.
+                let (failure, failed) =
+                    (failure(&format!("{call} {letter}")), at(call * 1000 - letter * 1500));
+                direct.enter(&failure, failed, now);
+                direct.count(LetterState::Dead, 1);
+                changes.enter(&failure, failed);
+                changes.count(LetterState::Dead, 1);
+                let (blocked, by) = (Blocked { group, behind: letter.unsigned_abs() }, 1);
+                direct.block(blocked, by);
+                changes.block(blocked, by);
+            }
+            if call % 5 == 0 {
+                for (state, by) in [(LetterState::Dead, -2), (LetterState::Resolved, 2)] {
+                    direct.count(state, by);
+                    changes.count(state, by);
+                }
+            }
+            summed.add(&changes, now);
+            assert_eq!(summed, direct, "after call {call}");
+        }
+        assert_eq!(GroupChanges::default().open(), 0);
     }
 }

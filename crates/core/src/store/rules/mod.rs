@@ -71,7 +71,7 @@ pub use effects::{
     AuditLine, Blocked, CountChange, CountedAs, Detached, Effects, Failed, LetterChange, LetterView,
 };
 pub use freezing::{Candidate, Freeze, Frozen, FrozenItem, exclusion, plan};
-pub use groups::{GroupRow, LatestFailure};
+pub use groups::{GroupChanges, GroupRow, LatestFailure};
 pub use intake::{
     Entry, FIRST_INDEX, GrantRow, HandOffRequest, HandOffView, INDEX_STEP, LaterLetter, Slot, hand_off,
     insert, may_precede, place, skip_audit,
