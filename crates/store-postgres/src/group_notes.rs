@@ -109,6 +109,15 @@ pub(crate) struct Notes {
     adding: AtomicBool,
 }
 
+/// The task that adds notes. One that is dropped in the middle, with its runtime, lets the next one begin.
+struct Adding(PostgresStore);
+
+impl Drop for Adding {
+    fn drop(&mut self) {
+        self.0.notes().adding.store(false, Ordering::Relaxed);
+    }
+}
+
 impl PostgresStore {
     /// Counts notes that were committed, and has them added when they are many.
     pub(crate) fn count_notes(&self, notes: usize) {
@@ -123,13 +132,12 @@ impl PostgresStore {
             return;
         }
         self.notes().left.store(0, Ordering::Relaxed);
-        let store = self.clone();
+        let adding = Adding(self.clone());
         tokio::spawn(async move {
             // Readers see the notes that are left, and the next call tries again.
-            if let Err(error) = Box::pin(store.add_notes()).await {
+            if let Err(error) = Box::pin(adding.0.add_notes()).await {
                 tracing::debug!(%error, "notes about groups left for later");
             }
-            store.notes().adding.store(false, Ordering::Relaxed);
         });
     }
 

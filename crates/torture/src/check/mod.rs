@@ -18,7 +18,7 @@ use std::path::Path;
 
 use lazaret_core::LetterState;
 use lazaret_core::policy::RetryPolicy;
-use lazaret_core::store::{Audit, Counts, LetterStore, StoreError};
+use lazaret_core::store::{Audit, Counts, LetterStore, StoreError, Triage};
 use lazaret_store_sqlite::{Options, SqliteStore};
 
 use crate::journal;
@@ -125,7 +125,7 @@ pub fn check(plan: Plan, files: &Files) -> Result<Findings, String> {
 }
 
 /// Checks the log, a store, and what its tables saw.
-pub(crate) async fn check_in<S: LetterStore + Audit>(
+pub(crate) async fn check_in<S: LetterStore + Triage + Audit>(
     scope: &Scope,
     journal: &Path,
     store: &S,

@@ -1,9 +1,9 @@
 //! Checks the store: every message is settled, sequences are in order, and counters and audit are right.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use lazaret_core::store::{Audit, Checkpoints, Counts, LetterStore};
-use lazaret_core::{LetterId, LetterState, SequenceId, Sequencing};
+use lazaret_core::store::{Audit, Checkpoints, Counts, GroupsRequest, LetterStore, Triage};
+use lazaret_core::{Fingerprint, LetterId, LetterState, SequenceId, Sequencing};
 
 use super::Findings;
 use super::log::Observed;
@@ -14,7 +14,7 @@ use crate::source;
 const PAGE: usize = 1000;
 
 /// Checks that every message is settled, and that the counters are right.
-pub(super) async fn check_store<S: LetterStore + Audit>(
+pub(super) async fn check_store<S: LetterStore + Triage + Audit>(
     plan: Plan,
     observed: &[Observed],
     store: &S,
@@ -46,6 +46,7 @@ pub(super) async fn check_store<S: LetterStore + Audit>(
             .violated(|| format!("I8: {:?} letters are found and {counted:?} are counted", found.by_state));
     }
     check_sequences(plan, &states, store, findings).await?;
+    check_groups(&states, store, findings).await?;
     let audit = store.verify_audit().await?.unwrap_or_default();
     findings.audit = audit.intact;
     if let Some(broken) = audit.broken {
@@ -120,6 +121,36 @@ async fn check_sequences<S: LetterStore>(
         if size != count {
             findings.violated(|| format!("{sequence} has {count} open letters and says {size}"));
         }
+    }
+    Ok(())
+}
+
+/// Checks that each group counts the letters with its cause, in their states.
+async fn check_groups<S: LetterStore + Triage>(
+    states: &[Option<LetterState>],
+    store: &S,
+    findings: &mut Findings,
+) -> lazaret_core::store::Result<()> {
+    let mut found: BTreeMap<Fingerprint, [u64; 9]> = BTreeMap::new();
+    for (number, state) in (0..).zip(states) {
+        let Some(state) = *state else { continue };
+        let letter = store.get(&queue(), LetterId::of(&queue(), &message_id(number))).await?;
+        if let Some(cause) = letter.and_then(|letter| letter.cause) {
+            found.entry(cause.fingerprint).or_default()[state as usize] += 1;
+        }
+    }
+    let mut counted = BTreeMap::new();
+    let mut request = GroupsRequest { queue: Some(queue()), closed: true, after: None, limit: PAGE };
+    loop {
+        let page = store.groups(&request).await?;
+        counted.extend(page.groups.into_iter().map(|group| (group.id.fingerprint, group.counts.by_state)));
+        request.after = page.next;
+        if request.after.is_none() {
+            break;
+        }
+    }
+    if counted != found {
+        findings.violated(|| format!("groups have the letters {found:?} and count {counted:?}"));
     }
     Ok(())
 }
