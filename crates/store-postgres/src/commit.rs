@@ -1,6 +1,6 @@
 //! Writes what a call has changed, an array for each column, and commits it.
 //!
-//! All transactions take locks in the same order: grants, sequences, letters, operations, audit, watched queues, counters, queues. The last four
+//! All transactions take locks in the same order: grants, sequences, letters, operations, audit, queues, watched queues, counters. The last four
 //! are busy rows, and locked only for the last round trips of a call. Groups, which are as busy, need no lock: see
 //! [`group_notes`](crate::group_notes).
 
@@ -216,16 +216,6 @@ impl LastRows {
         if !self.audit.is_empty() {
             to.push(audit::INSERT, self.audit.parameters());
         }
-        if !self.ends.is_empty() {
-            to.push(LIST_ENDS, self.ends.parameters());
-        }
-        if !self.counts[0].is_empty() {
-            let [qid, rest @ ..] = &self.counts;
-            let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![qid, &self.stripe];
-            parameters.extend(rest.iter().map(|column| column as &(dyn ToSql + Sync)));
-            to.push(sql::ADD_COUNTS, parameters);
-        }
-        // Last, because whoever opens sequences of the same queue waits from here to the commit.
         if !self.revisions.0.is_empty() {
             to.push(sql::RAISE_REVISIONS, vec![&self.revisions.0, &self.revisions.1]);
         }
@@ -237,6 +227,15 @@ impl LastRows {
         }
         if !self.reopened.is_empty() {
             to.push(sql::UPDATE_SEQUENCES, self.reopened.parameters());
+        }
+        if !self.ends.is_empty() {
+            to.push(LIST_ENDS, self.ends.parameters());
+        }
+        if !self.counts[0].is_empty() {
+            let [qid, rest @ ..] = &self.counts;
+            let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![qid, &self.stripe];
+            parameters.extend(rest.iter().map(|column| column as &(dyn ToSql + Sync)));
+            to.push(sql::ADD_COUNTS, parameters);
         }
     }
 }

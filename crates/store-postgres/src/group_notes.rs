@@ -2,10 +2,11 @@
 //!
 //! An outage makes all processes fail in the same way, and their calls count in the same groups. If each of them changed the row of the
 //! group, they would wait for each other from there to the commit. So a call only inserts what it has changed, and somebody adds these
-//! notes to the rows now and then. Whoever reads a group adds those that are left, so what is read is exact.
+//! notes to the rows now and then. Whoever reads a group adds those that are left, so its counters are exact.
 //!
-//! Notes are added in the order of their numbers. A call that closes a letter began after the one that stored it was committed, so its
-//! number is higher: no counter falls below zero, whatever else is in progress.
+//! Notes are added in the order of their numbers. A call takes its number when it holds the locks of its letters, and they are only free
+//! when the call that changed these letters before was committed, with a lower number. So no counter falls below zero, whatever else is in
+//! progress. (The numbers must not be cached: a session that keeps some back would take a low one late.)
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,7 +25,7 @@ use crate::values::{Columns, from_json, limit as rows_of, lock_key, time, to_jso
 /// The key of a group: its queue and its fingerprint.
 pub(crate) type GroupKey = (i64, Fingerprint);
 
-/// How many notes of this process are left for readers.
+/// After how many notes a process has them added.
 const LEFT: usize = 256;
 /// Number of notes that are added in one transaction (I7).
 const BATCH: usize = 2000;
@@ -33,7 +34,7 @@ pub(crate) const INSERT_NOTES: &str = "INSERT INTO group_notes (qid, fingerprint
     SELECT unnest($1::bigint[]), unnest($2::text[]), $3, unnest($4::bigint[]), unnest($5::text[])::json";
 /// One process adds notes; the others need not wait for it.
 const LOCK: &str = "SELECT pg_try_advisory_xact_lock($1)";
-const TAKE: &str = "WITH taken AS (SELECT qid, fingerprint, number FROM group_notes
+pub(crate) const TAKE: &str = "WITH taken AS (SELECT qid, fingerprint, number FROM group_notes
         ORDER BY qid, fingerprint, number LIMIT $1)
     DELETE FROM group_notes n USING taken t
     WHERE n.qid = t.qid AND n.fingerprint = t.fingerprint AND n.number = t.number
@@ -41,9 +42,9 @@ const TAKE: &str = "WITH taken AS (SELECT qid, fingerprint, number FROM group_no
 const ROWS: &str = select_group!(
     ", u.place",
     "FROM unnest($1::bigint[], $2::text[]) WITH ORDINALITY AS u (qid, fingerprint, place)
-     LEFT JOIN groups g ON g.qid = u.qid AND g.fingerprint = u.fingerprint ORDER BY u.place"
+     LEFT JOIN failure_groups g ON g.qid = u.qid AND g.fingerprint = u.fingerprint ORDER BY u.place"
 );
-const PUT: &str = "INSERT INTO groups AS g (qid, fingerprint, reason, error_type, message, sequences, behind, first_seen,
+const PUT: &str = "INSERT INTO failure_groups AS g (qid, fingerprint, reason, error_type, message, sequences, behind, first_seen,
     last_seen, trend, by_state)
     SELECT qid, fingerprint, reason, error_type, message, sequences, behind, first_seen, last_seen, trend::json,
     by_state::bigint[]
@@ -54,7 +55,8 @@ const PUT: &str = "INSERT INTO groups AS g (qid, fingerprint, reason, error_type
     message = excluded.message, sequences = excluded.sequences, behind = excluded.behind,
     first_seen = excluded.first_seen, last_seen = excluded.last_seen, trend = excluded.trend,
     by_state = excluded.by_state";
-const REMOVE: &str = "DELETE FROM groups g USING unnest($1::bigint[], $2::text[]) AS u (qid, fingerprint)
+const REMOVE: &str =
+    "DELETE FROM failure_groups g USING unnest($1::bigint[], $2::text[]) AS u (qid, fingerprint)
     WHERE g.qid = u.qid AND g.fingerprint = u.fingerprint";
 
 /// The notes of a call, an array for each column.
@@ -134,9 +136,9 @@ impl PostgresStore {
         self.notes().left.store(0, Ordering::Relaxed);
         let adding = Adding(self.clone());
         tokio::spawn(async move {
-            // Readers see the notes that are left, and the next call tries again.
             if let Err(error) = Box::pin(adding.0.add_notes()).await {
-                tracing::debug!(%error, "notes about groups left for later");
+                // They are read, and added after as many again, or beside retention.
+                tracing::warn!(%error, "failed to add notes to their groups");
             }
         });
     }
@@ -156,6 +158,9 @@ impl Transaction<'_> {
             return Ok(0);
         }
         let taken = self.query(TAKE, &[&rows_of(BATCH)]).await?;
+        if taken.is_empty() {
+            return Ok(0);
+        }
         let mut notes: BTreeMap<(i64, String), BTreeMap<i64, (i64, GroupChanges)>> = BTreeMap::new();
         for row in &taken {
             let mut c = Columns::of(row);
@@ -183,5 +188,31 @@ impl Transaction<'_> {
             self.query(REMOVE, &[&removed.0, &removed.1]).await?;
         }
         Ok(taken.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lazaret_core::{Failure, LetterState, Reason};
+
+    use super::*;
+
+    #[test]
+    fn a_group_ends_with_its_last_letter_and_begins_anew() {
+        let note = |at: i64, by: i64| {
+            let mut changes = GroupChanges::default();
+            if by > 0 {
+                changes.enter(&Failure::new(Reason::TIMEOUT, "E", format!("failed at {at}")), time(at));
+            }
+            changes.count(LetterState::Dead, by);
+            (at, changes)
+        };
+        assert_eq!(with_notes(None, &[]), None);
+        assert_eq!(with_notes(None, &[note(1, 1), note(2, -1)]), None);
+        let anew = with_notes(None, &[note(1, 1), note(2, -1), note(3, 1)]).unwrap();
+        assert_eq!((anew.first_seen, anew.latest.message.as_str()), (time(3), "failed at 3"));
+        let kept = with_notes(Some(anew), &[note(4, 1), note(5, -1)]).unwrap();
+        assert_eq!((kept.first_seen, kept.latest.message.as_str()), (time(3), "failed at 4"));
+        assert_eq!(kept.by_state[LetterState::Dead as usize], 1);
     }
 }

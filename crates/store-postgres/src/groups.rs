@@ -34,7 +34,7 @@ pub(crate) const ONE: &str = select_group!(
         AND l.sid IS NOT NULL AND hashtextextended(l.cause_group, 0) = hashtextextended(k.fingerprint, 0)
         ORDER BY l.lid LIMIT 1)",
     "FROM (SELECT $1::bigint AS qid, $2::text COLLATE \"C\" AS fingerprint) k
-     LEFT JOIN groups g ON g.qid = k.qid AND g.fingerprint = k.fingerprint
+     LEFT JOIN failure_groups g ON g.qid = k.qid AND g.fingerprint = k.fingerprint
      CROSS JOIN LATERAL (SELECT json_agg(json_build_array(x.at, x.changes) ORDER BY x.number)::text AS notes
          FROM group_notes x WHERE x.qid = k.qid AND x.fingerprint = k.fingerprint) n"
 );
@@ -42,15 +42,15 @@ const PAGE: &str = select_group!(
     ", n.notes, (SELECT l.enqueued_at FROM letters l WHERE l.qid = k.qid AND l.cause_group = k.fingerprint
         AND l.sid IS NOT NULL AND hashtextextended(l.cause_group, 0) = hashtextextended(k.fingerprint, 0)
         ORDER BY l.lid LIMIT 1), q.name, k.qid, k.fingerprint, o.open",
-    "FROM groups g
+    "FROM failure_groups g
      FULL JOIN (SELECT x.qid, x.fingerprint, sum(x.open)::bigint AS open,
              json_agg(json_build_array(x.at, x.changes) ORDER BY x.number)::text AS notes
-         FROM group_notes x GROUP BY x.qid, x.fingerprint) n ON n.qid = g.qid AND n.fingerprint = g.fingerprint
+         FROM group_notes x WHERE $1::bigint IS NULL OR x.qid = $1 GROUP BY x.qid, x.fingerprint) n ON n.qid = g.qid AND n.fingerprint = g.fingerprint
      CROSS JOIN LATERAL (SELECT coalesce(g.qid, n.qid) AS qid, coalesce(g.fingerprint, n.fingerprint) AS fingerprint) k
      CROSS JOIN LATERAL (SELECT (coalesce((SELECT sum(of_state) FROM unnest(g.by_state[1:5]) AS of_state), 0)
          + coalesce(n.open, 0))::bigint AS open) o
      JOIN queues q ON q.qid = k.qid
-     WHERE ($1::bigint IS NULL OR k.qid = $1) AND o.open >= $2
+     WHERE ($1 IS NULL OR k.qid = $1) AND o.open >= $2
      AND (o.open < $3 OR (o.open = $3 AND (k.qid, k.fingerprint) > ($4, $5)))
      ORDER BY o.open DESC, k.qid, k.fingerprint LIMIT $6"
 );

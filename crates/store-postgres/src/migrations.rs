@@ -1,8 +1,8 @@
 //! The tables and their versions.
 //!
-//! Each migration runs in one transaction, under an advisory lock: of several processes that start at once, one does it. Migrations
-//! only add tables, columns with a default and indexes, or replace an index. A process of the version before goes on working on the
-//! tables meanwhile, and `usable_from` says which is the oldest that can.
+//! Each migration runs in one transaction, under an advisory lock: of several processes that start at once, one does it. `usable_from` says
+//! which is the oldest version that can use the tables. Most migrations only add tables, columns with a default and indexes, or replace an
+//! index: a process of the version before goes on working on the tables meanwhile. One that excludes it also makes its calls fail.
 
 use deadpool_postgres::Object;
 use lazaret_core::store::{Certainty, ErrorKind, Result, StoreError};
@@ -33,7 +33,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { sql: include_str!("schema/v4.sql"), usable_from: 1 },
     // An index of the audit.
     Migration { sql: include_str!("schema/v5.sql"), usable_from: 1 },
-    // Notes about groups. Processes of older versions change the rows at once, and count on them being exact.
+    // Notes about groups.
     Migration { sql: include_str!("schema/v6.sql"), usable_from: 6 },
 ];
 

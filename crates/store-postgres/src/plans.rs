@@ -10,7 +10,7 @@ use tokio_postgres::SimpleQueryMessage;
 use crate::options::PostgresStoreOptions;
 use crate::store::PostgresStore;
 use crate::transaction::Transaction;
-use crate::{audit, groups, intake, leases, listing, retention, views};
+use crate::{audit, group_notes, groups, intake, leases, listing, retention, views};
 
 /// A statement, what it is for, and the indexes that it must go by.
 const STATEMENTS: &[(&str, &str, &[&str])] = &[
@@ -25,6 +25,7 @@ const STATEMENTS: &[(&str, &str, &[&str])] = &[
     ("heads", listing::HEADS, &["sequences_touched", "letters_place"]),
     ("opened sequences", listing::OPENED, &["sequences_revision"]),
     ("the oldest letter of a group", groups::ONE, &["letters_group"]),
+    ("notes about groups, to be added", group_notes::TAKE, &["group_notes_pkey"]),
     ("the oldest letter of each queue", groups::QUEUES, &["letters_open"]),
     ("the audit of a subject", audit::ABOUT, &["audit_subject"]),
     ("letters whose TTL has passed", retention::EXPIRING, &["letters_expiring"]),

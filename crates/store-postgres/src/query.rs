@@ -38,7 +38,8 @@ const FIND: Bounds = Bounds { rows: 10_000, bytes: 64 << 20 };
 const COUNT: Bounds = Bounds { rows: 8_000, bytes: 64 << 20 };
 
 const QUEUES: &str = "SELECT qid, name FROM queues ORDER BY qid";
-const GROUPS: &str = "SELECT qid, fingerprint FROM groups UNION SELECT qid, fingerprint FROM group_notes";
+const GROUPS: &str =
+    "SELECT qid, fingerprint FROM failure_groups UNION SELECT qid, fingerprint FROM group_notes";
 const COUNTS: &str = "SELECT qid, sum(sequences)::bigint, sum(retrying)::bigint, sum(dead)::bigint, sum(parked)::bigint,
     sum(quarantined)::bigint, sum(waiting)::bigint, sum(resolved)::bigint, sum(evicted)::bigint, sum(skipped)::bigint,
     sum(expired)::bigint FROM counts GROUP BY qid";

@@ -73,6 +73,7 @@ async fn an_empty_database_is_migrated_once_by_many_processes_at_once() {
 
 /// What later versions add and replace, as version 3 had it.
 const AS_IN_VERSION_3: &str = "DROP TABLE group_notes;
+    ALTER TABLE failure_groups RENAME TO groups;
     DROP INDEX letters_group, letters_reason, letters_type, audit_subject;
     CREATE INDEX letters_group ON letters (qid, cause_group, lid) WHERE sid IS NOT NULL AND cause_group IS NOT NULL;
     CREATE INDEX letters_reason ON letters (reason, lid) WHERE sid IS NOT NULL AND reason IS NOT NULL;

@@ -141,7 +141,7 @@ pub struct GroupsRequest {
 /// A page of groups, those with the most open letters first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupsPage {
-    /// The groups.
+    /// The groups. A page before the last can be shorter than the limit, or empty.
     pub groups: Vec<Group>,
     /// The cursor of the next page; `None` at the end.
     pub next: Option<String>,
