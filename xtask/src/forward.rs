@@ -97,13 +97,13 @@ pub(crate) fn benchmark(arguments: &[String]) -> Cargo {
         _ => (ALL.to_owned(), arguments),
     };
     let program = match name.as_str() {
-        ALL => "run --release -p lazaret-bench --features kafka,mongodb,postgres,daemon,console --",
-        KAFKA => "run --release -p lazaret-bench --features kafka --",
-        MONGODB => "run --release -p lazaret-bench --features mongodb --",
-        POSTGRES => "run --release -p lazaret-bench --features postgres --",
-        "daemon" => "run --release -p lazaret-bench --features daemon --",
-        "console" => "run --release -p lazaret-bench --features console --",
-        _ => "run --release -p lazaret-bench --",
+        ALL => "run --profile dist -p lazaret-bench --features kafka,mongodb,postgres,daemon,console --",
+        KAFKA => "run --profile dist -p lazaret-bench --features kafka --",
+        MONGODB => "run --profile dist -p lazaret-bench --features mongodb --",
+        POSTGRES => "run --profile dist -p lazaret-bench --features postgres --",
+        "daemon" => "run --profile dist -p lazaret-bench --features daemon --",
+        "console" => "run --profile dist -p lazaret-bench --features console --",
+        _ => "run --profile dist -p lazaret-bench --",
     };
     Cargo::new(program).with_arguments([name]).with_arguments(rest.to_vec())
 }
@@ -181,7 +181,7 @@ mod tests {
     fn the_default_group_is_all() {
         for (given, passed) in [("", "all"), ("--json results.json", "all --json results.json")] {
             let expected = format!(
-                "cargo run --release -p lazaret-bench --features kafka,mongodb,postgres,daemon,console -- {passed}"
+                "cargo run --profile dist -p lazaret-bench --features kafka,mongodb,postgres,daemon,console -- {passed}"
             );
             assert_eq!(benchmark(&words(given)).to_string(), expected);
         }
@@ -190,15 +190,15 @@ mod tests {
             ("embedded --json results.json", "embedded --json results.json"),
         ];
         for (given, passed) in table {
-            let expected = format!("cargo run --release -p lazaret-bench -- {passed}");
+            let expected = format!("cargo run --profile dist -p lazaret-bench -- {passed}");
             assert_eq!(benchmark(&words(given)).to_string(), expected);
         }
         let call = benchmark(&words("daemon --only http"));
-        let expected = "cargo run --release -p lazaret-bench --features daemon -- daemon --only http";
+        let expected = "cargo run --profile dist -p lazaret-bench --features daemon -- daemon --only http";
         assert_eq!(call.to_string(), expected);
-        let expected = "cargo run --release -p lazaret-bench --features kafka -- kafka --quick";
+        let expected = "cargo run --profile dist -p lazaret-bench --features kafka -- kafka --quick";
         assert_eq!(benchmark(&words("kafka --quick")).to_string(), expected);
-        let expected = "cargo run --release -p lazaret-bench --features postgres -- postgres --only drain";
+        let expected = "cargo run --profile dist -p lazaret-bench --features postgres -- postgres --only drain";
         assert_eq!(benchmark(&words("postgres --only drain")).to_string(), expected);
     }
 }

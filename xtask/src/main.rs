@@ -54,7 +54,7 @@ usage: cargo xtask COMMAND [ARGUMENTS]
   story [ARGUMENTS]          run messages through a daemon with a Python handler while killing it repeatedly
                                --messages N   send N messages; default: 10000
                                --kills N      kill N times; default: 50
-  bench [GROUP] [ARGUMENTS]  run benchmarks in release mode and forward all arguments, such as
+  bench [GROUP] [ARGUMENTS]  run benchmarks as they are packaged (profile dist) and forward all arguments, such as
                                --json FILE   also write the results to a file
                                --quick       run fewer and shorter measurements
                                --only NAME   run one benchmark of the group

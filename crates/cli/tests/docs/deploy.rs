@@ -234,7 +234,7 @@ fn the_image_is_built_of_what_is_there_and_runs_what_is_understood() {
         "the image builds with Rust {version}"
     );
     for run in runs.iter().flat_map(|run| run.split("&&")) {
-        if let Some(arguments) = run.trim().strip_prefix("target/release/lazaret ") {
+        if let Some(arguments) = run.trim().strip_prefix("target/dist/lazaret ") {
             understood(&format!("lazaret {}", arguments.split('>').next().unwrap()));
         }
     }
