@@ -198,7 +198,8 @@ mod tests {
         assert_eq!(call.to_string(), expected);
         let expected = "cargo run --profile dist -p lazaret-bench --features kafka -- kafka --quick";
         assert_eq!(benchmark(&words("kafka --quick")).to_string(), expected);
-        let expected = "cargo run --profile dist -p lazaret-bench --features postgres -- postgres --only drain";
+        let expected =
+            "cargo run --profile dist -p lazaret-bench --features postgres -- postgres --only drain";
         assert_eq!(benchmark(&words("postgres --only drain")).to_string(), expected);
     }
 }

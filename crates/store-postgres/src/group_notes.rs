@@ -151,7 +151,7 @@ impl PostgresStore {
 
 impl Transaction<'_> {
     /// Adds some notes to their groups, and returns how many. None if another process does it.
-    async fn add_notes(&mut self) -> Work<usize> {
+    async fn add_notes(&self) -> Work<usize> {
         let key = lock_key(&["lazaret groups", self.store.schema()]);
         let locked = self.query(LOCK, &[&key]).await?;
         if !first(&locked, |row| Ok(row.try_get(0)?))?.unwrap_or(false) {
