@@ -176,7 +176,10 @@ impl SupervisorTask {
                     Some(command) => {
                         was_stopped = command == WorkerCommand::Stop;
                         self.replay_asked |= command == WorkerCommand::Replay;
-                        send(&mut input, &command).await;
+                        // One that does not run yet is asked for a replay when it does.
+                        if was_ready || was_stopped {
+                            send(&mut input, &command).await;
+                        }
                         if was_stopped {
                             input = None;
                             deadline = Some(Instant::now() + TIMEOUT);

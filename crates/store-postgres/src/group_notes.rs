@@ -106,7 +106,7 @@ pub(crate) fn with_notes(row: Option<GroupRow>, notes: &[(i64, GroupChanges)]) -
 
 /// The notes that this process has written, and not added yet.
 #[derive(Debug, Default)]
-pub(crate) struct Notes {
+pub(crate) struct GroupNotes {
     left: AtomicUsize,
     adding: AtomicBool,
 }
@@ -116,24 +116,24 @@ struct Adding(PostgresStore);
 
 impl Drop for Adding {
     fn drop(&mut self) {
-        self.0.notes().adding.store(false, Ordering::Relaxed);
+        self.0.group_notes().adding.store(false, Ordering::Relaxed);
     }
 }
 
 impl PostgresStore {
     /// Counts notes that were committed, and has them added when they are many.
     pub(crate) fn count_notes(&self, notes: usize) {
-        if notes > 0 && self.notes().left.fetch_add(notes, Ordering::Relaxed) + notes >= LEFT {
+        if notes > 0 && self.group_notes().left.fetch_add(notes, Ordering::Relaxed) + notes >= LEFT {
             self.add_notes_soon();
         }
     }
 
     /// Adds all notes to their groups, those of other processes, too. One task does it at a time.
     pub(crate) fn add_notes_soon(&self) {
-        if self.notes().adding.swap(true, Ordering::Relaxed) {
+        if self.group_notes().adding.swap(true, Ordering::Relaxed) {
             return;
         }
-        self.notes().left.store(0, Ordering::Relaxed);
+        self.group_notes().left.store(0, Ordering::Relaxed);
         let adding = Adding(self.clone());
         tokio::spawn(async move {
             if let Err(error) = Box::pin(adding.0.add_notes()).await {

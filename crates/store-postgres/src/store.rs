@@ -14,7 +14,7 @@ use tokio_postgres::{Config, Row};
 use crate::connector::Connector;
 use crate::dsn::Dsn;
 use crate::error::{Fault, Work, of_commit, of_pool, spoils_connection};
-use crate::group_notes::Notes;
+use crate::group_notes::GroupNotes;
 use crate::hosts::PoolConnect;
 use crate::migrations;
 use crate::notifications::Notifications;
@@ -52,7 +52,7 @@ struct Shared {
     queues: Mutex<HashMap<QueueName, i64>>,
     watches: Mutex<BTreeMap<QueueName, ClockWatch>>,
     settlements: Settlements,
-    notes: Notes,
+    group_notes: GroupNotes,
 }
 
 impl PostgresStore {
@@ -91,7 +91,7 @@ impl PostgresStore {
             queues: Mutex::default(),
             watches: Mutex::default(),
             settlements: Settlements::default(),
-            notes: Notes::default(),
+            group_notes: GroupNotes::default(),
         };
         let store = Self { shared: Arc::new(shared) };
         let client = store.client("open").await?;
@@ -130,8 +130,8 @@ impl PostgresStore {
     }
 
     /// The notes about groups that this process has written.
-    pub(crate) fn notes(&self) -> &Notes {
-        &self.shared.notes
+    pub(crate) fn group_notes(&self) -> &GroupNotes {
+        &self.shared.group_notes
     }
 
     /// The name of the schema.
