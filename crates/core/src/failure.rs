@@ -75,6 +75,8 @@ reasons! {
     CONFLICT,
     /// The handler itself cannot be reached.
     HANDLER_UNREACHABLE,
+    /// The handler sent something that is no valid response.
+    INVALID_RESPONSE,
     /// The handler failed without a more precise reason.
     HANDLER_ERROR,
     /// The handler panicked: a bug.

@@ -154,7 +154,7 @@ async fn a_worker_with_an_invalid_response_is_killed_and_replaced() {
         let error = bench.failed(payload).await;
         assert_eq!(error.suggested_verdict(), Some(Verdict::Retry));
         let failure = error.failure();
-        assert_eq!(failure.reason, Reason::HANDLER_ERROR, "{expected}");
+        assert_eq!(failure.reason, Reason::INVALID_RESPONSE, "{expected}");
         let says = failure.message.contains("the worker was killed") && failure.message.contains(expected);
         assert!(says, "{}", failure.message);
         assert!(!Path::new(&format!("/proc/{}", bench.pids()[n])).exists(), "not even its remains are there");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lazaret_core::failure::MESSAGE_LIMIT;
 use lazaret_core::{Reason, Verdict};
-use lazaret_handlers::{HttpHandler, HttpOptions};
+use lazaret_handlers::{HttpHandler, HttpOptions, HttpVersion};
 use support::{Server, answer, call, eventually, failed, message, raw, raw_answer, read_request, status};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -140,19 +140,12 @@ async fn a_handler_that_is_not_there_is_unreachable() {
 }
 
 #[tokio::test]
-async fn whatever_is_no_answer_is_unreachable() {
-    let huge = format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(2_000_000));
-    let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(1000));
-    let table: [(&str, Vec<u8>); 9] = [
-        ("nothing", b"".to_vec()),
-        ("half a head", b"HTTP/1.1 200 OK\r\ncontent-".to_vec()),
-        ("garbage", b"\x00\x01\x02 hello\r\n\r\n".to_vec()),
-        ("another protocol", b"SSH-2.0-OpenSSH_9.6\r\n".to_vec()),
-        ("half a body", b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhello".to_vec()),
-        ("half a chunk", b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhel".to_vec()),
-        ("a broken chunk", b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n".to_vec()),
-        ("a huge head", huge.into_bytes()),
-        ("a thousand headers", many.into_bytes()),
+async fn an_incomplete_answer_is_none_and_the_handler_unreachable() {
+    let table: [(&str, &[u8]); 4] = [
+        ("nothing", b""),
+        ("half a head", b"HTTP/1.1 200 OK\r\ncontent-"),
+        ("half a body", b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhello"),
+        ("half a chunk", b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhel"),
     ];
     for (what, bytes) in table {
         let (failure, verdict) = failed(&handler(&raw_answer(bytes).await)).await;
@@ -163,6 +156,37 @@ async fn whatever_is_no_answer_is_unreachable() {
             failure.message
         );
     }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_http_is_an_invalid_response() {
+    let huge = format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(2_000_000));
+    let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(1000));
+    let table: [(&str, Vec<u8>); 6] = [
+        ("garbage", b"\x00\x01\x02 hello\r\n\r\n".to_vec()),
+        ("another protocol", b"SSH-2.0-OpenSSH_9.6\r\n".to_vec()),
+        ("no status", b"HTTP/1.1 ok\r\n\r\n".to_vec()),
+        ("a broken chunk", b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n".to_vec()),
+        ("a huge head", huge.into_bytes()),
+        ("a thousand headers", many.into_bytes()),
+    ];
+    for (what, bytes) in table {
+        let (failure, verdict) = failed(&handler(&raw_answer(bytes).await)).await;
+        assert_eq!((verdict, failure.reason), (Some(Verdict::Retry), Reason::INVALID_RESPONSE), "{what}");
+        assert!(
+            failure.message.starts_with("invalid response from 127.0.0.1:"),
+            "{what}: {}",
+            failure.message
+        );
+    }
+    let other_version = raw(|mut stream, _| async move {
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        while stream.read(&mut [0; 1024]).await.unwrap_or(0) > 0 {}
+    })
+    .await;
+    let options = HttpOptions::new(other_version).with_version(HttpVersion::Http2);
+    let (failure, _) = failed(&HttpHandler::new(options).unwrap()).await;
+    assert_eq!(failure.reason, Reason::INVALID_RESPONSE, "it does not speak HTTP/2: {}", failure.message);
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ pub fn taxonomy(reason: &Reason, phase: Phase, panicked: bool) -> (Verdict, &'st
     match reason.as_str() {
         "TIMEOUT" | "DATABASE_TIMEOUT" | "CONNECTION_LOST" => (Verdict::Retry, "transient failure"),
         "DEPENDENCY_UNAVAILABLE" | "HANDLER_UNREACHABLE" => (Verdict::Retry, "something is unavailable"),
+        "INVALID_RESPONSE" => (Verdict::Retry, "invalid response"),
         "RATE_LIMITED" => (Verdict::Retry, "rate limit"),
         "CONFLICT" => (Verdict::Retry, "conflict"),
         "CRASHED" => (Verdict::Retry, "the process died"),
@@ -56,6 +57,7 @@ mod tests {
                     Reason::DATABASE_TIMEOUT,
                     Reason::CONFLICT,
                     Reason::HANDLER_UNREACHABLE,
+                    Reason::INVALID_RESPONSE,
                     Reason::HANDLER_ERROR,
                     Reason::CRASHED,
                 ],

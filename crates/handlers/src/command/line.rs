@@ -229,7 +229,9 @@ pub(super) fn classify(
     match (verdict, reason) {
         (Some(Verdict::Duplicate), None) => error = error.reason(Reason::DUPLICATE),
         (_, Some(reason)) => error = error.reason(reason),
-        (_, None) => {}
+        (Some(_), None) => {}
+        // Neither is one that exists.
+        (None, None) => error = error.reason(Reason::INVALID_RESPONSE),
     }
     if let Some(verdict) = verdict {
         error = error.verdict(verdict);
@@ -367,7 +369,7 @@ mod tests {
         let failure = error.failure();
         assert_eq!(
             (error.asked_verdict(), failure.reason, failure.retry_after),
-            (None, Reason::HANDLER_ERROR, None)
+            (None, Reason::INVALID_RESPONSE, None)
         );
         assert!(
             failure.message.contains("unknown verdict \"dead\"") && failure.message.contains("\"no good\"")

@@ -207,7 +207,7 @@ impl Pool {
         let _ = worker.group.kill().await;
         let stderr = worker.stderr.text();
         let error = crashed(&format!("the worker was killed: {invalid}"), &stderr);
-        error.reason(Reason::HANDLER_ERROR)
+        error.reason(Reason::INVALID_RESPONSE)
     }
 }
 

@@ -4,7 +4,7 @@ use lazaret_core::failure::MESSAGE_LIMIT;
 use reqwest::Response;
 use tokio::time::{Instant, timeout_at};
 
-use super::cause::root_cause;
+use super::cause::{is_invalid_response, root_cause};
 
 /// The maximum size of a body that is drained, so that the connection can be reused. Draining more is slower than a new
 /// connection.
@@ -25,6 +25,8 @@ pub(super) enum Ending {
     Truncated,
     /// The connection closed before the end.
     Broken(String),
+    /// Its encoding is invalid.
+    Invalid(String),
     /// The deadline passed.
     TimedOut,
 }
@@ -55,7 +57,11 @@ async fn drain(mut response: Response, limit: usize, bytes: &mut Vec<u8>) -> End
                     return Ending::Truncated;
                 }
             }
-            Err(error) => return Ending::Broken(root_cause(&error.without_url())),
+            Err(error) => {
+                let error = error.without_url();
+                let is_invalid = is_invalid_response(&error);
+                return if is_invalid { Ending::Invalid } else { Ending::Broken }(root_cause(&error));
+            }
         }
     }
 }

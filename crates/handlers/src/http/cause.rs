@@ -1,6 +1,7 @@
-//! Finds the root cause of an error.
+//! Finds the root cause of an error, and whether it is an invalid response.
 
 use std::error::Error as StdError;
+use std::io;
 
 /// Returns the message of the root cause: the outer errors add nothing.
 pub(super) fn root_cause(error: &(dyn StdError + 'static)) -> String {
@@ -9,4 +10,23 @@ pub(super) fn root_cause(error: &(dyn StdError + 'static)) -> String {
         bottom = source;
     }
     bottom.to_string()
+}
+
+/// Returns whether the other side sent something that is not HTTP. A connection that was closed or reset is none.
+pub(super) fn is_invalid_response(error: &(dyn StdError + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        let is_unparsable = cause.downcast_ref().is_some_and(hyper::Error::is_parse);
+        // Errors that this side found in the frames of the other one.
+        let is_violation = cause.downcast_ref().is_some_and(h2::Error::is_library);
+        // The encoding of the body.
+        let is_undecodable = cause.downcast_ref::<io::Error>().is_some_and(|error| {
+            matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData)
+        });
+        if is_unparsable || is_violation || is_undecodable {
+            return true;
+        }
+        next = cause.source();
+    }
+    false
 }

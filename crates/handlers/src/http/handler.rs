@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::body::{Body, Ending};
-use super::cause::root_cause;
+use super::cause::{is_invalid_response, root_cause};
 use super::options::{HttpOptions, HttpVersion, basic, place};
 use super::{request, response, tls};
 use crate::attempt_info::{AttemptInfo, Caller};
@@ -139,6 +139,7 @@ impl Inner {
                 Ending::Complete | Ending::Truncated => Ok(()),
                 Ending::TimedOut => Err(self.timed_out().status(status.as_u16())),
                 Ending::Broken(why) => Err(self.incomplete(&why).status(status.as_u16())),
+                Ending::Invalid(why) => Err(self.invalid(&why).status(status.as_u16())),
             };
         }
         let headers = response.headers().clone();
@@ -174,7 +175,12 @@ impl Inner {
                 .reason(Reason::HANDLER_UNREACHABLE)
                 .suggest(Verdict::Retry);
         }
-        self.incomplete(&why)
+        if is_invalid_response(error) { self.invalid(&why) } else { self.incomplete(&why) }
+    }
+
+    fn invalid(&self, why: &str) -> HandlerError {
+        let text = format!("invalid response from {}: {why}", self.place);
+        HandlerError::foreign("HTTP response", text).reason(Reason::INVALID_RESPONSE).suggest(Verdict::Retry)
     }
 
     fn incomplete(&self, why: &str) -> HandlerError {

@@ -56,7 +56,7 @@ pub(super) fn classify(
         (None, Some(verdict)) => (verdict, Reason::HANDLER_ERROR),
         // Handled, unless an unknown verdict was requested: then the message must not be lost (I1).
         (None, None) if explicit.handled || !headers.contains_key(VERDICT) => return Ok(()),
-        (None, None) => (Verdict::Retry, Reason::HANDLER_ERROR),
+        (None, None) => (Verdict::Retry, Reason::INVALID_RESPONSE),
     };
     let mut notes = explicit.notes;
     if explicit.handled {
@@ -71,6 +71,7 @@ pub(super) fn classify(
         Ending::Broken(why) => {
             notes.push(format!("the connection closed before the end of the response: {why}"));
         }
+        Ending::Invalid(why) => notes.push(format!("the rest of the response is invalid: {why}")),
         Ending::TimedOut => notes.push("the end of the response was not received in time".to_owned()),
     }
     let text = match text(headers, body) {
@@ -240,7 +241,7 @@ mod tests {
         // I1: the handler requested another outcome.
         let error = failed(200, &[("lazaret-verdict", "dead_letter")], "");
         assert_eq!((error.asked_verdict(), error.suggested_verdict()), (None, Some(Verdict::Retry)));
-        assert_eq!(error.failure().reason, Reason::HANDLER_ERROR);
+        assert_eq!(error.failure().reason, Reason::INVALID_RESPONSE);
     }
 
     #[test]
