@@ -197,17 +197,16 @@ impl RetryPolicy {
 
     /// Returns the delay after this failed attempt (1-based): the same arguments always give the same delay.
     ///
-    /// A `retry-after` hint makes the delay longer, never shorter, and is honoured up to `max-retry-after`.
+    /// A `retry-after` hint makes the delay longer, never shorter. It is honoured up to `max-retry-after`, and then spread by the jitter,
+    /// only to later times: a service that asks a thousand messages to come back in a minute gets them one after the other.
     pub fn delay(&self, failed_attempt: u32, hint: Option<Duration>, seed: u64) -> Duration {
         let capped = self.capped(failed_attempt.saturating_sub(1));
         let unit = unit_interval(seed, failed_attempt);
-        let jittered = if self.jitter > 0.0 {
-            let factor = 1.0 - self.jitter + 2.0 * self.jitter * unit;
-            Duration::try_from_secs_f64(capped.as_secs_f64() * factor.max(0.0)).unwrap_or(Duration::MAX)
-        } else {
-            capped
-        };
-        hint.map_or(jittered, |hint| jittered.max(hint.min(self.max_retry_after)))
+        let jittered = scaled(capped, 1.0 - self.jitter + 2.0 * self.jitter * unit);
+        hint.map_or(jittered, |hint| {
+            let hint = hint.min(self.max_retry_after);
+            jittered.max(hint).max(scaled(hint, 1.0 + self.jitter * unit))
+        })
     }
 
     /// Returns the longest delay that these settings can give, jitter and hints included.
@@ -219,8 +218,7 @@ impl RetryPolicy {
     /// assert_eq!(policy.longest_delay(), Duration::from_secs(36));
     /// ```
     pub fn longest_delay(&self) -> Duration {
-        let jittered = self.max_delay.as_secs_f64() * (1.0 + self.jitter);
-        Duration::try_from_secs_f64(jittered).unwrap_or(Duration::MAX).max(self.max_retry_after)
+        scaled(self.max_delay.max(self.max_retry_after), 1.0 + self.jitter)
     }
 
     /// Returns the delay after this many failed attempts, before jitter, which retry topics are made for. Hints count as in
@@ -254,10 +252,15 @@ impl RetryPolicy {
         }
         let delay = self.delay(attempts, hint, seed);
         let at = later(now, delay);
-        if self.expired(first_failed_at, at) {
-            return Next::Exhausted(Limit::Elapsed);
+        if !self.expired(first_failed_at, at) {
+            return Next::At { at, delay };
         }
-        Next::At { at, delay }
+        // The spread of a hint takes no attempt away from a message.
+        let unspread = hint.map(|hint| hint.min(self.max_retry_after).max(self.delay(attempts, None, seed)));
+        match unspread.filter(|delay| !self.expired(first_failed_at, later(now, *delay))) {
+            Some(delay) => Next::At { at: later(now, delay), delay },
+            None => Next::Exhausted(Limit::Elapsed),
+        }
     }
 
     /// Returns whether a message has reached `max-crashes`.
@@ -276,6 +279,15 @@ pub fn seed_of(message_id: &str, engine_seed: u64) -> u64 {
     let mut hasher = SipHasher24::new_with_keys(engine_seed, 0);
     hasher.write(message_id.as_bytes());
     hasher.finish()
+}
+
+/// A duration times a factor of 0 to 2, exact for a factor of 1.
+fn scaled(duration: Duration, factor: f64) -> Duration {
+    // Settings that were not validated may be anything.
+    if factor == 1.0 || factor.is_nan() {
+        return duration;
+    }
+    Duration::try_from_secs_f64(duration.as_secs_f64() * factor.max(0.0)).unwrap_or(Duration::MAX)
 }
 
 fn later(time: Timestamp, by: Duration) -> Timestamp {
@@ -393,6 +405,37 @@ mod tests {
         for (hint, expected) in table {
             assert_eq!(policy.delay(2, hint, 0), secs(expected), "{hint:?}");
         }
+    }
+
+    #[test]
+    fn messages_with_one_hint_come_back_one_after_the_other_and_none_before_it() {
+        // I12
+        let policy = RetryPolicy::default();
+        for hint in [secs(10), secs(90_000)] {
+            let clamped = hint.min(policy.max_retry_after).as_secs_f64();
+            let mut buckets = [0_u32; 8];
+            for n in 0..8000 {
+                let seed = seed_of(&format!("m-{n}"), 1);
+                let delay = policy.delay(1, Some(hint), seed);
+                assert_eq!(delay, policy.delay(1, Some(hint), seed), "a function of its arguments");
+                let late = delay.as_secs_f64() / clamped - 1.0;
+                assert!((0.0..0.2).contains(&late) && delay <= policy.longest_delay(), "{delay:?}");
+                buckets[(late * 40.0) as usize] += 1;
+            }
+            assert!(buckets.iter().all(|n| (800..1200).contains(n)), "{buckets:?}");
+        }
+    }
+
+    #[test]
+    fn the_spread_of_a_hint_ends_no_retries() {
+        let policy = RetryPolicy { max_elapsed: Some(secs(60)), ..RetryPolicy::default() };
+        for n in 0..100 {
+            let seed = seed_of(&format!("m-{n}"), 1);
+            let next = policy.next(1, at(0), at(0), Some(secs(59)), seed);
+            let Next::At { at: due, .. } = next else { panic!("{next:?}") };
+            assert!(due >= at(59) && due <= at(60), "{due}");
+        }
+        assert_eq!(policy.next(1, at(0), at(0), Some(secs(61)), 1), Next::Exhausted(Limit::Elapsed));
     }
 
     #[test]
