@@ -200,7 +200,7 @@ impl BenchSource {
         self.assigned = true;
         self.until = self.lasts.map(|lasts| Instant::now() + lasts);
         let partitions = (0..PARTITIONS as u32).map(|index| Partition::new(self.plan.stream.clone(), index));
-        let assignments = partitions.map(|partition| Assignment { partition, settled: Vec::new() });
+        let assignments = partitions.map(|partition| Assignment::new(partition, Vec::new()));
         SourceEvent::Assigned(assignments.collect())
     }
 

@@ -40,6 +40,9 @@ pub struct ForeignLetter {
     pub context: Diagnostics,
     /// Which parts could not be read.
     pub warnings: Vec<String>,
+    /// The payload was rebuilt from what the framework kept, and is not byte for byte that of the source. So it is not compared
+    /// with the payload of a message that a source delivered.
+    pub payload_is_rebuilt: bool,
 }
 
 impl ForeignLetter {
@@ -63,6 +66,7 @@ impl ForeignLetter {
             expires_at: None,
             context: Diagnostics::new(),
             warnings: Vec::new(),
+            payload_is_rebuilt: false,
         }
     }
 }

@@ -5,6 +5,7 @@
 //! [`Target`] queue, hands them off and saves its progress:
 //!
 //! - **Idempotent** (I8): copies of one message make one letter, and adopting again makes none.
+//! - **Without claims** (I1): an adopted letter says nothing about messages that a source delivers, whatever id and position it names.
 //! - **Resumable**: the checkpoint in the store moves only when letters are durable. A run that crashed continues there.
 //! - **In order** (I2): letters of one sequence are in the order of their original positions.
 //! - **Nothing vanishes** (I11): what cannot be adopted is counted and named.
@@ -17,8 +18,8 @@
 //! - `axon` (feature `postgres`): the dead-letter tables of Axon.
 //! - `mirror` (feature `kafka`): the other direction, letters that are written to a topic.
 //!
-//! Modules: `source` (the contract), `foreign` (a foreign dead letter), `target` (the queue, and how it becomes a letter), `run` and
-//! `progress` (hand-off and checkpoint). In `kafka/`: `topic` reads, `framework` and one file per framework parse headers, `decode` puts
+//! Modules: `source` (the contract), `foreign` (a foreign dead letter), `target` (the queue, and how it becomes a letter), `copies` (what
+//! the queue holds already), `run` and `progress` (hand-off and checkpoint). In `kafka/`: `topic` reads, `framework` and one file per framework parse headers, `decode` puts
 //! them together, `adoption` configures a run. In `flowwarden/`: `collection` reads, `document` decodes, `adoption` configures a run,
 //! `position` takes over where a stream stopped. In `axon/`: `layout` finds the columns, `table` reads, `entry` decodes, `adoption`
 //! configures a run. `java` parses stack traces for all, and `preview` tells what a run would do.
@@ -101,6 +102,7 @@
 
 #[cfg(feature = "postgres")]
 pub mod axon;
+mod copies;
 mod error;
 #[cfg(feature = "mongodb")]
 pub mod flowwarden;

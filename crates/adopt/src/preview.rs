@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-use lazaret_core::MessageId;
 use lazaret_core::store::LetterStore;
+use lazaret_core::{Message, Timestamp};
 
+use crate::copies::{self, Candidate};
 use crate::error::AdoptErrorKind;
 use crate::progress::{LISTED_LIMIT, Tally};
 use crate::source::{Content, Cursor, DeadLetterSource, Found};
@@ -35,7 +36,8 @@ where
         if batch.is_empty() {
             return Ok((counts, unknown_at));
         }
-        let mut letters = Vec::new();
+        let now = Timestamp::now();
+        let mut candidates = Vec::new();
         for Found { address, content, .. } in batch {
             counts.read += 1;
             observe(&content);
@@ -49,15 +51,15 @@ where
                     }
                 }
                 Content::Letter(letter) if target.is_foreign(&letter) => counts.foreign += 1,
-                Content::Letter(letter) => letters.push(letter),
+                Content::Letter(letter) => candidates.push(Candidate::new(target, *letter, address, now)),
             }
         }
-        let ids: Vec<MessageId> = letters.iter().map(|letter| letter.message.id.clone()).collect();
-        let known = store.lookup(&target.queue, &ids).await.map_err(AdoptErrorKind::Store)?;
-        for (letter, known) in letters.into_iter().zip(known) {
-            counts.damaged += u64::from(!letter.warnings.is_empty());
-            let is_new = seen.insert(&letter.message.id);
-            match known.is_some() || !is_new {
+        let known = copies::find(store, target, candidates.iter_mut().collect(), false).await;
+        for (candidate, is_known) in candidates.iter().zip(known.map_err(AdoptErrorKind::Store)?) {
+            let is_known = is_known.map_err(AdoptErrorKind::Store)?;
+            counts.damaged += u64::from(candidate.is_damaged());
+            let is_new = seen.insert(&candidate.letter.message);
+            match is_known || !is_new {
                 true => counts.already_there += 1,
                 false => counts.adopted += 1,
             }
@@ -74,25 +76,30 @@ struct Seen {
 
 impl Seen {
     /// Returns whether the message is new.
-    fn insert(&mut self, id: &MessageId) -> bool {
+    fn insert(&mut self, Message { id, key, payload, .. }: &Message) -> bool {
         if self.hashes.len() >= SEEN_LIMIT {
             self.hashes.clear();
         }
-        self.hashes.insert(self.hasher.hash_one(id))
+        self.hashes.insert(self.hasher.hash_one((id, key, payload)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use lazaret_core::Position;
+
     use super::*;
 
     #[test]
     fn copies_are_recognised_and_the_memory_is_bounded() {
         // I7
         let mut seen = Seen::default();
-        assert!(seen.insert(&"a".into()) && seen.insert(&"b".into()) && !seen.insert(&"a".into()));
+        let message = |id: String| Message::new(id, "orders", Position::new(0, 0));
+        let [a, b] = ["a", "b"].map(|id| message(id.to_owned()));
+        assert!(seen.insert(&a) && seen.insert(&b) && !seen.insert(&a));
+        assert!(seen.insert(&a.with_payload("another")), "another message with its id");
         for n in 0..SEEN_LIMIT {
-            seen.insert(&MessageId::new(n.to_string()));
+            seen.insert(&message(n.to_string()));
         }
         assert!(seen.hashes.len() <= SEEN_LIMIT);
     }

@@ -21,7 +21,7 @@ pub struct Tally {
     pub read: u64,
     /// Records that became letters.
     pub adopted: u64,
-    /// Records whose message already had a letter, open or closed.
+    /// Records whose message already had a letter, open or closed, with the same key and payload.
     pub already_there: u64,
     /// Records that were dealt with before, skipped.
     pub closed: u64,
@@ -29,7 +29,8 @@ pub struct Tally {
     pub unknown: u64,
     /// Records of other groups, skipped.
     pub foreign: u64,
-    /// Letters whose description could not be read completely. Their diagnostics hold warnings.
+    /// Letters whose description could not be read completely, or whose id is that of another message. Their diagnostics hold
+    /// warnings.
     pub damaged: u64,
     /// Records that were deleted before they were read.
     pub gone: u64,

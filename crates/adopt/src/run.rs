@@ -10,6 +10,7 @@ use lazaret_core::Timestamp;
 use lazaret_core::store::{Checkpoints, ErrorKind, HandOff, LetterStore, Placed, Placement, StoreError};
 use tokio::time::Instant;
 
+use crate::copies::{self, Candidate};
 use crate::error::{AdoptError, AdoptErrorKind};
 use crate::progress::{Outcome, Report};
 use crate::source::{Content, Cursor, DeadLetterSource, Found};
@@ -56,8 +57,13 @@ struct Entry<P> {
     address: String,
     /// Set when it needs no letter, or when its letter is durable.
     outcome: Option<Outcome>,
-    damaged: bool,
-    item: Option<HandOff>,
+    candidate: Option<Candidate>,
+}
+
+impl<P> Entry<P> {
+    fn is_damaged(&self) -> bool {
+        self.candidate.as_ref().is_some_and(Candidate::is_damaged)
+    }
 }
 
 impl<'a, S: LetterStore + Checkpoints + ?Sized, C: Cursor> Run<'a, S, C> {
@@ -135,26 +141,21 @@ impl<'a, S: LetterStore + Checkpoints + ?Sized, C: Cursor> Run<'a, S, C> {
 
     fn entry(&self, found: Found<C::Place>, now: Timestamp) -> Entry<C::Place> {
         let Found { place, mut address, content } = found;
-        let (outcome, damaged, item) = match content {
+        let (outcome, candidate) = match content {
             Content::Unknown(reason) => {
                 tracing::warn!(address, reason, "dead letter not recognised and skipped");
                 if let Some(reason) = reason {
                     address = format!("{address}: {reason}");
                 }
-                (Some(Outcome::Unknown), false, None)
+                (Some(Outcome::Unknown), None)
             }
-            Content::Closed => (Some(Outcome::Closed), false, None),
-            Content::Letter(letter) if self.target.is_foreign(&letter) => {
-                (Some(Outcome::Foreign), false, None)
-            }
+            Content::Closed => (Some(Outcome::Closed), None),
+            Content::Letter(letter) if self.target.is_foreign(&letter) => (Some(Outcome::Foreign), None),
             Content::Letter(letter) => {
-                let damaged = !letter.warnings.is_empty();
-                let letter = self.target.letter(*letter, address.clone(), now);
-                // Its partition is not assigned to any consumer: it has no grant, and is placed by its position.
-                (None, damaged, Some(HandOff { letter, placement: Placement::Open, grant: None }))
+                (None, Some(Candidate::new(self.target, *letter, address.clone(), now)))
             }
         };
-        Entry { place, address, outcome, damaged, item }
+        Entry { place, address, outcome, candidate }
     }
 
     /// Hands the letters off, and retries temporary failures until the timeout. Entries whose letters are durable have an
@@ -185,13 +186,39 @@ impl<'a, S: LetterStore + Checkpoints + ?Sized, C: Cursor> Run<'a, S, C> {
 
     /// Hands off the letters of all entries without an outcome.
     async fn hand_off_open(&self, entries: &mut [Entry<C::Place>]) -> Result<(), StoreError> {
-        let open: Vec<usize> = (0..entries.len()).filter(|index| entries[*index].outcome.is_none()).collect();
-        if open.is_empty() {
-            return Ok(());
+        loop {
+            self.find_copies(entries).await?;
+            let open: Vec<usize> =
+                (0..entries.len()).filter(|index| entries[*index].outcome.is_none()).collect();
+            if open.is_empty() {
+                return Ok(());
+            }
+            let items =
+                open.iter().filter_map(|index| entries[*index].candidate.as_ref()).map(item).collect();
+            let answers = self.store.hand_off(&self.target.queue, &self.target.limits, items).await?;
+            // What was held meanwhile, by a record before it or by another adoption, is compared.
+            if let Err(error) = record_outcomes(entries, &open, answers) {
+                self.find_copies(entries).await?;
+                return Err(error);
+            }
         }
-        let items = open.iter().filter_map(|index| entries[*index].item.clone()).collect();
-        let answers = self.store.hand_off(&self.target.queue, &self.target.limits, items).await?;
-        record_outcomes(entries, &open, answers)
+    }
+
+    /// Looks for copies of all entries without an outcome. Those that have none may have an id of their own then.
+    async fn find_copies(&self, entries: &mut [Entry<C::Place>]) -> Result<(), StoreError> {
+        let mut open: Vec<&mut Entry<C::Place>> =
+            entries.iter_mut().filter(|entry| entry.outcome.is_none()).collect();
+        let candidates = open.iter_mut().filter_map(|entry| entry.candidate.as_mut()).collect();
+        let found = copies::find(self.store, self.target, candidates, true).await?;
+        let mut failed = Ok(());
+        for (entry, is_there) in open.into_iter().zip(found) {
+            match is_there {
+                Ok(true) => entry.outcome = Some(Outcome::AlreadyThere { damaged: entry.is_damaged() }),
+                Ok(false) => {}
+                Err(error) => failed = Err(error),
+            }
+        }
+        failed
     }
 
     async fn save(&self, now: Timestamp) -> Result<(), AdoptError<C>> {
@@ -202,7 +229,13 @@ impl<'a, S: LetterStore + Checkpoints + ?Sized, C: Cursor> Run<'a, S, C> {
     }
 }
 
-/// Records the answers of the store. Returns the worst error: a full queue before a permanent one before a temporary one.
+/// The hand-off of a letter. Its partition is not assigned to any consumer: it has no grant, and is placed by its position.
+fn item(candidate: &Candidate) -> HandOff {
+    HandOff { letter: candidate.letter.clone(), placement: Placement::Imported, grant: None }
+}
+
+/// Records the answers of the store. An entry whose id is held has no outcome yet. Returns the worst error: a full queue before a
+/// permanent one before a temporary one.
 fn record_outcomes<P>(
     entries: &mut [Entry<P>],
     open: &[usize],
@@ -215,10 +248,12 @@ fn record_outcomes<P>(
     let mut worst: Option<StoreError> = None;
     for (index, answer) in open.iter().zip(answers) {
         let entry = &mut entries[*index];
-        let damaged = entry.damaged;
         match answer {
-            Ok(Placed::Held(_)) => entry.outcome = Some(Outcome::AlreadyThere { damaged }),
-            Ok(_) => entry.outcome = Some(Outcome::Adopted { damaged }),
+            Ok(Placed::Held(_)) => entry.candidate.iter_mut().for_each(Candidate::mark_held),
+            Ok(_) => {
+                entry.outcome = Some(Outcome::Adopted { damaged: entry.is_damaged() });
+                warn_of_own_id(entry);
+            }
             Err(error) if worst.as_ref().is_none_or(|known| rank(known) < rank(&error)) => {
                 worst = Some(error);
             }
@@ -226,6 +261,14 @@ fn record_outcomes<P>(
         }
     }
     worst.map_or(Ok(()), Err)
+}
+
+fn warn_of_own_id<P>(entry: &Entry<P>) {
+    if let Some(candidate) = entry.candidate.as_ref().filter(|candidate| candidate.has_own_id()) {
+        let Entry { address, .. } = entry;
+        let message = &candidate.letter.message.id;
+        tracing::warn!(address, %message, "dead letter with the id of another message adopted under an id of its own");
+    }
 }
 
 /// Retries a call of the store while its error is temporary, until the timeout.

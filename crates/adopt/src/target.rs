@@ -5,12 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::store::Limits;
-use lazaret_core::{Letter, LetterState, Message, QueueName, SequenceId, Sequencing, Timestamp};
+use lazaret_core::{
+    Letter, LetterId, LetterState, Message, MessageId, QueueName, SequenceId, Sequencing, Timestamp,
+};
 
 use crate::foreign::ForeignLetter;
 
 /// The diagnostic of a letter that holds the place where it was found.
 pub const ADOPTED_FROM: &str = "adopted-from";
+/// The diagnostic of a letter that holds what could not be read, and that its id is that of another message.
+pub(crate) const WARNINGS: &str = "adopted-warnings";
 /// The prefix of separate sequences. No key has it: keys that begin with `~` are escaped.
 const SEPARATE: &str = "~dlt:";
 const STORE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -88,10 +92,12 @@ impl Target {
         matches!((&self.group, &letter.group), (Some(wanted), Some(group)) if wanted != group)
     }
 
-    /// Builds the letter that the consumer would have written itself.
+    /// Builds the letter that the consumer would have written itself, except that no message of a source finds it: whoever wrote
+    /// the dead letter named its message, and this queue has not seen it (I1).
     pub(crate) fn letter(&self, foreign: ForeignLetter, address: String, now: Timestamp) -> Letter {
         let sequence = self.sequence(&foreign.message);
         let mut letter = Letter::new(self.queue.clone(), sequence, Arc::new(foreign.message), now);
+        letter.id = LetterId::of_import(&self.queue, &letter.message.id);
         (letter.state, letter.attempts) = match &foreign.cause {
             Some(_) => (LetterState::Dead, foreign.attempts.max(1)),
             None => (LetterState::Waiting, 0),
@@ -106,6 +112,8 @@ impl Target {
             // One that should be gone is adopted all the same, and must not expire at once.
             Expiry::Theirs => foreign.expires_at.filter(|at| *at > now),
         };
+        // One that waits behind others has not failed: its time starts when it does.
+        letter.expires_at = letter.expires_at.filter(|_| letter.state != LetterState::Waiting);
         if !self.include_payload {
             letter.message = Arc::new(Message { payload: None, ..(*letter.message).clone() });
             letter.payload_left_out = true;
@@ -121,13 +129,27 @@ impl Target {
             ("adopted-family", Some(foreign.framework.to_owned())),
             ("adopted-group", foreign.group),
             ("adopted-written-at", written_at),
-            ("adopted-warnings", warnings),
+            (WARNINGS, warnings),
         ];
         for (name, value) in diagnostics {
             if let Some(value) = value {
                 letter.diagnostics.insert(name.to_owned(), value);
             }
         }
+        letter
+    }
+
+    /// Returns the same letter with another message id, which is its own, and a warning that names the id it had.
+    pub(crate) fn with_id(&self, mut letter: Letter, id: MessageId) -> Letter {
+        let warning = format!("another message has its id {}", letter.message.id);
+        letter.id = LetterId::of_import(&self.queue, &id);
+        letter.message = Arc::new(Message { id, ..(*letter.message).clone() });
+        // The rule of the consumer may read the payload: without it, the letter stays where it was.
+        if !letter.payload_left_out {
+            letter.sequence = self.sequence(&letter.message);
+        }
+        let warnings = letter.diagnostics.entry(WARNINGS.to_owned()).or_default();
+        *warnings = if warnings.is_empty() { warning } else { format!("{warnings}; {warning}") };
         letter
     }
 

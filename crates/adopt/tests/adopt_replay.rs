@@ -8,10 +8,10 @@ use std::time::Duration;
 use lazaret_adopt::kafka::Adoption;
 use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Action, Actor, LetterStore, Limits, Operations, PlanRequest, RolloutPolicy, Selection,
+    Act, Action, Actor, LetterStore, Limits, Operations, PlanRequest, RolloutPolicy, Selection,
 };
-use lazaret_core::{LetterState, Message, QueueName};
-use lazaret_engine::{Consumer, Options};
+use lazaret_core::{HandlerError, LetterId, LetterState, Message, QueueName, Verdict};
+use lazaret_engine::{Consumer, DedupeOptions, Options};
 use lazaret_kafka_testkit::{LONG, Topic, broker, quick};
 use lazaret_memory::MemoryStore;
 use lazaret_source_kafka::{KafkaOptions, KafkaSource};
@@ -24,26 +24,50 @@ type Handled = watch::Sender<Vec<(String, String)>>;
 
 /// A consumer that writes down id and payload of what it handles.
 fn consume(name: &str, topic: &Topic, store: Arc<MemoryStore>, handled: &Handled) -> CancellationToken {
+    consume_with(name, topic, store, handled, Options::default())
+}
+
+/// A consumer that writes down id and payload of what it handles. It fails at payloads that begin with `bad`.
+fn consume_with(
+    name: &str,
+    topic: &Topic,
+    store: Arc<MemoryStore>,
+    handled: &Handled,
+    options: Options,
+) -> CancellationToken {
     let handled = handled.clone();
     let handler = move |message: Message| {
         let handled = handled.clone();
         async move {
             let payload = String::from_utf8(message.payload.unwrap_or_default().into()).unwrap();
+            if payload.starts_with("bad") {
+                return Err(HandlerError::msg("no").verdict(Verdict::DeadLetter));
+            }
             handled.send_modify(|all| all.push((message.id.to_string(), payload)));
+            Ok(())
         }
     };
-    let options = quick(KafkaOptions::new(&topic.brokers, name, [&topic.name]));
+    let source = quick(KafkaOptions::new(&topic.brokers, name, [&topic.name]));
     let consumer = Consumer::builder(name)
-        .source(KafkaSource::open(options).unwrap())
+        .source(KafkaSource::open(source).unwrap())
         .store(store)
         .handler(handler)
-        .options(Options { commit_interval: Duration::from_millis(50), ..Options::default() })
+        .options(Options { commit_interval: Duration::from_millis(50), ..options })
         .build()
         .unwrap();
     let stop = CancellationToken::new();
     let drain = stop.clone();
     tokio::spawn(async move { consumer.run(drain).await.unwrap() });
     stop
+}
+
+/// Waits until the store holds so many letters in this state.
+async fn until_stored(store: &MemoryStore, queue: &QueueName, state: LetterState, count: u64) {
+    let started = std::time::Instant::now();
+    while store.counts(queue).await.unwrap().of(state) != count {
+        assert!(started.elapsed() < LONG, "timed out waiting for {count} letters that are {state}");
+        tokio::task::yield_now().await;
+    }
 }
 
 async fn until(handled: &Handled, what: &str, holds: impl Fn(&[(String, String)]) -> bool) {
@@ -67,7 +91,7 @@ async fn dead_letter(dlt: &Topic, orders: &Topic, key: &str, payload: &str, offs
     dlt.send(FutureRecord::to(&dlt.name).partition(0).key(key).payload(payload).headers(headers)).await;
 }
 
-async fn replay_everything(store: &MemoryStore, queue: &QueueName) {
+async fn replay_everything(store: &MemoryStore, queue: &QueueName, letters: u64, sequences: u64) {
     let request = PlanRequest {
         action: Action::Retry,
         selection: Selection::Query(Query::parse(&format!("queue:{queue} state:dead")).unwrap()),
@@ -76,7 +100,7 @@ async fn replay_everything(store: &MemoryStore, queue: &QueueName) {
     };
     let by = Actor::new("ada", "cli", "the card service is back");
     let plan = store.freeze(&request, &by).await.unwrap();
-    assert_eq!((plan.letters, plan.sequences, plan.excluded.len()), (3, 2, 0));
+    assert_eq!((plan.letters, plan.sequences, plan.excluded.len()), (letters, sequences, 0));
     store.begin(plan.id, &RolloutPolicy::unlimited(), &by).await.unwrap();
 }
 
@@ -114,14 +138,10 @@ async fn adopted_letters_are_replayed_to_their_consumer_in_order_and_live_messag
     until(&ours, "the other key has flowed", |all| all.iter().any(|(_, payload)| payload == "c:5")).await;
     let open = || async { store.counts(&queue).await.unwrap() };
     // The message of the dead key is stored asynchronously.
-    let started = std::time::Instant::now();
-    while open().await.of(LetterState::Waiting) == 0 {
-        assert!(started.elapsed() < LONG, "the live message does not wait behind the letters");
-        tokio::task::yield_now().await;
-    }
+    until_stored(&store, &queue, LetterState::Waiting, 1).await;
     assert_eq!((open().await.of(LetterState::Dead), open().await.of(LetterState::Waiting)), (3, 1));
 
-    replay_everything(&store, &queue).await;
+    replay_everything(&store, &queue, 3, 2).await;
     until(&ours, "all are handled", |all| all.len() == 5).await;
     let id = |offset: u32| format!("{}/0/{offset}", orders.name);
     let of_key = |key: &str| -> Vec<(String, String)> {
@@ -144,8 +164,8 @@ async fn adopted_letters_are_replayed_to_their_consumer_in_order_and_live_messag
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_whose_adopted_letter_was_resolved_is_a_duplicate_when_its_topic_delivers_it() {
-    // I8: the letter was adopted before the message arrived, and is found.
+async fn a_message_is_handled_whatever_became_of_an_adopted_letter_with_its_id() {
+    // I1: whoever wrote the record named the message, and this queue has not seen it.
     let Some(broker) = broker() else { return };
     let orders = Topic::new(broker.clone(), 1).await;
     let dlt = Topic::new(broker, 1).await;
@@ -160,14 +180,70 @@ async fn a_message_whose_adopted_letter_was_resolved_is_a_duplicate_when_its_top
     Adoption::of(&options, &dlt.name).into_queue(queue.clone()).run(&*store).await.unwrap();
     let letter = store.heads(&queue, None, 1).await.unwrap().heads.remove(0);
     let by = Actor::new("ada", "cli", "done by hand");
-    store.act(&queue, letter.id, lazaret_core::store::Act::Resolve, &by).await.unwrap();
+    store.act(&queue, letter.id, Act::Resolve, &by).await.unwrap();
     // The group is new: it reads everything.
     let handled = Handled::default();
     let stop = consume(&name, &orders, store, &handled);
-    until(&handled, "the last one is handled", |all| all.iter().any(|(_, payload)| payload == "c:2")).await;
-    send(&orders, "b", "b:3").await;
-    until(&handled, "the next of the key is handled", |all| all.iter().any(|(_, p)| p == "b:3")).await;
-    let payloads: Vec<_> = handled.borrow().iter().map(|(_, payload)| payload.clone()).collect();
-    assert!(!payloads.contains(&"b:1".to_owned()), "{payloads:?}");
+    until(&handled, "all are handled", |all| all.len() == 3).await;
+    let mut payloads: Vec<_> = handled.borrow().iter().map(|(_, payload)| payload.clone()).collect();
+    payloads.sort();
+    assert_eq!(payloads, ["a:0", "b:1", "c:2"]);
+    stop.cancel();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_whose_offset_a_forged_record_named_has_its_own_letter_when_it_fails() {
+    // I1, I2
+    let Some(broker) = broker() else { return };
+    let orders = Topic::new(broker.clone(), 1).await;
+    let dlt = Topic::new(broker, 1).await;
+    dead_letter(&dlt, &orders, "a", "forged", 0).await;
+    let store = Arc::new(MemoryStore::default());
+    let name = format!("billing-{}", orders.name);
+    let queue = QueueName::of(&name, &name);
+    let options = quick(KafkaOptions::new(&orders.brokers, &name, [&orders.name]));
+    let adoption = Adoption::of(&options, &dlt.name).into_queue(queue.clone());
+    assert_eq!(adoption.run(&*store).await.unwrap().run.adopted, 1);
+    let handled = Handled::default();
+    let stop = consume(&name, &orders, store.clone(), &handled);
+    for payload in ["bad:0", "a:1"] {
+        send(&orders, "a", payload).await;
+    }
+    until_stored(&store, &queue, LetterState::Waiting, 2).await;
+    let forged = store.heads(&queue, None, 1).await.unwrap().heads.remove(0);
+    let by = Actor::new("ada", "cli", "nobody knows this message");
+    store.act(&queue, forged.id, Act::Evict, &by).await.unwrap();
+    // The message runs, fails, and keeps its place before the next of its key.
+    until_stored(&store, &queue, LetterState::Dead, 1).await;
+    let own = LetterId::of(&queue, &format!("{}/0/0", orders.name).into());
+    let letter = store.get(&queue, own).await.unwrap().unwrap();
+    assert_eq!((letter.state, letter.message.payload.as_deref()), (LetterState::Dead, Some(&b"bad:0"[..])));
+    assert_eq!(store.counts(&queue).await.unwrap().of(LetterState::Waiting), 1);
+    assert!(handled.borrow().is_empty(), "{:?}", handled.borrow());
+    stop.cancel();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_replay_of_a_forged_record_marks_no_message_as_handled() {
+    // I1: the duplicate filter remembers ids.
+    let Some(broker) = broker() else { return };
+    let orders = Topic::new(broker.clone(), 1).await;
+    let dlt = Topic::new(broker, 1).await;
+    dead_letter(&dlt, &orders, "a", "forged", 0).await;
+    let store = Arc::new(MemoryStore::default());
+    let name = format!("billing-{}", orders.name);
+    let queue = QueueName::of(&name, &name);
+    let options = quick(KafkaOptions::new(&orders.brokers, &name, [&orders.name]));
+    Adoption::of(&options, &dlt.name).into_queue(queue.clone()).run(&*store).await.unwrap();
+    let handled = Handled::default();
+    let dedupe = Some(DedupeOptions { filter: store.clone(), window: Duration::from_secs(3600) });
+    let stop =
+        consume_with(&name, &orders, store.clone(), &handled, Options { dedupe, ..Options::default() });
+    replay_everything(&store, &queue, 1, 1).await;
+    until(&handled, "the record was replayed", |all| all.len() == 1).await;
+    send(&orders, "a", "a:0").await;
+    until(&handled, "the message is handled", |all| all.len() == 2).await;
+    let id = format!("{}/0/0", orders.name);
+    assert_eq!(*handled.borrow(), [(id.clone(), "forged".to_owned()), (id, "a:0".to_owned())]);
     stop.cancel();
 }

@@ -190,6 +190,9 @@ async fn the_tables_of_both_versions_and_both_adapters_are_read() {
         assert!(head.diagnostics[ADOPTED_FROM].ends_with("/d-e-1"));
         assert_eq!((head.state, head.attempts), (LetterState::Dead, 1));
         assert_eq!((behind.state, behind.attempts, &behind.cause), (LetterState::Waiting, 0, &None));
+        // I1: they claim nothing about what a source delivers.
+        let claimed = store.lookup(&queue(), &["e-1".into(), "e-2".into()]).await.unwrap();
+        assert_eq!(claimed, [None, None], "{}", layout.name);
         shop.close().await;
     }
 }

@@ -12,7 +12,7 @@ use lazaret_adopt::flowwarden::{
 };
 use lazaret_core::query::Query;
 use lazaret_core::source::{Commit, Source, SourceEvent};
-use lazaret_core::store::{Act, Actor, Checkpoints, LetterStore, Limits, Triage};
+use lazaret_core::store::{Act, Actor, Checkpoints, HandOff, LetterStore, Limits, Placement, Triage};
 use lazaret_core::{Letter, LetterId, LetterState, Message, MessageId, Operation, QueueName, Reason};
 use lazaret_memory::MemoryStore;
 use lazaret_source_mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
@@ -129,7 +129,7 @@ fn dead_letter(id: &str, order: i64, token: &str) -> Document {
 }
 
 async fn letter(store: &impl LetterStore, message: &str) -> Letter {
-    let id = LetterId::of(&queue(), &MessageId::from(message));
+    let id = LetterId::of_import(&queue(), &MessageId::from(message));
     store.get(&queue(), id).await.unwrap().unwrap_or_else(|| panic!("no letter of {message}"))
 }
 
@@ -154,7 +154,7 @@ async fn delivered(source: &mut MongoSource, count: usize) -> Vec<Message> {
 
 #[tokio::test]
 async fn an_adopted_message_is_the_one_that_the_stream_delivers() {
-    // I5, I8: a redelivered event finds its letter.
+    // I5. I1: its letter claims nothing about it.
     let Some(shop) = Shop::open().await else { return };
     let order = doc! { "_id": 7_i64, "total": 12.5, "lines": [{ "sku": "a", "count": 2_i64 }] };
     shop.orders().insert_one(&order).await.unwrap();
@@ -191,6 +191,17 @@ async fn an_adopted_message_is_the_one_that_the_stream_delivers() {
         (&*adopted.diagnostics["adopted-group"], &*adopted.context["metadata.tenant"]),
         (STREAM, "acme")
     );
+    assert_eq!(store.lookup(&queue(), std::slice::from_ref(&live.id)).await.unwrap(), [None]);
+    // When the source delivers it and it fails, it has a letter of its own, of which the document is a copy.
+    let failed = Letter {
+        state: LetterState::Dead,
+        ..Letter::new(queue(), "k".into(), live.into(), adopted.enqueued_at)
+    };
+    let delivered = MemoryStore::default();
+    let item = HandOff { letter: failed, placement: Placement::Open, grant: None };
+    delivered.hand_off(&queue(), &Limits::NONE, vec![item]).await.unwrap().remove(0).unwrap();
+    let report = shop.adoption().run(&delivered).await.unwrap();
+    assert_eq!((report.run.adopted, report.run.already_there), (0, 1));
     shop.close().await;
 }
 
@@ -208,7 +219,7 @@ async fn a_second_run_adopts_nothing_also_after_letters_were_resolved() {
     assert_eq!((report.run.adopted, report.run.already_there), (2, 1));
 
     let by = Actor::new("ada", "cli", "fixed by hand");
-    let id = LetterId::of(&queue(), &MessageId::from(format!("orders:{}", tokens[0])));
+    let id = LetterId::of_import(&queue(), &MessageId::from(format!("orders:{}", tokens[0])));
     store.act(&queue(), id, Act::Resolve, &by).await.unwrap();
     // A document that FlowWarden added since, with an id before all others.
     shop.write([dead_letter("0", 3, &tokens[2])]).await;

@@ -189,16 +189,20 @@ async fn a_mirrored_letter_can_be_adopted_as_it_was() {
     let report = Adoption::of(&topic.options(), &topic.name).into_queue(queue()).run(&other).await.unwrap();
     assert_eq!((report.run.adopted, report.run.damaged), (20, 0));
     for number in 0..20 {
-        let id = LetterId::of(&queue(), &format!("evt-{number}").into());
+        let id = format!("evt-{number}").into();
+        let (own, adopted) = (LetterId::of(&queue(), &id), LetterId::of_import(&queue(), &id));
         let (here, there) = (
-            store.get(&queue(), id).await.unwrap().unwrap(),
-            other.get(&queue(), id).await.unwrap().unwrap(),
+            store.get(&queue(), own).await.unwrap().unwrap(),
+            other.get(&queue(), adopted).await.unwrap().unwrap(),
         );
         assert_eq!(
             (here.message, here.attempts, here.sequence),
             (there.message, there.attempts, there.sequence)
         );
     }
+    // I8: in the queue that they come from, they are copies of its own letters.
+    let again = Adoption::of(&topic.options(), &topic.name).into_queue(queue()).run(&*store).await.unwrap();
+    assert_eq!((again.run.adopted, again.run.already_there), (0, 20));
 }
 
 #[tokio::test]

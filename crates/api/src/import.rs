@@ -112,10 +112,8 @@ fn token(base64: Option<String>) -> Result<Option<Bytes>, InvalidLetter> {
 }
 
 fn parse_position(text: &str) -> Result<Position, InvalidLetter> {
-    let parsed = text
-        .split_once(':')
-        .and_then(|(partition, offset)| Some(Position::new(partition.parse().ok()?, offset.parse().ok()?)));
-    parsed.ok_or_else(|| InvalidLetter::of("message.position", format!("{text:?} is not partition:offset")))
+    text.parse()
+        .map_err(|_| InvalidLetter::of("message.position", format!("{text:?} is not partition:offset")))
 }
 
 fn fill(message: &mut Message, content: MessageDetail) -> Result<(), InvalidLetter> {
@@ -194,7 +192,7 @@ mod tests {
         let mut message = Message::new(
             "evt/1 ü",
             "orders",
-            Position { partition: 3, offset: 41, token: Some(Bytes::from_static(b"\xff")) },
+            Position { token: Some(Bytes::from_static(b"\xff")), ..Position::new(3, 41) },
         )
         .with_key(&b"\xffk"[..])
         .with_payload(&b"{\"total\": 1.10}"[..])

@@ -200,7 +200,7 @@ pub enum PayloadState {
     Hidden,
     /// There is no payload: a tombstone.
     None,
-    /// The payload was not kept, as the consumer is configured.
+    /// The payload was not stored: the consumer has `include-payload: false`.
     LeftOut,
 }
 

@@ -112,8 +112,8 @@ pub use selection::{
     EditRequest, ExpiryRequest, ExportRequest, Selection,
 };
 pub use status::{
-    Breaker, BreakerCause, Consumer, ConsumerState, Fuse, Health, Instance, InstanceList, InstancePartition,
-    OnDead, QueueStatus, Readiness, Status, StoreCapabilities,
+    Breaker, BreakerCause, BrokerCounts, Consumer, ConsumerState, Fuse, Health, Instance, InstanceList,
+    InstancePartition, OnDead, QueueStatus, Readiness, Status, StoreCapabilities, StreamIncarnation,
 };
 
 #[cfg(test)]
@@ -195,6 +195,7 @@ mod tests {
             quarantined: 0,
             waiting: 0,
             oldest_age_seconds: None,
+            attempt_age_seconds: None,
             fuse: Fuse::None,
             breaker: Breaker::None,
             fuse_why: None,
@@ -202,6 +203,9 @@ mod tests {
             handler: None,
             on_dead: None,
             store_trouble: false,
+            incarnations: Vec::new(),
+            in_broker: None,
+            held_by: None,
             queues: Vec::new(),
         };
         let store = StoreCapabilities::from(&store::Capabilities::default());

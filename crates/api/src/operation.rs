@@ -81,10 +81,6 @@ impl Plan {
 
     /// Converts a plan of the core; `needs_approval` and the rate are decided by its consumers, `out_of_order` by its letters.
     pub fn of(plan: &store::Plan, needs_approval: bool, rate: Option<f64>, out_of_order: u64) -> Self {
-        let excluded = |(reason, letters): &(store::Exclusion, u64)| Excluded {
-            reason: (*reason).into(),
-            letters: *letters,
-        };
         let mut converted = Self {
             id: plan.id.to_string(),
             action: plan.action.into(),
@@ -93,7 +89,7 @@ impl Plan {
             followers: plan.followers,
             out_of_order,
             takes_seconds: None,
-            excluded: plan.excluded.iter().map(excluded).collect(),
+            excluded: excluded(plan),
             hash: plan.hash.clone(),
             expires_at: plan.expires_at,
             needs_approval,
@@ -104,6 +100,15 @@ impl Plan {
         converted.takes_seconds = rate.map(|rate| converted.seconds_at(rate));
         converted
     }
+}
+
+/// The letters that a plan excludes.
+fn excluded(plan: &store::Plan) -> Vec<Excluded> {
+    let of = |(reason, letters): &(store::Exclusion, u64)| Excluded {
+        reason: (*reason).into(),
+        letters: *letters,
+    };
+    plan.excluded.iter().map(of).collect()
 }
 
 /// A page of plans, the latest first.
@@ -196,6 +201,9 @@ pub struct Operation {
     pub skipped: u64,
     /// The number of letters.
     pub letters: u64,
+    /// The letters that were selected for its plan and are not part of it, by reason, most first. Absent without any, and in lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub excluded: Vec<Excluded>,
     /// The plan.
     pub plan: String,
     /// The action.
@@ -236,6 +244,7 @@ impl From<&store::Operation> for Operation {
             failed_again: operation.failed_again,
             skipped: operation.skipped,
             letters: operation.letters,
+            excluded: Vec::new(),
             plan: operation.plan.to_string(),
             action: operation.action.into(),
             note: operation.note.clone(),
@@ -251,6 +260,14 @@ impl From<&store::Operation> for Operation {
             updated_at: operation.updated_at,
             ended_at: operation.ended_at,
         }
+    }
+}
+
+impl Operation {
+    /// The same operation with the letters that its plan excludes.
+    #[must_use]
+    pub fn with_excluded(self, plan: &store::Plan) -> Self {
+        Self { excluded: excluded(plan), ..self }
     }
 }
 

@@ -1,5 +1,7 @@
 //! The status of consumers and operations, health and readiness.
 
+use lazaret_core::StreamName;
+use lazaret_core::incarnation::{Incarnation, Incarnations};
 use lazaret_core::policy::{self, OnDeadPolicy};
 use lazaret_core::store::{Capabilities, SeenInstance};
 use serde::{Deserialize, Serialize};
@@ -165,8 +167,11 @@ pub struct Consumer {
     pub quarantined: u64,
     /// Letters blocked behind the head of their sequence.
     pub waiting: u64,
-    /// The age of the oldest open letter.
+    /// The age of the oldest open letter, or of the oldest message that failed and waits in memory, since its first failure.
     pub oldest_age_seconds: Option<f64>,
+    /// The age of the oldest running attempt; `null` while none runs.
+    #[serde(default)]
+    pub attempt_age_seconds: Option<f64>,
     /// The fuse.
     pub fuse: Fuse,
     /// The circuit breaker.
@@ -185,8 +190,87 @@ pub struct Consumer {
     pub on_dead: Option<OnDead>,
     /// Whether messages wait because store writes fail.
     pub store_trouble: bool,
+    /// The streams that were recreated since the consumer first read them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incarnations: Vec<StreamIncarnation>,
+    /// What retry topics and dead-letter topics hold, counted in the broker every few seconds. The other counts are of the store.
+    /// Absent without such topics, for a consumer that runs elsewhere, and while the broker does not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_broker: Option<BrokerCounts>,
+    /// The limit that is reached, so that no more messages are read: `max-letters`, `max-bytes`, `min-free`, `max-sequences`,
+    /// `max-sequence-size`, `budget.backlog`, or `disk` if the store says no more than that it is full. `error` has the details.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<String>,
     /// The queues, one per component.
     pub queues: Vec<QueueStatus>,
+}
+
+impl Consumer {
+    /// When its next letter expires, if it does within a day.
+    pub fn expires_soon(&self, now: jiff::Timestamp) -> Option<jiff::Timestamp> {
+        let next = self.queues.iter().filter_map(|queue| queue.next_expiry_at).min()?;
+        (next.duration_since(now) <= jiff::SignedDuration::from_hours(24)).then_some(next)
+    }
+}
+
+/// A stream that was deleted and created again, or a partition whose log began anew. What was known by position before is not applied to
+/// its messages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct StreamIncarnation {
+    /// The stream.
+    pub stream: String,
+    /// The partition; absent for the whole stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<u32>,
+    /// The number of its incarnation; the first one is 0.
+    pub incarnation: u32,
+    /// The id of the incarnation, such as the topic id of Kafka.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// When it was first seen.
+    pub since: jiff::Timestamp,
+}
+
+impl StreamIncarnation {
+    /// Returns whether it was first seen within the last day, so that people are told.
+    pub fn is_recent(&self, now: jiff::Timestamp) -> bool {
+        now.duration_since(self.since) < jiff::SignedDuration::from_hours(24)
+    }
+
+    /// The stream, and the partition if it is one of it.
+    pub fn name(&self) -> String {
+        match self.partition {
+            Some(partition) => format!("partition {partition} of {}", self.stream),
+            None => self.stream.clone(),
+        }
+    }
+
+    /// Those of these incarnations that are not the first ones.
+    pub fn recreated(seen: &Incarnations) -> Vec<Self> {
+        let of = |stream: &StreamName, partition, life: &Incarnation| Self {
+            stream: stream.to_string(),
+            partition,
+            incarnation: life.number,
+            id: life.id.as_deref().map(str::to_owned),
+            since: life.since,
+        };
+        let lives = seen.0.iter().flat_map(|(stream, lives)| {
+            let parts = lives.partitions.iter().map(move |(index, life)| of(stream, Some(*index), life));
+            std::iter::once(of(stream, None, &lives.stream)).chain(parts)
+        });
+        lives.filter(|life| life.incarnation > 0).collect()
+    }
+}
+
+/// Messages in the topics of the strategy `topics`, counted in the broker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct BrokerCounts {
+    /// Records of retry topics that are not settled.
+    pub retrying: u64,
+    /// Records of dead-letter topics, read or not.
+    pub dead: u64,
 }
 
 /// The status of a queue.
@@ -201,6 +285,9 @@ pub struct QueueStatus {
     pub states: StateCounts,
     /// When the oldest open letter was enqueued.
     pub oldest_at: Option<jiff::Timestamp>,
+    /// When the next open letter expires; absent if none does. Letters that wait behind others do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_expiry_at: Option<jiff::Timestamp>,
 }
 
 /// The state of a consumer.

@@ -75,6 +75,7 @@ pub(crate) fn consumer(name: &str, state: ConsumerState, dead: u64) -> Consumer 
         quarantined: 1,
         waiting: 412,
         oldest_age_seconds: Some(22_320.0),
+        attempt_age_seconds: None,
         fuse: Fuse::Intact,
         breaker: Breaker::HalfOpen,
         fuse_why: None,
@@ -82,6 +83,9 @@ pub(crate) fn consumer(name: &str, state: ConsumerState, dead: u64) -> Consumer 
         handler: None,
         on_dead: None,
         store_trouble: false,
+        incarnations: Vec::new(),
+        in_broker: None,
+        held_by: None,
         queues: vec![],
     }
 }
@@ -96,6 +100,7 @@ pub(crate) fn operation(state: OperationState, failed_again: u64) -> Operation {
         failed_again,
         skipped: 3,
         letters: 1284,
+        excluded: Vec::new(),
         plan: "p_7".into(),
         action: Action::Retry,
         note: None,

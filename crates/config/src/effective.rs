@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::model::Config;
+use crate::model::{self, Config};
 use crate::secrets;
 use crate::source::{SourceText, Span};
 use crate::value::{Field, Fields, Origin, Value};
@@ -29,8 +29,11 @@ impl Config {
     /// ```
     pub fn effective(&self, consumer: &str) -> Option<String> {
         let read = self.document.consumers.iter().find(|read| read.name == consumer)?;
-        let mut out = Writer { out: String::new(), source: &self.document.source };
+        let mut out = Writer::new(&self.document.source);
         let _ = writeln!(out.out, "{}:", quoted(consumer));
+        if let Some(retry) = read.fields.section("retry") {
+            out.replaced = model::replaced(retry);
+        }
         out.fields(&read.fields, 1);
         Some(out.out)
     }
@@ -61,7 +64,7 @@ impl Config {
 
     /// Renders the effective configuration of the top level.
     pub fn effective_top(&self) -> String {
-        let mut out = Writer { out: String::new(), source: &self.document.source };
+        let mut out = Writer::new(&self.document.source);
         out.fields(&self.document.top, 0);
         out.out
     }
@@ -70,12 +73,27 @@ impl Config {
 struct Writer<'a> {
     out: String,
     source: &'a SourceText,
+    /// The section that is written.
+    section: Vec<&'static str>,
+    /// The keys that others replace, with what does: as comments, they leave the configuration one that means the same.
+    replaced: Vec<(&'static [&'static str], String)>,
 }
 
-impl Writer<'_> {
+impl<'a> Writer<'a> {
+    fn new(source: &'a SourceText) -> Self {
+        Self { out: String::new(), source, section: Vec::new(), replaced: Vec::new() }
+    }
+
     fn fields(&mut self, fields: &Fields, depth: usize) {
         for (key, field) in &fields.list {
-            self.field(key.name, field, depth);
+            self.section.push(key.name);
+            match self.replaced.iter().find(|(path, _)| *path == self.section) {
+                Some((_, by)) => {
+                    let _ = writeln!(self.out, "{}# {}: {by}", "  ".repeat(depth), key.name);
+                }
+                None => self.field(key.name, field, depth),
+            }
+            self.section.pop();
         }
         for (name, meaning) in &fields.absent {
             let _ = writeln!(self.out, "{}# {name}: {meaning}", "  ".repeat(depth));

@@ -61,6 +61,7 @@ mod quantity;
 mod read;
 mod reference;
 mod render;
+mod retry_topic_rules;
 mod rules;
 mod scalar;
 mod schema;
@@ -83,11 +84,11 @@ pub use formats::{Address, SequenceRule, StoreLocation};
 pub use init::{InitHandler, InitOptions, InitOrder, InitSource, InitStore, init};
 pub use load::{Checked, Loaded, check, load};
 pub use model::{
-    AdoptTopics, Advanced, Approval, Auth, BeforeChange, Checkpoint, CommandHandler, CommandMode, Config,
-    Console, Consumer, DeadLetter, FullDocument, Handler, HistoryLost, HttpHandler, KafkaSource, LogFormat,
-    LogLevel, MongodbSource, Oidc, OnInvalidate, OperationType, Order, OutboxAck, PostgresOutboxSource,
-    Proxy, Replay, Reprocess, RequestLimits, Restart, Retry, RetryTopics, Role, Secret, Source,
-    StartPosition, Telemetry, Tls, Token, TopicFormat, Webhook,
+    AdoptTopics, Advanced, AlertThresholds, Approval, Auth, BeforeChange, Checkpoint, CommandHandler,
+    CommandMode, Config, Console, Consumer, DeadLetter, FullDocument, Handler, HistoryLost, HttpHandler,
+    KafkaSource, LogFormat, LogLevel, MongodbSource, Oidc, OnInvalidate, OperationType, Order, OutboxAck,
+    PostgresOutboxSource, Proxy, Replay, Reprocess, RequestLimits, Restart, Retry, RetryTopics, Role, Secret,
+    Source, StartPosition, Telemetry, Tls, Token, TopicFormat, Webhook,
 };
 pub use reference::keys_markdown;
 pub use schema::schema;

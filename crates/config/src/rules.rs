@@ -10,6 +10,7 @@ use crate::diagnostic::{FindingBuilder, Findings};
 use crate::document::{ConsumerFields, Document};
 use crate::formats::{Address, StoreLocation};
 use crate::model;
+use crate::retry_topic_rules;
 use crate::secrets::is_secret_name;
 use crate::source::Span;
 use crate::value::{Field, Fields, Origin, Value};
@@ -21,7 +22,7 @@ pub(crate) fn check(document: &Document, findings: &mut Findings) {
         let fields = &consumer.fields;
         if let Some(retry) = fields.section("retry") {
             retries(retry, consumer.name_span, findings);
-            topics(fields, retry, findings);
+            retry_topic_rules::check(fields, retry, findings);
             let hint = "add `type` or `reason`, or set the keys of `retry` itself";
             overrides(retry, "this schedule matches every failure", hint, findings);
         }
@@ -329,10 +330,14 @@ fn retries(retry: &Fields, at: Span, findings: &mut Findings) {
     let policy = model::retry_policy(retry);
     let Some(elapsed) = policy.max_elapsed.filter(|_| retry.invalid.is_empty()) else { return };
     let span = retry.span("max-elapsed").unwrap_or(at);
-    if policy.max_attempts > 1 && elapsed < policy.initial_delay {
+    let first = policy.delays.first().unwrap_or(&policy.initial_delay);
+    if policy.max_attempts > 1 && elapsed < *first {
         let finding =
             FindingBuilder::new(Code::NeverRetries, span, "`max-elapsed` ends before the first retry");
         findings.add(match retry.span("initial-delay") {
+            _ if !policy.delays.is_empty() => {
+                finding.hint("raise `max-elapsed`, or list shorter `delays` of the retry topics")
+            }
             Some(other) => finding
                 .related(other, "initial delay")
                 .hint("raise `max-elapsed`, or write `max-attempts: 1` to disable retries"),
@@ -361,44 +366,6 @@ fn reasons(fields: &Fields, name: &str) -> Vec<(String, Span)> {
 }
 
 /// Checks that retry topics and the dead-letter topic have a Kafka source.
-fn topics(fields: &Fields, retry: &Fields, findings: &mut Findings) {
-    let source = fields.section("source").and_then(Fields::chosen);
-    let is_kafka = source.is_none_or(|(kind, _)| kind == "kafka");
-    let uses_topics = retry.text("strategy") == Some("topics");
-    if uses_topics && !is_kafka {
-        let span = retry.span("strategy").unwrap_or_default();
-        let finding = FindingBuilder::new(Code::NeedsKafka, span, "strategy `topics` needs a Kafka source");
-        findings.add(finding.hint("use `ordered`, `unordered` or `in-place`"));
-    }
-    if !uses_topics && is_own(retry, "topics") && retry.get("strategy").is_some() {
-        let finding = FindingBuilder::new(
-            Code::NoEffect,
-            retry.span("topics").unwrap_or_default(),
-            "`topics` has no effect",
-        );
-        findings.add(finding.hint("add `strategy: topics`, or remove it"));
-    }
-    let letters = fields.section("dead-letter");
-    if let Some(span) = letters.and_then(|letters| letters.span("topic")).filter(|_| !is_kafka) {
-        let finding =
-            FindingBuilder::new(Code::NeedsKafka, span, "a `topic` for dead letters needs a Kafka source");
-        findings.add(finding.hint("remove the key: dead letters are kept in the store"));
-    }
-    let delays = retry.section("topics").map(|topics| topics.list("delays")).unwrap_or_default();
-    for pair in delays.windows(2) {
-        if let (Value::Duration(first), Value::Duration(second)) = (&pair[0].value, &pair[1].value)
-            && second < first
-        {
-            let finding = FindingBuilder::new(
-                Code::Contradiction,
-                pair[1].span.unwrap_or_default(),
-                "a delay is shorter than the one before",
-            );
-            findings.add(finding.hint("order the delays from shortest to longest"));
-        }
-    }
-}
-
 /// Refuses an override without conditions, which would replace the keys of the consumer.
 fn overrides(fields: &Fields, message: &str, hint: &str, findings: &mut Findings) {
     for over in fields.list("overrides") {
@@ -553,6 +520,17 @@ fn kafka(fields: &Fields, findings: &mut Findings) {
     let Some(("kafka", kafka)) = fields.section("source").and_then(Fields::chosen) else { return };
     let known = ["earliest", "smallest", "beginning", "latest", "largest", "end", "error"];
     for (name, field) in kafka.map("properties") {
+        if name == "group.instance.id"
+            && let Some(member) = kafka.span("member")
+        {
+            let span = field.span.unwrap_or_default();
+            let finding = FindingBuilder::new(
+                Code::Contradiction,
+                span,
+                "`group.instance.id` and `member` are both set",
+            );
+            findings.add(finding.related(member, "the other one").hint("remove one of them"));
+        }
         let is_reset = name == "auto.offset.reset";
         if is_reset && field.value.text().is_some_and(|text| !known.contains(&text)) {
             let finding = FindingBuilder::new(
@@ -661,7 +639,7 @@ fn shared_groups(consumers: &[ConsumerFields], findings: &mut Findings) {
     }
 }
 
-fn is_own(fields: &Fields, name: &str) -> bool {
+pub(crate) fn is_own(fields: &Fields, name: &str) -> bool {
     fields.get(name).is_some_and(|field| field.origin == Origin::Own)
 }
 

@@ -230,6 +230,34 @@ consumers:
 }
 
 #[test]
+fn the_delays_of_retry_topics_say_when_and_how_often_to_retry() {
+    // I12
+    let retry = |defaults: &str, keys: &str| {
+        let text = format!(
+            "defaults: {{ retry: {{ {defaults} }} }}\nconsumers:\n  orders:\n    source: {{ kafka: {{ brokers: 'k:9092', topics: [orders] }} }}
+    handler: {{ command: {{ program: [x] }} }}\n    retry: {{ strategy: topics, {keys} }}\n"
+        );
+        let checked = check("lazaret.yaml", text.as_bytes(), &env());
+        let config = checked.config.unwrap_or_else(|| panic!("{}", checked.diagnostics.plain()));
+        let policy = config.consumers[0].retry.policy.clone();
+        (policy.delays.iter().map(Duration::as_secs).collect::<Vec<_>>(), policy.max_attempts)
+    };
+    assert_eq!(retry("", ""), (vec![60, 600, 3600], 4), "the default list");
+    assert_eq!(retry("", "topics: { delays: [3s, 6s, 9s] }"), (vec![3, 6, 9], 4));
+    assert_eq!(
+        retry("", "max-attempts: 2, topics: { delays: [3s, 6s, 9s] }"),
+        (vec![3, 6, 9], 2),
+        "stricter"
+    );
+    assert_eq!(retry("max-attempts: 9", "topics: { delays: [3s, 6s] }"), (vec![3, 6], 3), "the list ends");
+    assert_eq!(retry("initial-delay: 1s", "topics: { delays: [3s] }"), (vec![3], 2), "its own list");
+    assert_eq!(retry("", "initial-delay: 1s"), (vec![], 3), "a formula in place of the default list");
+    assert_eq!(retry("topics: { delays: [3s] }", "initial-delay: 1s"), (vec![], 3), "its own formula");
+    let stored = good("contract.yaml").consumers[0].retry.policy.clone();
+    assert!(stored.delays.is_empty(), "without retry topics there is no list");
+}
+
+#[test]
 fn an_adoption_reads_as_the_kafka_source_unless_it_says_otherwise() {
     let kafka = good("every-key.yaml").consumer("kafka").unwrap().clone();
     let [spring, connect] = kafka.adopt.as_slice() else { panic!("{:?}", kafka.adopt) };

@@ -17,6 +17,9 @@ use crate::visit::{Page, Visit};
 use crate::{badge, chart, cli_line, groups, links, operations, pause};
 use lazaret_core::query::TextField;
 
+/// The age from which a running attempt is shown, in seconds.
+const LONG_ATTEMPT_SECONDS: f64 = 60.0;
+
 pub(crate) async fn show(visit: Visit) -> Response {
     let page = page(&visit).await;
     visit.respond(page)
@@ -69,7 +72,7 @@ fn numbers(status: &Status) -> Markup {
                 span.value.warn[waiting > 0] { (count(waiting)) } span.label { "waiting behind them" }
             }
             a href=(links::letters("")) { span.value { (count(sequences)) } span.label { "blocked sequences" } }
-            div { span.value { (oldest.map_or_else(|| "–".to_owned(), span)) } span.label { "oldest letter" } }
+            div { span.value { (oldest.map_or_else(|| "–".to_owned(), span)) } span.label { "oldest letter or retry" } }
             div { span.value { (lag.map_or_else(|| "–".to_owned(), count)) } span.label { "unread in sources" } }
             a href="/console/operations" {
                 span.value { (count(status.operations.len() as u64)) } span.label { "operations under way" }
@@ -82,7 +85,11 @@ fn numbers(status: &Status) -> Markup {
 fn alerts(visit: &Visit, status: &Status) -> Markup {
     html! {
         @for of in &status.consumers {
-            @if of.store_trouble {
+            @if let Some(limit) = &of.held_by {
+                div.banner.bad role="alert" {
+                    (icon("warn")) " " strong { (visible(&of.name)) } " is held by its limit " (visible(limit)) ". Its source waits, nothing is lost."
+                }
+            } @else if of.store_trouble {
                 div.banner.bad role="alert" {
                     (icon("warn")) " " strong { (visible(&of.name)) } " is blocked: the store does not accept letters. Its source waits, nothing is lost."
                 }
@@ -90,9 +97,33 @@ fn alerts(visit: &Visit, status: &Status) -> Markup {
             @if let Some(error) = &of.error {
                 div.banner.bad { (icon("warn")) " " strong { (visible(&of.name)) } " " (of.state.as_str()) ": " (visible(error)) }
             }
+            @if let Some(age) = of.attempt_age_seconds.filter(|age| *age >= LONG_ATTEMPT_SECONDS) {
+                div.banner.warn {
+                    (icon("warn")) " " strong { (visible(&of.name)) } ": an attempt has been running for " (span(age)) "."
+                }
+            }
             @if matches!(of.breaker, Breaker::Open | Breaker::HalfOpen) { (breaker(visit, of)) }
             @if of.fuse == Fuse::Blown && of.pauses.is_empty() {
                 div.banner.bad { (icon("warn")) " " strong { (visible(&of.name)) } ": the fuse has blown" }
+            }
+            @if let Some(at) = of.expires_soon(visit.now) {
+                div.banner.warn {
+                    (icon("warn")) " " strong { (visible(&of.name)) } ": letters expire, the next one in "
+                    (span(at.duration_since(visit.now).as_secs_f64().max(0.0)))
+                    ", unless it is replayed or resolved. "
+                    a href=(links::letters(&format!("{} state:open", term(TextField::Consumer, &of.name)))) { "Open letters" }
+                }
+            }
+            @for life in of.incarnations.iter().filter(|life| life.is_recent(visit.now)) {
+                div.banner.warn {
+                    (icon("warn")) " " strong { (visible(&of.name)) } ": " (visible(&life.name())) " was recreated and is read from its beginning"
+                }
+            }
+            @if let Some(counts) = of.in_broker.filter(|counts| counts.dead > 0) {
+                div.banner.warn {
+                    (icon("warn")) " " strong { (visible(&of.name)) } " has " (count(counts.dead)) " in dead-letter topics and "
+                    (count(counts.retrying)) " in retry topics, counted in the broker. They are no letters of the store."
+                }
             }
             @for pause in &of.pauses {
                 div.banner.warn {

@@ -328,6 +328,25 @@ impl Letter {
         }
     }
 
+    /// The id under which its message is remembered as handled: [that of the message](Message::dedupe_id), and one of its own for a letter that was
+    /// [imported](LetterId::of_import). Such a letter says nothing about the message that a source delivers with its id, so none
+    /// of the two is a duplicate of the other (I1).
+    ///
+    /// ```
+    /// use lazaret_core::{Letter, LetterId, Message, Position, QueueName, Timestamp};
+    /// let message = Message::new("evt-1", "orders", Position::new(0, 0));
+    /// let letter = Letter::new(QueueName::of("a", "a"), "k".into(), message.into(), Timestamp::UNIX_EPOCH);
+    /// assert_eq!(letter.dedupe_id(), letter.message.id);
+    /// let imported = Letter { id: LetterId::of_import(&letter.queue, &letter.message.id), ..letter };
+    /// assert_ne!(imported.dedupe_id(), imported.message.id);
+    /// ```
+    pub fn dedupe_id(&self) -> MessageId {
+        match self.id == LetterId::of_import(&self.queue, &self.message.id) {
+            true => MessageId::new(format!("~letter/{}", self.id)),
+            false => self.message.dedupe_id(),
+        }
+    }
+
     /// The same letter, touched now.
     #[must_use]
     pub fn touched(mut self, now: Timestamp) -> Self {
@@ -354,6 +373,15 @@ impl Letter {
     /// Remembers an attempt: [`AttemptRecord::append_to`] its history.
     pub fn record(&mut self, attempt: AttemptRecord) {
         attempt.append_to(&mut self.history);
+    }
+
+    /// Number of its last attempts that failed like its cause, one after the other, as far as its history goes back.
+    pub fn same_failures(&self) -> u32 {
+        let Some(cause) = &self.cause else { return 0 };
+        let like_it = |attempt: &&AttemptRecord| {
+            attempt.failure.as_ref().is_some_and(|failure| failure.fingerprint == cause.fingerprint)
+        };
+        u32::try_from(self.history.iter().rev().take_while(like_it).count()).unwrap_or(u32::MAX)
     }
 }
 
@@ -427,6 +455,19 @@ mod tests {
         }
         assert_eq!(l.history.len(), HISTORY_LIMIT);
         assert_eq!((l.history[0].attempt, l.history[HISTORY_LIMIT - 1].attempt), (1, 100));
+    }
+
+    #[test]
+    fn failures_like_the_cause_are_counted_back_to_the_first_other_one() {
+        let mut l = letter();
+        assert_eq!(l.same_failures(), 0, "it never failed");
+        for (attempt, failure) in (1..).zip(["x", "y", "x", "x"]) {
+            let (at, took) = (at(i64::from(attempt)), Duration::ZERO);
+            let failure = Failure::new(Reason::TIMEOUT, failure, failure);
+            l.cause = Some(failure.clone());
+            l.record(AttemptRecord { attempt, kind: AttemptKind::Retry, at, took, failure: Some(failure) });
+        }
+        assert_eq!(l.same_failures(), 2);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! - [`query`]: the query language: parser, syntax tree, matcher.
 //! - [`redaction`]: which values of a letter are hidden from those who may not see them.
 //! - [`store`]: the contracts of stores; [`store::rules`] decides the life of a letter for all of them.
+//! - [`incarnation`]: the lives of a stream, to which positions belong.
 //! - [`source`], [`relay`], [`recorder`], [`clock`]: the other contracts. `source::jsonl` parses one message per line, for the
 //!   file source and the inbox.
 
@@ -16,6 +17,7 @@ pub mod clock;
 pub mod failure;
 pub mod fingerprint;
 pub mod handler;
+pub mod incarnation;
 mod json_walk;
 pub mod letter;
 pub mod message;

@@ -5,11 +5,13 @@ mod interned;
 mod stream_name;
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use crate::relay::Hop;
 
@@ -99,36 +101,118 @@ impl QueueName {
     }
 }
 
-/// One partition of a stream. A source without partitions has one, number 0.
+/// One partition of a stream, in one [incarnation](crate::incarnation) of it. A source without partitions has one, number 0.
+///
+/// ```
+/// use lazaret_core::Partition;
+/// let first = Partition::new("orders", 3);
+/// assert_eq!(first.to_string(), "orders/3");
+/// assert_eq!(first.in_incarnation(2).to_string(), "orders~2/3");
+/// assert_ne!(first, first.in_incarnation(2));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Partition {
     /// Its stream.
     pub stream: StreamName,
     /// Its number.
     pub index: u32,
+    /// The [incarnation](crate::incarnation) of the stream: 0 for the first one.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub incarnation: u32,
 }
 
 impl Partition {
-    /// A partition by stream and number.
+    /// A partition by stream and number, in the first incarnation of the stream.
     pub fn new(stream: impl Into<StreamName>, index: u32) -> Self {
-        Self { stream: stream.into(), index }
+        Self { stream: stream.into(), index, incarnation: 0 }
+    }
+
+    /// The partition of the same number in another incarnation of the stream.
+    #[must_use]
+    pub fn in_incarnation(&self, incarnation: u32) -> Self {
+        Self { stream: self.stream.clone(), index: self.index, incarnation }
+    }
+
+    /// The number by which stores keep the partition, see [`PartitionNumber`].
+    pub const fn number(&self) -> PartitionNumber {
+        PartitionNumber { index: self.index, incarnation: self.incarnation }
+    }
+
+    /// Returns whether both are the same partition, in whatever incarnations of the stream.
+    pub fn has_place_of(&self, other: &Self) -> bool {
+        self.index == other.index && self.stream == other.stream
     }
 }
 
 impl fmt::Display for Partition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.stream, self.index)
+        match self.incarnation {
+            0 => write!(f, "{}/{}", self.stream, self.index),
+            incarnation => write!(f, "{}~{incarnation}/{}", self.stream, self.index),
+        }
+    }
+}
+
+/// Returns whether an incarnation is the first one, which is not written.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_first(incarnation: &u32) -> bool {
+    *incarnation == 0
+}
+
+/// A partition and the incarnation of its stream as one number, for stores: grants, horizons, attempt notes and the order of letters
+/// belong to one incarnation, and a number keeps them apart without a column of its own. In the first incarnation it is the index.
+///
+/// ```
+/// use lazaret_core::message::PartitionNumber;
+/// let first = PartitionNumber { index: 3, incarnation: 0 };
+/// assert_eq!(first.stored(), 3);
+/// let later = PartitionNumber { incarnation: 2, ..first };
+/// assert_eq!(PartitionNumber::from_stored(later.stored()), Some(later));
+/// assert_eq!(PartitionNumber::from_stored(-1), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PartitionNumber {
+    /// The number of the partition in its stream.
+    pub index: u32,
+    /// The incarnation of the stream.
+    pub incarnation: u32,
+}
+
+impl PartitionNumber {
+    /// The highest incarnation that a stored number has room for.
+    pub const MAX_INCARNATION: u32 = i32::MAX as u32;
+
+    /// The number as it is stored: the index in the lower half, the incarnation in the upper one.
+    pub const fn stored(self) -> i64 {
+        debug_assert!(self.incarnation <= Self::MAX_INCARNATION);
+        ((self.incarnation as i64) << 32) | self.index as i64
+    }
+
+    /// The partition of this number in a stream.
+    pub fn of(self, stream: impl Into<StreamName>) -> Partition {
+        Partition { stream: stream.into(), index: self.index, incarnation: self.incarnation }
+    }
+
+    /// Reads a stored number. `None` for a negative one, which no store writes.
+    pub const fn from_stored(number: i64) -> Option<Self> {
+        if number < 0 {
+            return None;
+        }
+        Some(Self { index: (number & u32::MAX as i64) as u32, incarnation: (number >> 32) as u32 })
     }
 }
 
 /// The position of a message in its partition.
 ///
-/// Offsets never decrease inside a partition and mean the same after a restart. Two messages may share one
-/// (the operations of one MongoDB transaction do), so an offset is a place, not an identity.
+/// Offsets never decrease inside a partition and mean the same after a restart, within one [incarnation](crate::incarnation) of the
+/// stream. Two messages may share one (the operations of one MongoDB transaction do), so an offset is a place, not an identity.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     /// The partition's number in the message's stream.
     pub partition: u32,
+    /// The [incarnation](crate::incarnation) of the stream: 0 for the first one.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub incarnation: u32,
     /// The place in the partition.
     pub offset: u64,
     /// What the source needs besides the offset to resume here, such as a resume token.
@@ -136,11 +220,60 @@ pub struct Position {
 }
 
 impl Position {
-    /// A position without a token.
+    /// A position without a token, in the first incarnation of the stream.
     pub fn new(partition: u32, offset: u64) -> Self {
-        Self { partition, offset, token: None }
+        Self { partition, incarnation: 0, offset, token: None }
+    }
+
+    /// A position without a token in a partition.
+    pub const fn at(partition: PartitionNumber, offset: u64) -> Self {
+        let PartitionNumber { index, incarnation } = partition;
+        Self { partition: index, incarnation, offset, token: None }
+    }
+
+    /// The number by which stores keep its partition.
+    pub const fn partition_number(&self) -> PartitionNumber {
+        PartitionNumber { index: self.partition, incarnation: self.incarnation }
+    }
+
+    /// The partition of a stream in which it lies.
+    pub fn partition_of(&self, stream: &StreamName) -> Partition {
+        self.partition_number().of(stream.clone())
     }
 }
+
+/// Parses a position as it is [displayed](fmt::Display).
+///
+/// ```
+/// use lazaret_core::Position;
+/// let position: Position = "3~1:41".parse()?;
+/// assert_eq!((position.partition, position.incarnation, position.offset), (3, 1, 41));
+/// assert_eq!("3:41".parse::<Position>()?.to_string(), "3:41");
+/// assert!("3:x".parse::<Position>().is_err());
+/// # Ok::<(), lazaret_core::message::InvalidPosition>(())
+/// ```
+impl FromStr for Position {
+    type Err = InvalidPosition;
+
+    fn from_str(text: &str) -> Result<Self, InvalidPosition> {
+        let parse = || {
+            let (partition, offset) = text.split_once(':')?;
+            let (index, incarnation) = match partition.split_once('~') {
+                Some((index, incarnation)) => (index, incarnation.parse().ok()?),
+                None => (partition, 0),
+            };
+            let number = PartitionNumber { index: index.parse().ok()?, incarnation };
+            let is_valid = incarnation <= PartitionNumber::MAX_INCARNATION;
+            is_valid.then_some(Self::at(number, offset.parse().ok()?))
+        };
+        parse().ok_or(InvalidPosition)
+    }
+}
+
+/// A text that is no position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("expected partition:offset, such as 3:41")]
+pub struct InvalidPosition;
 
 impl fmt::Debug for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -150,7 +283,10 @@ impl fmt::Debug for Position {
 
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.partition, self.offset)
+        match self.incarnation {
+            0 => write!(f, "{}:{}", self.partition, self.offset),
+            incarnation => write!(f, "{}~{incarnation}:{}", self.partition, self.offset),
+        }
     }
 }
 
@@ -380,7 +516,17 @@ impl Message {
 
     /// The partition it originally came from.
     pub fn partition(&self) -> Partition {
-        Partition { stream: self.stream.clone(), index: self.position.partition }
+        self.position.partition_of(&self.stream)
+    }
+
+    /// The id that its source makes for a message at this position without one: `stream/partition/offset`.
+    pub fn position_id(&self) -> MessageId {
+        MessageId::from(format!("{}/{}", self.partition(), self.position.offset))
+    }
+
+    /// The id of its mark in the duplicate filter, see [`MessageId::in_incarnation`].
+    pub fn dedupe_id(&self) -> MessageId {
+        self.id.in_incarnation(self.position.incarnation)
     }
 
     /// The partition and position that its source tracks and commits: the original ones, unless a relay published it.
@@ -414,6 +560,18 @@ mod tests {
     fn a_tombstone_is_not_an_empty_payload() {
         let tombstone = Message::new("1", "s", Position::new(0, 0));
         assert_ne!(tombstone, tombstone.clone().with_payload(""));
+    }
+
+    #[test]
+    fn a_first_incarnation_is_written_as_if_there_were_none() {
+        let (first, later) = (Partition::new("s", 3), Partition::new("s", 3).in_incarnation(1));
+        assert_eq!(serde_json::to_string(&first).unwrap(), r#"{"stream":"s","index":3}"#);
+        for partition in [first, later] {
+            let position = Position::at(partition.number(), 7);
+            assert_eq!(position.partition_of(&partition.stream), partition);
+            let text = serde_json::to_string(&(&partition, &position)).unwrap();
+            assert_eq!(serde_json::from_str::<(Partition, Position)>(&text).unwrap(), (partition, position));
+        }
     }
 
     #[test]

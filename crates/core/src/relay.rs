@@ -81,7 +81,7 @@ pub struct Hop {
 impl Hop {
     /// The partition that it comes from now.
     pub fn partition(&self) -> Partition {
-        Partition { stream: self.stream.clone(), index: self.position.partition }
+        self.position.partition_of(&self.stream)
     }
 }
 

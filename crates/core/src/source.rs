@@ -3,18 +3,22 @@
 mod ingest;
 pub mod jsonl;
 mod new_message;
+mod ownership;
 
 use std::error::Error as StdError;
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use crate::incarnation::IncarnationRegistry;
 use crate::message::{Message, Partition, Position};
 use crate::store::StoreError;
 
 pub use ingest::{Backlog, Ingest};
 pub use new_message::{NewMessage, Posted};
+pub use ownership::Ownership;
 
 /// A partition that this consumer may read from now on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +28,21 @@ pub struct Assignment {
     /// Offsets beyond the committed position that were settled before, as the last commit said. Their messages are
     /// not handled again.
     pub settled: Vec<RangeInclusive<u64>>,
+    /// How long the partition is certainly owned. Default: until it is revoked or lost, as nobody else can take it before.
+    pub ownership: Ownership,
+}
+
+impl Assignment {
+    /// An assignment of a partition that nobody else can take before it is revoked or lost.
+    ///
+    /// ```
+    /// use lazaret_core::Partition;
+    /// use lazaret_core::source::Assignment;
+    /// assert!(Assignment::new(Partition::new("orders", 0), Vec::new()).ownership.is_certain());
+    /// ```
+    pub fn new(partition: Partition, settled: Vec<RangeInclusive<u64>>) -> Self {
+        Self { partition, settled, ownership: Ownership::default() }
+    }
 }
 
 /// The settled position of a partition.
@@ -46,6 +65,9 @@ pub enum SourceEvent {
     Messages(Vec<Message>),
     /// Partitions were given to this consumer. Messages of them follow.
     Assigned(Vec<Assignment>),
+    /// The streams of these partitions began a new [incarnation](crate::incarnation), which the source has recorded. Their assignment
+    /// follows.
+    Recreated(Vec<Partition>),
     /// Partitions will be revoked. The engine settles what it can, commits, and calls [`Source::revoked`].
     Revoking(Vec<Partition>),
     /// Partitions are gone already. Nothing may be committed for them.
@@ -141,8 +163,17 @@ impl StdError for SourceError {
 /// - Messages of a partition come in order, from behind the last committed position, after `Assigned` and before
 ///   `Revoking` or `Lost` of that partition. A source without groups assigns all it has first.
 /// - What is not committed is delivered again after the next assignment.
+/// - A source that can lose partitions while its process is stopped says in each assignment [how long it is sure](Ownership), and
+///   asks its coordinator again in time.
 #[async_trait]
 pub trait Source: Send + 'static {
+    /// Gives the source the [incarnations](crate::incarnation) of streams that its consumer has seen. Called once, before anything else.
+    /// A source whose positions can begin anew under the same name keeps it, and puts the number of the incarnation into
+    /// each partition and position.
+    fn attach(&mut self, registry: Arc<dyn IncarnationRegistry>) {
+        drop(registry);
+    }
+
     /// Waits for the next event. Cancellation safe.
     async fn next(&mut self) -> Result<SourceEvent, SourceError>;
 

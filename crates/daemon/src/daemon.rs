@@ -1,13 +1,15 @@
 //! The daemon as a service: all consumers of a configuration, and the API.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lazaret_config::{Address, Config, Source};
+use lazaret_core::store::Store;
 use lazaret_memory::MemoryStore;
-use lazaret_server::{Listener, Options as ServerOptions, Registry, Server};
+use lazaret_server::{Builder, Listener, Options as ServerOptions, Registry, Server};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
@@ -18,6 +20,7 @@ use crate::error::Error;
 use crate::fleet::Fleet;
 use crate::reload::{Reloaded, Running, RunningConsumer, apply};
 use crate::runner::{End, RestartPolicy, Runner, register, register_elsewhere};
+use crate::store_wait;
 use crate::telemetry::{Telemetry, TelemetryTasks};
 
 /// The options of the daemon that are not part of the configuration.
@@ -81,16 +84,17 @@ impl Service {
     /// others.
     ///
     /// # Errors
-    /// Fails if the store cannot be opened, the address cannot be bound, or a token is invalid.
+    /// Fails if the store cannot be opened, the address cannot be bound, or a token is invalid. A store whose disk is full is waited
+    /// for, except with [`Options::until_idle`]: meanwhile the API tells why, and the daemon is not ready.
     pub async fn open(config: Config, options: Options) -> Result<Self, Error> {
         let config = Arc::new(config);
-        let stores = Stores::open(&config.store).await?;
+        let telemetry = Telemetry::new(&config);
+        let (stores, bound) = store_wait::open(&config, &telemetry, options.until_idle).await?;
         let capabilities = stores.letters.capabilities().await?;
         if !capabilities.durable {
             tracing::warn!("store is not durable: letters and positions are lost when the process exits");
         }
         let registry = Registry::default();
-        let telemetry = Telemetry::new(&config);
         // Of a store that other machines do not share, this process is the only instance that matters.
         let values = if capabilities.shared_by_machines {
             stores.values.clone()
@@ -98,8 +102,19 @@ impl Service {
             Arc::new(MemoryStore::default())
         };
         let fleet = Arc::new(Fleet::new(values));
-        let server = server(&config, &stores, &registry, &telemetry, &fleet)?;
-        let (listener, address) = listen(&config).await?;
+        let parts = ServerParts { registry: &registry, telemetry: &telemetry, fleet: &fleet };
+        let inboxes = |builder| serve_inboxes(builder, &config, &stores);
+        let server = server(&config, stores.letters.clone(), inboxes, &parts)?;
+        let tcp = match bound {
+            Some(bound) => bound,
+            None => bind(&config).await?,
+        };
+        let address = tcp.local_addr().map_err(|source| listen_failed(&config, source))?;
+        let listener = listener(&config, tcp)?;
+        let listener = match &config.socket {
+            Some(path) => listener.and_unix(assemble::socket(path)?),
+            None => listener,
+        };
         let (telemetry, telemetry_tasks) = telemetry.begin(&config, &stores).await?;
         let shared = Arc::new(Shared { stores, registry, telemetry, fleet, until_idle: options.until_idle });
         let stop = CancellationToken::new();
@@ -245,29 +260,39 @@ fn panicked(error: &JoinError) -> Error {
     Error::Panicked(error.to_string())
 }
 
-/// Binds the address, with TLS if configured, and the Unix socket.
-async fn listen(config: &Config) -> Result<(Listener, SocketAddr), Error> {
+/// Binds the address.
+pub(crate) async fn bind(config: &Config) -> Result<TcpListener, Error> {
     let Address { host, port } = &config.listen;
-    let failed = |source| Error::Listen { address: config.listen.to_string(), source };
-    let tcp = TcpListener::bind((host.as_str(), *port)).await.map_err(failed)?;
-    let address = tcp.local_addr().map_err(failed)?;
-    let listener = match &config.tls {
-        Some(tls) => Listener::tls(tcp, assemble::tls(tls)?),
-        None => Listener::from(tcp),
-    };
-    match &config.socket {
-        Some(path) => Ok((listener.and_unix(assemble::socket(path)?), address)),
-        None => Ok((listener, address)),
-    }
+    let bound = TcpListener::bind((host.as_str(), *port)).await;
+    bound.map_err(|source| listen_failed(config, source))
 }
 
-/// Builds the API server, with the inboxes of the consumers.
-fn server(
+/// The error of an address that cannot be served.
+pub(crate) fn listen_failed(config: &Config, source: io::Error) -> Error {
+    Error::Listen { address: config.listen.to_string(), source }
+}
+
+/// Listens on a bound address, with TLS if configured.
+pub(crate) fn listener(config: &Config, tcp: TcpListener) -> Result<Listener, Error> {
+    Ok(match &config.tls {
+        Some(tls) => Listener::tls(tcp, assemble::tls(tls)?),
+        None => Listener::from(tcp),
+    })
+}
+
+/// The parts of the daemon that the API shows, besides the store.
+pub(crate) struct ServerParts<'a> {
+    pub(crate) registry: &'a Registry,
+    pub(crate) telemetry: &'a Telemetry,
+    pub(crate) fleet: &'a Fleet,
+}
+
+/// Builds the API server; `inboxes` adds those of the consumers.
+pub(crate) fn server(
     config: &Config,
-    stores: &Stores,
-    registry: &Registry,
-    telemetry: &Telemetry,
-    fleet: &Fleet,
+    letters: Arc<dyn Store>,
+    inboxes: impl FnOnce(Builder) -> Builder,
+    parts: &ServerParts<'_>,
 ) -> Result<Server, Error> {
     let options = ServerOptions {
         hosts: config.hosts.clone(),
@@ -278,18 +303,23 @@ fn server(
     };
     let pages = lazaret_console::pages(assemble::console(&config.console)?);
     let pages = pages.map_err(|error| Error::SignIn { key: "console.oidc", why: error.to_string() })?;
-    let mut builder = Server::builder(stores.letters.clone())
-        .registry(registry.clone())
+    let builder = Server::builder(letters)
+        .registry(parts.registry.clone())
         .tokens(assemble::tokens(config)?)
-        .instances(fleet.store())
-        .metrics(telemetry.rendering())
+        .instances(parts.fleet.store())
+        .metrics(parts.telemetry.rendering())
         .pages(pages)
         .problem_page(lazaret_console::problem_page)
         .options(options);
+    Ok(inboxes(builder).build())
+}
+
+/// Adds the inboxes of the consumers to the API.
+fn serve_inboxes(mut builder: Builder, config: &Config, stores: &Stores) -> Builder {
     for consumer in config.consumers.iter().filter(|consumer| consumer.source == Source::Inbox) {
         builder = stores.serve_inbox(builder, consumer);
     }
-    Ok(builder.build())
+    builder
 }
 
 /// Counts the open letters of the consumers.

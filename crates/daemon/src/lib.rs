@@ -13,7 +13,7 @@
 //! - `assemble/`: builds a consumer from its configuration, one file per part.
 //! - `doctor/`: preflight checks, one file per subject.
 //! - `adopt` (features `kafka`, `mongodb` and `postgres`): dead letters and positions of other tools.
-//! - `store_file`: backups of the embedded store.
+//! - `store_file`: backups of the embedded store. `store_wait`: a store whose disk is full at the start.
 //! - `build`, `telemetry`: the capabilities of this build; metrics, logs, traces and alerts from the configuration.
 //!
 //! ```
@@ -51,6 +51,7 @@ mod runner;
 mod signals;
 #[cfg(feature = "sqlite")]
 pub mod store_file;
+mod store_wait;
 mod telemetry;
 
 pub use build::capabilities;

@@ -140,7 +140,21 @@ async fn run_service(
     options: Options,
 ) -> Result<Report, Box<dyn std::error::Error>> {
     let mut signals = Signals::listen()?;
-    let service = Service::open(config, options).await?;
+    // The store may be waited for.
+    let mut opening = Box::pin(Service::open(config, options));
+    let service = loop {
+        tokio::select! {
+            opened = &mut opening => break opened?,
+            signal = signals.next() => match signal {
+                Signal::Reload => tracing::warn!("configuration not reloaded: the daemon is starting"),
+                Signal::Stop(_) => {
+                    tracing::info!("daemon stopped before its store was open");
+                    return Ok(Report { failed: Vec::new(), open_letters: BTreeMap::new(), drained: true });
+                }
+            },
+        }
+    };
+    drop(opening);
     let handle = service.handle();
     let drain = CancellationToken::new();
     let mut running = tokio::spawn(service.run(drain.clone()));

@@ -182,7 +182,11 @@ impl Runner {
         } else {
             self.shared.registry.failed(&self.name, error.to_string());
         }
-        self.shared.telemetry.metrics.failed(&self.name, !is_waiting);
+        let metrics = &self.shared.telemetry.metrics;
+        match is_waiting || is_temporary {
+            true => metrics.failed(&self.name, !is_waiting),
+            false => metrics.failed_permanently(&self.name),
+        }
         let why = error.for_log(self.shared.telemetry.with_error_messages);
         self.has_failed.store(true, Ordering::Release);
         let was_waiting = std::mem::replace(&mut self.is_waiting, is_waiting);

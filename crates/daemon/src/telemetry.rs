@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lazaret_config::{Config, Consumer as ConsumerConfig, Webhook as Hook};
+use lazaret_config::{AlertThresholds, Config, Consumer as ConsumerConfig, Webhook as Hook};
 use lazaret_core::handler::{BoxHandler, Handler};
 use lazaret_core::store::{Store, audit_hash_text};
 use lazaret_core::{QueueName, SystemClock};
 use lazaret_engine::Builder;
-use lazaret_telemetry::alerts::{Alerts, Options, Service, Webhook};
+use lazaret_telemetry::alerts::{Alerts, Options, Service, Thresholds, Webhook};
 #[cfg(feature = "otlp")]
 use lazaret_telemetry::traces::TraceExporter;
 use lazaret_telemetry::{AttemptLayer, LogObserver, Metrics};
@@ -93,7 +93,8 @@ impl Telemetry {
         }
         let webhooks: Vec<Webhook> = config.webhooks.iter().map(webhook).collect();
         let (store, clock) = (stores.letters.clone(), Arc::new(SystemClock));
-        let options = Options { docs_url: config.docs_url.clone(), ..Options::default() };
+        let thresholds = thresholds(&config.alert_thresholds);
+        let options = Options { thresholds, docs_url: config.docs_url.clone(), ..Options::default() };
         let mut service = Service::new(&webhooks, options, self.metrics.clone(), store, clock)?;
         service.load_groups(|name| config.consumer(name).is_some_and(alerts_on_first)).await;
         Ok(Some(service))
@@ -185,11 +186,70 @@ fn alerts_on_first(consumer: &ConsumerConfig) -> bool {
     consumer.dead_letter.as_ref().is_some_and(|letters| letters.alert_on_first)
 }
 
+fn thresholds(configured: &AlertThresholds) -> Thresholds {
+    let AlertThresholds {
+        window,
+        retry_rate,
+        storm_share,
+        storm_failures,
+        retry_age,
+        attempt_age,
+        blocked_windows,
+        paused_for,
+        quiet,
+    } = *configured;
+    Thresholds {
+        window,
+        retry_rate,
+        storm_share,
+        storm_failures,
+        retry_age,
+        attempt_age,
+        blocked_windows,
+        paused_for,
+        quiet,
+    }
+}
+
 fn webhook(hook: &Hook) -> Webhook {
     Webhook {
         url: hook.url.clone(),
         secret: hook.secret.as_ref().map(|secret| secret.reveal().to_owned()),
         events: hook.events.iter().map(|event| (*event).to_owned()).collect(),
         timeout: hook.timeout,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(alerts: &str) -> Thresholds {
+        let text = format!(
+            "alerts: {{ {alerts} }}\nconsumers:\n  shop:\n    source: {{ inbox: {{}} }}\n    handler: {{ http: {{ url: 'http://127.0.0.1:8080/' }} }}\n"
+        );
+        let checked = lazaret_config::check("lazaret.yaml", text.as_bytes(), &lazaret_config::NoEnv);
+        thresholds(&checked.config.expect("a valid configuration").alert_thresholds)
+    }
+
+    #[test]
+    fn the_thresholds_of_webhooks_are_those_of_the_configuration() {
+        assert_eq!(read(""), Thresholds::default());
+        assert_eq!(read("thresholds: { window: 1m }"), Thresholds::default());
+        let all = "window: 2m, retry-rate: 30/m, storm-share: 0.25, storm-failures: 10, retry-age: 1h, \
+                   attempt-age: 10m, blocked-windows: 3, paused-for: 30m, quiet: 5m";
+        let minutes = |n: u64| Duration::from_secs(60 * n);
+        let configured = Thresholds {
+            window: minutes(2),
+            retry_rate: 0.5,
+            storm_share: 0.25,
+            storm_failures: 10,
+            retry_age: minutes(60),
+            attempt_age: minutes(10),
+            blocked_windows: 3,
+            paused_for: minutes(30),
+            quiet: minutes(5),
+        };
+        assert_eq!(read(&format!("thresholds: {{ {all} }}")), configured);
     }
 }

@@ -152,7 +152,7 @@ pub(crate) fn may_claim(component: &Component, of: AttemptOf) -> Result<(), Opti
 }
 
 /// Returns `true` when a live message needs no [check](check) and no look at the store: nothing is paused or suspected, no
-/// duplicate filter is configured, and the message cannot have been here before.
+/// duplicate filter is configured, the message cannot have been here before, and its partition is certainly owned.
 pub(crate) fn is_unconditional(
     component: &Component,
     ownership: &PartitionOwnership,
@@ -164,4 +164,10 @@ pub(crate) fn is_unconditional(
         && component.guards.gate.is_open()
         && !component.flight.is_suspicious()
         && component.options.dedupe.is_none()
+        && is_certain(component, ownership)
+}
+
+/// Returns `true` when an attempt at a live message may start as far as the ownership of its partition goes (I6).
+pub(crate) fn is_certain(component: &Component, ownership: &PartitionOwnership) -> bool {
+    mutated!(component.options, TrustStaleOwnership) || ownership.is_certain()
 }

@@ -120,6 +120,7 @@ pub(crate) async fn run(component: &Component, delivery: &Delivery) -> Outcome {
         Start::Running(running) => running,
         Start::Ended(outcome) => return outcome,
     };
+    let _age = component.ages.attempts.begin(component.now());
     let result = match component.options.attempt_timeout {
         None => running.await,
         Some(limit) => match tokio::time::timeout(limit, running).await {

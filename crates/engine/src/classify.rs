@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use lazaret_core::handler::Delivery;
 use lazaret_core::letter::{AttemptKind, AttemptRecord};
-use lazaret_core::policy::{Classification, Subject};
-use lazaret_core::{Failure, HandlerError, Phase, Reason, Timestamp, Verdict};
+use lazaret_core::policy::{Classification, Dimension, Subject};
+use lazaret_core::{Failure, HandlerError, LetterState, Phase, Reason, Timestamp, Verdict};
 
+use crate::backlog::Entering;
 use crate::component::Component;
 use crate::events::Event;
 use crate::gate::Health;
@@ -14,6 +15,7 @@ use crate::limits::End;
 use crate::next_step::{FailedAttempt, Step, next_step};
 use crate::panics::guarded;
 use crate::record::FailureRecord;
+use crate::store_retry::Abandoned;
 use crate::telemetry::Counters;
 
 /// A failure with its verdict.
@@ -21,6 +23,8 @@ use crate::telemetry::Counters;
 pub(crate) struct Classified {
     pub(crate) failure: Failure,
     pub(crate) verdict: Verdict,
+    /// The handler itself sends the message to the dead letters: it is kept, also where dead letters are discarded.
+    pub(crate) sent_by_handler: bool,
 }
 
 /// Classifies the error of an attempt and reports it.
@@ -63,7 +67,10 @@ pub(crate) fn classify(
         failure: &failure,
         verdict,
     });
-    Classified { failure, verdict }
+    // The handler's own verdict comes before all others.
+    let sent_by_handler =
+        error.asked_verdict() == Some(Verdict::DeadLetter) && verdict == Verdict::DeadLetter;
+    Classified { failure, verdict, sent_by_handler }
 }
 
 /// The health of the handler's dependencies that a failure shows. A failure that concerns the message alone shows that they
@@ -82,14 +89,15 @@ pub(crate) fn health(
     }
 }
 
-/// Decides the next step of a failed message, and reports a scheduled retry or the end of its retries.
-pub(crate) fn decide(
-    component: &Component,
+/// Decides the next step of a failed message, and reports a scheduled retry or the end of its retries. A letter that begins to
+/// wait for a retry enters the backlog: keep that until it is durable.
+pub(crate) async fn decide<'c>(
+    component: &'c Component,
     delivery: &Delivery,
     verdict: Verdict,
     record: &FailureRecord,
     stored: bool,
-) -> Step {
+) -> Result<(Step, Option<Entering<'c>>), Abandoned> {
     let failed = FailedAttempt {
         verdict,
         usage: record.usage(),
@@ -98,13 +106,23 @@ pub(crate) fn decide(
         seed: component.identity.jitter_seed(delivery.message()),
     };
     let limits = component.limits(delivery.message(), Some(&record.failure.reason));
-    let step = next_step(limits, &failed, stored);
+    let mut step = next_step(limits, &failed, stored);
+    let mut entering = None;
+    if matches!(step, Step::Later { .. }) && joins_backlog(component, delivery) {
+        entering = component.guards.backlog.enter(component).await?;
+        if entering.is_none() {
+            step = Step::End { state: LetterState::Dead, why: End::Budget(Dimension::Backlog) };
+        }
+    }
     let telemetry = &component.telemetry;
     let (queue, message, reason) = (&component.queue, delivery.message(), &record.failure.reason);
     let letter = delivery.letter().map(|letter| letter.id);
     match step {
         Step::End { why: End::Exhausted(limit), .. } => {
             telemetry.emit(&Event::RetryExhausted { queue, message, letter, limit: Some(limit), reason });
+        }
+        Step::End { why: End::Budget(_), .. } => {
+            telemetry.emit(&Event::RetryExhausted { queue, message, letter, limit: None, reason });
         }
         Step::End { why: End::Poison, .. } => {
             telemetry.emit(&Event::Poison { queue, message, letter });
@@ -118,7 +136,14 @@ pub(crate) fn decide(
         }
         _ => {}
     }
-    step
+    Ok((step, entering))
+}
+
+/// Returns `true` when a message that is tried again later adds a letter to those that wait for that in the store.
+fn joins_backlog(component: &Component, delivery: &Delivery) -> bool {
+    let options = &component.options;
+    let waits_in_store = options.dead_letter.is_some() && options.relay().is_none();
+    waits_in_store && delivery.letter().is_none_or(|letter| letter.state != LetterState::Retrying)
 }
 
 /// The history entry of the attempt that has just ended.

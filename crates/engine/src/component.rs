@@ -9,6 +9,7 @@ use lazaret_core::store::Store;
 use lazaret_core::{Clock, Failure, Grouping, Message, QueueName, Reason, SequenceId, Timestamp};
 use tokio::sync::Notify;
 
+use crate::ages::Ages;
 use crate::dedupe::DuplicateFilter;
 use crate::flight::Flight;
 use crate::guards::Guards;
@@ -39,6 +40,7 @@ pub(crate) struct Component {
     pub(crate) hand_offs: HandOffs,
     pub(crate) guards: Arc<Guards>,
     pub(crate) lifecycle: Arc<Lifecycle>,
+    pub(crate) ages: Ages,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) flight: Arc<Flight>,
     pub(crate) dedupe: Option<Arc<DuplicateFilter>>,

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::ages::Ages;
 use crate::component::{Component, QueueSignals};
 use crate::dedupe::{self, DuplicateFilter};
 use crate::error::{BuildError, Error};
@@ -20,6 +21,7 @@ use crate::guards::Guards;
 use crate::hand_offs::{self, HandOffs, Inbound};
 use crate::handle::Handle;
 use crate::identity::Identity;
+use crate::incarnations::SeenIncarnations;
 use crate::intake::{GRACE, Intake};
 use crate::lifecycle::Lifecycle;
 use crate::mailbox::Mailbox;
@@ -114,31 +116,42 @@ impl Consumer {
     ///
     /// Draining stops intake, settles what it can within the deadline, commits, and releases leases, in that order.
     pub async fn run(self, drain: CancellationToken) -> Result<Stats, Error> {
-        let Self { source, handle, inbound, dropped_claims } = self;
+        let Self { mut source, handle, inbound, dropped_claims } = self;
         let Handle { first, components, shards } = handle;
-        let Component { options, store, lifecycle, telemetry, .. } = &*first;
+        let Component { options, store, guards, lifecycle, telemetry, .. } = &*first;
         let notices = Arc::new(Mailbox::default());
         let mut tasks = JoinSet::new();
-        tasks.spawn(hand_offs::write(inbound, store.clone(), options.clone()));
+        let writer = hand_offs::write(inbound, store.clone(), options.clone(), guards.clone());
+        tasks.spawn(suspendable(options, writer));
         // A set of its own: it outlives the other tasks, whose claims it releases.
         let (mut releasing, last_claims) = (JoinSet::new(), CancellationToken::new());
-        releasing.spawn(dedupe::release(first.dedupe.clone(), dropped_claims, last_claims.clone()));
+        releasing.spawn(suspendable(
+            options,
+            dedupe::release(first.dedupe.clone(), dropped_claims, last_claims.clone()),
+        ));
         for (index, mailbox) in shards.iter().enumerate() {
             let per_shard = options.blocked_limit.div_ceil(shards.len());
             let open = Arc::new(OpenSequences::new(components.len(), per_shard));
             let shard = Shard::new(index, components.clone(), open, mailbox.clone(), notices.clone());
-            tasks.spawn(shard.run());
+            tasks.spawn(suspendable(options, shard.run()));
         }
         let places = Places::new(options.retries_at_once());
         let replays = Places::new(options.replays_at_once());
         for component in &components {
-            tasks.spawn(scheduler::schedule(component.clone(), shards.clone(), places.clone()));
-            tasks.spawn(operations::operate(component.clone(), shards.clone(), replays.clone()));
-            tasks.spawn(reprocess::reprocess(component.clone()));
-            tasks.spawn(retention::run(component.clone()));
+            tasks.spawn(suspendable(
+                options,
+                scheduler::schedule(component.clone(), shards.clone(), places.clone()),
+            ));
+            tasks.spawn(suspendable(
+                options,
+                operations::operate(component.clone(), shards.clone(), replays.clone()),
+            ));
+            tasks.spawn(suspendable(options, reprocess::reprocess(component.clone())));
+            tasks.spawn(suspendable(options, retention::run(component.clone())));
         }
-        tasks.spawn(store_refresh::run(components.clone(), shards.clone()));
-        tasks.spawn(store_changes::run(components.clone()));
+        tasks.spawn(suspendable(options, store_refresh::run(components.clone(), shards.clone())));
+        tasks.spawn(suspendable(options, store_changes::run(components.clone())));
+        source.attach(Arc::new(SeenIncarnations::of(&first)));
         let intake = Intake::new(source, components, shards, notices).run();
         tokio::pin!(intake);
         let mut deadline = None;
@@ -176,6 +189,18 @@ impl Consumer {
             None => Ok(telemetry.counters.read()),
         }
     }
+}
+
+/// A task of a consumer, which the simulation can stop.
+#[cfg(feature = "suspension")]
+fn suspendable<F: Future>(options: &Options, task: F) -> impl Future<Output = F::Output> + use<F> {
+    options.suspension.clone().hold(task)
+}
+
+/// A task of a consumer.
+#[cfg(not(feature = "suspension"))]
+fn suspendable<F: Future>(_: &Options, task: F) -> F {
+    task
 }
 
 impl Builder {
@@ -265,10 +290,11 @@ impl Builder {
         let identity = Arc::new(Identity::new(consumer, &options, &*clock));
         let clock = Arc::new(StoreClock::new(clock));
         let telemetry = Arc::new(Telemetry::new(observers));
-        let guards = Arc::new(Guards::new(&options, components.len(), clock.clone(), telemetry.clone()));
+        let queues = components.iter().map(|(component, _)| QueueName::of(&name, component)).collect();
+        let guards = Arc::new(Guards::new(&options, queues, clock.clone(), telemetry.clone()));
         let lifecycle = Arc::new(Lifecycle::default());
         let flight = Arc::new(Flight::new(&options));
-        let (dedupe, dropped_claims) = DuplicateFilter::new(&options, &identity);
+        let (dedupe, dropped_claims) = DuplicateFilter::new(&options, &identity, &clock);
         let components = components.into_iter().enumerate().map(|(index, (component, handler))| {
             Arc::new(Component {
                 index,
@@ -283,6 +309,7 @@ impl Builder {
                 hand_offs: hand_offs.clone(),
                 guards: guards.clone(),
                 lifecycle: lifecycle.clone(),
+                ages: Ages::default(),
                 telemetry: telemetry.clone(),
                 flight: flight.clone(),
                 dedupe: dedupe.clone(),

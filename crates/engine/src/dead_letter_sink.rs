@@ -6,9 +6,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lazaret_core::handler::{DeadLetterSink, Delivery};
 use lazaret_core::letter::AttemptKind;
+use lazaret_core::source::Ownership;
 use lazaret_core::store::{Certainty, ErrorKind, Placement, StoreError};
 use lazaret_core::{Failure, LetterState, Reason};
 
+use crate::admission;
 use crate::classify;
 use crate::component::Component;
 use crate::letters::{LetterWriter, draft};
@@ -87,11 +89,18 @@ impl DeadLetterSink for LiveSink {
         }
         written
     }
+
+    fn is_owned(&self) -> bool {
+        admission::is_certain(&self.component, &self.ownership)
+    }
 }
 
 /// Records that a handler gives up a message that is a letter already.
-#[derive(Default)]
-pub(crate) struct StoredSink(Mutex<Option<GivenUp>>);
+pub(crate) struct StoredSink {
+    /// How long the lease of its run is safe to use.
+    lease: Ownership,
+    given_up: Mutex<Option<GivenUp>>,
+}
 
 /// Why a handler gave a message up.
 pub(crate) struct GivenUp {
@@ -100,9 +109,13 @@ pub(crate) struct GivenUp {
 }
 
 impl StoredSink {
+    pub(crate) fn new(lease: Ownership) -> Self {
+        Self { lease, given_up: Mutex::default() }
+    }
+
     /// Why the handler gave the message up.
     pub(crate) fn take(&self) -> GivenUp {
-        let given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let given_up = self.given_up.lock().unwrap_or_else(PoisonError::into_inner).take();
         given_up.unwrap_or(GivenUp { reason: Reason::MANUAL, why: String::new() })
     }
 }
@@ -111,11 +124,15 @@ impl StoredSink {
 impl DeadLetterSink for StoredSink {
     async fn send_to_dlq(&self, delivery: &Delivery, reason: Reason, why: String) -> Result<(), StoreError> {
         // Locked until it is marked: whoever finds the mark finds the reason.
-        let mut given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut given_up = self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
         if !delivery.mark_sent(delivery.attempt()) {
             return Err(over("the attempt is over"));
         }
         *given_up = Some(GivenUp { reason, why });
         Ok(())
+    }
+
+    fn is_owned(&self) -> bool {
+        self.lease.is_certain()
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use backon::ExponentialBackoff;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lazaret_core::store::{self, Certainty, Dedupe, DedupeClaim};
-use lazaret_core::{MessageId, QueueName};
+use lazaret_core::{Clock, MessageId, QueueName};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -24,8 +24,10 @@ use crate::component::Component;
 use crate::identity::Identity;
 use crate::mutation::mutated;
 use crate::options::{DedupeOptions, Options};
+use crate::store_clock::StoreClock;
 use crate::store_retry::{Abandoned, backoff, retry_until_ok};
 use crate::stored::RENEW_INTERVAL;
+use crate::time::Moment;
 
 /// The number of dropped claims that may wait for the task that releases them. Claims beyond it end with their lease.
 const WAITING_LIMIT: usize = 1024;
@@ -42,6 +44,7 @@ pub(crate) struct DuplicateFilter {
     window: Duration,
     lease: Duration,
     refresh: Duration,
+    clock: Arc<dyn Clock>,
     /// The first part of the owners of claims. No other process uses it.
     process: String,
     attempts: AtomicU64,
@@ -91,7 +94,11 @@ pub(crate) struct Dropped(mpsc::Receiver<DroppedClaim>);
 
 impl DuplicateFilter {
     /// The filter that the options ask for, and the claims of it that are dropped.
-    pub(crate) fn new(options: &Options, identity: &Identity) -> (Option<Arc<Self>>, Dropped) {
+    pub(crate) fn new(
+        options: &Options,
+        identity: &Identity,
+        clock: &Arc<StoreClock>,
+    ) -> (Option<Arc<Self>>, Dropped) {
         let (dropped, inbound) = mpsc::channel(WAITING_LIMIT);
         let filter = options.dedupe.clone().map(|DedupeOptions { filter, window }| {
             Arc::new(Self {
@@ -99,6 +106,7 @@ impl DuplicateFilter {
                 window,
                 lease: options.lease,
                 refresh: options.refresh,
+                clock: clock.clone(),
                 process: identity.process(),
                 attempts: AtomicU64::new(0),
                 shares_claims: mutated!(options, ShareClaims),
@@ -137,6 +145,17 @@ impl DuplicateFilter {
                 Err(error)
             }
         }
+    }
+
+    /// The time before a claim is asked for.
+    pub(crate) fn asks(&self) -> Moment {
+        Moment::now(&*self.clock)
+    }
+
+    /// Returns `true` while a claim that was asked for then is safe to use: no other attempt can have claimed the message. Nothing but the
+    /// answer was waited for, but the process may have been stopped meanwhile (I6).
+    pub(crate) fn is_safe(&self, asked: Moment) -> bool {
+        asked.elapsed(&*self.clock) < self.lease - self.lease / 10
     }
 
     /// The delays between the claims of a message that another attempt holds.

@@ -188,6 +188,12 @@ pub enum Event<'a> {
         /// Which one.
         partition: &'a Partition,
     },
+    /// The stream of a partition began a new [incarnation](lazaret_core::incarnation): what was known by position in an earlier one
+    /// says nothing about its messages.
+    IncarnationBegan {
+        /// The partition, in its new incarnation.
+        partition: &'a Partition,
+    },
     /// A partition was revoked.
     Revoked {
         /// Which one.

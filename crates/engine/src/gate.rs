@@ -7,9 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lazaret_core::policy::{Admit, Breaker, BreakerPolicy, BreakerState};
-use lazaret_core::store::{Pause, PauseScope};
+use lazaret_core::store::{ErrorKind, Pause, PauseScope, StoreError};
 use lazaret_core::{Message, Partition, SequenceId, Timestamp};
 use tokio::sync::Notify;
+
+/// The name of the limit of a store whose disk, or quota, is full.
+const FULL_DISK: &str = "disk";
 
 /// Every reason to suspend attempts.
 #[derive(Debug)]
@@ -22,6 +25,8 @@ pub(crate) struct Gate {
     trust: Duration,
     /// The number of callers that wait for the store.
     store_outages: AtomicUsize,
+    /// The last error of the store during the outage.
+    outage_cause: Mutex<Option<OutageCause>>,
     state: Mutex<State>,
     changed: Arc<Changes>,
 }
@@ -61,6 +66,15 @@ pub(crate) enum Health {
     Unknown,
 }
 
+/// Why the store does not take letters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OutageCause {
+    /// The limit that is reached, if that is why.
+    pub(crate) limit: Option<&'static str>,
+    /// The error.
+    pub(crate) why: String,
+}
+
 /// The permission for one attempt. Report its end with it; dropping it means that the attempt was cancelled.
 #[derive(Debug)]
 pub(crate) struct Pass {
@@ -74,6 +88,7 @@ impl Gate {
             last_success: AtomicI64::new(i64::MIN),
             trust: breaker.as_ref().map_or(Duration::ZERO, |breaker| breaker.open_for),
             store_outages: AtomicUsize::new(0),
+            outage_cause: Mutex::new(None),
             state: Mutex::new(State {
                 pauses: Vec::new(),
                 unstored: Vec::new(),
@@ -159,7 +174,7 @@ impl Gate {
             || !self.lock().pauses.iter().any(|pause| match &pause.scope {
                 PauseScope::Consumer => true,
                 PauseScope::Stream(stream) => *stream == partition.stream,
-                PauseScope::Partition(paused) => paused == partition,
+                PauseScope::Partition(paused) => paused.has_place_of(partition),
                 PauseScope::Sequence(_) | PauseScope::Replay => false,
             })
     }
@@ -303,6 +318,28 @@ impl Gate {
             self.changed.notify_all();
         }
         StoreOutage(self.clone())
+    }
+
+    /// Notes why the store failed, during an outage.
+    pub(crate) fn explain_outage(&self, error: &StoreError) {
+        // A limit of the queue has a name. Otherwise the store is full when its disk or its quota is.
+        let limit = error.limit().or((error.kind() == ErrorKind::Full).then_some(FULL_DISK));
+        let why = match error.limit() {
+            Some(_) => format!("{}; replay, resolve or evict letters, or raise the limit", error.context()),
+            None => error.to_string(),
+        };
+        let cause = OutageCause { limit, why };
+        *self.lock_outage() = Some(cause);
+    }
+
+    /// Why the store does not take letters; `None` while nobody waits for it.
+    pub(crate) fn outage_cause(&self) -> Option<OutageCause> {
+        self.lock_outage().clone().filter(|_| self.has_store_outage())
+    }
+
+    fn lock_outage(&self) -> MutexGuard<'_, Option<OutageCause>> {
+        // Only whole values are assigned.
+        self.outage_cause.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns `true` while a caller waits for the store.

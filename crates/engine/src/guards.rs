@@ -1,6 +1,6 @@
 //! The guards of one consumer: gate (pauses, breaker, store outages), fuse, retry budget and concurrency limit.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,9 +10,11 @@ use lazaret_core::traceback::excerpt;
 use lazaret_core::{Clock, Failure, Message, QueueName, Reason, Timestamp};
 use tokio::sync::Semaphore;
 
+use crate::backlog::RetryBacklog;
 use crate::events::Event;
 use crate::fuse_causes::FuseCauses;
 use crate::gate::{Gate, Health, Pass};
+use crate::handed_off::HandedOff;
 use crate::handled::HandledCount;
 use crate::hash::SequenceHash;
 use crate::held::{Held, Usage};
@@ -27,10 +29,12 @@ pub(crate) struct Guards {
     pub(crate) permits: Arc<Semaphore>,
     /// The number of shards that have messages and too few permits.
     pub(crate) starved_shards: AtomicUsize,
-    /// The retry backlog has reached its limit: no more messages are read.
-    backlog_full: AtomicBool,
+    /// The letters that wait for a retry. At their limit no more messages are read.
+    pub(crate) backlog: RetryBacklog,
     /// The bound of the store's capacity that is reached: no more messages are read.
     shortage: Mutex<Option<Shortage>>,
+    /// The bytes that were handed off since the room of the store was measured.
+    pub(crate) handed_off: HandedOff,
     /// The messages that failing sequences hold back in memory.
     pub(crate) held: Held,
     budget: Mutex<Budget>,
@@ -50,22 +54,24 @@ pub(crate) struct Guards {
 impl Guards {
     pub(crate) fn new(
         options: &Options,
-        components: usize,
+        queues: Vec<QueueName>,
         clock: Arc<dyn Clock>,
         telemetry: Arc<Telemetry>,
     ) -> Self {
         // Each component holds its own copy of a message back, as in the window.
         let held = Usage {
-            messages: options.hold_limit.saturating_mul(components),
-            bytes: options.hold_limit_bytes.saturating_mul(components),
+            messages: options.hold_limit.saturating_mul(queues.len()),
+            bytes: options.hold_limit_bytes.saturating_mul(queues.len()),
         };
+        let gate = Arc::new(Gate::new(options.breaker.clone()));
         Self {
             held: Held::new(held),
-            gate: Arc::new(Gate::new(options.breaker.clone())),
+            backlog: RetryBacklog::new(options.budget.clone(), queues, gate.clone()),
+            gate,
             permits: Arc::new(Semaphore::new(options.concurrency.min(Semaphore::MAX_PERMITS))),
             starved_shards: AtomicUsize::new(0),
-            backlog_full: AtomicBool::new(false),
             shortage: Mutex::new(None),
+            handed_off: HandedOff::default(),
             budget: Mutex::new(Budget::new(options.budget.clone())),
             breaker_cause: Mutex::new(None),
             fuse: options.fuse.clone().map(|policy| Mutex::new(CountingFuse::new(policy))),
@@ -134,18 +140,6 @@ impl Guards {
         let (now, ago) = (self.steady.now(), until(first_failed_at, self.clock.now()));
         let first_failed_at = now.checked_sub(ago).unwrap_or(Timestamp::MIN);
         self.gate.blames_message(first_failed_at, now)
-    }
-
-    /// Compares the retry backlog with its limit. Returns the new state if that changed it.
-    pub(crate) fn update_backlog(&self, backlog: u64) -> Option<BacklogState> {
-        let full = lock(&self.budget).backlog_full(backlog);
-        let changed = self.backlog_full.swap(full, Ordering::AcqRel) != full;
-        changed.then_some(if full { BacklogState::Full } else { BacklogState::Accepting })
-    }
-
-    /// Returns `true` while the retry backlog is full.
-    pub(crate) fn is_backlog_full(&self) -> bool {
-        self.backlog_full.load(Ordering::Acquire)
     }
 
     /// Notes which bound of the capacity is reached, and returns whether that lets the source go on or holds it back.
@@ -296,15 +290,6 @@ impl BreakerCause {
     }
 }
 
-/// The state of the retry backlog against its limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BacklogState {
-    /// More messages may be read.
-    Accepting,
-    /// No more messages are read.
-    Full,
-}
-
 /// The origin of a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PauseCause {
@@ -353,9 +338,10 @@ mod tests {
     fn a_success_in_another_shard_counts_before_a_failure_that_follows_it() {
         let fuse = Some(FusePolicy { consecutive: 3, ..FusePolicy::default() });
         let options = Options { fuse, shards: 2, ..Options::default() };
-        let guards = Guards::new(&options, 1, Arc::new(SystemClock), Arc::new(Telemetry::default()));
-        let (other, is_open) = (guards.handled_by_shard(1), || guards.gate.is_open());
         let queue = QueueName::of("shop", "shop");
+        let guards =
+            Guards::new(&options, vec![queue.clone()], Arc::new(SystemClock), Arc::new(Telemetry::default()));
+        let (other, is_open) = (guards.handled_by_shard(1), || guards.gate.is_open());
         let fail = || guards.record_terminal(&queue, None);
         for _ in 0..10 {
             fail();

@@ -11,6 +11,9 @@ use lazaret_core::store::{
 };
 use tokio::sync::{mpsc, oneshot};
 
+use crate::guards::Guards;
+use crate::letters;
+use crate::message_size::memory_size;
 use crate::mutation::mutated;
 use crate::options::Options;
 
@@ -90,7 +93,12 @@ fn lost(operation: &'static str) -> StoreError {
 pub(crate) struct Inbound(mpsc::Receiver<Request>);
 
 /// Writes until all senders are dropped.
-pub(crate) async fn write(mut inbound: Inbound, store: Arc<dyn Store>, options: Arc<Options>) {
+pub(crate) async fn write(
+    mut inbound: Inbound,
+    store: Arc<dyn Store>,
+    options: Arc<Options>,
+    guards: Arc<Guards>,
+) {
     let limits = options.dead_letter.as_ref().map_or(Limits::NONE, |options| options.limits);
     let mut batch = Vec::with_capacity(BATCH_LIMIT);
     let mut turn = 0;
@@ -108,7 +116,10 @@ pub(crate) async fn write(mut inbound: Inbound, store: Arc<dyn Store>, options: 
         }
         for (queue, batch) in queues {
             turn += u64::from(!mutated!(options, UnnumberedHandOffs));
-            batch.write(&*store, &queue, &limits, turn).await;
+            let bytes = batch.items.iter().map(|item| memory_size(&item.letter.message) as u64).sum();
+            let keeps_apart = !mutated!(options, ShareLetterIds);
+            batch.write(&*store, &queue, &limits, turn, keeps_apart).await;
+            guards.handed_off.add(bytes);
         }
     }
 }
@@ -137,7 +148,14 @@ impl Batch {
     }
 
     /// Makes the calls and answers. A dropped receiver does not matter here.
-    async fn write(mut self, store: &dyn Store, queue: &QueueName, limits: &Limits, turn: u64) {
+    async fn write(
+        mut self,
+        store: &dyn Store,
+        queue: &QueueName,
+        limits: &Limits,
+        turn: u64,
+        keeps_apart: bool,
+    ) {
         if !self.notes.is_empty() {
             let result = store.note_attempts(queue, self.notes).await;
             for reply in self.noted {
@@ -151,7 +169,11 @@ impl Batch {
             grant.turn = turn;
         }
         let count = self.items.len();
-        let mut answers = match store.hand_off(queue, limits, self.items).await {
+        let called = match keeps_apart {
+            true => letters::hand_off(store, queue, limits, self.items).await,
+            false => store.hand_off(queue, limits, self.items).await,
+        };
+        let mut answers = match called {
             Ok(answers) if answers.len() == count => answers.into_iter(),
             Ok(_) => {
                 let error =

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use lazaret_core::policy::{BreakerState, OnDeadPolicy};
 use lazaret_core::store::{Act, Actor, Pause, PauseScope, Result, StoreError};
-use lazaret_core::{ConsumerName, Letter, LetterId, QueueName, SequenceId};
-use tokio::time::Instant;
+use lazaret_core::{ConsumerName, Letter, LetterId, QueueName, SequenceId, Timestamp};
 
 use crate::admission::{self, AttemptOf};
 use crate::component::Component;
 use crate::flow::Shards;
+use crate::gate::OutageCause;
 use crate::guards::{BreakerCause, PauseCause};
 use crate::panics::guarded;
 use crate::replay_all::ReplayAll;
@@ -18,6 +18,7 @@ use crate::sequence_sync;
 use crate::store_refresh;
 use crate::stored::{Purpose, Run, RunEnd};
 use crate::telemetry::Stats;
+use crate::time::{Moment, until};
 
 /// The page size of heads in a replay.
 const PAGE: usize = 100;
@@ -140,15 +141,44 @@ impl Handle {
         self.first.guards.gate.has_store_outage() || self.first.guards.shortage().is_some()
     }
 
-    /// Why no more messages are read, and what to do about it: the retry backlog or the capacity of the store is full. `None` while
-    /// there is room.
+    /// Why no more messages are read, and what to do about it: the retry backlog, the queue or the store is full, or the store fails.
+    /// `None` while there is room.
     pub fn held_back(&self) -> Option<String> {
+        Some(self.hold()?.1)
+    }
+
+    /// The name of the limit that is reached, so that no more messages are read: `max-letters`, `max-bytes`, `min-free`,
+    /// `max-sequences`, `max-sequence-size`, `budget.backlog`, or `disk` where the store says no more than that it is full. `None`
+    /// while there is room.
+    pub fn held_by(&self) -> Option<&'static str> {
+        self.hold()?.0
+    }
+
+    /// The limit that is reached, if there is one, and why no more messages are read.
+    fn hold(&self) -> Option<(Option<&'static str>, String)> {
         let guards = &self.first.guards;
         if let Some(shortage) = guards.shortage() {
-            return Some(format!("not reading: {shortage}; {}", shortage.remedy()));
+            let why = format!("not reading: {shortage}; {}", shortage.remedy());
+            return Some((Some(shortage.limit()), why));
+        }
+        if let Some(OutageCause { limit, why }) = guards.gate.outage_cause() {
+            return Some((limit, format!("not reading: {why}")));
         }
         let why = "not reading: the retry backlog is full; it goes on when retries succeed, or raise budget.backlog";
-        guards.is_backlog_full().then(|| why.to_owned())
+        guards.backlog.is_full().then(|| (Some("budget.backlog"), why.to_owned()))
+    }
+
+    /// When the message that has been failing longest in memory first failed: it waits for its next attempt in place, or that runs.
+    /// Messages that wait in the store are letters. `None` while there is none.
+    pub fn failing_since(&self, queue: &QueueName) -> Option<Timestamp> {
+        let component = self.components.iter().find(|component| component.queue == *queue)?;
+        component.ages.failing.oldest()
+    }
+
+    /// The age of the oldest running attempt, live or stored; `None` while none runs.
+    pub fn attempt_age(&self) -> Option<Duration> {
+        let oldest = self.components.iter().filter_map(|component| component.ages.attempts.oldest()).min()?;
+        Some(until(oldest, self.first.now()))
     }
 
     /// Polls the store now for changes by others: letters that may run, operations that were started. Otherwise that happens
@@ -270,7 +300,7 @@ impl Replayer {
         if admission::may_claim(&self.component, AttemptOf::Replay).is_err() {
             return Ok(None);
         }
-        let claimed_at = Instant::now();
+        let claimed_at = Moment::now(&*self.component.clock);
         let owner = format!("{}/{operation}", identity.instance);
         let Some(claim) = store.claim(queue, sequence, &owner, options.lease).await? else {
             return Ok(None);

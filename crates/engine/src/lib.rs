@@ -13,18 +13,21 @@
 //! - A message that succeeds at once never leaves its shard. The others are processed by `live/`, letters by `stored/`.
 //! - `admission.rs` decides whether an attempt may start, `limits.rs` whether a message gets another one, `letters/` writes
 //!   letters. Decisions are pure functions: `next_step.rs` here, the policies in `lazaret-core`.
-//! - The parts that a consumer shares: `guards.rs` (gate, fuse with `fuse_causes.rs`, budget, concurrency), `lifecycle.rs` (drain, abort, errors),
+//! - The parts that a consumer shares: `guards.rs` (gate, fuse with `fuse_causes.rs`, budget, retry `backlog.rs`, concurrency), `lifecycle.rs` (drain, abort, errors),
 //!   `telemetry.rs` (events, counters, gauges), `identity.rs`. A `component.rs` holds those that its queue works with.
 //! - With the strategy `topics`, `publish.rs` sends failed messages to a broker instead of the store; they return by the
 //!   source, and wait in `intake/delay_queue.rs` until they are due.
 //! - `store_refresh.rs` reads what other processes changed in the store, at intervals, and at once where the store tells of changes
 //!   (`store_changes.rs`).
+//! - What status and alerts show besides the counters is in `ages.rs` (what waits in memory, running attempts).
 //! - Time comes from a [`Clock`](lazaret_core::Clock) and tokio's timers, randomness from a seed, so that a simulation
 //!   can run all of it on a paused clock. Stored times are those of the store, if it has a clock that all processes share
 //!   (`store_clock.rs`).
 
 mod admission;
+mod ages;
 mod attempt;
+mod backlog;
 mod blocked;
 mod builder;
 mod classify;
@@ -42,11 +45,13 @@ mod fuse_causes;
 mod gate;
 mod guards;
 mod hand_offs;
+mod handed_off;
 mod handle;
 mod handled;
 mod hash;
 mod held;
 mod identity;
+mod incarnations;
 mod intake;
 mod letters;
 mod lifecycle;
@@ -79,6 +84,8 @@ mod store_clock;
 mod store_refresh;
 mod store_retry;
 mod stored;
+#[cfg(feature = "suspension")]
+pub mod suspension;
 mod telemetry;
 mod time;
 mod timeout;

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use lazaret_core::Timestamp;
-use lazaret_core::policy::{Limit, Next, PoisonPolicy, RetryPolicy};
+use lazaret_core::policy::{Dimension, Limit, Next, PoisonPolicy, RetryPolicy};
 
 /// The number of crashes in replays that end them, where `max-crashes` is not limited.
 const REPLAY_CRASHES: u32 = 3;
@@ -39,6 +39,8 @@ pub(crate) enum End {
     Exhausted(Limit),
     /// It failed too often in the same way.
     Poison,
+    /// The retry budget that it shares with others is used up.
+    Budget(Dimension),
 }
 
 impl RetryLimits<'_> {

@@ -48,6 +48,10 @@ pub enum Mutation {
     ExpireEarly,
     /// Lets dead letters leave their sequences, whatever the policy says.
     LeaveUnasked,
+    /// Starts attempts without a look at how long partitions and leases are certainly owned.
+    TrustStaleOwnership,
+    /// Hands off a message under an id that a letter of an earlier incarnation has.
+    ShareLetterIds,
 }
 
 /// Evaluates to `true` when the options ask for this bug. Always `false` unless the feature `mutations` is on.

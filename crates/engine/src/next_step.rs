@@ -55,6 +55,29 @@ pub(crate) fn next_step(limits: RetryLimits<'_>, failed: &FailedAttempt, stored:
     }
 }
 
+/// Decides the next step of a letter in this state that failed in a replay, the last of so many. Each verdict counts as after a first
+/// attempt, but a replay gives no new automatic attempts: a letter that is to be retried keeps its state (I4). A failure in the last
+/// replay that `max_replays` allows parks the letter.
+pub(crate) fn step_after_replay(
+    verdict: Verdict,
+    state: LetterState,
+    replays: u32,
+    max_replays: Option<u32>,
+) -> Step {
+    let end = |state| Step::End { state, why: End::Verdict };
+    let was_last = max_replays.is_some_and(|limit| replays >= limit);
+    match verdict {
+        Verdict::Retry | Verdict::DeadLetter if was_last => end(LetterState::Parked),
+        Verdict::Retry => end(state),
+        Verdict::DeadLetter => end(LetterState::Dead),
+        Verdict::Park => end(LetterState::Parked),
+        Verdict::Quarantine => end(LetterState::Quarantined),
+        Verdict::Skip => Step::Skip,
+        Verdict::Duplicate => Step::Duplicate,
+        Verdict::Stop => Step::Stop,
+    }
+}
+
 fn waits_in_memory(retry: &RetryPolicy, failed: &FailedAttempt, due: Timestamp) -> bool {
     match retry.strategy {
         Strategy::InPlace => true,
@@ -111,6 +134,29 @@ mod tests {
             let decided =
                 decide(&policy(Strategy::Ordered), &PoisonPolicy::default(), &failed(verdict, 1), false);
             assert_eq!(decided, step, "{verdict}");
+        }
+    }
+
+    #[test]
+    fn each_verdict_counts_in_a_replay_and_a_retry_keeps_the_state() {
+        // I4
+        use LetterState::{Dead, Parked, Quarantined, Retrying};
+        let end = |state| Step::End { state, why: End::Verdict };
+        let table = [
+            (Verdict::Retry, Retrying, end(Retrying), end(Parked)),
+            (Verdict::Retry, Quarantined, end(Quarantined), end(Parked)),
+            (Verdict::DeadLetter, Retrying, end(Dead), end(Parked)),
+            (Verdict::DeadLetter, Dead, end(Dead), end(Parked)),
+            (Verdict::Park, Dead, end(Parked), end(Parked)),
+            (Verdict::Quarantine, Dead, end(Quarantined), end(Quarantined)),
+            (Verdict::Skip, Dead, Step::Skip, Step::Skip),
+            (Verdict::Duplicate, Parked, Step::Duplicate, Step::Duplicate),
+            (Verdict::Stop, Dead, Step::Stop, Step::Stop),
+        ];
+        for (verdict, state, early, last) in table {
+            assert_eq!(step_after_replay(verdict, state, 4, Some(5)), early, "{verdict} {state}");
+            assert_eq!(step_after_replay(verdict, state, 9, None), early, "{verdict} {state}");
+            assert_eq!(step_after_replay(verdict, state, 5, Some(5)), last, "{verdict} {state}");
         }
     }
 

@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lazaret_core::policy::BreakerState;
-use tokio::time::Instant;
 
 use crate::admission::{self, AttemptOf};
 use crate::component::Component;
@@ -16,7 +15,7 @@ use crate::flow::{Shards, ToShard};
 use crate::gate::change_or;
 use crate::scheduler::until_drained;
 use crate::stored::{Places, Purpose, Run};
-use crate::time::until;
+use crate::time::{Moment, until};
 
 /// The number of letters that are polled at once at most.
 const POLL_LIMIT: usize = 256;
@@ -50,7 +49,7 @@ async fn round(component: &Arc<Component>, shards: &Shards, places: &Places) {
     let most = if component.guards.gate.is_open() { POLL_LIMIT } else { 1 };
     let held = places.fill(place, most);
     let limit = held.len();
-    let claimed_at = Instant::now();
+    let claimed_at = Moment::now(&*component.clock);
     let polled = match store.poll_work(queue, &identity.instance, options.lease, limit).await {
         Ok(polled) => polled,
         Err(error) => {

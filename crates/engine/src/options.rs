@@ -101,6 +101,10 @@ pub struct Options {
     pub seed: u64,
     /// Ends the run when a finite source is read to its end and nothing is in flight or waiting for a retry or an operation.
     pub until_idle: bool,
+    /// Stops the tasks of the consumer.
+    #[cfg(feature = "suspension")]
+    #[doc(hidden)]
+    pub suspension: crate::suspension::Suspension,
     /// The bug that this engine has on purpose.
     #[cfg(feature = "mutations")]
     #[doc(hidden)]
@@ -229,6 +233,8 @@ impl Default for Options {
             delay_queue_bytes: 128 << 20,
             seed: 0,
             until_idle: false,
+            #[cfg(feature = "suspension")]
+            suspension: crate::suspension::Suspension::default(),
             #[cfg(feature = "mutations")]
             mutation: None,
         }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use lazaret_core::source::Ownership;
 use lazaret_core::store::{AttemptNote, Grant, GrantFence};
 use lazaret_core::{MessageId, Partition};
 use tokio_util::sync::CancellationToken;
@@ -21,6 +22,8 @@ pub(crate) struct PartitionOwnership {
     revoked: AtomicBool,
     /// Nothing of this assignment may start any more. Read for every message, so it is a flag beside the token.
     closed: AtomicBool,
+    /// How long the source is sure of it.
+    source: Ownership,
     /// The grant of each component.
     per_component: Vec<ComponentGrant>,
 }
@@ -43,6 +46,7 @@ impl PartitionOwnership {
         slot: u32,
         generation: u32,
         partition: Partition,
+        source: Ownership,
         known: Vec<(Grant, Vec<AttemptNote>)>,
     ) -> Self {
         let per_component = known
@@ -65,6 +69,7 @@ impl PartitionOwnership {
             closing: CancellationToken::new(),
             revoked: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            source,
             per_component,
         }
     }
@@ -89,6 +94,18 @@ impl PartitionOwnership {
     /// Returns `true` when nothing may start any more.
     pub(crate) fn is_closing(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    /// Returns `true` while no other process can have got the partition, as far as the source knows. A process that was stopped
+    /// may not know of its revocation yet (I6).
+    #[inline]
+    pub(crate) fn is_certain(&self) -> bool {
+        self.source.is_certain()
+    }
+
+    /// Waits until the source has confirmed the ownership. Never returns after its loss.
+    pub(crate) async fn confirmed(&self) {
+        self.source.confirmed().await;
     }
 
     /// Returns `true` when a message at this offset may have a letter or a note.

@@ -63,10 +63,6 @@ impl FailureRecord {
     /// Restores the record from a letter; `None` when it never failed.
     pub(crate) fn from_letter(letter: &Letter) -> Option<Self> {
         let failure = letter.cause.clone()?;
-        let fingerprint = failure.fingerprint;
-        let same = letter.history.iter().rev();
-        let same =
-            same.take_while(|a| a.failure.as_ref().is_some_and(|f| f.fingerprint == fingerprint)).count();
         Some(Self {
             attempts: letter.attempts,
             crashes: letter.crash_attempts,
@@ -74,7 +70,7 @@ impl FailureRecord {
             last_failed_at: letter.last_failed_at.unwrap_or(letter.enqueued_at),
             failure,
             // Releasing a letter resets its attempts: failures before that do not count.
-            same_failure: u32::try_from(same).unwrap_or(u32::MAX).min(letter.attempts),
+            same_failure: letter.same_failures().min(letter.attempts),
             due: None,
             history: Vec::new(),
         })

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use crate::admission::{self, AttemptOf};
 use crate::component::Component;
 use crate::flow::{Shards, ToShard};
@@ -12,7 +10,7 @@ use crate::gate::change_or;
 use crate::store_refresh;
 use crate::store_retry::retry_until_ok;
 use crate::stored::{Places, Purpose, Run};
-use crate::time::until;
+use crate::time::{Moment, until};
 
 /// The number of sequences that are claimed at once at most.
 const CLAIM_LIMIT: usize = 256;
@@ -52,7 +50,7 @@ async fn round(component: &Arc<Component>, shards: &Shards, places: &Places) {
     let most = if guards.gate.is_open() { CLAIM_LIMIT } else { 1 };
     let held = places.fill(place, most);
     let limit = held.len();
-    let claimed_at = Instant::now();
+    let claimed_at = Moment::now(&*component.clock);
     let claims = store.claim_due(queue, &identity.instance, options.lease, limit).await;
     let Ok(claims) = claims else {
         drop(held);

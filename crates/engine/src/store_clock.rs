@@ -85,6 +85,14 @@ impl Clock for StoreClock {
     fn now(&self) -> Timestamp {
         self.state().reading.map_or_else(|| self.own.now(), |reading| reading.now())
     }
+
+    fn steady(&self) -> Duration {
+        self.own.steady()
+    }
+
+    fn boot(&self) -> Option<String> {
+        self.own.boot()
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use std::time::Duration;
 
-use lazaret_core::LetterState;
 use lazaret_core::policy::CapacityPolicy;
 use lazaret_core::store::{PauseScope, Result};
 use tokio::time::Instant;
@@ -13,10 +12,10 @@ use crate::component::Component;
 use crate::events::Event;
 use crate::flow::Shards;
 use crate::gate::change_or;
-use crate::guards::BacklogState;
 use crate::sequence_sync;
 
-/// How often the consumer looks at the room that its letters take. The bounds are generous, so that it need not look often.
+/// How often the consumer looks at the room that its letters take, unless it writes much. The bounds are generous, so that it need not
+/// look often.
 const CAPACITY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Refreshes at a regular interval, and whenever a pause has to be written, for as long as it is polled.
@@ -28,16 +27,22 @@ pub(crate) async fn run(components: Vec<Arc<Component>>, shards: Shards) {
     let mut changed = guards.gate.watch();
     let mut look_at_capacity = Instant::now();
     loop {
-        change_or(&mut changed, Some(options.refresh)).await;
+        tokio::select! {
+            biased;
+            () = change_or(&mut changed, Some(options.refresh)) => {}
+            () = guards.handed_off.reached() => {
+                look_at_capacity = Instant::now() + CAPACITY_INTERVAL;
+                measure(&components).await;
+                continue;
+            }
+        }
         flight.expire_suspects();
         // The lag of the source may grow while nothing of it is read: the intake publishes it.
         lifecycle.activity.notify_one();
         let refreshed = refresh(&components, &shards).await;
         if refreshed.is_ok() && Instant::now() >= look_at_capacity {
             look_at_capacity = Instant::now() + CAPACITY_INTERVAL;
-            if let Err(error) = update_capacity(&components).await {
-                tracing::warn!(%error, "room of the store unknown, its bounds are not checked");
-            }
+            measure(&components).await;
         }
         if let Err(error) = refreshed {
             tracing::debug!(%error, "store not refreshed");
@@ -48,31 +53,26 @@ pub(crate) async fn run(components: Vec<Arc<Component>>, shards: Shards) {
 
 async fn refresh(components: &[Arc<Component>], shards: &Shards) -> Result<()> {
     let Some(first) = components.first() else { return Ok(()) };
-    let Component { identity, store, guards, options, .. } = &**first;
+    let Component { identity, store, guards, .. } = &**first;
     for pause in guards.gate.unstored() {
         store.pause(&identity.consumer, pause.scope.clone(), &pause.by).await?;
         guards.gate.stored(&pause.scope);
     }
     catch_up(first).await?;
-    let mut backlog = 0;
     for component in components {
         sequence_sync::sync(component, shards).await?;
-        if options.budget.backlog.is_some() {
-            let counts = store.counts(&component.queue).await?;
-            backlog += counts.of(LetterState::Retrying);
-        }
     }
-    if let Some(state) = guards.update_backlog(backlog) {
-        let consumer = identity.consumer.as_str();
-        match state {
-            BacklogState::Full => tracing::warn!(consumer, backlog, "retry backlog full, reading paused"),
-            BacklogState::Accepting => {
-                tracing::info!(consumer, backlog, "retry backlog below its limit, reading resumed");
-            }
-        }
-        guards.gate.notify_watchers();
+    guards.backlog.read(&**store).await
+}
+
+/// Looks at the room of the store.
+async fn measure(components: &[Arc<Component>]) {
+    if let Some(first) = components.first() {
+        first.guards.handed_off.begin();
     }
-    Ok(())
+    if let Err(error) = update_capacity(components).await {
+        tracing::warn!(%error, "room of the store unknown, its bounds are not checked");
+    }
 }
 
 /// Compares the letters and the room that the store takes with their bounds, and holds the source back at one (I9).
@@ -83,9 +83,11 @@ async fn update_capacity(components: &[Arc<Component>]) -> Result<()> {
     };
     let capacity = options.dead_letter.as_ref().map_or(CapacityPolicy::NONE, |letters| letters.capacity);
     if capacity == CapacityPolicy::NONE {
+        guards.handed_off.measured(None);
         return Ok(());
     }
     let room = store.occupancy().await?;
+    guards.handed_off.measured(capacity.room(&room));
     let mut letters = 0;
     for component in components {
         letters = letters.max(store.counts(&component.queue).await?.open());

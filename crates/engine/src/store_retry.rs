@@ -87,6 +87,7 @@ impl<'a> StoreRetry<'a> {
         let Component { queue, telemetry, guards, .. } = self.component;
         Counters::add(&telemetry.counters.hand_off_failures, 1);
         telemetry.emit(&Event::HandOffFailed { queue, kind: error.kind(), error: &error.to_string() });
+        guards.gate.explain_outage(error);
         self.outage.get_or_insert_with(|| guards.gate.store_outage());
         tokio::time::sleep(self.backoff.next().unwrap_or(self.max_delay)).await;
     }

@@ -86,6 +86,35 @@ pub(crate) async fn sleep_until(clock: &dyn Clock, due: Timestamp) {
     SteadyWait::until(clock, due).sleep(clock).await;
 }
 
+/// A moment of the past, for what ends some time after it, whatever becomes of this process meanwhile: it may be stopped, and its
+/// machine suspended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    instant: Instant,
+    steady: Duration,
+}
+
+impl Moment {
+    pub(crate) fn now(clock: &dyn Clock) -> Self {
+        Self { instant: Instant::now(), steady: clock.steady() }
+    }
+
+    /// The moment by the clock of timers, which may stand still while the machine is suspended.
+    pub(crate) fn instant(self) -> Instant {
+        self.instant
+    }
+
+    /// The moment by the clock that counts suspends.
+    pub(crate) fn steady(self) -> Duration {
+        self.steady
+    }
+
+    /// The time since then, by the clock that has counted more of it.
+    pub(crate) fn elapsed(self, clock: &dyn Clock) -> Duration {
+        self.instant.elapsed().max(clock.steady().saturating_sub(self.steady))
+    }
+}
+
 /// Time for what lives in memory only, such as the breaker and the retry budget: it starts at the time of a clock and never
 /// goes back, whatever happens to that clock.
 #[derive(Clone, Copy, Debug)]

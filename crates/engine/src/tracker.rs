@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use lazaret_core::Position;
+use lazaret_core::message::PartitionNumber;
 
 /// The number of ranges beyond the watermark that are reported to the source at most (I7).
 const RANGES_LIMIT: usize = 1024;
@@ -16,7 +17,7 @@ const RANGES_LIMIT: usize = 1024;
 /// The messages of one partition between the watermark and the newest.
 #[derive(Debug)]
 pub(crate) struct Tracker {
-    partition: u32,
+    partition: PartitionNumber,
     /// Number of the message at the front of `entries`.
     first: u64,
     entries: VecDeque<Entry>,
@@ -38,7 +39,7 @@ struct Entry {
 }
 
 impl Tracker {
-    pub(crate) fn new(partition: u32) -> Self {
+    pub(crate) fn new(partition: PartitionNumber) -> Self {
         Self {
             partition,
             first: 0,
@@ -91,7 +92,7 @@ impl Tracker {
             && entry.unsettled == 0
         {
             let token = self.tokens.remove(&self.first);
-            self.watermark = Some(Position { partition: self.partition, offset: entry.offset, token });
+            self.watermark = Some(Position { token, ..Position::at(self.partition, entry.offset) });
             self.moved = true;
             self.entries.pop_front();
             self.first += 1;
@@ -159,6 +160,10 @@ mod tests {
 
     use super::*;
 
+    fn tracker(index: u32) -> Tracker {
+        Tracker::new(PartitionNumber { index, incarnation: 0 })
+    }
+
     fn push(tracker: &mut Tracker, offset: u64) -> u64 {
         tracker.push(&Position::new(3, offset), 1)
     }
@@ -166,7 +171,7 @@ mod tests {
     #[test]
     fn the_watermark_waits_for_the_oldest() {
         // I1
-        let mut tracker = Tracker::new(3);
+        let mut tracker = tracker(3);
         let numbers: Vec<_> = [10, 11, 12].map(|o| push(&mut tracker, o)).into();
         tracker.settle(numbers[1]);
         tracker.settle(numbers[2]);
@@ -179,7 +184,7 @@ mod tests {
 
     #[test]
     fn gaps_between_offsets_do_not_hold_it_back() {
-        let mut tracker = Tracker::new(3);
+        let mut tracker = tracker(3);
         for offset in [5, 9, 100] {
             let number = push(&mut tracker, offset);
             tracker.settle(number);
@@ -189,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_message_is_settled_when_all_components_are_done() {
-        let mut tracker = Tracker::new(3);
+        let mut tracker = tracker(3);
         let number = tracker.push(&Position::new(3, 1), 2);
         tracker.settle(number);
         assert_eq!(tracker.take_moved(), None);
@@ -199,7 +204,7 @@ mod tests {
 
     #[test]
     fn an_abandoned_message_holds_the_watermark_forever() {
-        let mut tracker = Tracker::new(3);
+        let mut tracker = tracker(3);
         push(&mut tracker, 1);
         let second = push(&mut tracker, 2);
         tracker.abandon();
@@ -209,7 +214,7 @@ mod tests {
 
     #[test]
     fn the_token_of_the_watermark_comes_back() {
-        let mut tracker = Tracker::new(3);
+        let mut tracker = tracker(3);
         let position = Position { token: Some(Bytes::from_static(b"t")), ..Position::new(3, 7) };
         let number = tracker.push(&position, 1);
         tracker.settle(number);
@@ -220,7 +225,7 @@ mod tests {
     #[test]
     fn an_offset_shared_with_an_unsettled_message_is_not_called_settled() {
         // I1: two operations of one transaction have one offset.
-        let mut tracker = Tracker::new(3);
+        let mut tracker = tracker(3);
         let numbers: Vec<_> = [1, 2, 2, 3].map(|o| push(&mut tracker, o)).into();
         tracker.settle(numbers[1]);
         tracker.settle(numbers[3]);
@@ -232,7 +237,7 @@ mod tests {
         fn every_delivered_offset_up_to_the_watermark_is_settled(
             gaps in prop::collection::vec(0_u64..3, 1..60), order in any::<u64>()
         ) {
-            let mut tracker = Tracker::new(0);
+            let mut tracker = tracker(0);
             let mut offset = 0;
             let mut open: Vec<(u64, u64)> = gaps.iter().map(|gap| {
                 offset += gap;

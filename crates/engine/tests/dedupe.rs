@@ -395,3 +395,47 @@ async fn a_suspect_that_waits_for_a_claim_does_not_hold_the_others() {
     eventually("the suspect runs", || bench.calls.len() == 2).await;
     running.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_is_a_duplicate_for_the_window_whatever_the_clock_is_set_to() {
+    let (bench, clock) = Bench::new().with_set_clock();
+    let filter = Filter::new(&bench);
+    let builder = bench.builder(filter.on(options())).clock(Arc::new(clock.clone()));
+    let running = Running::start(builder.handler(bench.handler(|_| Reply::Done)));
+    push_copy(&bench, 0, "a");
+    eventually("it is handled", || bench.calls.len() == 1).await;
+    // Each copy comes under another key, 200 s after the one before, and the window is an hour.
+    let keys = ["b", "c", "d", "e", "f", "g"];
+    for (number, key) in keys.into_iter().enumerate() {
+        match number % 3 {
+            0 => clock.forward_by_an_hour(),
+            1 => clock.back_by(7200),
+            _ => clock.back_by(-7200),
+        }
+        push_copy(&bench, 0, key);
+        let_pass(secs(200)).await;
+        assert_eq!(bench.calls.len(), 1, "the copy under {key}");
+    }
+    let_pass(secs(3600)).await;
+    push_copy(&bench, 0, "h");
+    eventually("marks are not kept for ever", || bench.calls.len() == 2).await;
+    let stats = running.stop().await;
+    assert_eq!((stats.handled, stats.duplicates), (2, 6));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_attempt_keeps_its_claim_when_the_clock_is_set_forward() {
+    let (bench, clock) = Bench::new().with_set_clock();
+    let filter = Filter::new(&bench);
+    let builder = bench.builder(filter.on(options())).clock(Arc::new(clock.clone()));
+    let script = |_: &Try| Reply::after(secs(20), Reply::Done);
+    let running = Running::start(builder.handler(bench.handler(script)));
+    push_copy(&bench, 0, "a");
+    eventually("it runs", || bench.calls.len() == 1).await;
+    clock.forward_by_an_hour();
+    push_copy(&bench, 0, "b");
+    eventually("both are settled", || bench.committed() == Some(1)).await;
+    assert_eq!(bench.calls.len(), 1, "the copy waited for the first one");
+    let stats = running.stop().await;
+    assert_eq!((stats.handled, stats.duplicates), (1, 1));
+}

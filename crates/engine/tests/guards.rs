@@ -7,8 +7,8 @@ use lazaret_core::store::{Act, Actor, ErrorKind, Limits, PauseScope};
 use lazaret_core::{LetterState, Partition, Reason, Verdict};
 use lazaret_engine::{DeadLetterOptions, Error, FuseState, Options};
 use support::{
-    Bench, PausedClock, Reply, Running, Try, asking, at_once, eventually, fatal, let_pass, millis,
-    one_attempt, operator, options, payload_of, retry, secs, transient,
+    Bench, FaultyStore, PausedClock, Reply, Running, Try, asking, at_once, eventually, fatal, let_pass,
+    millis, one_attempt, operator, options, payload_of, retry, secs, transient,
 };
 
 #[tokio::test(start_paused = true)]
@@ -428,6 +428,29 @@ async fn with_dead_letters_discarded_a_parked_message_is_kept() {
     assert_eq!(bench.counts().of(LetterState::Parked), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn with_dead_letters_discarded_a_message_that_its_handler_sends_there_is_kept() {
+    // I1: at the first attempt, at a stored retry, and when its replay fails.
+    let replies: [fn() -> Reply; 2] =
+        [|| Reply::Fail(asking(Verdict::DeadLetter)), || Reply::SendToDlq("a person must see it")];
+    for reply in replies {
+        for before in [0, 2] {
+            let bench = Bench::new();
+            bench.push(&["a1"]);
+            let running = bench.start(discarding(options()), move |this| match this.before {
+                calls if calls < before => Reply::Fail(transient()),
+                calls if calls == before => reply(),
+                _ => Reply::Fail(fatal()),
+            });
+            eventually("it is dead", || bench.counts().of(LetterState::Dead) == 1).await;
+            assert!(!running.replayer().process_any().await.unwrap());
+            assert_eq!((bench.calls.len(), bench.letter("a").replay_attempts), (before + 2, 1));
+            assert_eq!((bench.letter("a").state, bench.audit().len()), (LetterState::Dead, 0));
+            running.stop().await;
+        }
+    }
+}
+
 fn with_limits(limits: Limits) -> Options {
     let dead_letter = Some(DeadLetterOptions { limits, ..DeadLetterOptions::default() });
     Options { dead_letter, ..one_attempt() }
@@ -450,8 +473,12 @@ async fn a_full_queue_holds_the_source_and_goes_on_when_there_is_room() {
     let_pass(secs(60)).await;
     assert_eq!((bench.counts().sequences, bench.committed()), (1, Some(0)));
     assert_eq!(bench.calls.of("d1").len(), 0, "the source is held back");
+    let (limit, why) = (running.handle.held_by(), running.handle.held_back().expect("it says why"));
+    assert_eq!(limit, Some("max-sequences"));
+    assert!(why.contains("the queue is full, max-sequences is 1") && why.contains("evict letters"), "{why}");
     assert!(running.replayer().process_any().await.unwrap());
     eventually("all is settled", || bench.committed() == Some(3)).await;
+    assert_eq!((running.handle.held_by(), running.handle.held_back()), (None, None));
     assert_eq!((payload_of(&bench.letter("b")), bench.calls.of("b1").len()), ("b1".to_owned(), 1));
     running.stop().await;
 }
@@ -473,12 +500,35 @@ async fn at_a_bound_of_the_capacity_reading_pauses_until_there_is_room() {
     eventually("the bound is noticed", || running.handle.is_store_failing()).await;
     let why = running.handle.held_back().expect("it says why");
     assert!(why.contains("2 open letters, and max-letters is 2; replay"), "{why}");
+    assert_eq!(running.handle.held_by(), Some("max-letters"));
     bench.push(&["c1"]);
     let_pass(secs(60)).await;
     assert_eq!((bench.calls.of("c1").len(), bench.committed()), (0, Some(1)), "c1 is not read");
     assert!(running.replayer().process_any().await.unwrap());
     eventually("it reads again", || bench.calls.of("c1").len() == 1).await;
     assert_eq!((running.handle.held_back(), running.handle.is_store_failing()), (None, false));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_small_disk_keeps_its_reserve_however_fast_it_is_written() {
+    // I9
+    let bench = Bench::new();
+    let (size, reserve) = (8 << 20, 4 << 20);
+    bench.store.set_disk(size);
+    let capacity = CapacityPolicy { min_free: Some(reserve), ..CapacityPolicy::NONE };
+    let dead_letter = Some(DeadLetterOptions { capacity, ..DeadLetterOptions::default() });
+    let options = Options { dead_letter, window: 16, concurrency: 4, ..one_attempt() };
+    let running = bench.start(options, |_| Reply::Fail(fatal()));
+    let is_held = || running.handle.held_by() == Some("min-free");
+    for part in 1..=20 {
+        (0..50).for_each(|n| _ = bench.log.push(0, format!("k{part}-{n}"), "x".repeat(2048)));
+        eventually("all are letters", || is_held() || bench.counts().open() == part * 50).await;
+    }
+    assert!(is_held() && bench.clock.elapsed() < secs(10), "{:?}", bench.clock.elapsed());
+    let free = || size - bench.counts().open() * FaultyStore::LETTER_ON_DISK;
+    let_pass(secs(60)).await;
+    assert!(free() < reserve && free() > reserve / 2, "{} bytes are free", free());
     running.stop().await;
 }
 
@@ -516,6 +566,7 @@ async fn a_full_sequence_holds_its_followers_unsettled_and_in_order() {
     eventually("two are letters", || bench.letters("a").len() == 2).await;
     let_pass(secs(60)).await;
     assert_eq!((bench.letters("a").len(), bench.calls.len()), (2, 1));
+    assert_eq!(running.handle.held_by(), Some("max-sequence-size"));
     assert!(bench.committed() <= Some(1), "nothing is committed past a2");
     running.replayer().process_any().await.unwrap();
     eventually("all is settled", || bench.committed() == Some(3) && bench.counts().open() == 0).await;

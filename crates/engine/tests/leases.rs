@@ -123,6 +123,54 @@ async fn an_attempt_whose_lease_was_lost_counts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_claim_that_never_called_the_handler_is_no_attempt() {
+    // I4
+    let (bench, calls) = (Bench::new(), Calls::default());
+    bench.push(&["a1"]);
+    // Each answer comes when the lease has ended.
+    bench.store.answer_late("claim_due", secs(2));
+    let running = Running::start(bench.builder(short_lease()).handler(calls.handler(transient, secs(0))));
+    eventually("leases are lost", || bench.store.calls("claim_due") > 20).await;
+    let letter = bench.letter("a");
+    assert_eq!((letter.attempts, letter.crash_attempts, calls.attempts()), (1, 0, vec![1]));
+    bench.store.answer_late("claim_due", secs(0));
+    eventually("it is handled", || bench.counts().of(LetterState::Resolved) == 1).await;
+    assert_eq!(calls.attempts(), [1, 2]);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_that_begins_at_once_needs_no_write_but_its_claim_and_its_settlement() {
+    let bench = Bench::new();
+    bench.push(&["a1", "a2", "a3"]);
+    let running = bench.start(short_lease(), |this| match this.before {
+        0 if this.name == "a1" => Reply::Fail(transient()),
+        _ => Reply::after(millis(10), Reply::Done),
+    });
+    eventually("all are handled", || bench.counts().of(LetterState::Resolved) == 3).await;
+    assert_eq!((bench.store.calls("settle"), bench.store.calls("renew")), (3, 0));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_crashes_its_process_at_once_escapes_the_count_once() {
+    // I4
+    let bench = Bench::new();
+    bench.push(&["a1"]);
+    let options = throttled("100/s");
+    for calls in 2..=5 {
+        let running = bench.start(options.clone(), hanging_letters);
+        eventually("its retry runs", || bench.calls.len() == calls).await;
+        crash(running).await;
+    }
+    let running = bench.start(options, |_| Reply::Done);
+    eventually("it is given up", || bench.letter("a").state == LetterState::Dead).await;
+    assert_eq!(bench.calls.attempts_of("a1"), [1, 2, 2, 3, 4]);
+    assert_eq!(bench.letter("a").crash_attempts, 3);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_attempt_counts_when_the_drain_ends_before_its_outcome_is_stored() {
     // I4
     let (bench, calls) = (Bench::new(), Calls::default());
@@ -283,6 +331,7 @@ async fn attempts_are_counted_up_to_the_largest_number_and_never_wrap() {
     });
     let running = Running::start(bench.builder(short_lease()).handler(slow));
     eventually("its retry runs", || calls.attempts().len() == 1).await;
+    let_pass(millis(100)).await;
     stall(millis(2_500));
     let stored = async || bench.store.get(&Bench::queue(), id).await.unwrap().unwrap();
     eventually("it runs again", || calls.attempts().len() == 2).await;

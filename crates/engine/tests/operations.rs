@@ -5,17 +5,17 @@ mod support;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lazaret_core::LetterState;
 use lazaret_core::policy::{BreakerPolicy, BreakerState, RetryPolicy, Strategy};
 use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Action, Command, Operation, OperationId, OperationState, Operations, Outcome, PauseScope, Plan,
-    PlanRequest, RolloutPolicy, Selection,
+    Action, AuditEntry, Command, Operation, OperationId, OperationState, Operations, Outcome, PauseScope,
+    Plan, PlanRequest, RolloutPolicy, Selection,
 };
+use lazaret_core::{LetterState, Verdict};
 use lazaret_engine::{DeadLetterOptions, Options, ReplayOptions, Reprocess};
 use support::{
-    Bench, PausedClock, Repaired, Reply, Try, at_once, eventually, fatal, let_pass, millis, one_attempt,
-    operator, options, retry, secs, transient, with_dead,
+    Bench, PausedClock, Repaired, Reply, Running, Try, asking, at_once, eventually, fatal, let_pass, millis,
+    one_attempt, operator, options, retry, secs, transient, with_dead,
 };
 
 fn freeze(bench: &Bench, action: Action) -> Plan {
@@ -320,6 +320,77 @@ async fn acts_are_carried_out_too() {
     running.stop().await;
 }
 
+/// A dead letter whose handler asks for this in every replay, and one behind it that can be handled.
+async fn with_replays_that_ask(verdict: Verdict) -> (Bench, Running) {
+    let bench = Bench::new();
+    bench.push(&["a1", "a2"]);
+    let running = bench.start(one_attempt(), move |this| match (this.before, this.name.as_str()) {
+        (0, "a1") => Reply::Fail(fatal()),
+        (_, "a1") => Reply::Fail(asking(verdict)),
+        _ => Reply::Done,
+    });
+    eventually("both are letters", || bench.committed() == Some(1)).await;
+    (bench, running)
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_verdict_counts_on_a_replay_as_on_a_first_attempt() {
+    // I2, I4, I11
+    use LetterState::{Dead, Parked, Quarantined, Resolved, Skipped, Waiting};
+    for (verdict, head, behind) in [
+        (Verdict::Duplicate, Resolved, Resolved),
+        (Verdict::Skip, Skipped, Resolved),
+        (Verdict::Park, Parked, Waiting),
+        (Verdict::Quarantine, Quarantined, Waiting),
+        (Verdict::DeadLetter, Dead, Waiting),
+        (Verdict::Retry, Dead, Waiting),
+    ] {
+        let (bench, running) = with_replays_that_ask(verdict).await;
+        let plan = freeze(&bench, Action::Retry);
+        let done = over(&bench, begin(&bench, &plan, &RolloutPolicy::unlimited())).await;
+        let counts = if head.is_open() { (0, 1, 1) } else { (2, 0, 0) };
+        assert_eq!((done.ok, done.failed_again, done.skipped), counts, "{verdict}");
+        let letters = [bench.letter_at(0), bench.letter_at(1)].map(|letter| letter.expect("it is kept"));
+        assert_eq!([letters[0].state, letters[1].state], [head, behind], "{verdict}");
+        assert_eq!((letters[0].attempts, letters[0].replay_attempts), (1, u32::from(head.is_open())));
+        assert_eq!(bench.calls.of("a1").len(), 2, "{verdict}");
+        let audit = bench.audit();
+        for letter in letters.iter().filter(|letter| !letter.state.is_open()) {
+            let of_letter = |entry: &&AuditEntry| entry.subject == letter.id.to_string();
+            let entry = audit.iter().find(of_letter).expect("the audit names it");
+            assert_eq!(entry.after.as_deref(), Some(letter.state.as_str()), "{verdict}");
+        }
+        running.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_in_a_replay_stops_the_consumer_and_settles_nothing() {
+    let (bench, running) = with_replays_that_ask(Verdict::Stop).await;
+    let plan = freeze(&bench, Action::Retry);
+    let id = begin(&bench, &plan, &RolloutPolicy::unlimited());
+    let error = running.ended().await.expect_err("the handler asked for it");
+    assert!(error.to_string().starts_with("stopped at message events/0/0"), "{error}");
+    let standing = [("a1".to_owned(), LetterState::Dead), ("a2".to_owned(), LetterState::Waiting)];
+    assert_eq!((bench.standing("a"), bench.letters("a")[0].replay_attempts), (standing.to_vec(), 0));
+    let left = operation(&bench, id);
+    assert_eq!((left.state, left.ok, left.failed_again), (OperationState::Running, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_released_letter_waits_behind_a_head_that_fails_again() {
+    // I2
+    let (bench, running, repaired) = with_dead(one_attempt(), &["a1", "a2"]).await;
+    let release = || begin(&bench, &freeze(&bench, Action::Release), &RolloutPolicy::unlimited());
+    assert_eq!(over(&bench, release()).await.ok, 2);
+    let standing = [("a1".to_owned(), LetterState::Dead), ("a2".to_owned(), LetterState::Waiting)];
+    eventually("the head is dead again", || bench.calls.len() == 2 && bench.standing("a") == standing).await;
+    repaired.repair();
+    assert_eq!(over(&bench, release()).await.ok, 2);
+    eventually("both are handled", || bench.calls.done() == ["a1", "a2"]).await;
+    running.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_letter_that_fails_too_many_replays_is_parked() {
     let replay = ReplayOptions { max_replays: Some(2), ..ReplayOptions::default() };
@@ -367,6 +438,29 @@ async fn letters_expire_and_release_those_behind_them() {
     assert!(bench.clock.elapsed() >= secs(600));
     assert_eq!(bench.events.count("Expired"), 1);
     assert!(bench.audit().iter().any(|entry| entry.action == "expire"), "{:?}", bench.audit());
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_of_a_message_that_waited_starts_when_it_fails() {
+    // I1, I11: it does not expire with its head, untried.
+    let dead_letter = Some(DeadLetterOptions { ttl: Some(secs(600)), ..DeadLetterOptions::default() });
+    let bench = Bench::new();
+    bench.push(&["a1", "a2", "a3"]);
+    let script = |this: &Try| if this.name == "a3" { Reply::Done } else { Reply::Fail(fatal()) };
+    let running = bench.start(Options { dead_letter, ..one_attempt() }, script);
+    eventually("all are letters", || bench.committed() == Some(2)).await;
+    let behind = &bench.letters("a")[1];
+    assert_eq!((behind.state, behind.expires_at), (LetterState::Waiting, None));
+    eventually("the head has expired", || bench.counts().of(LetterState::Expired) == 1).await;
+    let failed = || bench.letters("a").first().filter(|letter| letter.state == LetterState::Dead).cloned();
+    eventually("the one behind it has failed", || failed().is_some()).await;
+    let failed = failed().unwrap();
+    let ttl = jiff::SignedDuration::from_secs(600);
+    assert!(failed.expires_at >= failed.first_failed_at.map(|at| at + ttl), "{:?}", failed.expires_at);
+    eventually("it has expired, too", || bench.counts().of(LetterState::Expired) == 2).await;
+    eventually("the last one is handled", || bench.calls.done() == ["a3"]).await;
+    assert!(bench.clock.elapsed() >= secs(1200));
     running.stop().await;
 }
 

@@ -374,7 +374,9 @@ async fn a_revoked_partition_is_drained_before_the_next_consumer_takes_it() {
     let each: Vec<usize> = ["p0x1", "p0x2", "p1x1", "p1x2"].map(|name| bench.calls.of(name).len()).into();
     assert_eq!(each, [1, 1, 1, 1], "nothing was repeated");
     assert_eq!(
-        bench.events.count("Revoked { partition: Partition { stream: \"events\", index: 1 }, lost: false"),
+        bench.events.count(
+            "Revoked { partition: Partition { stream: \"events\", index: 1, incarnation: 0 }, lost: false"
+        ),
         1
     );
     first.stop().await;
@@ -447,7 +449,7 @@ async fn a_lost_partition_commits_nothing_and_hands_off_nothing() {
     eventually("the other one handles a1", || bench.calls.done() == ["a1"]).await;
     let_pass(secs(20)).await;
     assert_eq!((bench.counts().by_state, bench.committed()), ([0; 9], Some(0)));
-    let lost = "Revoked { partition: Partition { stream: \"events\", index: 0 }, lost: true";
+    let lost = "Revoked { partition: Partition { stream: \"events\", index: 0, incarnation: 0 }, lost: true";
     assert_eq!(bench.events.count(lost), 1);
     assert_eq!(first.stats().handed_off, 0);
     first.stop().await;

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use lazaret_core::letter::AttemptKind;
 use lazaret_core::policy::{Decision, EnqueuePolicy, Stage};
 use lazaret_core::store::PauseScope;
-use lazaret_core::{Failure, HandlerError, Letter, LetterState, QueueName, Reason};
+use lazaret_core::{Failure, HandlerError, Letter, LetterState, QueueName, Reason, Verdict};
 use lazaret_engine::{Options, ReplayReport};
 use support::{
-    Bench, PausedClock, Repaired, Reply, Running, Try, eventually, fatal, let_pass, one_attempt, operator,
-    options, payload_of, secs, transient, with_dead,
+    Bench, PausedClock, Repaired, Reply, Running, Try, asking, eventually, fatal, let_pass, one_attempt,
+    operator, options, payload_of, secs, transient, with_dead,
 };
 
 /// Options under which this policy is asked at each replay.
@@ -82,6 +82,28 @@ async fn a_filter_chooses_the_sequence_that_is_processed() {
     assert_eq!((bench.calls.done(), bench.letters("a").len()), (vec!["b1".to_owned()], 1));
     assert!(bench.letters("b").is_empty());
     running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_letter_that_its_handler_knows_already_is_resolved_by_its_replay() {
+    let bench = Bench::new();
+    bench.push(&["a1", "a2"]);
+    let running = bench.start(one_attempt(), |this| match (this.before, this.name.as_str()) {
+        (0, "a1") => Reply::Fail(fatal()),
+        (_, "a1") => Reply::Fail(asking(Verdict::Duplicate).reason(Reason::DUPLICATE)),
+        _ => Reply::Done,
+    });
+    eventually("both are letters", || bench.committed() == Some(1)).await;
+    assert!(running.replayer().process_any().await.unwrap());
+    assert_eq!(
+        (bench.calls.tried(), bench.counts().open()),
+        (["a1", "a1", "a2"].map(String::from).to_vec(), 0)
+    );
+    let letter = bench.letter_at(0).expect("closed letters are kept");
+    let last = letter.history.last().and_then(|attempt| attempt.failure.clone()).expect("it was no success");
+    assert_eq!((letter.state, last.reason), (LetterState::Resolved, Reason::DUPLICATE));
+    let stats = running.stop().await;
+    assert_eq!((stats.duplicates, stats.resolved), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]

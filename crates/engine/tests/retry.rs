@@ -442,6 +442,107 @@ async fn a_full_backlog_of_retries_holds_the_source_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_full_backlog_ends_the_retries_of_messages_that_were_read_before() {
+    // I1, I7
+    for strategy in [Strategy::Ordered, Strategy::Unordered] {
+        let bench = Bench::new();
+        let names: Vec<String> = (0..100).map(|n| format!("k{n:02}-1")).collect();
+        bench.push(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        let budget = BudgetPolicy { backlog: Some(3), ..BudgetPolicy::default() };
+        let policy = RetryPolicy { hold: secs(0), initial_delay: secs(20), ..retry(strategy) };
+        let options = Options { budget, fuse: None, breaker: None, ..with_retry(policy) };
+        let running = bench.start(options, |this| match this.before {
+            0 => Reply::Fail(transient()),
+            _ => Reply::Done,
+        });
+        let states = || [LetterState::Retrying, LetterState::Dead].map(|state| bench.counts().of(state));
+        eventually("each is a letter", || {
+            assert!(states()[0] <= 3, "{strategy}: {:?}", states());
+            states().iter().sum::<u64>() == 100
+        })
+        .await;
+        assert_eq!(states(), [3, 97], "{strategy}");
+        let dead =
+            (0..100).filter_map(|n| bench.letter_at(n)).find(|letter| letter.state == LetterState::Dead);
+        let said = dead.and_then(|letter| letter.cause).map(|cause| cause.message);
+        assert_eq!(said.as_deref(), Some("retry budget backlog used up; no answer"), "{strategy}");
+        assert_eq!(bench.events.count("RetryExhausted"), 97, "{strategy}");
+        assert_eq!(bench.events.count("RetryScheduled"), 3, "{strategy}");
+        eventually("the three are handled", || states() == [0, 97]).await;
+        running.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_letter_that_waited_behind_its_head_enters_the_backlog_when_it_fails() {
+    // I7
+    let bench = Bench::new();
+    bench.push(&["a1", "a2"]);
+    let budget = BudgetPolicy { backlog: Some(1), ..BudgetPolicy::default() };
+    let policy = RetryPolicy { hold: secs(0), initial_delay: secs(5), ..retry(Strategy::Ordered) };
+    let running = bench.start(Options { budget, ..with_retry(policy) }, |this| match this.before {
+        0 => Reply::Fail(transient()),
+        _ => Reply::Done,
+    });
+    eventually("a1 is handled by a retry", || bench.calls.done() == ["a1"]).await;
+    eventually("a2 takes its place", || bench.counts().of(LetterState::Retrying) == 1).await;
+    eventually("a2 is handled, too", || bench.calls.done() == ["a1", "a2"]).await;
+    assert_eq!(bench.counts().open(), 0);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_waits_in_memory_has_an_age_since_its_first_failure() {
+    for strategy in [Strategy::InPlace, Strategy::Ordered] {
+        let bench = Bench::new();
+        bench.push(&["a1"]);
+        let policy = RetryPolicy {
+            hold: secs(7200),
+            initial_delay: secs(1800),
+            multiplier: 1.0,
+            max_delay: secs(1800),
+            max_elapsed: None,
+            ..retry(strategy)
+        };
+        let running = bench.start(with_retry(policy), failing(2));
+        let since = || running.handle.failing_since(&Bench::queue());
+        eventually("it failed", || since().is_some()).await;
+        assert_eq!(since(), Some(PausedClock::at(secs(0))), "{strategy}");
+        let_pass(secs(1790)).await;
+        eventually("it failed again", || bench.calls.of("a1").len() == 2).await;
+        assert!(bench.clock.elapsed() >= secs(1800), "{strategy}");
+        assert_eq!(since(), Some(PausedClock::at(secs(0))), "{strategy}: the first failure counts");
+        assert_eq!(bench.counts().open(), 0, "{strategy}: it is no letter");
+        let_pass(secs(1790)).await;
+        eventually("it is handled", || bench.calls.done() == ["a1"]).await;
+        eventually("nothing fails", || since().is_none()).await;
+        running.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_does_not_end_has_an_age_live_and_as_a_retry() {
+    let bench = Bench::new();
+    bench.push(&["a1"]);
+    let policy = RetryPolicy { hold: secs(0), ..retry(Strategy::Ordered) };
+    let options = Options { attempt_timeout: None, ..with_retry(policy) };
+    let running = bench.start(options, |this| match this.before {
+        0 => Reply::after(secs(1080), Reply::Fail(transient())),
+        _ => Reply::after(secs(1080), Reply::Done),
+    });
+    let age = || running.handle.attempt_age();
+    let_pass(secs(1070)).await;
+    assert!(age() >= Some(secs(1069)) && age() < Some(secs(1080)), "{:?}", age());
+    eventually("it is retried from the store", || bench.calls.of("a1").len() == 2).await;
+    assert!(age() < Some(secs(60)), "the retry has an age of its own: {:?}", age());
+    let_pass(secs(1070)).await;
+    assert!(age() >= Some(secs(1060)), "{:?}", age());
+    eventually("it is handled", || bench.calls.done() == ["a1"]).await;
+    eventually("nothing runs", || age().is_none()).await;
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_retries_of_one_component_do_not_starve_those_of_another() {
     // I3: both share the places for retries, of which there is one.
     let bench = Bench::new();
@@ -541,6 +642,8 @@ async fn a_retry_whose_lease_is_lost_is_dropped_and_settles_nothing() {
     });
     eventually("the retry runs", || bench.calls.len() == 2).await;
     bench.store.fail("renew", lazaret_core::store::ErrorKind::Unavailable);
+    eventually("the lease is lost", || bench.events.count("LeaseLost") == 1).await;
+    bench.store.mend("renew");
     eventually("it is tried again", || bench.calls.len() == 3).await;
     assert!(bench.calls.times_of("a1")[2] >= 4.0, "not before the lease ended");
     let_pass(secs(20)).await;

@@ -12,8 +12,8 @@ use futures_util::future::join_all;
 use lazaret_core::failure::MESSAGE_LIMIT;
 use lazaret_core::handler::{Delivery, Handle};
 use lazaret_core::{Letter, Message, QueueName, Reason, Timestamp, Verdict};
-use lazaret_handlers::{CommandHandler, CommandOptions, Error};
-use support::{call, eventually, failed, is_alive, message, python};
+use lazaret_handlers::{CommandHandler, CommandOptions, Error, Mode};
+use support::{call, call_after_a_stop, eventually, failed, is_alive, message, python};
 use tempfile::TempDir;
 
 fn sh(script: &str) -> CommandOptions {
@@ -359,4 +359,15 @@ async fn a_python_script_can_be_a_handler() {
     assert_eq!(error.to_string(), "a negative total in evt-1");
     let error = call(&handler, message().with_payload("{broken")).await.unwrap_err();
     assert!(error.to_string().contains("JSONDecodeError"), "{error}");
+}
+
+#[tokio::test]
+async fn an_attempt_that_waited_for_a_worker_is_not_made_for_a_message_that_others_may_have() {
+    // I6
+    for mode in [Mode::Once, Mode::Lines] {
+        let (folder, options) = scratch("touch $OUT/called");
+        let error = call_after_a_stop(&run(options.with_mode(mode))).await.unwrap_err();
+        assert!(error.deferral().is_some(), "it does not count: {error:?}");
+        assert!(!folder.path().join("called").exists());
+    }
 }

@@ -16,7 +16,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, date_time_ymd};
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::PrivateKeyDer;
-use support::{Server, call, eventually, failed, message, raw, read_request, status};
+use support::{Server, call, call_after_a_stop, eventually, failed, message, raw, read_request, status};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsAcceptor;
 
@@ -139,6 +139,16 @@ async fn there_are_never_more_requests_than_allowed() {
     let outcomes = join_all((0..60).map(|_| call(&handler, message()))).await;
     assert!(outcomes.iter().all(Result::is_ok));
     assert!((2..=3).contains(&most.load(Ordering::SeqCst)), "{most:?}");
+}
+
+#[tokio::test]
+async fn an_attempt_that_waited_for_a_connection_is_not_made_for_a_message_that_others_may_have() {
+    // I6
+    let server = Server::start(|_| status(200)).await;
+    let handler = HttpHandler::new(server.options().with_max_connections(1)).unwrap();
+    let error = call_after_a_stop(&handler).await.unwrap_err();
+    assert!(error.deferral().is_some(), "it does not count: {error:?}");
+    assert!(server.seen().is_empty());
 }
 
 #[tokio::test]

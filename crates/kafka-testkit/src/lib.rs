@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is a failed test")]
 
+mod unknown_compression;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -16,6 +18,8 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{Offset, TopicPartitionList};
+
+pub use unknown_compression::push_unknown_compression;
 
 /// How long to wait for an event that must occur.
 pub const LONG: Duration = Duration::from_secs(240);
@@ -94,6 +98,19 @@ impl Topic {
         let made = admin.create_topics([&topic], &AdminOptions::new().operation_timeout(Some(LONG))).await;
         made.unwrap()[0].as_ref().unwrap();
         Self::existing(brokers, name)
+    }
+
+    /// Deletes the topic, waits until the broker knows it no more, and creates it again.
+    pub async fn recreate(&self, partitions: i32) {
+        let admin: AdminClient<DefaultClientContext> = client(&self.brokers).create().unwrap();
+        let options = AdminOptions::new().operation_timeout(Some(LONG));
+        admin.delete_topics(&[&self.name], &options).await.unwrap()[0].as_ref().unwrap();
+        let topic = NewTopic::new(&self.name, partitions, TopicReplication::Fixed(1));
+        let started = Instant::now();
+        // The broker refuses the name until the deletion is complete.
+        while let Err((name, error)) = &admin.create_topics([&topic], &options).await.unwrap()[0] {
+            assert!(started.elapsed() < LONG, "{name} was not created again: {error}");
+        }
     }
 
     /// Uses an existing topic.
@@ -204,6 +221,8 @@ pub struct Reading {
     pub revoking: Vec<Partition>,
     /// Lost partitions.
     pub lost: Vec<Partition>,
+    /// Partitions that began a new incarnation.
+    pub recreated: Vec<Partition>,
     /// The number of ends.
     pub ends: u32,
     /// Outcomes of commits that were begun.
@@ -230,6 +249,7 @@ impl Reading {
             got: BTreeMap::new(),
             revoking: Vec::new(),
             lost: Vec::new(),
+            recreated: Vec::new(),
             ends: 0,
             commits: Vec::new(),
             errors: Vec::new(),
@@ -260,6 +280,7 @@ impl Reading {
                     self.lost.push(partition);
                 }
             }
+            Ok(SourceEvent::Recreated(partitions)) => self.recreated.extend(partitions),
             Ok(SourceEvent::End) => self.ends += 1,
             Ok(SourceEvent::Committed(outcome)) => self.commits.push(outcome),
             Err(error) => self.errors.push(error),
@@ -312,7 +333,7 @@ impl Reading {
         offset: impl Into<Option<u64>>,
         settled_beyond: Vec<std::ops::RangeInclusive<u64>>,
     ) -> Result<(), SourceError> {
-        let position = offset.into().map(|offset| Position::new(partition.index, offset));
+        let position = offset.into().map(|offset| Position::at(partition.number(), offset));
         self.source.commit(vec![Commit { partition, position, settled_beyond }]).await
     }
 
@@ -324,6 +345,11 @@ impl Reading {
         });
         self.source.revoked(&revoking).await.unwrap();
     }
+}
+
+/// Returns whether the metadata of a commit has no ranges of settled offsets, but the ids of topic and store at most.
+pub fn has_no_ranges(metadata: &str) -> bool {
+    metadata.is_empty() || metadata.ends_with('.')
 }
 
 /// Returns the numbers as payloads.

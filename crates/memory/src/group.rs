@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use lazaret_core::message::PartitionNumber;
 use lazaret_core::source::{Assignment, Commit, SourceEvent};
-use lazaret_core::{Message, Partition, StreamName};
+use lazaret_core::{Message, StreamName};
 use tokio::sync::Notify;
 
 use crate::log::{MemberId, SETTLED_LIMIT};
@@ -13,6 +14,10 @@ use crate::log::{MemberId, SETTLED_LIMIT};
 #[derive(Default)]
 pub(crate) struct LogState {
     pub(crate) slots: Vec<Slot>,
+    /// How often the log was recreated.
+    pub(crate) incarnation: u32,
+    /// A mutation: incarnations are not counted.
+    pub(crate) forgets_incarnations: bool,
     pub(crate) members: BTreeMap<MemberId, Member>,
     pub(crate) next_member: u64,
     pub(crate) finite: bool,
@@ -57,18 +62,21 @@ pub(crate) struct Member {
     joined: bool,
     offered: BTreeSet<u32>,
     revoking: BTreeSet<u32>,
-    lost: BTreeSet<u32>,
+    lost: BTreeSet<PartitionNumber>,
     /// The partitions that it holds or has to give up.
     pub(crate) held: BTreeSet<u32>,
     /// The partition whose messages it got last; the next poll starts behind it.
     last_read: u32,
     pub(crate) ended: bool,
+    /// The incarnation that it was told of.
+    seen_incarnation: u32,
 }
 
 impl Member {
-    pub(crate) fn new(wake: Arc<Notify>) -> Self {
+    pub(crate) fn new(wake: Arc<Notify>, seen_incarnation: u32) -> Self {
         Self {
             wake,
+            seen_incarnation,
             joined: true,
             offered: BTreeSet::new(),
             revoking: BTreeSet::new(),
@@ -188,14 +196,26 @@ impl LogState {
         self.wake_all();
     }
 
+    /// Begins the next incarnation: an empty log without positions. The members lose what they held and join again.
+    pub(crate) fn recreate(&mut self, partitions: u32) {
+        for id in self.joined() {
+            self.expel(id);
+        }
+        self.slots = (0..partitions).map(|_| Slot::default()).collect();
+        self.incarnation += u32::from(!self.forgets_incarnations);
+        self.wake_all();
+    }
+
     pub(crate) fn expel(&mut self, id: MemberId) -> bool {
+        let incarnation = self.incarnation;
         let Some(member) = self.members.get_mut(&id).filter(|member| member.joined) else {
             return false;
         };
         member.joined = false;
         member.offered.clear();
         member.revoking.clear();
-        member.lost.append(&mut member.held);
+        let held = std::mem::take(&mut member.held).into_iter();
+        member.lost.extend(held.map(|index| PartitionNumber { index, incarnation }));
         member.wake.notify_one();
         for slot in &mut self.slots {
             slot.ownership.take_if(|ownership| ownership.member == id);
@@ -231,11 +251,10 @@ impl LogState {
 
     /// The next event of a member; `None` if it has to wait.
     pub(crate) fn poll(&mut self, stream: &StreamName, id: MemberId, batch: usize) -> Option<SourceEvent> {
-        let partitions =
-            |set: BTreeSet<u32>| set.into_iter().map(|index| Partition::new(stream.clone(), index)).collect();
         let member = self.members.get_mut(&id)?;
         if !member.lost.is_empty() {
-            return Some(SourceEvent::Lost(partitions(std::mem::take(&mut member.lost))));
+            let lost = std::mem::take(&mut member.lost).into_iter();
+            return Some(SourceEvent::Lost(lost.map(|number| number.of(stream.clone())).collect()));
         }
         if !member.joined {
             member.joined = true;
@@ -243,7 +262,16 @@ impl LogState {
         }
         let member = self.members.get_mut(&id)?;
         if !member.revoking.is_empty() {
-            return Some(SourceEvent::Revoking(partitions(std::mem::take(&mut member.revoking))));
+            let (revoking, incarnation) = (std::mem::take(&mut member.revoking), self.incarnation);
+            let numbers = revoking.into_iter().map(|index| PartitionNumber { index, incarnation });
+            return Some(SourceEvent::Revoking(numbers.map(|number| number.of(stream.clone())).collect()));
+        }
+        if self.incarnation > member.seen_incarnation && !member.offered.is_empty() {
+            let incarnation = self.incarnation;
+            member.seen_incarnation = incarnation;
+            let offered = member.offered.iter();
+            let numbers = offered.map(|index| PartitionNumber { index: *index, incarnation });
+            return Some(SourceEvent::Recreated(numbers.map(|number| number.of(stream.clone())).collect()));
         }
         if !member.offered.is_empty() {
             return Some(SourceEvent::Assigned(self.take_offered(stream, id)));
@@ -262,15 +290,14 @@ impl LogState {
         member.ended = false;
         let offered = std::mem::take(&mut member.offered);
         member.held.extend(&offered);
+        let incarnation = self.incarnation;
         let assignments = offered.into_iter().map(|index| {
             let slot = &mut self.slots[index as usize];
             if let Some(ownership) = &mut slot.ownership {
                 ownership.phase = Phase::Held;
             }
-            Assignment {
-                partition: Partition::new(stream.clone(), index),
-                settled: slot.settled_beyond.clone(),
-            }
+            let partition = PartitionNumber { index, incarnation }.of(stream.clone());
+            Assignment::new(partition, slot.settled_beyond.clone())
         });
         assignments.collect()
     }

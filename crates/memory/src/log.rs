@@ -14,6 +14,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use lazaret_core::message::PartitionNumber;
 use lazaret_core::source::{Commit, SourceEvent};
 use lazaret_core::{Message, MessageId, Partition, Position, StreamName};
 use tokio::sync::Notify;
@@ -102,11 +103,12 @@ impl MemoryLog {
     /// If the partition does not exist.
     pub fn push_with(&self, partition: u32, build: impl FnOnce(Message) -> Message) -> Position {
         let mut state = self.state();
-        let LogState { slots, members, .. } = &mut *state;
+        let LogState { slots, members, incarnation, .. } = &mut *state;
         let slot = slots.get_mut(partition as usize).expect("the log has this partition");
-        let position = Position::new(partition, slot.next_offset);
+        let number = PartitionNumber { index: partition, incarnation: *incarnation };
+        let position = Position::at(number, slot.next_offset);
         let stream = &self.shared.stream;
-        let made = MessageId::from(format!("{stream}/{partition}/{}", slot.next_offset));
+        let made = MessageId::from(format!("{}/{}", number.of(stream.clone()), slot.next_offset));
         let mut message = build(Message::new(made.clone(), stream.clone(), position.clone()));
         // A message that a relay published keeps its id.
         if message.id != made && message.hop.is_none() {
@@ -133,6 +135,32 @@ impl MemoryLog {
             offsets;
     }
 
+    /// Deletes the log and creates it again, with this many partitions: its messages and positions are gone, offsets begin again, and
+    /// the members lose what they held. Messages that follow are of the next [incarnation](lazaret_core::incarnation).
+    ///
+    /// ```
+    /// # use lazaret_memory::MemoryLog;
+    /// let log = MemoryLog::new("orders", 1);
+    /// log.push(0, "order-7", "{}");
+    /// log.recreate(1);
+    /// assert_eq!(log.push(0, "order-7", "{}").to_string(), "0~1:0");
+    /// ```
+    pub fn recreate(&self, partitions: u32) {
+        self.state().recreate(partitions);
+    }
+
+    /// The current [incarnation](lazaret_core::incarnation): how often the log was recreated.
+    pub fn incarnation(&self) -> u32 {
+        self.state().incarnation
+    }
+
+    /// Makes the log forget its incarnations: messages after it was recreated have the positions of those before, and so the ids that are
+    /// made of them. For the test that the simulation detects it.
+    #[cfg(feature = "mutations")]
+    pub fn forget_incarnations(&self) {
+        self.state().forgets_incarnations = true;
+    }
+
     /// Closes the log for new messages: sources that reach its end return `End`.
     pub fn close(&self) {
         let mut state = self.state();
@@ -146,7 +174,8 @@ impl MemoryLog {
         let mut state = self.state();
         let id = MemberId(state.next_member);
         state.next_member += 1;
-        state.members.insert(id, Member::new(wake.clone()));
+        let incarnation = state.incarnation;
+        state.members.insert(id, Member::new(wake.clone(), incarnation));
         state.rebalance();
         drop(state);
         MemorySource::new(self.clone(), id, wake)
@@ -185,6 +214,11 @@ impl MemoryLog {
         self.state().slots.get(partition as usize).map_or(0, |slot| slot.next_offset)
     }
 
+    /// Returns whether a partition is one of this log, and not of an earlier incarnation.
+    fn is_current(&self, state: &LogState, partition: &Partition) -> bool {
+        partition.stream == self.shared.stream && partition.incarnation == state.incarnation
+    }
+
     fn state(&self) -> MutexGuard<'_, LogState> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -195,14 +229,19 @@ impl MemoryLog {
 
     pub(crate) fn commit(&self, member: MemberId, commits: Vec<Commit>) {
         let mut state = self.state();
-        for commit in commits.into_iter().filter(|commit| commit.partition.stream == self.shared.stream) {
-            state.commit(member, commit);
+        for commit in commits {
+            if self.is_current(&state, &commit.partition) {
+                state.commit(member, commit);
+            }
         }
     }
 
     pub(crate) fn set_paused(&self, member: MemberId, partitions: &[Partition], paused: bool) {
         let mut state = self.state();
-        for partition in partitions.iter().filter(|partition| partition.stream == self.shared.stream) {
+        for partition in partitions {
+            if !self.is_current(&state, partition) {
+                continue;
+            }
             if let Some(ownership) = state.ownership_of(member, partition.index) {
                 ownership.paused = paused;
             }
@@ -211,14 +250,20 @@ impl MemoryLog {
 
     pub(crate) fn rewind(&self, member: MemberId, partitions: &[Partition]) {
         let mut state = self.state();
-        for partition in partitions.iter().filter(|partition| partition.stream == self.shared.stream) {
+        for partition in partitions {
+            if !self.is_current(&state, partition) {
+                continue;
+            }
             state.rewind(member, partition.index);
         }
     }
 
     pub(crate) fn revoked(&self, member: MemberId, partitions: &[Partition]) {
         let mut state = self.state();
-        for partition in partitions.iter().filter(|partition| partition.stream == self.shared.stream) {
+        for partition in partitions {
+            if !self.is_current(&state, partition) {
+                continue;
+            }
             if state
                 .ownership_of(member, partition.index)
                 .is_some_and(|ownership| ownership.phase == Phase::Revoking)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use jiff::Timestamp;
-use lazaret_api::{ConsumerState, Event, EventKind};
+use lazaret_api::{BrokerCounts, ConsumerState, Event, EventKind};
 use lazaret_engine::{Handle, Observer};
 
 use crate::event_feed::{Feed, FeedObserver};
@@ -38,6 +38,8 @@ pub struct Registry {
     sources: Arc<RwLock<BTreeMap<String, SourceNotice>>>,
     /// Whether the source of a consumer has answered, read at each readiness check.
     readiness: Arc<RwLock<BTreeMap<String, SourceReadiness>>>,
+    /// What a broker holds of a consumer's messages, read at each status.
+    in_broker: Arc<RwLock<BTreeMap<String, CountInBroker>>>,
     /// The addresses of handlers in other processes.
     handlers: Arc<RwLock<BTreeMap<String, String>>>,
     feed: Feed,
@@ -48,6 +50,9 @@ type SourceReadiness = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Says why a source reads nothing; `None` while it reads.
 type SourceNotice = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+
+/// Counts what a broker holds; `None` while it does not answer.
+type CountInBroker = Arc<dyn Fn() -> Option<BrokerCounts> + Send + Sync>;
 
 /// The state of a consumer.
 #[derive(Clone)]
@@ -97,6 +102,23 @@ impl Registry {
     pub fn source_readiness(&self, consumer: &str, is_ready: impl Fn() -> bool + Send + Sync + 'static) {
         let mut readiness = self.readiness.write().unwrap_or_else(PoisonError::into_inner);
         readiness.insert(consumer.to_owned(), Arc::new(is_ready));
+    }
+
+    /// Registers what counts the messages of a consumer that retry topics and dead-letter topics hold. It is called at each
+    /// status. A later one replaces it.
+    pub fn in_broker(
+        &self,
+        consumer: &str,
+        count: impl Fn() -> Option<BrokerCounts> + Send + Sync + 'static,
+    ) {
+        let mut in_broker = self.in_broker.write().unwrap_or_else(PoisonError::into_inner);
+        in_broker.insert(consumer.to_owned(), Arc::new(count));
+    }
+
+    /// What retry topics and dead-letter topics hold.
+    pub(crate) fn count_in_broker(&self, consumer: &str) -> Option<BrokerCounts> {
+        let count = self.in_broker.read().unwrap_or_else(PoisonError::into_inner).get(consumer).cloned();
+        count.and_then(|count| count())
     }
 
     /// Registers the address of a consumer's handler, as the status shows it: without credentials. A later one replaces it.

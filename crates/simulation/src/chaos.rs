@@ -23,7 +23,12 @@ use crate::mutation::{self, Mutation};
 use crate::plan::{Script, refusal};
 use crate::random::Random;
 use crate::source::CheckedSource;
+use crate::suspend::Suspensions;
 use crate::world::{CONSUMER, Process, World};
+
+/// What a handler may ask for in a replay, whatever its script.
+const REPLAY_VERDICTS: [Verdict; 5] =
+    [Verdict::DeadLetter, Verdict::Park, Verdict::Quarantine, Verdict::Skip, Verdict::Duplicate];
 
 /// A handler that follows the script of each message.
 #[derive(Clone)]
@@ -57,6 +62,14 @@ impl Scripted {
             _ => {}
         }
         self.crash_point(&mut random).await;
+        if replay && script != Script::Fine && random.chance(250) {
+            let verdict = *random.pick(&REPLAY_VERDICTS);
+            if verdict == Verdict::Skip {
+                self.world.skipped(self.component, message);
+            }
+            attempt.end(false, verdict == Verdict::Duplicate);
+            return Err(refusal(verdict));
+        }
         match script {
             Script::Fine => {}
             Script::FailsFirst(times) if tries > times || replay => {}
@@ -132,9 +145,10 @@ impl Launcher {
     pub(crate) fn start(&self, place: u64) -> RunningEngine {
         let number = self.next_process.fetch_add(1, Ordering::Relaxed);
         let source = self.world.log.join().with_batch(16);
-        let process = Process { number, member: source.member(), crash: CancellationToken::new() };
+        let process = Process::new(number, source.member());
         let mut options = self.world.plan.options.clone();
         options.instance = format!("process-{number}");
+        options.suspension = process.suspension.clone();
         options.seed = (self.world.plan.seed ^ number << 32) | 1;
         let connection = Arc::new(Connection::new(&self.world, process.clone(), self.store_state.clone()));
         if self.world.plan.dedupe {
@@ -173,7 +187,7 @@ impl Launcher {
         let handle = consumer.handle();
         let drain = CancellationToken::new();
         self.world.pauses.started(number, handle.clone());
-        let task = tokio::spawn(consumer.run(drain.clone()));
+        let task = tokio::spawn(process.suspension.clone().hold(consumer.run(drain.clone())));
         self.world.trace(|| format!("process {number} started as {}", process.member));
         RunningEngine { process, handle, drain, task, recorder }
     }
@@ -231,6 +245,7 @@ pub(crate) async fn member(
     calm: CancellationToken,
 ) -> Option<RunningEngine> {
     let mut random = Random::new(world.plan.seed).fork(100 + place);
+    let mut suspensions = Suspensions::of(&world, place);
     let end = Instant::now() + world.plan.chaos;
     while Instant::now() < end {
         let engine = launcher.start(place);
@@ -246,16 +261,14 @@ pub(crate) async fn member(
                 }
                 engine.drain(&world).await;
             }
+            () = suspensions.begin(&world, &engine) => {
+                suspensions.end(&world, &engine).await;
+                engine.drain(&world).await;
+            }
             () = tokio::time::sleep(uptime) => match random.below(4) {
                 0 => engine.kill(&world).await,
                 1 => {
-                    world.trace(|| format!("process {} expelled", engine.process.number));
-                    let (log, member) = (&world.log, engine.process.member);
-                    let is_owned = |index: &u32| log.owner(*index) == Some(member);
-                    let owned: Vec<u32> = (0..log.partitions()).filter(is_owned).collect();
-                    log.expel(member);
-                    // Also when it drains before it reads that they are lost.
-                    world.process_lost(engine.process.number, Some(&owned));
+                    world.expel(&engine.process);
                     tokio::select! {
                         biased;
                         () = crash.cancelled() => engine.kill(&world).await,
@@ -349,8 +362,8 @@ pub(crate) async fn operator(world: Arc<World>, handles: Arc<Handles>, over: Arc
         // An operator accepts failures here: the engine or the store is unavailable, or refuses the act.
         match choice {
             0..=3 => act(&world, component, &mut random, &by),
-            4 => drop(Box::pin(bounded(&process.crash, replayer.process_any())).await),
-            5 => drop(Box::pin(bounded(&process.crash, replayer.process_all("op"))).await),
+            4 => drop(Box::pin(bounded(process, replayer.process_any())).await),
+            5 => drop(Box::pin(bounded(process, replayer.process_all("op"))).await),
             6 => begin_operation(&world, component, &by),
             7 => hold(&world, &engine, PauseScope::Sequence(key.as_str().into()), pause_millis, &by).await,
             8 => hold(&world, &engine, PauseScope::Consumer, pause_millis, &by).await,
@@ -358,7 +371,7 @@ pub(crate) async fn operator(world: Arc<World>, handles: Arc<Handles>, over: Arc
                 let during = async {
                     // Ask for replays while they are paused, too.
                     tokio::time::sleep(random.millis(0, 500)).await;
-                    Box::pin(bounded(&process.crash, replayer.process_all("op"))).await
+                    Box::pin(bounded(process, replayer.process_all("op"))).await
                 };
                 let held = hold(&world, &engine, PauseScope::Replay, pause_millis, &by);
                 drop(tokio::join!(held, during));
@@ -375,14 +388,14 @@ pub(crate) async fn operator(world: Arc<World>, handles: Arc<Handles>, over: Arc
 async fn hold(world: &World, engine: &Reachable, scope: PauseScope, millis: u64, by: &Actor) {
     let (handle, process) = engine;
     world.trace(|| format!("operator pauses the {scope} at process {}", process.number));
-    if let Some(Ok(())) = bounded(&process.crash, handle.pause(scope.clone(), by)).await {
+    if let Some(Ok(())) = bounded(process, handle.pause(scope.clone(), by)).await {
         world.trace(|| format!("process {} confirmed the pause of the {scope}", process.number));
         world.pauses.confirmed(&scope, process.number);
     }
     tokio::time::sleep(Duration::from_millis(millis)).await;
     world.pauses.ending(&scope);
     world.trace(|| format!("operator resumes the {scope}"));
-    let _ = bounded(&process.crash, handle.resume(&scope, by)).await;
+    let _ = bounded(process, handle.resume(&scope, by)).await;
 }
 
 /// Begins to replay all heads of a queue in one operation, with every other seed also letters behind them.
@@ -412,10 +425,11 @@ fn begin_operation(world: &World, component: usize, by: &Actor) {
 }
 
 /// Runs an operator's request until it ends, times out, or the engine's process crashes.
-async fn bounded<T>(crashed: &CancellationToken, work: impl Future<Output = T>) -> Option<T> {
+async fn bounded<T>(process: &Process, work: impl Future<Output = T>) -> Option<T> {
+    let work = process.suspension.clone().hold(work);
     tokio::select! {
         biased;
-        () = crashed.cancelled() => None,
+        () = process.crash.cancelled() => None,
         done = tokio::time::timeout(Duration::from_secs(20), work) => done.ok(),
     }
 }
@@ -435,6 +449,6 @@ fn act(world: &Arc<World>, component: usize, random: &mut Random, by: &Actor) {
     });
     if done {
         let closes = matches!(act, Act::Evict | Act::Resolve);
-        world.operator_acted(component, &head.message.id, closes, act == Act::Release);
+        world.operator_acted(component, &world.name(&head.message), closes, act == Act::Release);
     }
 }

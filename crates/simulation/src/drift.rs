@@ -1,6 +1,7 @@
 //! The clock of one process of a fleet.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::SignedDuration;
 use lazaret_core::{Clock, Timestamp};
@@ -29,6 +30,10 @@ impl Clock for DriftingClock {
         let passed = now.duration_since(test_epoch()).as_micros();
         let gained = passed * i128::from(self.rate_millionths) / 1_000_000;
         now + self.off + SignedDuration::from_micros(gained as i64)
+    }
+
+    fn steady(&self) -> Duration {
+        self.right.steady()
     }
 }
 

@@ -82,21 +82,22 @@ impl World {
         if !self.plan.dedupe {
             return;
         }
+        let name = self.name(message);
         let (beside, marked, handled_in) = {
             let history = self.history();
             let is_same = |running: &&crate::history::Running| {
-                running.component == component && running.message == message.id
+                running.component == component && running.message == name
             };
             let beside = history.running.iter().find(is_same).map(|running| running.process);
-            let key = (component, message.id.clone());
-            let handled_in = history.records.get(&key).and_then(|record| record.handled_in);
-            (beside, history.marked.contains(&key), handled_in)
+            let marked = history.marked.contains(&(component, message.dedupe_id()));
+            let record = history.records.get(&(component, name.clone()));
+            (beside, marked, record.and_then(|record| record.handled_in))
         };
         if let Some(process) = beside {
-            self.violated("dedupe", &format!("{} starts while process {process} handles it", message.id));
+            self.violated("dedupe", &format!("{name} starts while process {process} handles it"));
         }
         if let Some(process) = handled_in.filter(|_| !marked) {
-            self.violated("dedupe", &format!("{} starts although process {process} handled it", message.id));
+            self.violated("dedupe", &format!("{name} starts although process {process} handled it"));
         }
     }
 }

@@ -10,19 +10,26 @@ use lazaret_memory::MemberId;
 use crate::broker::Relayed;
 use crate::world::World;
 
-/// The events of a run that the invariants are checked against.
+/// The events of a run that the invariants are checked against. Messages are known by their [names](World::name).
 #[derive(Default)]
 pub(crate) struct History {
-    /// Every message by its sequence, in order of the source.
+    /// Every message by its sequence, in order of the source, and of its incarnations.
     pub(crate) sequences: BTreeMap<SequenceId, Vec<MessageId>>,
     pub(crate) messages: BTreeMap<MessageId, Original>,
+    /// The names of messages by number.
+    pub(crate) names: BTreeMap<u64, MessageId>,
+    /// How often the stream was recreated.
+    pub(crate) incarnation: u32,
+    /// The letters that the store had when the stream was recreated, by component and message, and the incarnation that began then. The
+    /// first one counts.
+    pub(crate) kept: BTreeMap<(usize, MessageId), u32>,
     /// The outcomes by component and message.
     pub(crate) records: BTreeMap<(usize, MessageId), Record>,
     pub(crate) running: Vec<Running>,
     pub(crate) next_attempt: u64,
-    /// Messages that the duplicate filter has marked as handled, by component.
+    /// Messages that the duplicate filter has marked as handled, by component and the id of the mark.
     pub(crate) marked: BTreeSet<(usize, MessageId)>,
-    /// The copies of messages, by id. They have positions and keys of their own.
+    /// The copies of messages. They have positions and keys of their own.
     pub(crate) copies: BTreeMap<MessageId, Vec<Message>>,
     /// Messages in the retry topic, and in the dead-letter topic.
     pub(crate) relayed: Vec<Relayed>,
@@ -35,9 +42,11 @@ pub(crate) struct History {
     pub(crate) leaving: BTreeMap<(u64, u32), Timestamp>,
     /// The processes that drain.
     pub(crate) draining: BTreeSet<u64>,
+    /// Processes that were stopped, and have not asked their group since they go on.
+    pub(crate) woken: BTreeSet<u64>,
     /// Processes that have ended.
     pub(crate) ended: BTreeSet<u64>,
-    /// The last checked commit of each partition.
+    /// The last checked commit of each partition in this incarnation.
     pub(crate) checked: BTreeMap<u32, u64>,
     pub(crate) violations: Vec<String>,
     pub(crate) trace: Vec<String>,
@@ -47,6 +56,8 @@ pub(crate) struct History {
 pub(crate) struct Original {
     pub(crate) message: Message,
     pub(crate) number: u64,
+    /// How often the stream had been recreated by then.
+    pub(crate) incarnation: u32,
     pub(crate) sequence: SequenceId,
     /// Its place in the sequence.
     pub(crate) place: usize,
@@ -68,6 +79,8 @@ pub(crate) struct Record {
     pub(crate) handled_in: Option<u64>,
     /// Acknowledged without an effect: duplicate or skipped by verdict.
     pub(crate) acknowledged: bool,
+    /// A replay asked for it to be skipped.
+    pub(crate) skipped: bool,
     /// The process that last settled it as a live message.
     pub(crate) settled_by: Option<u64>,
     pub(crate) last_failed_at: Option<Timestamp>,

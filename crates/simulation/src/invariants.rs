@@ -7,8 +7,7 @@ use jiff::SignedDuration;
 use lazaret_core::policy::{OnDead, Strategy};
 use lazaret_core::store::AuditEntry;
 use lazaret_core::{
-    Clock, Letter, LetterId, LetterState, Message, MessageId, QueueName, Reason, SequenceId, Timestamp,
-    Verdict,
+    Clock, Letter, LetterId, LetterState, Message, MessageId, Reason, SequenceId, Timestamp, Verdict,
 };
 
 use crate::history::Record;
@@ -23,15 +22,18 @@ pub(crate) fn has_left(letter: &Letter) -> bool {
 impl World {
     /// I5: the message is the one that was published.
     pub(crate) fn check_identity(&self, message: &Message) {
+        let name = self.name(message);
         let same = {
             let history = self.history();
-            let copies = history.copies.get(&message.id).into_iter().flatten();
-            let original = history.messages.get(&message.id).map(|original| &original.message);
+            let copies = history.copies.get(&name).into_iter().flatten();
+            let original = history.messages.get(&name).map(|original| &original.message);
             let message = Message { hop: None, ..message.clone() };
-            original.into_iter().chain(copies).any(|published| *published == message)
+            original.into_iter().chain(copies).any(|published| {
+                *published == message || self.plan.recreations.is_renamed(published, &message)
+            })
         };
         if !same {
-            self.violated("I5", &format!("{} is not what was published", message.id));
+            self.violated("I5", &format!("{name} is not what was published"));
         }
     }
 
@@ -51,10 +53,10 @@ impl World {
         if let Some(letter) = letter.filter(|letter| has_left(letter)) {
             return self.check_left(component, letter);
         }
-        let live = letter.is_none();
+        let (live, name) = (letter.is_none(), self.name(message));
         let (earlier, overlap, overtaken) = {
             let history = self.history();
-            let Some(original) = history.messages.get(&message.id) else { return };
+            let Some(original) = history.messages.get(&name) else { return };
             let ids = &history.sequences[&original.sequence];
             let record = |id: &MessageId| history.records.get(&(component, id.clone()));
             let settled = |id: &MessageId| {
@@ -62,6 +64,7 @@ impl World {
             };
             // What became of a copy may have settled the original.
             let earlier = ids[..original.place].iter().filter(|id| !history.copies.contains_key(*id));
+            let earlier = earlier.filter(|id| !history.are_apart(component, id, &name));
             let earlier: Vec<(MessageId, bool)> = earlier.map(|id| (id.clone(), settled(id))).collect();
             let overlap = history.running.iter().find(|other| {
                 other.component == component
@@ -69,41 +72,41 @@ impl World {
                     // A process that lost the partition may not have noticed yet, and cannot settle anything.
                     && !(other.live && self.log.owner(other.partition) != Some(other.member))
                     && !(live && self.log.owner(message.position.partition) != Some(process.member))
+                    // One owner reads a partition, whatever its incarnation. A letter of a deleted message may come late.
+                    && (live && other.live || !history.are_apart(component, &other.message, &name))
             });
             let overlap = overlap.map(|other| format!("{} by process {}", other.message, other.process));
             let overtaken = ids[original.place + 1..].iter().find(|id| {
                 let handled_at = record(id).and_then(|record| record.handled_at);
-                let mine = record(&message.id);
+                let mine = record(&name);
                 // A message that was handled before and is redelivered after a crash repeats what was done in order.
                 let first = !mine.is_some_and(|record| {
                     record.handled_at.is_some() || record.acknowledged || record.evicted
                 });
                 // A copy of the later one may have been handled, in another sequence.
                 let copied = history.copies.contains_key(*id);
-                first && !copied && handled_at.is_some() && handled_at > original.delivered_at
+                let overtakes = handled_at.is_some() && handled_at > original.delivered_at;
+                first && !copied && overtakes && !history.are_apart(component, id, &name)
             });
             (earlier, overlap, overtaken.cloned())
         };
         if let Some(other) = overlap {
-            self.violated("I6", &format!("{} starts while {other} is being handled", message.id));
+            self.violated("I6", &format!("{name} starts while {other} is being handled"));
         }
         if let Some(later) = overtaken {
-            self.violated("I2", &format!("{} starts after the later {later} was handled", message.id));
+            self.violated("I2", &format!("{name} starts after the later {later} was handled"));
         }
-        let queue = &self.queues[component];
         let ids: Vec<MessageId> = earlier.iter().map(|(id, _)| id.clone()).collect();
-        let states = self.run(self.store.lookup(queue, &ids)).unwrap_or_default();
+        let states = self.states(component, &ids);
         for ((id, settled), state) in earlier.iter().zip(states) {
             match state {
-                Some(state) if state.is_open() && self.continues() && self.letter_has_left(queue, id) => {}
+                Some(state) if state.is_open() && self.continues() && self.letter_has_left(component, id) => {
+                }
                 Some(state) if state.is_open() => {
-                    self.violated("I2", &format!("{} starts while the earlier {id} is {state}", message.id));
+                    self.violated("I2", &format!("{name} starts while the earlier {id} is {state}"));
                 }
                 None if !settled => {
-                    self.violated(
-                        "I2",
-                        &format!("{} starts while the earlier {id} is not settled", message.id),
-                    );
+                    self.violated("I2", &format!("{name} starts while the earlier {id} is not settled"));
                 }
                 _ => {}
             }
@@ -130,9 +133,8 @@ impl World {
         letters.is_some_and(|letters| letters.on_dead.on_dead == OnDead::Continue)
     }
 
-    fn letter_has_left(&self, queue: &QueueName, id: &MessageId) -> bool {
-        let letter = self.run(self.store.get(queue, LetterId::of(queue, id))).unwrap_or_default();
-        letter.is_some_and(|letter| has_left(&letter))
+    fn letter_has_left(&self, component: usize, id: &MessageId) -> bool {
+        self.letter(component, id).is_some_and(|letter| has_left(&letter))
     }
 
     /// I12: no retry runs before its due time.
@@ -144,18 +146,18 @@ impl World {
         replay: bool,
     ) {
         let clock = if self.plan.drift { self.store_time() } else { self.clock.now() };
-        let now = self.now();
+        let (now, name) = (self.now(), self.name(message));
         let due = letter
             .filter(|letter| letter.state == LetterState::Retrying && !self.plan.clock_steps)
             .and_then(|letter| letter.due_at);
         let hop = message.hop.as_ref().filter(|_| !self.plan.clock_steps).map(|hop| hop.due_at);
         if !replay && due.or(hop).is_some_and(|due| clock < due) {
-            self.violated("I12", &format!("{} was retried before it was due", message.id));
+            self.violated("I12", &format!("{name} was retried before it was due"));
         }
         let retry = &self.plan.options.retry;
         let shortest = retry.initial_delay.mul_f64(1.0 - retry.jitter);
         let history = self.history();
-        let record = history.records.get(&(component, message.id.clone()));
+        let record = history.records.get(&(component, name.clone()));
         let early = record.is_some_and(|record| {
             let since = record.last_failed_at.map(|failed| now.duration_since(failed));
             let since = since.and_then(|since| std::time::Duration::try_from(since).ok());
@@ -164,7 +166,7 @@ impl World {
         });
         drop(history);
         if early && !replay && !self.plan.topics {
-            self.violated("I12", &format!("{} was retried sooner than its shortest delay", message.id));
+            self.violated("I12", &format!("{name} was retried sooner than its shortest delay"));
         }
     }
 
@@ -173,23 +175,21 @@ impl World {
         // The times of the store say nothing about an order when its clock was set back.
         let Some(letter) = letter.filter(|_| !self.plan.clock_steps) else { return };
         // When the broker's answer was lost, the message is relayed and stored: each of the two runs.
-        if self.is_in_broker(component, &message.id, None) {
+        let name = self.name(message);
+        if self.is_in_broker(component, &name, None) {
             return;
         }
         let late = {
             let history = self.history();
-            let delivered_at = history.messages.get(&message.id).and_then(|original| original.delivered_at);
-            let record = history.records.get(&(component, message.id.clone()));
+            let delivered_at = history.messages.get(&name).and_then(|original| original.delivered_at);
+            let record = history.records.get(&(component, name.clone()));
             let handled_at = record.and_then(|record| record.handled_at);
             handled_at.is_some()
                 && handled_at > delivered_at
                 && Some(letter.enqueued_at - self.skew()) > handled_at
         };
         if late {
-            self.violated(
-                "I6",
-                &format!("{} was handled, and a fenced owner made a letter of it", message.id),
-            );
+            self.violated("I6", &format!("{name} was handled, and a fenced owner made a letter of it"));
         }
     }
 
@@ -204,13 +204,13 @@ impl World {
         if !live {
             return;
         }
-        let (queue, id) = (&self.queues[component], [message.id.clone()]);
-        let found = self.run(self.store.lookup(queue, &id)).unwrap_or_default();
+        let name = self.name(message);
+        let found = self.states(component, std::slice::from_ref(&name));
         let Some(Some(state)) = found.first() else { return };
         if self.plan.topics && self.is_of_later_copy(process, component, message) {
             return;
         }
-        self.violated("I8", &format!("{} is handled live and has a letter that is {state}", message.id));
+        self.violated("I8", &format!("{name} is handled live and has a letter that is {state}"));
     }
 
     /// A message that was relayed may be delivered again, because its position was not committed; or it is relayed and stored,
@@ -254,11 +254,13 @@ impl World {
             let committed = self.log.committed(*partition);
             let repeated = {
                 let history = self.history();
-                let later = history.messages.values().filter(|original| {
+                let later = history.messages.iter().filter(|(_, original)| {
                     let position = &original.message.position;
-                    position.partition == *partition && Some(position.offset) > committed
+                    original.incarnation == history.incarnation
+                        && position.partition == *partition
+                        && Some(position.offset) > committed
                 });
-                let next = later.min_by_key(|original| original.message.position.offset);
+                let next = later.min_by_key(|(_, original)| original.message.position.offset);
                 let settled = |id: &MessageId| {
                     (0..self.queues.len()).all(|component| {
                         let record = history.records.get(&(component, id.clone()));
@@ -268,7 +270,7 @@ impl World {
                         })
                     })
                 };
-                next.map(|original| original.message.id.clone()).filter(settled)
+                next.map(|(id, _)| id.clone()).filter(settled)
             };
             if let Some(id) = repeated {
                 let text = format!("process {} settled {id} and left without a commit", process.number);
@@ -280,13 +282,14 @@ impl World {
     /// Messages in this range that no handler has settled, by component.
     fn unsettled(&self, partition: u32, range: &RangeInclusive<u64>) -> Vec<(usize, MessageId)> {
         let history = self.history();
-        let ids = history.messages.values().filter(|original| {
+        let ids = history.messages.iter().filter(|(_, original)| {
             let position = &original.message.position;
-            position.partition == partition && range.contains(&position.offset)
+            original.incarnation == history.incarnation
+                && position.partition == partition
+                && range.contains(&position.offset)
         });
         let mut open = Vec::new();
-        for original in ids {
-            let id = &original.message.id;
+        for (id, _) in ids {
             for component in 0..self.queues.len() {
                 let record = history.records.get(&(component, id.clone()));
                 if !record.is_some_and(|record| record.handled_at.is_some() || record.acknowledged) {
@@ -299,8 +302,8 @@ impl World {
 
     async fn check_letters(&self, what: &str, messages: Vec<(usize, MessageId)>) {
         for (component, id) in messages {
-            let found = self.run(self.store.lookup(&self.queues[component], std::slice::from_ref(&id)));
-            let has_letter = matches!(found.unwrap_or_default().first(), Some(Some(_)));
+            let found = self.states(component, std::slice::from_ref(&id));
+            let has_letter = matches!(found.first(), Some(Some(_)));
             if !has_letter && !self.is_in_broker(component, &id, None) {
                 self.violated("I1", &format!("{id} was {what} and is not settled in component {component}"));
             }
@@ -309,8 +312,7 @@ impl World {
 
     /// Returns `true` when the letter of this message has failed because a lease was lost.
     fn lost_lease(&self, component: usize, id: &MessageId) -> bool {
-        let queue = &self.queues[component];
-        let letter = self.run(self.store.get(queue, LetterId::of(queue, id))).unwrap_or_default();
+        let letter = self.letter(component, id);
         letter.and_then(|letter| letter.cause).is_some_and(|cause| cause.reason == Reason::CRASHED)
     }
 
@@ -320,8 +322,13 @@ impl World {
         ttl.is_some_and(|ttl| ttl < std::time::Duration::from_secs(3_600))
     }
 
-    /// I11: no letter expires before its time.
+    /// I11: no letter expires before its time, and none that only waited.
     fn check_expiries(&self, audit: &[AuditEntry]) {
+        let untried =
+            |entry: &&AuditEntry| entry.action == "expire" && entry.before.as_deref() == Some("waiting");
+        if let Some(entry) = audit.iter().find(untried) {
+            self.violated("I11", &format!("letter {} expired while it waited behind others", entry.subject));
+        }
         let ttl = self.plan.options.dead_letter.as_ref().and_then(|options| options.ttl);
         let Some(ttl) = ttl.filter(|_| !self.plan.clock_steps) else { return };
         let messages: Vec<(MessageId, Timestamp)> = {
@@ -331,10 +338,10 @@ impl World {
         };
         // Letters expire by the time that the engine wrote: its own, or that of the store.
         let ahead = if self.plan.drift { self.skew() } else { SignedDuration::ZERO };
-        let all = self.queues.iter().flat_map(|queue| messages.iter().map(move |message| (queue, message)));
-        for (queue, (message, delivered_at)) in all {
-            let id = LetterId::of(queue, message);
-            let subject = id.to_string();
+        let components = 0..self.queues.len();
+        let all = components.flat_map(|component| messages.iter().map(move |message| (component, message)));
+        for (component, (message, delivered_at)) in all {
+            let Some(subject) = self.letter_id(component, message) else { continue };
             let expired = audit.iter().rfind(|entry| entry.action == "expire" && entry.subject == subject);
             // No letter is older than the first delivery of its message, or of a copy.
             let early = expired.is_some_and(|entry| entry.at - ahead < *delivered_at + ttl);
@@ -348,16 +355,15 @@ impl World {
     pub(crate) async fn check_end(&self) {
         let ids: Vec<(MessageId, u64, SequenceId)> = {
             let history = self.history();
-            let all = history.messages.values();
-            all.map(|o| (o.message.id.clone(), o.number, o.sequence.clone())).collect()
+            let all = history.messages.iter();
+            all.map(|(id, o)| (id.clone(), o.number, o.sequence.clone())).collect()
         };
         let audit = self.run(self.store.audit(0, usize::MAX)).unwrap_or_default();
         self.check_expiries(&audit);
         let audited: BTreeSet<String> = audit.into_iter().map(|entry| entry.subject).collect();
         for component in 0..self.queues.len() {
-            let queue = &self.queues[component];
             let names: Vec<MessageId> = ids.iter().map(|(id, _, _)| id.clone()).collect();
-            let states = self.run(self.store.lookup(queue, &names)).unwrap_or_default();
+            let states = self.states(component, &names);
             let healthy = |sequence: &SequenceId| {
                 let mut others = ids.iter().filter(|(_, _, s)| s == sequence);
                 others.all(|(_, number, _)| Script::draw(&self.plan, *number, component).is_healthy())
@@ -384,7 +390,7 @@ impl World {
                     })
             };
             for ((id, number, sequence), state) in ids.iter().zip(states) {
-                let (settled, handled, acted) = {
+                let (settled, handled, acted, skipped, deleted) = {
                     let history = self.history();
                     let record = history.records.get(&(component, id.clone()));
                     let handled = record.is_some_and(|record| record.handled_at.is_some());
@@ -392,9 +398,13 @@ impl World {
                         handled || record.is_some_and(|record| record.acknowledged),
                         handled,
                         record.is_some_and(|record| record.evicted),
+                        record.is_some_and(|record| record.skipped),
+                        history.is_deleted(id),
                     )
                 };
                 match state {
+                    // Its user deleted it before it was settled.
+                    None if deleted => {}
                     None if !settled && !self.history().dead_in_topic.contains(&(component, id.clone())) => {
                         self.violated("I1", &format!("{id} is lost"));
                     }
@@ -404,14 +414,15 @@ impl World {
                             LetterState::Resolved => settled || acted,
                             LetterState::Evicted => acted,
                             LetterState::Expired => self.has_ttl(),
-                            LetterState::Skipped => script == Script::Refuses(Verdict::Skip),
+                            LetterState::Skipped => skipped || script == Script::Refuses(Verdict::Skip),
                             _ => false,
                         };
                         if !explained {
                             self.violated("I11", &format!("{id} is {state} without a reason"));
                         }
                         let by_itself = state == LetterState::Resolved && settled;
-                        if !by_itself && !audited.contains(&LetterId::of(queue, id).to_string()) {
+                        let letter = self.letter_id(component, id);
+                        if !by_itself && !letter.is_some_and(|letter| audited.contains(&letter)) {
                             self.violated("I11", &format!("{id} is {state} without a line in the audit"));
                         }
                     }

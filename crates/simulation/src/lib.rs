@@ -1,9 +1,9 @@
 //! The simulation: whole engines on a paused clock with injected faults, and every invariant checked.
 //!
 //! A seed decides everything: how many partitions, keys, members and components there are, what each handler does with
-//! each message, which store calls are lost or late, where processes crash, which members are expelled, and what operators
-//! do. After that phase there are no more faults, and the engine has to finish all work. The same seed gives the same run,
-//! so a seed that fails is a test case.
+//! each message, which store calls are lost or late, where processes crash or stop, which members are expelled, when the stream is
+//! recreated, and what operators do. After that phase there are no more faults, and the engine has to finish all work. The same
+//! seed gives the same run, so a seed that fails is a test case.
 //!
 //! ```
 //! let report = lazaret_simulation::run(7, None);
@@ -16,6 +16,8 @@
 //! - `plan`, `random`: a run, drawn from its seed.
 //! - `world`, `history`: the state that outlives processes, and the record of every attempt.
 //! - `chaos`, `connection`, `source`, `drift`: the phase with faults: crashes, lost answers, cuts, rebalances, operators, wrong clocks.
+//! - `publish`: the messages. `recreate`: streams that are deleted and created again.
+//! - `suspend`: processes that are stopped for longer than their session, and go on.
 //! - `broker`, `filter`, `recorder`: the retry topic, the duplicate filter and the flight recorders, with their checks.
 //! - `invariants`: the checks. `isolation`: a scenario of its own, for I3.
 //! - `mutation`: the known bugs. `command`: the command line (`cargo xtask sim`).
@@ -33,9 +35,12 @@ mod isolation;
 mod mutation;
 mod pauses;
 mod plan;
+mod publish;
 mod random;
 mod recorder;
+mod recreate;
 mod source;
+mod suspend;
 mod world;
 
 use std::fmt;
@@ -51,7 +56,6 @@ use chaos::{Handles, Launcher, RunningEngine};
 pub use command::command;
 pub use mutation::Mutation;
 use plan::Plan;
-use random::Random;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use world::{CONSUMER, World};
@@ -139,6 +143,7 @@ async fn simulate(
     store: impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store>,
 ) -> Report {
     let world = Arc::new(World::new(plan, store));
+    mutation::apply_to_log(mutation, &world.log);
     world.trace(|| format!("{:?}", world.plan));
     let launcher = Arc::new(Launcher::new(&world, mutation));
     let handles = Arc::new(Handles::default());
@@ -146,7 +151,7 @@ async fn simulate(
     let calm = CancellationToken::new();
     let end = Instant::now() + world.plan.chaos;
     let mut members = tokio::task::JoinSet::new();
-    let publishing = tokio::spawn(publish(world.clone()));
+    let publishing = tokio::spawn(publish::run(world.clone()));
     for place in 0..world.plan.members as u64 {
         members.spawn(chaos::member(world.clone(), launcher.clone(), place, handles.clone(), calm.clone()));
     }
@@ -176,35 +181,12 @@ async fn simulate(
     staying.extend(members.join_all().await.into_iter().flatten());
     quiesce(&world, &launcher, staying).await;
     world.check_end().await;
+    world.check_kept();
     world.pauses.clear();
     let (mut violations, trace) = world.findings();
     let seed = world.plan.seed;
     violations.extend(isolation::check(seed, mutation).await);
     Report { seed, violations, trace }
-}
-
-/// Publishes the messages of the plan during the phase with faults, some in bursts.
-async fn publish(world: Arc<World>) {
-    let mut random = Random::new(world.plan.seed).fork(2);
-    let pace = world.plan.chaos.as_millis() as u64 / world.plan.messages.max(1);
-    for number in 0..world.plan.messages {
-        let key = random.below(world.plan.keys);
-        let partition = (key % u64::from(world.plan.partitions)) as u32;
-        let gap = if random.chance(100) { random.between(1, 5) } else { 0 };
-        world.publish(number, &format!("key-{key}"), partition, gap);
-        if world.plan.copies > 0 {
-            let mut copies = Random::new(world.plan.seed).fork(5_000_000 + number);
-            if copies.chance(world.plan.copies) {
-                let (of, key) = (copies.below(number + 1), copies.below(world.plan.keys));
-                let partition = (key % u64::from(world.plan.partitions)) as u32;
-                world.publish_copy(of, &format!("key-{key}"), partition);
-            }
-        }
-        if random.chance(300) {
-            tokio::time::sleep(random.millis(0, pace * 5)).await;
-        }
-    }
-    world.log.close();
 }
 
 /// Runs the engines that are left, or a new one, without faults until all work is finished. An operator evicts letters
@@ -270,7 +252,7 @@ async fn free_space(world: &World, by: &Actor) {
         for head in page.heads.iter().filter(|head| !head.state.is_automatic()) {
             if world.run(world.store.act(queue, head.id, Act::Evict, by)).is_ok() {
                 world.trace(|| format!("operator evicted {} to free space", head.message.id));
-                world.operator_acted(component, &head.message.id, true, false);
+                world.operator_acted(component, &world.name(&head.message), true, false);
             }
         }
     }

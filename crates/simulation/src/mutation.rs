@@ -3,7 +3,7 @@
 use lazaret_engine::Options;
 #[cfg(feature = "mutations")]
 use lazaret_engine::mutation::Mutation as EngineMutation;
-use lazaret_memory::MemoryStore;
+use lazaret_memory::{MemoryLog, MemoryStore};
 
 /// A known bug. Without the feature `mutations` there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,6 +77,15 @@ pub enum Mutation {
     /// The engine lets dead letters leave their sequences, whatever the policy says.
     #[cfg(feature = "mutations")]
     LeaveUnasked,
+    /// The engine starts attempts without a look at how long partitions and leases are certainly owned.
+    #[cfg(feature = "mutations")]
+    TrustStaleOwnership,
+    /// The source gives messages of a recreated stream the positions of deleted ones.
+    #[cfg(feature = "mutations")]
+    ForgetIncarnations,
+    /// The engine hands off a message under an id that a letter of an earlier incarnation has.
+    #[cfg(feature = "mutations")]
+    ShareLetterIds,
 }
 
 impl Mutation {
@@ -128,6 +137,12 @@ impl Mutation {
         Self::NeverMoveEarly,
         #[cfg(feature = "mutations")]
         Self::LeaveUnasked,
+        #[cfg(feature = "mutations")]
+        Self::TrustStaleOwnership,
+        #[cfg(feature = "mutations")]
+        Self::ForgetIncarnations,
+        #[cfg(feature = "mutations")]
+        Self::ShareLetterIds,
     ];
 
     #[cfg(feature = "mutations")]
@@ -135,7 +150,7 @@ impl Mutation {
         match self {
             Self::SkipBlockedCheck => Some(EngineMutation::SkipBlockedCheck),
             Self::CommitBeforeHandOff => Some(EngineMutation::CommitBeforeHandOff),
-            Self::ForgetFences => None,
+            Self::ForgetFences | Self::ForgetIncarnations => None,
             Self::DropOnEnqueueError => Some(EngineMutation::DropOnEnqueueError),
             Self::ResetAttemptsOnRestart => Some(EngineMutation::ResetAttemptsOnRestart),
             Self::StallFreedLanes => Some(EngineMutation::StallFreedLanes),
@@ -156,6 +171,8 @@ impl Mutation {
             Self::CountHeldInWindow => Some(EngineMutation::CountHeldInWindow),
             Self::NeverMoveEarly => Some(EngineMutation::NeverMoveEarly),
             Self::LeaveUnasked => Some(EngineMutation::LeaveUnasked),
+            Self::TrustStaleOwnership => Some(EngineMutation::TrustStaleOwnership),
+            Self::ShareLetterIds => Some(EngineMutation::ShareLetterIds),
         }
     }
 }
@@ -174,6 +191,14 @@ pub(crate) fn apply_to_store(mutation: Option<Mutation>, store: &MemoryStore) {
     }
 }
 
+/// Switches the mutation on in the log, if it is one of the log.
+#[cfg(feature = "mutations")]
+pub(crate) fn apply_to_log(mutation: Option<Mutation>, log: &MemoryLog) {
+    if mutation == Some(Mutation::ForgetIncarnations) {
+        log.forget_incarnations();
+    }
+}
+
 #[cfg(not(feature = "mutations"))]
 pub(crate) fn engine_options(_mutation: Option<Mutation>, options: Options) -> Options {
     options
@@ -181,3 +206,6 @@ pub(crate) fn engine_options(_mutation: Option<Mutation>, options: Options) -> O
 
 #[cfg(not(feature = "mutations"))]
 pub(crate) fn apply_to_store(_mutation: Option<Mutation>, _store: &MemoryStore) {}
+
+#[cfg(not(feature = "mutations"))]
+pub(crate) fn apply_to_log(_mutation: Option<Mutation>, _log: &MemoryLog) {}

@@ -69,7 +69,8 @@ fn holds(scope: &PauseScope, message: &Message, live: bool, replay: bool) -> boo
         PauseScope::Consumer => true,
         PauseScope::Replay => replay,
         PauseScope::Stream(stream) => live && *stream == message.stream,
-        PauseScope::Partition(partition) => live && *partition == message.partition(),
+        // Of whatever incarnation: an operator pauses the partition of the stream.
+        PauseScope::Partition(partition) => live && partition.has_place_of(&message.partition()),
         PauseScope::Sequence(sequence) => live && *sequence == SequenceId::by_key(message),
     }
 }

@@ -8,6 +8,7 @@ use lazaret_core::{HandlerError, Phase, Reason, Verdict};
 use lazaret_engine::{DeadLetterOptions, Options};
 
 use crate::random::Random;
+use crate::recreate::{self, Recreations};
 
 /// The scenario of one seed.
 #[derive(Clone, Debug)]
@@ -45,10 +46,14 @@ pub(crate) struct Plan {
     pub(crate) clock_steps: bool,
     /// A broker holds what failed (strategy `topics`).
     pub(crate) topics: bool,
+    /// Processes are stopped for longer than their session and their leases, and go on.
+    pub(crate) suspends: bool,
     /// Processes are cut off from the store now and then, each for itself.
     pub(crate) cuts: bool,
     /// Each process has a clock of its own, which is up to an hour off and goes too fast or too slowly.
     pub(crate) drift: bool,
+    /// The stream is deleted and created again.
+    pub(crate) recreations: Recreations,
 }
 
 /// Faults of store calls, per mille.
@@ -145,7 +150,7 @@ impl Plan {
         if topics {
             options.retry.strategy = Strategy::Topics;
         }
-        Self {
+        let mut plan = Self {
             seed,
             partitions: random.between(1, 4) as u32,
             keys: random.between(1, 8),
@@ -166,9 +171,14 @@ impl Plan {
             recorder: extra.chance(250),
             clock_steps: extra.chance(150),
             topics,
+            // Drawn apart from all of it. What a late process sends to a broker, nobody refuses.
+            suspends: !topics && Random::new(seed).fork(8).chance(300),
             cuts: false,
             drift: false,
-        }
+            recreations: Recreations::default(),
+        };
+        recreate::draw(&mut plan);
+        plan
     }
 
     /// Draws a fleet: many processes on one store, each with its own clock and its own network.

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lazaret_core::Partition;
-use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
+use lazaret_core::incarnation::IncarnationRegistry;
+use lazaret_core::source::{Commit, Ownership, Source, SourceError, SourceEvent};
 use lazaret_memory::MemorySource;
 use tokio::time::Instant;
 
 use crate::broker::Returns;
+use crate::suspend::SESSION;
 use crate::world::{Process, World};
 
 /// A memory source whose deliveries and commits are traced and checked.
@@ -23,6 +25,8 @@ pub(crate) struct CheckedSource {
     started_commits: u32,
     closed: bool,
     returns: Returns,
+    /// How long the member is certainly one of the group. Another one after each loss.
+    ownership: Ownership,
 }
 
 /// A commit in progress.
@@ -49,6 +53,7 @@ impl CheckedSource {
             started_commits: 0,
             closed: false,
             returns: Returns::default(),
+            ownership: world.ownership(),
         }
     }
 
@@ -56,7 +61,9 @@ impl CheckedSource {
     async fn commit_checked(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
         for commit in &commits {
             let partition = commit.partition.index;
-            if self.world.log.owner(partition) == Some(self.inner.member()) {
+            // The log ignores positions of earlier incarnations.
+            let is_current = commit.partition.incarnation == self.world.log.incarnation();
+            if is_current && self.world.log.owner(partition) == Some(self.inner.member()) {
                 self.world
                     .trace(|| format!("process {} committed {:?}", self.process.number, commit.position));
                 if let Some(position) = &commit.position {
@@ -68,6 +75,24 @@ impl CheckedSource {
             }
         }
         self.inner.commit(commits).await
+    }
+
+    /// Waits for the next event of the log, and shows the group meanwhile that the member lives.
+    async fn next_of_log(&mut self) -> Result<SourceEvent, SourceError> {
+        if !self.world.plan.suspends {
+            return self.inner.next().await;
+        }
+        self.world.has_asked(&self.process);
+        loop {
+            if self.world.log.members().contains(&self.process.member) {
+                self.ownership.confirm(self.ownership.now(), SESSION);
+            }
+            tokio::select! {
+                biased;
+                event = self.inner.next() => return event,
+                () = tokio::time::sleep(SESSION / 3) => {}
+            }
+        }
     }
 
     /// Ends the commit in progress and returns its result.
@@ -93,9 +118,13 @@ impl CheckedSource {
 
 #[async_trait]
 impl Source for CheckedSource {
+    fn attach(&mut self, registry: Arc<dyn IncarnationRegistry>) {
+        self.inner.attach(registry);
+    }
+
     async fn next(&mut self) -> Result<SourceEvent, SourceError> {
         let mut event = match &mut self.pending {
-            None => self.inner.next().await?,
+            None => self.next_of_log().await?,
             Some(PendingCommit { after: 0, .. }) => return self.end_commit().await,
             Some(pending) => tokio::select! {
                 biased;
@@ -116,6 +145,8 @@ impl Source for CheckedSource {
                 });
             }
             SourceEvent::Assigned(all) => {
+                self.ownership.confirm(self.ownership.now(), SESSION);
+                all.iter_mut().for_each(|assignment| assignment.ownership = self.ownership.clone());
                 let partitions: Vec<Partition> = all.iter().map(|a| a.partition.clone()).collect();
                 self.trace("was assigned", &partitions);
                 let now = self.world.now();
@@ -136,9 +167,12 @@ impl Source for CheckedSource {
             }
             SourceEvent::Lost(partitions) => {
                 self.trace("lost", partitions);
+                self.ownership.end();
+                self.ownership = self.world.ownership();
                 let numbers: Vec<u32> = partitions.iter().map(|partition| partition.index).collect();
                 self.world.process_lost(self.process.number, Some(&numbers));
             }
+            SourceEvent::Recreated(partitions) => self.trace("saw the recreation of", partitions),
             SourceEvent::End | SourceEvent::Committed(_) => {}
         }
         Ok(event)

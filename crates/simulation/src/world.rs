@@ -6,13 +6,14 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use lazaret_core::store::Store;
 use lazaret_core::{Clock, Letter, Message, MessageId, Partition, QueueName, SequenceId, Timestamp};
+use lazaret_engine::suspension::Suspension;
 use lazaret_memory::{MemberId, MemoryLog, MemoryStore};
 use lazaret_testkit::clock::test_epoch;
 use lazaret_testkit::{ManualClock, TokioClock};
 use tokio_util::sync::CancellationToken;
 
 use crate::block_on::block_on;
-use crate::history::{Attempt, History, Original, Running};
+use crate::history::{Attempt, History, Running};
 use crate::invariants::has_left;
 use crate::pauses::Pauses;
 use crate::plan::{Plan, Script};
@@ -49,9 +50,15 @@ pub(crate) struct Process {
     pub(crate) member: MemberId,
     /// Cancelled to make it crash.
     pub(crate) crash: CancellationToken,
+    /// Stops it, and lets it go on.
+    pub(crate) suspension: Suspension,
 }
 
 impl Process {
+    pub(crate) fn new(number: u64, member: MemberId) -> Self {
+        Self { number, member, crash: CancellationToken::new(), suspension: Suspension::default() }
+    }
+
     /// Never returns when the process has crashed. Its tasks are aborted one after the other, at one moment: none of them runs any more.
     pub(crate) async fn goes_on(&self) {
         if self.crash.is_cancelled() {
@@ -87,7 +94,7 @@ impl World {
     /// A store with threads of its own takes real time. If tasks ran meanwhile, virtual time would advance and the order of
     /// calls would depend on chance. Such threads do not see virtual time either, so the store's clock is set first.
     pub(crate) fn run<T>(&self, call: impl Future<Output = T>) -> T {
-        self.store_clock.set(self.store_time());
+        self.store_clock.follow(self.store_time(), self.clock.steady());
         block_on(call)
     }
 
@@ -106,71 +113,17 @@ impl World {
         SignedDuration::from_millis(self.plan.skew_millis)
     }
 
-    /// Puts a message into the log.
-    pub(crate) fn publish(&self, number: u64, key: &str, partition: u32, gap: u64) {
-        if gap > 0 {
-            self.log.skip(partition, gap);
-        }
-        let mut made = None;
-        self.log.push_with(partition, |message| {
-            // An id as a sender gives it, so that copies can have it, too.
-            let id = message.id.as_str().replace('/', "-");
-            let message = Message { id: id.into(), ..message }
-                .with_key(key.to_owned())
-                .with_header("n", number.to_string())
-                .with_payload(key.to_owned());
-            made = Some(message.clone());
-            message
-        });
-        let Some(message) = made else { return };
-        let sequence = SequenceId::by_key(&message);
-        let mut history = self.history();
-        let ids = history.sequences.entry(sequence.clone()).or_default();
-        ids.push(message.id.clone());
-        let place = ids.len() - 1;
-        let original = Original {
-            number,
-            sequence,
-            place,
-            delivered_at: None,
-            first_delivered_at: None,
-            message: message.clone(),
-        };
-        history.messages.insert(message.id, original);
-    }
-
-    /// Puts a copy of an earlier message into the log, under another key, if its handler always succeeds: otherwise the
-    /// sequence of the copy could fail without a message of its own that does.
-    pub(crate) fn publish_copy(&self, number: u64, key: &str, partition: u32) {
-        let fine =
-            (0..self.queues.len()).all(|component| Script::draw(&self.plan, number, component).is_healthy());
-        let original = {
-            let history = self.history();
-            let found = history.messages.values().find(|original| original.number == number);
-            found.map(|original| original.message.clone()).filter(|_| fine)
-        };
-        let Some(original) = original else { return };
-        let mut made = None;
-        self.log.push_with(partition, |message| {
-            let copy = Message { position: message.position, ..original.clone() }.with_key(key.to_owned());
-            made = Some(copy.clone());
-            copy
-        });
-        let Some(copy) = made else { return };
-        self.trace(|| format!("published a copy of {} at {:?}", copy.id, copy.position));
-        self.history().copies.entry(copy.id.clone()).or_default().push(copy);
-    }
-
-    /// Returns `true` when copies of the message were published.
-    pub(crate) fn has_copies(&self, message: &MessageId) -> bool {
-        self.history().copies.contains_key(message)
-    }
-
     /// A process ended: what it handled may not be marked in the duplicate filter.
     pub(crate) fn process_ended(&self, process: u64) {
         let mut history = self.history();
         history.ended.insert(process);
-        for record in history.records.values_mut() {
+        drop(history);
+        self.forget_handled_in(process);
+    }
+
+    /// What this process handled may not be marked in the duplicate filter.
+    pub(crate) fn forget_handled_in(&self, process: u64) {
+        for record in self.history().records.values_mut() {
             record.handled_in = record.handled_in.filter(|handled_in| *handled_in != process);
         }
     }
@@ -211,23 +164,26 @@ impl World {
     }
 
     pub(crate) fn script(&self, message: &Message, component: usize) -> Script {
-        let number = self.history().messages.get(&message.id).map_or(0, |original| original.number);
+        let name = self.name(message);
+        let number = self.history().messages.get(&name).map_or(0, |original| original.number);
         Script::draw(&self.plan, number, component)
     }
 
     /// The number of attempts of this component at this message, the current one included.
     pub(crate) fn attempts_so_far(&self, component: usize, message: &Message) -> u32 {
+        let name = self.name(message);
         let history = self.history();
-        let record = history.records.get(&(component, message.id.clone()));
+        let record = history.records.get(&(component, name));
         record.map_or(0, |record| record.automatic + record.released)
     }
 
     /// The source delivered these messages to this member.
     pub(crate) fn delivered(&self, messages: &[Message]) {
         let now = self.now();
-        let mut history = self.history();
         for message in messages {
-            let original = history.messages.get_mut(&message.id);
+            let name = self.name(message);
+            let mut history = self.history();
+            let original = history.messages.get_mut(&name);
             let mut again = false;
             if let Some(original) = original.filter(|o| o.message.position == message.position) {
                 again = original.first_delivered_at.is_some();
@@ -239,7 +195,7 @@ impl World {
                 // the other one, so each has attempts of its own.
                 let (queue, attempts) = match &message.hop {
                     Some(hop) => {
-                        let returned = (message.id.clone(), hop.queue.to_string(), hop.attempts);
+                        let returned = (name.clone(), hop.queue.to_string(), hop.attempts);
                         again = !history.returned.insert(returned);
                         (Some(&hop.queue), hop.attempts)
                     }
@@ -249,7 +205,7 @@ impl World {
                 for (component, _) in
                     self.queues.iter().enumerate().filter(|(_, q)| queue.is_none_or(|of| of == *q))
                 {
-                    let record = history.records.entry((component, message.id.clone())).or_default();
+                    let record = history.records.entry((component, name.clone())).or_default();
                     record.uncounted += if again { left } else { 0 };
                 }
             }
@@ -272,6 +228,12 @@ impl World {
             record.uncounted += record.automatic;
             record.released += 1;
         }
+    }
+
+    /// A replay asks for this message to be skipped.
+    pub(crate) fn skipped(&self, component: usize, message: &Message) {
+        let name = self.name(message);
+        self.history().records.entry((component, name)).or_default().skipped = true;
     }
 
     /// A process crashed before it could store its attempts, or lost these partitions.
@@ -300,7 +262,7 @@ impl World {
         replay: bool,
     ) -> Attempt {
         process.goes_on().await;
-        let live = letter.is_none();
+        let (live, name) = (letter.is_none(), self.name(message));
         self.trace(|| {
             let kind = if live {
                 "live"
@@ -309,26 +271,27 @@ impl World {
             } else {
                 "retry"
             };
-            format!("process {} component {component} attempts {} ({kind})", process.number, message.id)
+            format!("process {} component {component} attempts {name} ({kind})", process.number)
         });
         self.check_identity(message);
+        self.check_owned(process, message, live);
         self.check_paused(process, message, live, replay);
         self.check_duplicate(component, message);
         self.check_isolation(process, component, message);
-        if !self.has_copies(&message.id) {
+        if !self.has_copies(&name) {
             self.check_order(process, component, message, letter).await;
             self.check_due(component, message, letter, replay);
             self.check_letter(component, message, letter);
             self.check_handed_off(process, component, message, live).await;
         }
-        let copied = self.has_copies(&message.id);
+        let copied = self.has_copies(&name);
         let mut history = self.history();
         let number = history.next_attempt;
         history.next_attempt += 1;
-        let Some(original) = history.messages.get(&message.id) else {
+        let Some(original) = history.messages.get(&name) else {
             drop(history);
-            self.violated("I5", &format!("{} was never published", message.id));
-            return self.attempt(number, process.number, component, message, replay, None);
+            self.violated("I5", &format!("{name} was never published"));
+            return self.attempt(number, process.number, component, name, replay, None);
         };
         let running = Running {
             attempt: number,
@@ -339,7 +302,7 @@ impl World {
                 // That of a copy is not that of the original.
                 None => SequenceId::by_key(message),
             },
-            message: message.id.clone(),
+            message: name.clone(),
             member: process.member,
             process: process.number,
             partition: message.place().1.partition,
@@ -347,7 +310,7 @@ impl World {
         };
         history.running.push(running);
         let max = self.plan.options.retry.max_attempts;
-        let record = history.records.entry((component, message.id.clone())).or_default();
+        let record = history.records.entry((component, name.clone())).or_default();
         record.processes.insert(process.number);
         let mut violation = None;
         if !replay {
@@ -355,8 +318,8 @@ impl World {
             let allowed = max + record.uncounted;
             if record.automatic > allowed && !copied {
                 violation = Some(format!(
-                    "{} got {} automatic attempts, {max} are allowed and {} uncounted",
-                    message.id, record.automatic, record.uncounted
+                    "{name} got {} automatic attempts, {max} are allowed and {} uncounted",
+                    record.automatic, record.uncounted
                 ));
             }
         }
@@ -364,7 +327,7 @@ impl World {
         if let Some(violation) = violation {
             self.violated("I4", &violation);
         }
-        self.attempt(number, process.number, component, message, replay, live.then_some(process.number))
+        self.attempt(number, process.number, component, name, replay, live.then_some(process.number))
     }
 
     fn attempt(
@@ -372,24 +335,26 @@ impl World {
         number: u64,
         process: u64,
         component: usize,
-        message: &Message,
+        message: MessageId,
         replay: bool,
         live_in: Option<u64>,
     ) -> Attempt {
-        let (world, message, started_at) = (self.clone(), message.id.clone(), self.now());
+        let (world, started_at) = (self.clone(), self.now());
         Attempt { world, number, component, message, started_at, replay, process, live_in, ended: false }
     }
 
-    /// The offset of the last message of a partition.
+    /// The offset of the last message of a partition in this incarnation.
     pub(crate) fn last_offset(&self, partition: u32) -> Option<u64> {
         let history = self.history();
-        let originals = history.messages.values().map(|original| &original.message.position);
-        let copies = history.copies.values().flatten().map(|copy| &copy.position);
+        let current = history.messages.iter().filter(|(_, o)| o.incarnation == history.incarnation);
+        let positions = current.flat_map(|(name, original)| {
+            let copies = history.copies.get(name).into_iter().flatten();
+            std::iter::once(&original.message).chain(copies).map(|message| &message.position)
+        });
         let in_topic = history.relayed.iter().map(|relayed| relayed.offset).max();
         if self.retry_partition() == Some(partition) {
             return in_topic;
         }
-        let positions = originals.chain(copies);
         positions.filter(|position| position.partition == partition).map(|position| position.offset).max()
     }
 

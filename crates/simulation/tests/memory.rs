@@ -33,6 +33,18 @@ fn fleets_keep_every_invariant() {
 }
 
 #[test]
+fn streams_can_be_recreated_at_any_moment() {
+    // I1: nothing of the new incarnation is taken for known.
+    let mut recreated = 0;
+    for seed in 201..=300 {
+        let report = run(seed, None);
+        recreated += usize::from(report.trace.iter().any(|line| line.contains("the stream was recreated")));
+        assert!(report.violations.is_empty(), "{report}");
+    }
+    assert!(recreated >= 10, "{recreated} of 100 seeds recreate their stream");
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
     for seed in [3, 1134, 2026] {
         for scale in [Scale::Group, Scale::Fleet] {

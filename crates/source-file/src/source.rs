@@ -155,7 +155,7 @@ impl FileSource {
 
     /// Its only partition.
     pub fn partition(&self) -> Partition {
-        Partition { stream: self.stream.clone(), index: 0 }
+        Partition::new(self.stream.clone(), 0)
     }
 
     /// Tells how far it has read, while it runs.
@@ -238,7 +238,7 @@ impl Source for FileSource {
             if !self.assigned {
                 self.assigned = true;
                 let settled = self.committed.settled.clone();
-                return Ok(SourceEvent::Assigned(vec![Assignment { partition: self.partition(), settled }]));
+                return Ok(SourceEvent::Assigned(vec![Assignment::new(self.partition(), settled)]));
             }
             if self.paused || self.ended {
                 // Waits until another method is called.

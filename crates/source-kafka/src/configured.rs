@@ -22,13 +22,19 @@ impl KafkaOptions {
     /// # let _ = options;
     /// ```
     pub fn from_config(config: &KafkaSource) -> Self {
-        let options = Self::new(&config.brokers, &config.group, &config.topics)
+        let mut options = Self::new(&config.brokers, &config.group, &config.topics)
             .with_id_headers(&config.id_headers)
             .with_type_headers(&config.type_headers)
             .with_correlation_headers(&config.correlation_headers)
             .with_topic_timeout(config.topic_timeout)
             .replacing_stores(&config.replaced_stores);
+        options.may_start_fresh = config.may_start_fresh;
         let properties = config.properties.iter();
-        properties.fold(options, |options, (name, value)| options.with_property(name, value.reveal()))
+        let options =
+            properties.fold(options, |options, (name, value)| options.with_property(name, value.reveal()));
+        match config.member.as_deref() {
+            Some(id) if id != KafkaSource::DYNAMIC_MEMBER => options.with_member(id),
+            _ => options,
+        }
     }
 }

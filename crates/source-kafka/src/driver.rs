@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::thread;
 
 use lazaret_core::Partition;
+use lazaret_core::incarnation::IncarnationRegistry;
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::membership::Membership;
@@ -18,6 +20,8 @@ use crate::read_ahead::{CloseOnDrop, Item, ReadAhead, TICK};
 
 /// A command of the engine.
 pub(crate) enum Command {
+    /// What the consumer knows of incarnations, and the runtime of its store; `None` when no engine runs the source.
+    Attach(Option<(Arc<dyn IncarnationRegistry>, Handle)>),
     Commit(Commits, oneshot::Sender<Result<(), SourceError>>),
     /// A commit whose outcome is an item with this number.
     Begin(u64, Commits),
@@ -148,6 +152,7 @@ impl Driver {
                     self.read.put(Item::Committed(number, Err(error)));
                 }
             }
+            Command::Attach(registry) => self.membership.know(registry),
             Command::Pause(partitions) => self.membership.pause(&partitions),
             Command::Resume(partitions) => self.membership.resume(&partitions),
             Command::Rewind(partitions) => self.membership.rewind(&partitions),

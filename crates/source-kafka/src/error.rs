@@ -24,6 +24,17 @@ impl ClientError {
     }
 }
 
+/// Describes an error: by the client's description, or else by its name and its code.
+pub(crate) fn describe(error: &KafkaError, reason: &str) -> String {
+    let text = error.to_string();
+    match error.rdkafka_error_code() {
+        _ if !reason.trim().is_empty() => reason.to_owned(),
+        Some(code) => format!("{text}, error code {}", code as i32),
+        None if text.trim().is_empty() => format!("{error:?}"),
+        None => text,
+    }
+}
+
 /// Classifies an error. `reason` is the client's description, `reading` whether partitions are being read: then the client
 /// itself retries a lost connection to a broker, or to a server for credentials.
 pub(crate) fn classify(
@@ -32,6 +43,7 @@ pub(crate) fn classify(
     options: &KafkaOptions,
     reading: bool,
 ) -> ClientError {
+    let reason = describe(&error, reason);
     let Some(code) = error.rdkafka_error_code() else {
         return ClientError::Reported(
             SourceError::temporary(format!("the Kafka client failed: {reason}")).with_source(error),
@@ -54,7 +66,7 @@ pub(crate) fn classify(
             Code::AllBrokersDown | Code::BrokerTransportFailure | Code::Resolve => {
                 format!("no broker of {} is reachable, retrying ({reason})", options.brokers)
             }
-            _ => reason.to_owned(),
+            _ => reason,
         },
     };
     ClientError::Reported(SourceError::temporary(text).with_source(error))
@@ -209,6 +221,14 @@ mod tests {
         assert_reported(classified(Code::BrokerTransportFailure, false), true, &["kafka:9092"]);
         assert!(matches!(classified(Code::BrokerTransportFailure, true), ClientError::Retried));
         assert!(matches!(classified(Code::PollExceeded, true), ClientError::Retried));
+    }
+
+    #[test]
+    fn an_error_without_a_description_is_reported_by_name_and_code() {
+        let options = KafkaOptions::new("kafka:9092", "billing", ["orders"]);
+        let empty = classify(KafkaError::MessageConsumption(Code::NotImplemented), " ", &options, true);
+        assert_reported(empty, true, &["NotImplemented", "Not implemented", "-170"]);
+        assert_eq!(describe(&KafkaError::Canceled, ""), KafkaError::Canceled.to_string());
     }
 
     #[test]

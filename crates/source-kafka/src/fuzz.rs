@@ -49,7 +49,8 @@ fn letter() -> Letter {
 
 /// A letter as the headers describe it.
 fn described(relayed: &Relayed) -> Letter {
-    let position = Position::new(relayed.partition, relayed.offset);
+    let (incarnation, position) = (relayed.incarnation, Position::new(relayed.partition, relayed.offset));
+    let position = Position { incarnation, ..position };
     let mut message = Message::new(relayed.id.clone(), relayed.stream.clone(), position);
     (message.headers, message.timestamp) = (relayed.headers.clone(), relayed.timestamp);
     let mut letter = Letter::new(relayed.queue.clone(), "s".into(), message.into(), Timestamp::UNIX_EPOCH);
@@ -115,13 +116,13 @@ fn a_planted_bug_of_headers_is_found() {
     }));
 }
 
-const KEY: CommitKey<'static> = CommitKey { topic: "orders", partition: 3, offset: 100 };
+const KEY: CommitKey<'static> = CommitKey { topic: "orders", partition: 3, offset: 100, log: None };
 
 type Encode = fn(&[RangeInclusive<u64>], CommitKey<'_>, Option<&str>, usize) -> String;
 
 /// Checks metadata, whoever wrote it, that is written again by `encode`.
 fn check_metadata(text: &str, encode: Encode) -> Result<(), String> {
-    let key = KEY;
+    let key = CommitKey { log: metadata::log_of(text), ..KEY };
     let Ok(ranges) = metadata::decode(text, key) else { return Ok(()) };
     let in_order = ranges.windows(2).all(|pair| pair[0].end() < pair[1].start());
     let beyond = ranges.iter().all(|range| key.offset <= *range.start() && range.start() <= range.end());
@@ -130,7 +131,10 @@ fn check_metadata(text: &str, encode: Encode) -> Result<(), String> {
     }
     let store = metadata::store_of(text);
     let written = encode(&ranges, key, store, 1 << 24);
-    if metadata::decode(&written, key).as_ref() != Ok(&ranges) || metadata::store_of(&written) != store {
+    if metadata::decode(&written, key).as_ref() != Ok(&ranges)
+        || metadata::store_of(&written) != store
+        || metadata::log_of(&written) != key.log
+    {
         return Err(format!("{ranges:?} became {written}"));
     }
     if encode(&ranges, key, store, DEFAULT_LIMIT).len() > DEFAULT_LIMIT {
@@ -138,7 +142,7 @@ fn check_metadata(text: &str, encode: Encode) -> Result<(), String> {
     }
     // As after an assignment and a commit: what was settled stays settled.
     let merged = metadata::with_earlier(vec![150..=160], &ranges, key.offset);
-    let settled = SettledOffsets::new(key.offset, merged, DEFAULT_LIMIT);
+    let settled = SettledOffsets::new(key.offset, merged, DEFAULT_LIMIT, None);
     if settled.offset < key.offset {
         return Err(format!("the offset went back to {}", settled.offset));
     }
@@ -156,13 +160,18 @@ fn metadata_target() -> Fuzz {
     let texts = ranges.map(|ranges| metadata::encode(ranges, KEY, None, DEFAULT_LIMIT).into_bytes());
     let with_store =
         ranges.map(|ranges| metadata::encode(ranges, KEY, Some("3f2a"), DEFAULT_LIMIT).into_bytes());
+    let with_log = ranges.map(|ranges| {
+        let key = CommitKey { log: Some("AAAAAAAAAAAAAAAAAAAAAQ"), ..KEY };
+        metadata::encode(ranges, key, Some("3f2a"), DEFAULT_LIMIT).into_bytes()
+    });
     // The ranges alone, without prefix and checksum.
     let bodies = [&[1, 0][..], &[2, 5, 92, 100, 0xbb, 5, 0xe8, 0x9a, 4], &[0xff; 20]].map(<[u8]>::to_vec);
     Fuzz::target("commit-metadata")
         .corpus(texts)
         .corpus(with_store)
+        .corpus(with_log)
         .corpus(bodies)
-        .words(["lz1.", "lz2.a.", "AAAA", "_-", "="])
+        .words(["lz1.", "lz2.a.", "lz3.b.a.", "AAAA", "_-", "="])
 }
 
 fn metadata_check(encode: Encode) -> impl Fn(&[u8]) -> Result<(), String> {

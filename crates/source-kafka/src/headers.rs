@@ -40,6 +40,7 @@ const VERSION: &str = "1";
 
 const TOPIC: &str = "x-original-topic";
 const PARTITION: &str = "x-original-partition";
+const INCARNATION: &str = "x-original-incarnation";
 const OFFSET: &str = "x-original-offset";
 const KEY: &str = "x-original-key";
 const TIMESTAMP: &str = "x-original-timestamp";
@@ -114,6 +115,9 @@ pub fn write(letter: &Letter, group: &str, same_failure: u32, style: HeaderStyle
 fn write_place(headers: &mut Headers, message: &Message, style: HeaderStyle) {
     headers.push(TOPIC, message.stream.as_str().to_owned());
     headers.push(PARTITION, message.position.partition.to_string());
+    if message.position.incarnation > 0 {
+        headers.push(INCARNATION, message.position.incarnation.to_string());
+    }
     headers.push(OFFSET, message.position.offset.to_string());
     headers.push(ID, message.id.as_str().to_owned());
     if let Some(time) = message.timestamp {
@@ -199,6 +203,8 @@ pub struct Relayed {
     pub stream: StreamName,
     /// Its partition there.
     pub partition: u32,
+    /// The incarnation of that topic.
+    pub incarnation: u32,
     /// Its offset there.
     pub offset: u64,
     /// Its timestamp, if it had one.
@@ -254,6 +260,7 @@ pub fn read(headers: &Headers) -> Result<Relayed, InvalidHeaders> {
         id: id.into(),
         stream: required(&own, TOPIC)?.into(),
         partition: number(&own, PARTITION)?,
+        incarnation: if own.get(INCARNATION).is_some() { number(&own, INCARNATION)? } else { 0 },
         offset: number(&own, OFFSET)?,
         timestamp: optional_time(&own, TIMESTAMP)?,
         group: required(&own, GROUP)?.to_owned(),

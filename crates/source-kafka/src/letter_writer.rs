@@ -81,7 +81,8 @@ impl LetterWriter {
     pub fn send(&self, letter: &Letter, style: HeaderStyle) -> Result<Delivery, RelayError> {
         let message = &letter.message;
         let partition = (message.position.partition % self.partitions) as i32;
-        let headers = record_headers(letter, &self.group, 1, style);
+        // A letter that failed without a recorded attempt has failed once.
+        let headers = record_headers(letter, &self.group, letter.same_failures().max(1), style);
         let mut record: FutureRecord<'_, [u8], [u8]> =
             FutureRecord::to(&self.topic).partition(partition).headers(headers);
         record.key = message.key.as_deref();

@@ -41,6 +41,7 @@ mod error;
 #[cfg(test)]
 mod fuzz;
 pub mod headers;
+mod incarnations;
 mod letter_writer;
 mod lookup;
 mod membership;
@@ -61,7 +62,7 @@ mod transaction_hook;
 pub use letter_writer::{Delivery, LetterWriter};
 pub use options::{DEFAULT_BATCH, DEFAULT_TOPIC_TIMEOUT, KafkaOptions, MEMORY_STORE};
 pub use record::{MessageDecoder, RecordParts};
-pub use relay::KafkaRelay;
+pub use relay::{KafkaRelay, RelayCounts};
 pub use retry_topics::RetryTopics;
 pub use source::KafkaSource;
 pub use state::KafkaState;

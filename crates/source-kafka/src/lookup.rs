@@ -3,6 +3,7 @@
 //! Requests to the brokers block, so they run in their own thread. The start is always an offset, never "the end": a consumer
 //! that starts at the end and crashes before its first commit would start at a later end.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,6 +19,8 @@ use tokio::sync::oneshot;
 
 use crate::client::assignment::{add_offset, list_of, partition};
 use crate::client::callbacks::{Callbacks, Client, Clients};
+use crate::client::topic_ids::topic_ids;
+use crate::incarnations::{Life, Lives, SeenLogs};
 use crate::options::{KafkaOptions, MEMORY_STORE, OffsetReset};
 use crate::positions::metadata::{self, CommitKey};
 use crate::topology::Topology;
@@ -27,7 +30,12 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Where reading a partition starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StartPosition {
+    /// The partition, in its incarnation.
     pub(crate) partition: Partition,
+    /// The id of the topic, if its broker has told it.
+    pub(crate) log: Option<Arc<str>>,
+    /// The lookup found that the stream began a new incarnation.
+    pub(crate) recreated: bool,
     /// The first offset to read.
     pub(crate) start: u64,
     /// The committed offset: the first one that is not settled.
@@ -42,6 +50,7 @@ pub(crate) struct StartPosition {
 #[derive(Clone, Debug)]
 struct BrokerOffsets {
     partition: Partition,
+    log: Option<Arc<str>>,
     committed: Option<(u64, String)>,
     low: u64,
     high: u64,
@@ -55,12 +64,11 @@ pub(crate) struct ResetPolicy {
 }
 
 impl ResetPolicy {
-    /// Determines the start. Retry topics start at their beginning: this group wrote their records before it first read them.
-    fn start(&self, found: BrokerOffsets) -> Result<StartPosition, LookupError> {
-        let topic = found.partition.stream.as_str();
+    /// The reset of a topic. Retry topics start at their beginning: this group wrote their records before it first read them.
+    fn of(&self, topic: &str) -> OffsetReset {
         let topology = self.topology.as_ref();
         let is_retry_topic = topology.is_some_and(|topology| topology.of_retry_topic(topic).is_some());
-        start_position(found, if is_retry_topic { OffsetReset::Earliest } else { self.streams })
+        if is_retry_topic { OffsetReset::Earliest } else { self.streams }
     }
 }
 
@@ -107,6 +115,12 @@ pub(crate) enum LookupError {
     Source(SourceError),
 }
 
+impl From<SourceError> for LookupError {
+    fn from(error: SourceError) -> Self {
+        Self::Source(error)
+    }
+}
+
 impl From<KafkaError> for LookupError {
     fn from(error: KafkaError) -> Self {
         Self::Client(error)
@@ -120,6 +134,16 @@ pub(crate) enum LookupPurpose {
     Assign(Vec<Partition>),
     /// Owned partitions are rewound to the committed offset, or without one to the offset where the assignment started.
     Rewind(Vec<(Partition, u64)>),
+    /// A record of an owned partition had this offset, below those that were delivered: the log is another one from there on.
+    Truncated(Partition, u64),
+}
+
+/// What a lookup goes by.
+#[derive(Clone, Debug)]
+pub(crate) struct LookupRules {
+    pub(crate) reset: ResetPolicy,
+    pub(crate) store: StoreCheck,
+    pub(crate) seen: SeenLogs,
 }
 
 /// A lookup in progress.
@@ -130,12 +154,11 @@ pub(crate) fn start(
     clients: Clients,
     callbacks: Callbacks,
     purpose: LookupPurpose,
-    reset: ResetPolicy,
-    store: StoreCheck,
+    rules: LookupRules,
 ) -> PendingLookup {
     let (sender, pending) = oneshot::channel();
     let request = move || {
-        let positions = look_up(&clients, &purpose, &reset, &store);
+        let positions = look_up(&clients, &purpose, &rules);
         // Dropped first: the receiver may hold the last reference, and dropping a client blocks.
         drop(clients);
         // The receiver may be gone.
@@ -152,45 +175,74 @@ pub(crate) fn start(
 fn look_up(
     clients: &Clients,
     purpose: &LookupPurpose,
-    reset: &ResetPolicy,
-    store: &StoreCheck,
+    rules: &LookupRules,
 ) -> Result<Vec<StartPosition>, LookupError> {
+    let LookupRules { reset, store, seen } = rules;
     match purpose {
         LookupPurpose::Assign(partitions) => {
             let found = fetch_offsets(&clients.group, partitions)?;
             store.check(&found)?;
-            let positions: Vec<_> =
-                found.into_iter().map(|found| reset.start(found)).collect::<Result<_, _>>()?;
-            if reset.streams == OffsetReset::Latest {
-                commit_starts(&clients.group, &positions, store.own.as_deref())?;
+            let mut lives = seen.identify(found.iter().map(|found| (&found.partition.stream, &found.log)))?;
+            let mut positions = Vec::with_capacity(found.len());
+            for found in found {
+                let reset = reset.of(found.partition.stream.as_str());
+                positions.push(start_position(found, reset, seen, &mut lives)?);
             }
+            commit_starts(&clients.group, &positions, reset, store.own.as_deref())?;
             Ok(positions)
         }
         LookupPurpose::Rewind(places) => {
             let partitions: Vec<_> = places.iter().map(|(partition, _)| partition.clone()).collect();
             let found = fetch_offsets(&clients.group, &partitions)?;
+            let mut lives = seen.identify(found.iter().map(|found| (&found.partition.stream, &found.log)))?;
             let mut positions = Vec::new();
-            for (found, (_, assigned_at)) in found.into_iter().zip(places) {
-                let mut position = start_position(found, OffsetReset::Earliest)?;
-                if position.committed.is_none() {
+            for (found, (before, assigned_at)) in found.into_iter().zip(places) {
+                let mut position = start_position(found, OffsetReset::Earliest, seen, &mut lives)?;
+                if position.committed.is_none() && position.partition == *before {
                     position.start = position.start.max(*assigned_at);
                 }
-                let StartPosition { partition, start, .. } = &position;
-                let offset = Offset::Offset(*start as i64);
-                clients.fetcher.seek(
-                    partition.stream.as_str(),
-                    partition.index as i32,
-                    offset,
-                    REQUEST_TIMEOUT,
-                )?;
-                positions.push(position);
+                positions.push(sought(clients, position)?);
+            }
+            Ok(positions)
+        }
+        LookupPurpose::Truncated(partition, offset) => {
+            let found = fetch_offsets(&clients.group, std::slice::from_ref(partition))?;
+            let mut lives = seen.identify(found.iter().map(|found| (&found.partition.stream, &found.log)))?;
+            let mut positions = Vec::new();
+            for BrokerOffsets { partition: plain, log, low, high, .. } in found {
+                let mut life = lives.of(&plain);
+                if life.number == partition.incarnation {
+                    let what = format!(
+                        "a record of {partition} has the offset {offset}, which was delivered before"
+                    );
+                    life = seen.begin_anew(&mut lives, &plain, log.as_ref(), what)?;
+                }
+                let partition = plain.in_incarnation(life.number);
+                // All of a new topic; of a log that was cut, what follows the cut.
+                let start = if life.recreated { low } else { low.max(*offset) };
+                let (committed, settled) = (None, Vec::new());
+                let recreated = true;
+                let position =
+                    StartPosition { partition, log, recreated, start, committed, settled, end: high };
+                positions.push(sought(clients, position)?);
             }
             Ok(positions)
         }
     }
 }
 
-fn fetch_offsets(client: &Client, partitions: &[Partition]) -> KafkaResult<Vec<BrokerOffsets>> {
+/// Repositions the fetching client.
+fn sought(clients: &Clients, position: StartPosition) -> KafkaResult<StartPosition> {
+    let StartPosition { partition, start, .. } = &position;
+    let (topic, number) = (partition.stream.as_str(), partition.index as i32);
+    clients.fetcher.seek(topic, number, Offset::Offset(*start as i64), REQUEST_TIMEOUT)?;
+    Ok(position)
+}
+
+fn fetch_offsets(client: &Arc<Client>, partitions: &[Partition]) -> KafkaResult<Vec<BrokerOffsets>> {
+    let topics: BTreeSet<&str> = partitions.iter().map(|partition| partition.stream.as_str()).collect();
+    // Before the offsets: what is committed for a topic that is recreated in between has the id of the new one.
+    let logs = topic_ids(client, topics, REQUEST_TIMEOUT)?;
     let list = client.committed_offsets(list_of(partitions), REQUEST_TIMEOUT)?;
     let mut found = Vec::new();
     for element in list.elements() {
@@ -206,54 +258,132 @@ fn fetch_offsets(client: &Client, partitions: &[Partition]) -> KafkaResult<Vec<B
         let (topic, number) = (element.topic(), element.partition());
         let (low, high) = client.fetch_watermarks(topic, number, REQUEST_TIMEOUT)?;
         let (low, high) = (low.unsigned_abs(), high.unsigned_abs());
-        found.push(BrokerOffsets { partition: partition(topic, number), committed, low, high });
+        let log = logs.get(topic).cloned().flatten();
+        found.push(BrokerOffsets { partition: partition(topic, number), log, committed, low, high });
     }
     Ok(found)
 }
 
-/// Determines where to start, given the offsets of the brokers.
-fn start_position(found: BrokerOffsets, reset: OffsetReset) -> Result<StartPosition, LookupError> {
-    let BrokerOffsets { partition, committed, low, high } = found;
+/// Determines where to start, given the offsets of the brokers and the life of the stream.
+fn start_position(
+    found: BrokerOffsets,
+    reset: OffsetReset,
+    seen: &SeenLogs,
+    lives: &mut Lives,
+) -> Result<StartPosition, LookupError> {
+    let life = lives.of(&found.partition);
+    match choose(&found, reset, life, seen.has_registry()) {
+        Choice::Start(StartPosition { partition, log, recreated, start, committed, settled, end }) => {
+            let partition = partition.in_incarnation(life.number);
+            Ok(StartPosition { partition, log, recreated, start, committed, settled, end })
+        }
+        Choice::BeginAnew(what) => {
+            let life = seen.begin_anew(lives, &found.partition, found.log.as_ref(), what)?;
+            let BrokerOffsets { partition, log, low, high, .. } = found;
+            let partition = partition.in_incarnation(life.number);
+            let (committed, settled) = (None, Vec::new());
+            Ok(StartPosition { partition, log, recreated: true, start: low, committed, settled, end: high })
+        }
+        Choice::Refuse(what) => {
+            let remedy =
+                "auto.offset.reset is error; set a position for the group or choose earliest or latest";
+            Err(LookupError::Source(SourceError::permanent(format!("{what} and {remedy}"))))
+        }
+    }
+}
+
+/// The start of a partition.
+#[derive(Debug, PartialEq, Eq)]
+enum Choice {
+    Start(StartPosition),
+    /// The log is another one than the one that was read, for this reason.
+    BeginAnew(String),
+    /// There is no position, and no reset.
+    Refuse(String),
+}
+
+/// Chooses the start of a partition in this life of its stream. `is_kept` says that incarnations are recorded.
+fn choose(found: &BrokerOffsets, reset: OffsetReset, life: Life, is_kept: bool) -> Choice {
+    let BrokerOffsets { partition, log, committed, low, high } = found;
+    let (low, high) = (*low, *high);
+    let start = |start, committed, settled| {
+        let (partition, log) = (partition.clone(), log.clone());
+        let recreated = life.recreated;
+        Choice::Start(StartPosition { partition, log, recreated, start, committed, settled, end: high })
+    };
     let fallback = match reset {
-        OffsetReset::Earliest => Some(low),
-        OffsetReset::Latest => Some(high),
         OffsetReset::Error => None,
+        OffsetReset::Earliest => Some(low),
+        // Nothing of a new incarnation was read before, and nothing of it may be skipped (I1).
+        OffsetReset::Latest if life.is_fresh || life.recreated => Some(low),
+        OffsetReset::Latest => Some(high),
     };
-    let no_reset = |what: String| {
-        let remedy = "auto.offset.reset is error; set a position for the group or choose earliest or latest";
-        LookupError::Source(SourceError::permanent(format!("{what} and {remedy}")))
+    let or_refuse = |what: String, settled| match fallback {
+        Some(from) => start(from, None, settled),
+        None => Choice::Refuse(what),
     };
+    let no_position = || format!("{partition} has no committed position");
     let Some((offset, metadata)) = committed else {
-        let start = fallback.ok_or_else(|| no_reset(format!("{partition} has no committed position")))?;
-        return Ok(StartPosition { partition, start, committed: None, settled: Vec::new(), end: high });
+        if log.is_none() && life.was_known && is_kept {
+            return Choice::BeginAnew(format!("the group had a position in {partition}, and has none"));
+        }
+        return or_refuse(no_position(), Vec::new());
     };
-    let key = CommitKey { topic: partition.stream.as_str(), partition: partition.index, offset };
-    let settled = metadata::decode(&metadata, key).unwrap_or_else(|reason| {
+    let offset = *offset;
+    match (log, metadata::log_of(metadata)) {
+        (Some(log), Some(of)) if of != &**log => {
+            tracing::warn!(%partition, offset, "position of a deleted topic ignored");
+            return or_refuse(no_position(), Vec::new());
+        }
+        (Some(_), None) if life.is_fresh => {
+            tracing::warn!(
+                %partition, offset,
+                "position ignored: another tool committed it before this topic was first read, and it may be one of the deleted \
+                 topic; set it again to skip messages"
+            );
+            return or_refuse(no_position(), Vec::new());
+        }
+        _ => {}
+    }
+    let key = CommitKey::of(partition, offset, log.as_deref());
+    let settled = metadata::decode(metadata, key).unwrap_or_else(|reason| {
         tracing::warn!(%partition, offset, reason, "commit metadata ignored, some messages may be redelivered");
         Vec::new()
     });
     if (low..=high).contains(&offset) {
-        let settled = metadata::within(settled, offset, high);
-        return Ok(StartPosition { partition, start: offset, committed: Some(offset), settled, end: high });
+        return start(offset, Some(offset), metadata::within(settled, offset, high));
     }
-    let start = fallback
-        .ok_or_else(|| no_reset(format!("the committed position {offset} of {partition} was deleted")))?;
-    if offset < low {
-        let deleted = low - offset;
-        tracing::warn!(%partition, offset, deleted, start, "log truncated by retention before it was read");
-        let settled = metadata::within(settled, start, high);
-        return Ok(StartPosition { partition, start, committed: None, settled, end: high });
+    if offset > high {
+        // The topic was recreated or truncated: the settled ranges belong to another log.
+        let what =
+            format!("the committed position {offset} of {partition} is beyond the end of its log, {high}");
+        if is_kept {
+            return Choice::BeginAnew(what);
+        }
+        tracing::warn!(%partition, offset, high, "committed position beyond the end of the log");
+        return or_refuse(what, Vec::new());
     }
-    // The topic was recreated or truncated: the settled ranges belong to another log.
-    tracing::warn!(%partition, offset, high, start, "committed position beyond the end of the log");
-    Ok(StartPosition { partition, start, committed: None, settled: Vec::new(), end: high })
+    let deleted = low - offset;
+    tracing::warn!(%partition, offset, deleted, "log truncated by retention before it was read");
+    let settled = fallback.map_or_else(Vec::new, |start| metadata::within(settled, start, high));
+    or_refuse(format!("the committed position {offset} of {partition} was deleted"), settled)
 }
 
-/// Commits starts that are not committed yet. A consumer that starts at the end and crashes must not start at a later end.
-fn commit_starts(client: &Client, positions: &[StartPosition], store: Option<&str>) -> KafkaResult<()> {
+/// Commits starts that are not committed yet. A consumer that starts at the end and crashes must not start at a later end, and where
+/// topics have no ids, a position that is missing later is one that was deleted.
+fn commit_starts(
+    client: &Client,
+    positions: &[StartPosition],
+    reset: &ResetPolicy,
+    store: Option<&str>,
+) -> KafkaResult<()> {
     let mut list = list_of([]);
-    for StartPosition { partition, start, .. } in positions.iter().filter(|p| p.committed.is_none()) {
-        let key = CommitKey { topic: partition.stream.as_str(), partition: partition.index, offset: *start };
+    let is_wanted = |position: &&StartPosition| {
+        position.committed.is_none()
+            && (position.log.is_none() || reset.streams == OffsetReset::Latest || position.recreated)
+    };
+    for StartPosition { partition, log, start, .. } in positions.iter().filter(is_wanted) {
+        let key = CommitKey::of(partition, *start, log.as_deref());
         let metadata = metadata::encode(&[], key, store, metadata::DEFAULT_LIMIT);
         add_offset(&mut list, partition, *start, &metadata);
     }
@@ -264,20 +394,34 @@ fn commit_starts(client: &Client, positions: &[StartPosition], store: Option<&st
 mod tests {
     use super::*;
 
+    const LOG: &str = "AAAAAAAAAAAAAAAAAAAAAQ";
+
     fn found(committed: Option<(u64, &str)>) -> BrokerOffsets {
         let committed = committed.map(|(offset, metadata)| (offset, metadata.to_owned()));
-        BrokerOffsets { partition: Partition::new("orders", 3), committed, low: 10, high: 20 }
+        let (partition, log) = (Partition::new("orders", 3), Some(LOG.into()));
+        BrokerOffsets { partition, log, committed, low: 10, high: 20 }
     }
 
-    fn metadata(offset: u64, ranges: &[RangeInclusive<u64>]) -> String {
-        let key = CommitKey { topic: "orders", partition: 3, offset };
+    fn metadata_of(log: Option<&str>, offset: u64, ranges: &[RangeInclusive<u64>]) -> String {
+        let key = CommitKey { topic: "orders", partition: 3, offset, log };
         metadata::encode(ranges, key, None, metadata::DEFAULT_LIMIT)
     }
 
-    fn started(found: BrokerOffsets, reset: OffsetReset) -> (u64, Option<u64>, Vec<RangeInclusive<u64>>) {
-        let position = start_position(found, reset).unwrap();
-        assert_eq!(position.end, 20);
-        (position.start, position.committed, position.settled)
+    fn metadata(offset: u64, ranges: &[RangeInclusive<u64>]) -> String {
+        metadata_of(Some(LOG), offset, ranges)
+    }
+
+    type Started = (u64, Option<u64>, Vec<RangeInclusive<u64>>);
+
+    fn started_in(life: Life, found: &BrokerOffsets, reset: OffsetReset) -> Started {
+        match choose(found, reset, life, true) {
+            Choice::Start(position) => (position.start, position.committed, position.settled),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn started(found: BrokerOffsets, reset: OffsetReset) -> Started {
+        started_in(Life::default(), &found, reset)
     }
 
     #[test]
@@ -286,7 +430,7 @@ mod tests {
         let options = |store: &str| KafkaOptions::new("b", "billing", ["orders"]).with_store(store);
         let committed = |metadata: &str| {
             let (partition, metadata) = (Partition::new("orders", 3), metadata.to_owned());
-            vec![BrokerOffsets { partition, committed: Some((5, metadata)), low: 0, high: 9 }]
+            vec![BrokerOffsets { partition, log: None, committed: Some((5, metadata)), low: 0, high: 9 }]
         };
         let check = |options: &KafkaOptions, metadata: &str| {
             StoreCheck::new(options).check(&committed(metadata)).map_err(|error| match error {
@@ -321,10 +465,8 @@ mod tests {
     fn without_a_position_the_reset_decides() {
         assert_eq!(started(found(None), OffsetReset::Earliest), (10, None, vec![]));
         assert_eq!(started(found(None), OffsetReset::Latest), (20, None, vec![]));
-        let LookupError::Source(error) = start_position(found(None), OffsetReset::Error).unwrap_err() else {
-            panic!("no source error")
-        };
-        assert!(!error.is_temporary() && error.to_string().contains("orders/3 has no committed position"));
+        let refused = Choice::Refuse("orders/3 has no committed position".to_owned());
+        assert_eq!(choose(&found(None), OffsetReset::Error, Life::default(), true), refused);
     }
 
     #[test]
@@ -342,12 +484,106 @@ mod tests {
             started(found(Some((4, &text))), OffsetReset::Earliest),
             (10, None, vec![10..=11, 15..=16])
         );
-        assert!(start_position(found(Some((4, ""))), OffsetReset::Error).is_err());
+        let choice = choose(&found(Some((4, ""))), OffsetReset::Error, Life::default(), true);
+        assert!(matches!(choice, Choice::Refuse(_)), "{choice:?}");
     }
 
     #[test]
-    fn a_position_beyond_the_end_belongs_to_another_log() {
+    fn positions_of_a_deleted_topic_are_not_those_of_its_successor() {
+        // I1: its offsets are those of other messages, and nothing of the new topic may be skipped.
+        let text = metadata_of(Some("BBBBBBBBBBBBBBBBBBBBBA"), 15, &[17..=18]);
+        for (life, reset) in [
+            (Life::default(), OffsetReset::Earliest),
+            (Life { number: 1, recreated: true, ..Life::default() }, OffsetReset::Latest),
+            (Life { number: 1, is_fresh: true, ..Life::default() }, OffsetReset::Latest),
+        ] {
+            assert_eq!(started_in(life, &found(Some((15, &text))), reset), (10, None, vec![]));
+        }
+        // Somebody put the old positions back, and no metadata with them.
+        let life = Life { number: 1, recreated: true, is_fresh: true, was_known: false };
+        assert_eq!(started_in(life, &found(Some((15, ""))), OffsetReset::Earliest), (10, None, vec![]));
+        assert_eq!(started_in(life, &found(None), OffsetReset::Latest), (10, None, vec![]));
+        // Later, or in the first incarnation, positions of other tools count.
+        let life = Life { number: 1, was_known: true, ..Life::default() };
+        assert_eq!(started_in(life, &found(Some((15, ""))), OffsetReset::Earliest), (15, Some(15), vec![]));
+    }
+
+    #[test]
+    fn a_position_beyond_the_end_is_one_of_another_log() {
+        // I1
         let text = metadata(25, &[27..=30]);
-        assert_eq!(started(found(Some((25, &text))), OffsetReset::Earliest), (10, None, vec![]));
+        for found in [found(Some((25, &text))), BrokerOffsets { log: None, ..found(Some((25, ""))) }] {
+            let choice = choose(&found, OffsetReset::Latest, Life::default(), true);
+            assert!(matches!(&choice, Choice::BeginAnew(what) if what.contains("25")), "{choice:?}");
+            let Choice::Start(position) = choose(&found, OffsetReset::Earliest, Life::default(), false)
+            else {
+                panic!("a source without an engine has no incarnations")
+            };
+            assert_eq!((position.start, position.committed), (10, None));
+        }
+    }
+
+    #[test]
+    fn without_topic_ids_a_lost_position_starts_an_incarnation_only_when_asked() {
+        // I1
+        let lost = BrokerOffsets { log: None, ..found(None) };
+        let known = Life { was_known: true, ..Life::default() };
+        assert!(matches!(choose(&lost, OffsetReset::Earliest, known, true), Choice::BeginAnew(_)));
+        assert_eq!(
+            started_in(Life::default(), &lost, OffsetReset::Latest),
+            (20, None, vec![]),
+            "the first start"
+        );
+        let partition = &lost.partition;
+        for (may_start_fresh, log, is_refused) in
+            [(false, None, true), (true, None, false), (false, Some(LOG.into()), false)]
+        {
+            let mut seen = SeenLogs::new(may_start_fresh);
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            seen.attach(Arc::new(Kept::default()), runtime.handle().clone());
+            let mut lives = seen.identify([(&partition.stream, &log)].into_iter()).unwrap();
+            match seen.begin_anew(&mut lives, partition, log.as_ref(), "lost".to_owned()) {
+                Ok(life) => assert_eq!((life.number, is_refused), (1, false)),
+                Err(LookupError::Source(error)) => {
+                    assert!(is_refused && !error.is_temporary(), "{error}");
+                    assert!(error.to_string().contains("on-lost-position: start-fresh"), "{error}");
+                }
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_incarnation_goes_on_after_a_restart() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut seen = SeenLogs::new(false);
+        seen.attach(Arc::new(Kept::default()), runtime.handle().clone());
+        let (partition, stream) = (Partition::new("orders", 3), "orders".into());
+        let identify = |log: &str| {
+            let life = seen.identify([(&stream, &Some(log.into()))].into_iter()).unwrap().of(&partition);
+            (life.number, life.recreated)
+        };
+        assert_eq!([identify("a"), identify("a")], [(0, false); 2]);
+        assert_eq!([identify("b"), identify("b"), identify("c")], [(1, true), (1, false), (2, true)]);
+    }
+
+    /// Incarnations in memory.
+    #[derive(Default)]
+    struct Kept(std::sync::Mutex<lazaret_core::incarnation::Incarnations>);
+
+    #[async_trait::async_trait]
+    impl lazaret_core::incarnation::IncarnationRegistry for Kept {
+        async fn incarnations(&self) -> lazaret_core::store::Result<lazaret_core::incarnation::Incarnations> {
+            Ok(self.0.lock().unwrap().clone())
+        }
+
+        async fn begin(
+            &self,
+            beginning: &lazaret_core::incarnation::Beginning,
+        ) -> lazaret_core::store::Result<lazaret_core::incarnation::Incarnations> {
+            let mut kept = self.0.lock().unwrap();
+            kept.begin(beginning, lazaret_core::Timestamp::now());
+            Ok(kept.clone())
+        }
     }
 }

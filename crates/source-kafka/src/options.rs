@@ -13,6 +13,12 @@ use crate::positions::metadata;
 /// The default maximum number of messages per batch.
 pub const DEFAULT_BATCH: usize = 512;
 
+/// librdkafka's session timeout, and the default of brokers, which decide about it with `group.protocol=consumer`.
+const SESSION_TIMEOUT_MS: u64 = 45_000;
+/// The interval of heartbeats: librdkafka's is 3 seconds, the default of brokers, which decide about it with
+/// `group.protocol=consumer`, 5.
+const HEARTBEAT_MS: u64 = 5_000;
+
 /// The default wait for topics that do not exist yet.
 pub const DEFAULT_TOPIC_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -96,6 +102,7 @@ pub struct KafkaOptions {
     pub(crate) replaced_stores: Vec<String>,
     pub(crate) topic_timeout: Duration,
     pub(crate) topic_notice: TopicNotice,
+    pub(crate) may_start_fresh: bool,
 }
 
 type Notify = dyn Fn(&str) + Send + Sync;
@@ -136,6 +143,7 @@ impl KafkaOptions {
             replaced_stores: Vec::new(),
             topic_timeout: DEFAULT_TOPIC_TIMEOUT,
             topic_notice: TopicNotice::default(),
+            may_start_fresh: false,
         }
     }
 
@@ -155,6 +163,21 @@ impl KafkaOptions {
     #[must_use]
     pub fn with_property(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.properties.insert(name.into(), value.into());
+        self
+    }
+
+    /// Joins the group as the static member with this id: the property `group.instance.id`, which takes precedence. After a crash
+    /// the member gets its partitions back at once, without waiting for the end of its former session; after an orderly stop
+    /// nobody else gets them before that. Two members with one id fence each other, so it must be unique in the group.
+    ///
+    /// ```
+    /// use lazaret_source_kafka::KafkaOptions;
+    ///
+    /// let options = KafkaOptions::new("127.0.0.1:9092", "billing", ["orders"]).with_member("billing-1");
+    /// ```
+    #[must_use]
+    pub fn with_member(mut self, id: impl Into<String>) -> Self {
+        self.properties.entry("group.instance.id".to_owned()).or_insert_with(|| id.into());
         self
     }
 
@@ -215,6 +238,14 @@ impl KafkaOptions {
     #[must_use]
     pub fn replacing_stores<T: Into<String>>(mut self, ids: impl IntoIterator<Item = T>) -> Self {
         self.replaced_stores = ids.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Reads a log from its beginning, as one of new messages, when the position of the group cannot be one of it and its broker gives
+    /// topics no ids. Otherwise that is an error: the topic may have been recreated, or its log truncated.
+    #[must_use]
+    pub fn starting_fresh(mut self) -> Self {
+        self.may_start_fresh = true;
         self
     }
 
@@ -326,10 +357,41 @@ impl KafkaOptions {
         }
     }
 
+    /// Returns how long the group keeps the partitions of a member that crashed.
+    ///
+    /// ```
+    /// use lazaret_source_kafka::KafkaOptions;
+    ///
+    /// let options = KafkaOptions::new("127.0.0.1:9092", "billing", ["orders"]);
+    /// assert_eq!(options.session_timeout().as_secs(), 45);
+    /// ```
+    pub fn session_timeout(&self) -> Duration {
+        let given = self.properties.get("session.timeout.ms").and_then(|text| text.parse().ok());
+        Duration::from_millis(given.unwrap_or(45_000))
+    }
+
     /// Returns how long the group waits for a poll before it expels this member.
     pub(crate) fn max_poll_interval(&self) -> Duration {
         let given = self.properties.get("max.poll.interval.ms").and_then(|text| text.parse().ok());
         Duration::from_millis(given.unwrap_or(300_000))
+    }
+
+    /// Returns how long this is certainly a member of the group after the group has accepted a commit. A plain commit starts the session
+    /// of the classic protocol anew; otherwise the heartbeats of the client do, and the last one may have been sent an interval
+    /// before.
+    pub(crate) fn membership_lasts(&self, transactional: bool) -> Duration {
+        let millis = |name: &str, default| {
+            let given = self.properties.get(name).and_then(|text| text.parse().ok());
+            Duration::from_millis(given.unwrap_or(default))
+        };
+        let session = millis("session.timeout.ms", SESSION_TIMEOUT_MS);
+        let usable = session - session / 10;
+        let since_commit = match transactional || self.has_new_protocol() {
+            true => usable.saturating_sub(millis("heartbeat.interval.ms", HEARTBEAT_MS)).max(session / 4),
+            false => usable,
+        };
+        // A rebalance ends the membership of those that do not answer it in time, which begins before they know of it.
+        since_commit.min(self.max_poll_interval() / 4)
     }
 
     /// Returns whether only committed transactions are read.
@@ -411,6 +473,20 @@ mod tests {
         assert!(KafkaOptions::new("127.0.0.1:9092", "group", [""]).client().is_err());
         assert!(KafkaOptions::new("", "group", ["orders"]).client().is_err());
         assert!(KafkaOptions::new("127.0.0.1:9092", "", ["orders"]).client().is_err());
+    }
+
+    #[test]
+    fn a_membership_is_certain_for_less_than_its_session() {
+        // I6
+        let seconds =
+            |options: &KafkaOptions, transactional| options.membership_lasts(transactional).as_secs_f64();
+        assert_eq!((seconds(&options(), false), seconds(&options(), true)), (40.5, 35.5));
+        let consumer = options().with_property("group.protocol", "consumer");
+        assert_eq!(seconds(&consumer, false), 35.5);
+        let short = options().with_property("session.timeout.ms", "6000");
+        assert_eq!((seconds(&short, false), seconds(&short, true)), (5.4, 1.5));
+        let polls = short.with_property("max.poll.interval.ms", "8000");
+        assert_eq!(seconds(&polls, false), 2.0);
     }
 
     #[test]

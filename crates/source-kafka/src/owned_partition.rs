@@ -4,12 +4,12 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lazaret_core::source::Assignment;
+use lazaret_core::source::{Assignment, Ownership};
 use lazaret_core::{Message, Partition};
 use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::error::KafkaError;
 
-use crate::client::batch::Batches;
+use crate::client::batch::{Batches, FetchError};
 use crate::client::callbacks::{Callbacks, Client};
 use crate::lookup::StartPosition;
 use crate::positions::metadata;
@@ -30,6 +30,8 @@ pub(crate) struct OwnedPartition {
     names: PartitionNames,
     pub(crate) stage: Stage,
     pub(crate) paused: bool,
+    /// The id of the topic, if its broker has told it.
+    pub(crate) log: Option<Arc<str>>,
     /// Unique to each assignment, of whatever partition.
     pub(crate) assignment_id: u64,
     /// The first offset of this assignment.
@@ -37,6 +39,8 @@ pub(crate) struct OwnedPartition {
     /// The first offset that was not delivered.
     pub(crate) next: u64,
     pub(crate) committed: Option<u64>,
+    /// The ranges beyond it that were committed with it since the assignment.
+    pub(crate) committed_beyond: Vec<RangeInclusive<u64>>,
     /// The ranges that were settled before this assignment.
     settled: Vec<RangeInclusive<u64>>,
     /// The offset after the last message at the time of the assignment.
@@ -79,7 +83,7 @@ impl OwnedPartition {
         position: StartPosition,
         topology: Option<&Arc<Topology>>,
     ) -> Option<Self> {
-        let StartPosition { partition, start, committed, settled, end } = position;
+        let StartPosition { partition, log, start, committed, settled, end, .. } = position;
         let mut queue = client.split_partition_queue(partition.stream.as_str(), partition.index as i32)?;
         let callbacks = callbacks.clone();
         queue.set_nonempty_callback(move || callbacks.wake());
@@ -96,10 +100,12 @@ impl OwnedPartition {
             names,
             stage,
             paused,
+            log,
             assignment_id: next_assignment_id(),
             start,
             next,
             committed,
+            committed_beyond: Vec::new(),
             settled,
             end,
             at_end,
@@ -107,26 +113,31 @@ impl OwnedPartition {
         })
     }
 
-    /// Restarts at another position, after the client was repositioned.
+    /// Restarts at another position, after the client was repositioned. It may be in another incarnation.
     pub(crate) fn restart(&mut self, position: StartPosition) {
-        let StartPosition { start, committed, settled, end, .. } = position;
+        let StartPosition { partition, log, start, committed, settled, end, .. } = position;
+        self.names = PartitionNames::new(&partition);
+        self.partition = self.names.partition().clone();
+        self.log = log;
         let (stage, paused, at_end) = (Stage::Reading, false, false);
         (self.stage, self.paused, self.at_end) = (stage, paused, at_end);
         (self.start, self.next, self.end) = (start, start, end);
         (self.committed, self.settled) = (committed, settled);
+        self.committed_beyond.clear();
         self.assignment_id = next_assignment_id();
         if let Some(retry) = &mut self.retry {
             retry.rewind(start);
         }
     }
 
-    pub(crate) fn assignment(&self) -> Assignment {
-        Assignment { partition: self.partition.clone(), settled: self.settled.clone() }
+    pub(crate) fn assignment(&self, ownership: Ownership) -> Assignment {
+        Assignment { partition: self.partition.clone(), settled: self.settled.clone(), ownership }
     }
 
     /// Returns the offsets that were settled before this assignment.
     pub(crate) fn settled_offsets(&self, metadata_limit: usize) -> SettledOffsets {
-        SettledOffsets::new(self.committed.unwrap_or(self.start), self.settled.clone(), metadata_limit)
+        let offset = self.committed.unwrap_or(self.start);
+        SettledOffsets::new(offset, self.settled.clone(), metadata_limit, self.log.clone())
     }
 
     /// Returns whether its messages may be delivered.
@@ -149,7 +160,7 @@ impl OwnedPartition {
         size: usize,
         reader: &mut RecordReader,
         finite: bool,
-        errors: &mut Vec<KafkaError>,
+        errors: &mut Vec<FetchError>,
     ) -> ReadEnd {
         while messages.len() < size && !(finite && self.is_at_end()) {
             // The end of a retry topic may move with every message, and a fetched record cannot be put back.
@@ -165,7 +176,7 @@ impl OwnedPartition {
                 remaining -= 1;
                 let record = match record {
                     Ok(record) => record,
-                    Err(KafkaError::PartitionEOF(_)) => {
+                    Err(FetchError { error: KafkaError::PartitionEOF(_), .. }) => {
                         self.at_end = true;
                         continue;
                     }

@@ -126,7 +126,10 @@ impl RetryReader {
         let mut message = Message {
             id,
             stream: relayed.stream,
-            position: Position::new(relayed.partition, relayed.offset),
+            position: Position {
+                incarnation: relayed.incarnation,
+                ..Position::new(relayed.partition, relayed.offset)
+            },
             timestamp: relayed.timestamp,
             headers: relayed.headers,
             hop: Some(Box::new(hop)),

@@ -45,6 +45,8 @@ pub struct RetryTopics {
     pub(crate) header_style: HeaderStyle,
     pub(crate) delivery_timeout: Duration,
     pub(crate) transactional_id: Option<String>,
+    /// All streams share one dead-letter topic.
+    pub(crate) shares_dead_letters: bool,
     pub(crate) hook: TransactionHook,
     pub(crate) properties: Vec<(String, String)>,
 }
@@ -66,13 +68,14 @@ impl RetryTopics {
             header_style: HeaderStyle::default(),
             delivery_timeout: Duration::from_secs(10),
             transactional_id: None,
+            shares_dead_letters: false,
             hook: TransactionHook::default(),
             properties: Vec::new(),
         }
     }
 
     /// Creates a configuration with one retry topic for each delay of the policy, before jitter. A policy with more than 16
-    /// different delays gets a topic for some of them.
+    /// different delays gets a topic for some of them, unless it lists them.
     ///
     /// ```
     /// use lazaret_core::policy::RetryPolicy;
@@ -83,6 +86,11 @@ impl RetryTopics {
     /// assert_eq!(topics.retry_topics("orders"), ["orders.mail.retry.500ms", "orders.mail.retry.1s", "orders.mail.retry.2s"]);
     /// ```
     pub fn for_policy(consumer: impl Into<String>, policy: &RetryPolicy) -> Self {
+        if !policy.delays.is_empty() {
+            let mut topics = Self::new(consumer, policy.delays.iter().copied());
+            topics.max_wait = topics.max_wait.max(policy.max_retry_after);
+            return topics;
+        }
         let mut delays = BTreeSet::new();
         // The delay grows until it reaches its maximum.
         for failed in 1..policy.max_attempts {
@@ -111,6 +119,13 @@ impl RetryTopics {
     #[must_use]
     pub fn with_names(mut self, retry: impl Into<String>, dead_letter: impl Into<String>) -> Self {
         (self.retry_name, self.dead_letter_name) = (retry.into(), dead_letter.into());
+        self
+    }
+
+    /// Writes the dead letters of all streams to this topic. It may have other writers.
+    #[must_use]
+    pub fn with_dead_letter_topic(mut self, name: impl Into<String>) -> Self {
+        (self.dead_letter_name, self.shares_dead_letters) = (name.into(), true);
         self
     }
 
@@ -250,6 +265,11 @@ mod tests {
         assert_eq!(delays, ["500ms", "1s", "2s", "4s", "8s", "16s", "30s"]);
         let once = RetryPolicy { max_attempts: 1, ..policy.clone() };
         assert_eq!(RetryTopics::for_policy("mail", &once).retry_topics("o"), [""; 0]);
+        let listed = RetryPolicy::default().with_delays([secs(60), secs(60), secs(600)]);
+        assert_eq!(
+            RetryTopics::for_policy("mail", &listed).retry_topics("o"),
+            ["o.mail.retry.1m", "o.mail.retry.10m"]
+        );
         let slowly = RetryPolicy { multiplier: 1.01, max_attempts: u32::MAX, ..policy };
         assert!(RetryTopics::for_policy("mail", &slowly).retry_topics("o").len() <= MAX_TIERS);
     }

@@ -9,8 +9,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use lazaret_core::incarnation::IncarnationRegistry;
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use lazaret_core::{Message, Partition};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::driver::{self, Command, Commits};
@@ -41,6 +43,8 @@ pub struct KafkaSource {
     committing: bool,
     /// The end was read, and messages before it are buffered.
     ended: bool,
+    /// The driver knows whether an engine runs the source.
+    attached: bool,
 }
 
 impl KafkaSource {
@@ -86,6 +90,7 @@ impl KafkaSource {
             begun: 0,
             committing: false,
             ended: false,
+            attached: false,
         }
     }
 
@@ -106,8 +111,10 @@ impl KafkaSource {
             }
             match self.read.take()? {
                 Item::Event(SourceEvent::Messages(messages)) => {
+                    // Without messages, it reports that an error is over.
+                    let is_empty = messages.is_empty();
                     let messages = self.buffer_paused(messages);
-                    if !messages.is_empty() {
+                    if is_empty || !messages.is_empty() {
                         return Some(Ok(self.deliver(messages)));
                     }
                 }
@@ -171,13 +178,13 @@ impl KafkaSource {
         let mut others = Vec::new();
         for message in messages {
             let (stream, position) = message.place();
-            let of =
-                |partition: &Partition| partition.index == position.partition && partition.stream == *stream;
+            let number = position.partition_number();
+            let of = |partition: &Partition| partition.number() == number && partition.stream == *stream;
             // Messages of one partition are adjacent.
             match self.buffered.back_mut().filter(|(partition, _)| of(partition)) {
                 Some((_, waiting)) => waiting.push(message),
                 None => {
-                    let partition = Partition::new(stream.clone(), position.partition);
+                    let partition = position.partition_of(stream);
                     match self.paused.contains(&partition) {
                         true => self.buffered.push_back((partition, vec![message])),
                         false => others.push(message),
@@ -214,7 +221,16 @@ impl KafkaSource {
 
 #[async_trait]
 impl Source for KafkaSource {
+    fn attach(&mut self, registry: Arc<dyn IncarnationRegistry>) {
+        self.attached = true;
+        self.send(Command::Attach(Some((registry, Handle::current()))));
+    }
+
     async fn next(&mut self) -> Result<SourceEvent, SourceError> {
+        if !self.attached {
+            self.attached = true;
+            self.send(Command::Attach(None));
+        }
         loop {
             // No await between taking and returning an event: cancellation loses nothing.
             if let Some(event) = self.step() {
@@ -363,7 +379,7 @@ mod tests {
         source.read.put(batch(&[(0, 1)]));
         source.read.put(Item::Event(SourceEvent::End));
         assert!(source.step().is_none());
-        let assignment = Assignment { partition: partition(1), settled: Vec::new() };
+        let assignment = Assignment::new(partition(1), Vec::new());
         source.read.put(Item::Event(SourceEvent::Assigned(vec![assignment])));
         assert!(matches!(source.step(), Some(Ok(SourceEvent::Assigned(_)))));
         source.resume(&[partition(0)]);

@@ -182,7 +182,7 @@ impl TopicReader {
     }
 
     fn partition(&self, index: u32) -> Partition {
-        Partition { stream: self.topic.clone(), index }
+        Partition::new(self.topic.clone(), index)
     }
 
     /// Converts an error of a request, which the client does not repeat.
@@ -287,7 +287,7 @@ impl TopicReader {
         };
         if bounded && offset >= progress.end {
             progress.next = progress.end;
-            let list = list_of([&Partition { stream: self.topic.clone(), index }]);
+            let list = list_of([&self.partition(index)]);
             if let Err(error) = client.pause(&list) {
                 tracing::debug!(%error, "partition not paused at its end");
             }

@@ -64,9 +64,14 @@ impl Topology {
     pub(crate) fn new(topics: &RetryTopics, streams: &[String]) -> Result<Self, SourceError> {
         let streams: Vec<StreamTopics> = streams.iter().map(|stream| of_stream(topics, stream)).collect();
         let mut names: BTreeSet<&str> = BTreeSet::new();
+        let shared = streams.first().filter(|_| topics.shares_dead_letters).map(|of| &of.dead_letter);
+        let own = |of: &StreamTopics| shared.is_none().then(|| of.dead_letter.clone());
+        let own: Vec<String> = streams.iter().filter_map(own).collect();
         let all = streams
             .iter()
-            .flat_map(|of| of.tiers.iter().map(|tier| &tier.topic).chain([&of.stream, &of.dead_letter]));
+            .flat_map(|of| of.tiers.iter().map(|tier| &tier.topic).chain([&of.stream]))
+            .chain(shared)
+            .chain(&own);
         for name in all {
             check_name(name)?;
             if !names.insert(name) {
@@ -106,13 +111,13 @@ impl Topology {
     /// Notes that a record was written at this offset.
     pub(crate) fn record_write(&self, partition: Partition, offset: u64) {
         let mut progress = self.progress();
-        let entry = progress.entry(partition).or_default();
+        let entry = progress.entry(partition.in_incarnation(0)).or_default();
         entry.written = entry.written.max(offset + 1);
     }
 
     /// Notes that a partition is read from this offset on; `None` when it was revoked.
     pub(crate) fn record_start(&self, partition: &Partition, start: Option<u64>) {
-        self.progress().entry(partition.clone()).or_default().taken = start;
+        self.progress().entry(partition.in_incarnation(0)).or_default().taken = start;
     }
 
     /// Notes that the engine took the record at this place. A record that was only read ahead is still expected.
@@ -126,7 +131,7 @@ impl Topology {
 
     /// Returns the offset after the last record that this relay wrote.
     pub(crate) fn written(&self, partition: &Partition) -> u64 {
-        self.progress().get(partition).map_or(0, |progress| progress.written)
+        self.progress().get(&partition.in_incarnation(0)).map_or(0, |progress| progress.written)
     }
 
     /// Returns whether an assigned partition holds records of this relay that the engine has not taken yet.
@@ -200,6 +205,15 @@ mod tests {
             assert!(error.contains(word), "{error}");
         }
         assert!(Topology::new(&topics, &["^ord.*".to_owned()]).is_err(), "patterns have no retry topics");
+        let error = topology(&topics.clone().with_dead_letter_topic("cases")).unwrap_err().to_string();
+        assert!(error.contains("cases"), "{error}");
+    }
+
+    #[test]
+    fn streams_may_share_a_dead_letter_topic() {
+        let topology =
+            topology(&RetryTopics::new("mail", [secs(1)]).with_dead_letter_topic("failed")).unwrap();
+        assert!(topology.streams.iter().all(|of| of.dead_letter == "failed"));
     }
 
     #[test]

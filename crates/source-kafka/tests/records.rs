@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use lazaret_core::source::Source;
 use lazaret_source_kafka::KafkaSource;
 use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{BaseProducer, BaseRecord, FutureRecord, Producer};
+use rdkafka::producer::{BaseProducer, BaseRecord, FutureProducer, FutureRecord, Producer};
 use support::{LONG, Reading, Topic, broker, client, numbers, unique};
 
 #[tokio::test]
@@ -59,6 +59,30 @@ async fn keys_payloads_headers_and_times_come_byte_for_byte() {
     assert_eq!(got[1].id.as_str(), format!("{}/0/1", topic.name));
     assert_eq!((got[2].key.as_deref(), got[2].payload.as_deref()), (Some(&b""[..]), Some(&b""[..])));
     assert_eq!(got[3].schema.as_ref().unwrap().id.as_deref(), Some("258"));
+}
+
+#[tokio::test]
+async fn every_compression_is_read() {
+    let Some(broker) = broker() else { return };
+    let topic = Topic::new(broker, 5).await;
+    let codecs = ["none", "gzip", "snappy", "lz4", "zstd"];
+    // A producer stores a batch uncompressed that would not become smaller.
+    let payload = |codec: &str| format!("{codec} ").repeat(500);
+    for (partition, codec) in codecs.iter().enumerate() {
+        let producer: FutureProducer =
+            client(&topic.brokers).set("compression.type", *codec).create().unwrap();
+        let payload = payload(codec);
+        let record = FutureRecord::<str, str>::to(&topic.name).partition(partition as i32).payload(&payload);
+        producer.send(record, LONG).await.unwrap();
+    }
+    let mut reading = topic.open();
+    reading
+        .until("all have come, or one cannot", |r| r.count() == codecs.len() || !r.errors.is_empty())
+        .await;
+    assert!(reading.errors.is_empty(), "{:?}", reading.errors);
+    for (partition, codec) in codecs.iter().enumerate() {
+        assert_eq!(reading.payloads(partition as u32), [payload(codec)]);
+    }
 }
 
 #[tokio::test]

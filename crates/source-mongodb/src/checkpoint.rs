@@ -18,7 +18,7 @@ use lazaret_core::store::{Checkpoint, Expect, KeyValue, StoreError, Written as O
 use tokio::sync::{Mutex, watch};
 
 use self::progress::{FENCE, INVALIDATED, fence_of, resumable_at};
-pub(crate) use self::progress::{Progress, is_invalidated, is_seen_after_processed};
+pub(crate) use self::progress::{Progress, is_incarnation_ended, is_invalidated, is_seen_after_processed};
 use crate::options::CheckpointOptions;
 
 /// Why a checkpoint was not written.
@@ -265,6 +265,9 @@ mod tests {
     use lazaret_memory::MemoryStore;
 
     use super::*;
+    use crate::incarnation::Life;
+
+    const FIRST: Life = Life { number: 0, collection: None };
 
     fn writer(store: &Arc<MemoryStore>, every: u32) -> CheckpointWriter {
         let options = CheckpointOptions { every, ..CheckpointOptions::default() };
@@ -310,7 +313,7 @@ mod tests {
         let late = old.settle(1, progress("t9", 9), 1).await;
         assert!(matches!(late, Err(CheckpointError::Fenced)));
         assert!(matches!(old.certify(None, anchor("s")).await, Err(CheckpointError::Fenced)));
-        assert!(matches!(old.start_at(anchor("s")).await, Err(CheckpointError::Fenced)));
+        assert!(matches!(old.start_at(anchor("s"), &FIRST).await, Err(CheckpointError::Fenced)));
         tokio::time::timeout(Duration::from_secs(10), old.fenced()).await.expect("it learns of it");
         assert_eq!(Progress::of(&stored(&store).await), progress("t1", 1));
     }
@@ -353,7 +356,7 @@ mod tests {
         let store = Arc::new(MemoryStore::default());
         let writer = writer(&store, 1);
         writer.claim(1, 1).await.unwrap();
-        writer.start_at(anchor("s0")).await.unwrap();
+        writer.start_at(anchor("s0"), &FIRST).await.unwrap();
         assert!(is_seen_after_processed(&stored(&store).await));
         let beyond = Progress { settled: vec![7..=8], ..progress("t1", 1) };
         writer.settle(1, beyond.clone(), 1).await.unwrap();
@@ -383,12 +386,41 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_incarnation_is_kept_and_takes_over_nothing_that_was_settled_beyond() {
+        // I1: those offsets may be those of other events.
+        let store = Arc::new(MemoryStore::default());
+        let writer = writer(&store, 10);
+        writer.claim(1, 1).await.unwrap();
+        let beyond = Progress { settled: vec![7..=8], ..progress("t1", 1) };
+        writer.settle(1, beyond, 1).await.unwrap();
+        let life = Life { number: 2, collection: Some(bson::Uuid::from_bytes([7; 16])) };
+        writer.continue_in(&life).await.unwrap();
+        let read = || async {
+            let checkpoint = stored(&store).await;
+            (Progress::of(&checkpoint), Life::of(&checkpoint))
+        };
+        assert_eq!(read().await, (progress("t1", 1), life));
+        writer.settle(1, progress("t2", 2), 1).await.unwrap();
+        writer.flush().await.unwrap();
+        assert_eq!(read().await, (progress("t2", 2), life), "commits keep it");
+        writer.end_with("t3".into(), 3, &life).await.unwrap();
+        assert_eq!(read().await, (progress("t3", 3), life));
+        assert!(is_incarnation_ended(&stored(&store).await));
+        writer.continue_in(&Life { number: 3, ..life }).await.unwrap();
+        let checkpoint = stored(&store).await;
+        assert!(is_invalidated(&checkpoint) && !is_incarnation_ended(&checkpoint), "it goes on behind it");
+        let next = Life { number: 3, collection: None };
+        writer.start_at(anchor("s"), &next).await.unwrap();
+        assert_eq!(read().await, (Progress::default(), next));
+    }
+
+    #[tokio::test]
     async fn an_invalidation_is_kept_until_the_stream_goes_on() {
         let store = Arc::new(MemoryStore::default());
         let writer = writer(&store, 1);
         writer.claim(1, 1).await.unwrap();
         writer.settle(1, progress("t0", 0), 1).await.unwrap();
-        writer.end_with("t1".into(), 1).await.unwrap();
+        writer.end_with("t1".into(), 1, &FIRST).await.unwrap();
         assert!(is_invalidated(&stored(&store).await));
         assert_eq!(Progress::of(&stored(&store).await), progress("t1", 1));
         writer.settle(1, progress("t2", 2), 1).await.unwrap();

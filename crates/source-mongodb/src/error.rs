@@ -3,6 +3,7 @@
 use std::fmt;
 
 use lazaret_core::source::SourceError;
+use lazaret_core::store::StoreError;
 use mongodb::error::{Error as DriverError, ErrorKind};
 
 /// The class of an error of the server or the driver. It decides what the source does next.
@@ -13,6 +14,11 @@ pub enum ErrorClass {
     HistoryLost,
     /// The server does not accept the resume token: it belongs to another stream, or was made by another pipeline.
     TokenRefused,
+    /// The last operation of the server is a little before the position. It may catch up.
+    ServerBehind,
+    /// The last operation of the server is far before the position, or stays before it: the server was restored from an earlier state, or
+    /// set up anew. Its history is another one.
+    HistoryReplaced,
     /// Wrong credentials, or missing rights. The history is not lost.
     Unauthorized,
     /// A standalone server: it has no oplog.
@@ -41,12 +47,12 @@ impl ErrorClass {
 
     /// Returns whether another attempt may help.
     pub const fn is_temporary(self) -> bool {
-        matches!(self, Self::Resumable | Self::Network | Self::Unknown)
+        matches!(self, Self::Resumable | Self::Network | Self::Unknown | Self::ServerBehind)
     }
 
     /// Returns whether the position is of no use any more.
     pub const fn is_position_refused(self) -> bool {
-        matches!(self, Self::HistoryLost | Self::TokenRefused)
+        matches!(self, Self::HistoryLost | Self::TokenRefused | Self::HistoryReplaced)
     }
 
     /// Returns whether the server will not let its oplog be read, however often it is asked: the user may not, there is none, or the server
@@ -65,6 +71,15 @@ impl ErrorClass {
             Self::TokenRefused => {
                 "the server does not accept the stored resume token: the collection, the pipeline or the cluster differs \
                  from what made it; restore them, or choose where to go on with `on-history-lost`"
+            }
+            Self::ServerBehind => {
+                "the last operation of the server is before the checkpoint, so its changes would be skipped; looking again, with a \
+                 growing delay"
+            }
+            Self::HistoryReplaced => {
+                "the checkpoint is later than all that the server has: it was restored from an earlier state, or set up anew, and its \
+                 changes would be skipped; set `on-history-lost: from-oplog-start` to handle all that its oplog has as new messages, \
+                 or `from-now` to skip it"
             }
             Self::Unauthorized => {
                 "the user may not read the change stream; check the credentials, and grant `find` and `changeStream` on \
@@ -216,6 +231,15 @@ impl From<DriverError> for StreamError {
 }
 
 impl StreamError {
+    /// The error of a store, in which something was not done.
+    pub(crate) fn of_store(what: &str, error: &StoreError) -> Self {
+        let class = match error.kind().is_temporary() {
+            true => ErrorClass::Unknown,
+            false => ErrorClass::Fatal,
+        };
+        Self::new(class, format!("{what}: {error}"))
+    }
+
     /// The error for the engine, with the name of the stream.
     pub(crate) fn into_source_error(self, stream: &str) -> SourceError {
         let text = format!("change stream {stream}: {self}");
@@ -288,6 +312,15 @@ mod tests {
         assert!(ErrorClass::Unknown.is_temporary() && !ErrorClass::Unknown.is_position_refused());
         let other = Symptom { origin: Origin::Other, ..Symptom::default() };
         assert_eq!(classify(&other), ErrorClass::Unknown);
+    }
+
+    #[test]
+    fn a_server_that_is_behind_is_waited_for_before_its_history_is_another_one() {
+        // I1: neither goes on by itself at a position that skips changes.
+        assert!(ErrorClass::ServerBehind.is_temporary() && !ErrorClass::ServerBehind.is_position_refused());
+        assert!(ErrorClass::HistoryReplaced.is_position_refused());
+        let error = StreamError::new(ErrorClass::HistoryReplaced, "").into_source_error("orders");
+        assert!(!error.is_temporary() && error.to_string().contains("on-history-lost"), "{error}");
     }
 
     #[test]

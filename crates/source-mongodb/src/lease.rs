@@ -1,8 +1,9 @@
 //! The lease under which one instance reads a stream.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use lazaret_core::source::Ownership;
 use lazaret_core::store::{KeyValue, LockState, Locks, StoreError};
 use tokio::time::Instant;
 
@@ -28,30 +29,54 @@ pub(crate) struct Lease {
     name: String,
     owner: String,
     options: LeaseOptions,
-    /// When the last successful call was made, by this process's clock. The lease lasts at least `ttl` from then.
-    renewed: Mutex<Instant>,
+    renewed: Mutex<Renewed>,
+}
+
+/// The last successful call.
+struct Renewed {
+    /// When it was made, by this process's clock. The lease lasts at least `ttl` from then.
+    at: Instant,
+    /// The same for the engine, by a clock that goes on while the machine is suspended. Another one with each lease.
+    ownership: Ownership,
 }
 
 impl Lease {
     pub(crate) fn new(store: Arc<dyn KeyValue>, stream: &str, owner: String, options: LeaseOptions) -> Self {
         let name = format!("change-stream/{stream}");
-        Self { store, name, owner, options, renewed: Mutex::new(Instant::now()) }
+        let renewed = Mutex::new(Renewed { at: Instant::now(), ownership: Ownership::leased() });
+        Self { store, name, owner, options, renewed }
     }
 
-    fn set_renewed(&self, at: Instant) {
-        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = at;
+    fn last(&self) -> MutexGuard<'_, Renewed> {
+        self.renewed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn renewed(&self) -> Instant {
-        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The lease was given, when the store was asked at this time, by both clocks.
+    fn set_renewed(&self, at: Instant, steady: Duration) {
+        let mut renewed = self.last();
+        renewed.at = at;
+        renewed.ownership.confirm(steady, self.options.ttl - self.options.margin);
+    }
+
+    /// How long it is certain that this source has the lease.
+    pub(crate) fn ownership(&self) -> Ownership {
+        self.last().ownership.clone()
+    }
+
+    /// Ends what was owned under the lease.
+    pub(crate) fn end(&self) {
+        let mut renewed = self.last();
+        renewed.ownership.end();
+        renewed.ownership = Ownership::leased();
     }
 
     /// Tries to get the lease. Returns its fence, or the lease of the holder.
     pub(crate) async fn acquire(&self) -> Result<Result<u64, Option<LockState>>, StoreError> {
-        let asked = Instant::now();
+        self.end();
+        let (asked, steady) = (Instant::now(), self.ownership().now());
         match self.store.acquire(&self.name, &self.owner, self.options.ttl).await? {
             Some(lock) => {
-                self.set_renewed(asked);
+                self.set_renewed(asked, steady);
                 Ok(Ok(lock.fence))
             }
             None => Ok(Err(self.holder().await?)),
@@ -65,18 +90,24 @@ impl Lease {
 
     /// Renews the lease until it ends. Errors of the store are tolerated until the margin before its expiry.
     pub(crate) async fn keep(&self) -> Ended {
+        let ended = self.renew().await;
+        self.end();
+        ended
+    }
+
+    async fn renew(&self) -> Ended {
         let mut wait = self.options.renew;
         let mut last_error = String::from("the store did not answer");
         loop {
-            let limit = self.renewed() + (self.options.ttl - self.options.margin);
+            let limit = self.last().at + (self.options.ttl - self.options.margin);
             let next = (Instant::now() + wait.min(self.options.renew)).min(limit);
             tokio::time::sleep_until(next).await;
-            let asked = Instant::now();
+            let (asked, steady) = (Instant::now(), self.ownership().now());
             match tokio::time::timeout_at(limit, self.store.renew(&self.name, &self.owner, self.options.ttl))
                 .await
             {
                 Ok(Ok(Some(_))) => {
-                    self.set_renewed(asked);
+                    self.set_renewed(asked, steady);
                     wait = self.options.renew;
                     continue;
                 }
@@ -159,8 +190,11 @@ mod tests {
         let lease = Lease::new(store.clone(), "orders", "a".into(), OPTIONS);
         let began = Instant::now();
         assert_eq!(lease.acquire().await.unwrap(), Ok(1));
+        let ownership = lease.ownership();
+        assert!(ownership.is_certain());
         // One renewal succeeds, after 8 s; the others fail.
         let ended = lease.keep().await;
+        assert!(!ownership.is_certain(), "nothing of it starts any more");
         assert!(matches!(ended, Ended::NotRenewed(why) if why.contains("down")));
         assert_eq!(began.elapsed(), OPTIONS.renew + OPTIONS.ttl - OPTIONS.margin);
     }
@@ -176,7 +210,9 @@ mod tests {
         assert_eq!(holder.owner, "a");
         clock.advance(OPTIONS.ttl);
         assert_eq!(b.acquire().await.unwrap(), Ok(2), "a later leader has a higher fence");
+        let owned = a.ownership();
         assert_eq!(a.keep().await, Ended::NotHeld);
+        assert!(!owned.is_certain() && b.ownership().is_certain());
         b.release().await.unwrap();
         assert_eq!(a.acquire().await.unwrap(), Ok(3));
     }

@@ -21,7 +21,7 @@
 //!
 //! # Messages
 //!
-//! An event becomes one message: its id is the stream and the resume token, its key the document key, its type the operation, and
+//! An event becomes one message: its id is the stream with its incarnation and the resume token, its key the document key, its type the operation, and
 //! its payload the whole event as canonical extended JSON. Handlers take its parts with the extractors of this crate, such as
 //! [`Document`] and [`UpdateDescription`]. The names of the headers are in [`headers`].
 //!
@@ -32,6 +32,10 @@
 //! moved by commits, and *seen*, a later position that the server certified. No event that is not settled is ever skipped (I1),
 //! unless [`OnHistoryLost`] or [`Start::Now`] says so.
 //!
+//! A collection that was created again begins a new [incarnation](lazaret_core::incarnation), and so does a server whose history is
+//! another one: nothing that is known by position in an earlier incarnation is applied to its events
+//! (docs/decisions/0086-incarnations.md).
+//!
 //! # Leadership
 //!
 //! A source reads only while it holds the lease of its stream. Every write of the checkpoint checks the fence of the lease, so a
@@ -41,8 +45,8 @@
 //!
 //! `source` is the side of the engine; `worker` is the task behind it: it gets the `lease`, claims the `checkpoint`, and runs a
 //! `reader`. The reader opens a `stream` at the position that `resume` chooses, and makes messages of events (`event`, `extjson`).
-//! `error` decides the class of an error, `describe` puts it into words, `pipeline` checks stages, `position` holds the encodings of positions. `take_over` makes the
-//! position of another reader a checkpoint.
+//! `error` decides the class of an error, `describe` puts it into words, `pipeline` checks stages, `position` holds the encodings of positions, `incarnation`
+//! the lives of a collection. `take_over` makes the position of another reader a checkpoint.
 
 mod checkpoint;
 #[cfg(feature = "config")]
@@ -53,6 +57,7 @@ mod error;
 mod event;
 mod extjson;
 mod extract;
+mod incarnation;
 mod lease;
 mod options;
 mod pipeline;

@@ -134,7 +134,8 @@ pub enum Start {
     At(bson::Timestamp),
 }
 
-/// What to do when the oplog no longer holds the events behind the checkpoint.
+/// What to do when the oplog no longer holds the events behind the checkpoint, or all that the server has is before it: then it was restored
+/// or set up anew, and what is read begins a new [incarnation](lazaret_core::incarnation).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnHistoryLost {
     /// Fails, and keeps the checkpoint.
@@ -152,7 +153,8 @@ pub enum OnInvalidate {
     /// Fails when all events before it are settled.
     #[default]
     Stop,
-    /// Goes on behind the invalidation, with what is created under the same name. Nothing is skipped.
+    /// Goes on behind the invalidation, with what is created under the same name, in a new [incarnation](lazaret_core::incarnation).
+    /// Nothing is skipped.
     StartAfter,
 }
 

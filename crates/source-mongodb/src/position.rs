@@ -1,6 +1,6 @@
 //! Positions in a change stream: resume tokens, cluster times, and offsets (docs/decisions/0040-change-stream-positions.md).
 
-use bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp as ClusterTime, doc};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp as ClusterTime, Uuid, doc};
 use bytes::Bytes;
 
 use crate::extjson;
@@ -46,6 +46,14 @@ impl StreamPosition {
             _ => Err("neither a resume token nor a cluster time".to_owned()),
         }
     }
+
+    /// The cluster time of the position, if it tells one.
+    pub(crate) fn time(&self) -> Option<ClusterTime> {
+        match self {
+            Self::At(time) => Some(*time),
+            Self::After(token) => token.get_str("_data").ok().and_then(time_of_token),
+        }
+    }
 }
 
 /// Writes a token for a checkpoint.
@@ -77,6 +85,31 @@ pub(crate) fn time_of_token(data: &str) -> Option<ClusterTime> {
     let digits = data.strip_prefix("82")?;
     let number = |range| u32::from_str_radix(digits.get(range)?, 16).ok();
     Some(ClusterTime { time: number(0..8)?, increment: number(8..16)? })
+}
+
+/// The UUID of the collection in the resume token of an event. Behind the time it has a version, a type, the number of the operation in
+/// its transaction, and whether it is an invalidation; all of them since MongoDB 4.0.7. Other tokens have none.
+pub(crate) fn collection_of_token(data: &str) -> Option<Uuid> {
+    let mut rest = data.strip_prefix("82")?.get(16..)?;
+    for _ in 0..3 {
+        rest = rest.get(digits_of_number(rest)?..)?;
+    }
+    let id = rest.strip_prefix("6E").or_else(|| rest.strip_prefix("6F"))?;
+    // Binary data, 16 bytes of it, of the subtype of UUIDs.
+    let id = id.strip_prefix("5A1004")?.get(..32)?;
+    Some(Uuid::from_bytes(u128::from_str_radix(id, 16).ok()?.to_be_bytes()))
+}
+
+/// The length of a number at the beginning of a text, in hexadecimal digits: its type, which tells the number of its bytes, and these.
+fn digits_of_number(text: &str) -> Option<usize> {
+    match text.get(..2)? {
+        "29" => Some(2),
+        "2B" => Some(4),
+        "2C" => Some(6),
+        "2D" => Some(8),
+        "2E" => Some(10),
+        _ => None,
+    }
 }
 
 /// Returns whether a resume token is a position that the server certified, and not that of an event. Behind the time it has a
@@ -151,6 +184,36 @@ mod tests {
         assert_eq!(time_of_token("826AFB78B2000000162B0429296E1404"), Some(time));
         for other in ["", "82", "6afb78b200000016", "82zzzzzzzz00000001"] {
             assert_eq!(time_of_token(other), None);
+        }
+    }
+
+    #[test]
+    fn a_position_tells_its_time() {
+        let time = ClusterTime { time: 0x6afb_78b2, increment: 0x16 };
+        let token = doc! { "_data": "826AFB78B2000000162B0429296E1404" };
+        assert_eq!(StreamPosition::After(token).time(), Some(time));
+        assert_eq!(StreamPosition::At(time).time(), Some(time));
+        assert_eq!(StreamPosition::After(doc! { "_data": "6afb78b200000016" }).time(), None);
+    }
+
+    #[test]
+    fn the_token_of_an_event_names_its_collection() {
+        let id = "D3284E04D8914467A2160201812E4C4C";
+        let expected = Uuid::parse_str("d3284e04-d891-4467-a216-0201812e4c4c").unwrap();
+        for before in
+            ["2B042C0100296E", "2B022C0100296E", "2B042C01002B0E6E", "2B042C01002C01F46E", "2B042C0100296F"]
+        {
+            let data = format!("8267C867A200000019{before}5A1004{id}463C6F7065726174696F6E54797065003C04");
+            assert_eq!(collection_of_token(&data), Some(expected), "{before}");
+        }
+        for other in [
+            "",
+            "82",
+            "67c867a200000019",
+            "826AFB78B2000000162B0429296E1404",
+            "8267C867A2000000192B042C0100296E5A1004D3284E04",
+        ] {
+            assert_eq!(collection_of_token(other), None, "{other}");
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod establish;
 mod idle;
+mod recreation;
 mod repeats;
 
 use std::convert::Infallible;
@@ -18,12 +19,13 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use self::repeats::Repeats;
-use crate::checkpoint::{CheckpointError, Progress};
+use crate::checkpoint::{CheckpointError, Progress, is_incarnation_ended};
 use crate::context::{Batch, Context};
 use crate::error::{ErrorClass, StreamError};
 use crate::event::ReadEvent;
+use crate::incarnation::Life;
 use crate::options::OnInvalidate;
-use crate::position::{StreamPosition, time_of_token, wall_time};
+use crate::position::{StreamPosition, wall_time};
 use crate::resume::{AnchorKind, Candidate, candidates};
 use crate::status::StreamState;
 use crate::stream::Connection;
@@ -56,6 +58,19 @@ impl Pending {
     }
 }
 
+/// Why the stream is no longer read.
+pub(crate) enum Exit {
+    Failed(StreamError),
+    /// Another incarnation of the stream begins here, and is recorded. All that was delivered of the one before is settled.
+    Recreated,
+}
+
+impl From<StreamError> for Exit {
+    fn from(error: StreamError) -> Self {
+        Self::Failed(error)
+    }
+}
+
 /// Reads the stream for one assignment.
 pub(crate) struct Reader {
     context: Context,
@@ -63,6 +78,16 @@ pub(crate) struct Reader {
     connection: Option<Connection>,
     /// The positions to try, in order. After the first event it is the last one that was read.
     candidates: Vec<Candidate>,
+    /// The incarnation that is read.
+    life: Life,
+    /// The stream was invalidated: what is created under the same name is another incarnation.
+    after_invalidation: bool,
+    /// The history of the server is another one: a new start position begins an incarnation.
+    history_replaced: bool,
+    /// How often in a row the last operation of the server was before the position.
+    behind: u32,
+    /// When that was last looked at.
+    looked_at: Instant,
     /// Ignores the checkpoint and starts now.
     start_now: bool,
     /// The token of the last event that was delivered, or the one that the stream resumed from.
@@ -89,6 +114,7 @@ impl Reader {
         context: Context,
         generation: u64,
         checkpoint: &Checkpoint,
+        life: Life,
         start_now: bool,
     ) -> Result<Self, StreamError> {
         let candidates = candidates(checkpoint).map_err(|why| {
@@ -104,6 +130,11 @@ impl Reader {
             generation,
             connection: None,
             candidates,
+            life,
+            after_invalidation: is_incarnation_ended(checkpoint),
+            history_replaced: false,
+            behind: 0,
+            looked_at: Instant::now(),
             start_now,
             tail: progress.token,
             last_offset: progress.offset,
@@ -118,17 +149,20 @@ impl Reader {
         })
     }
 
-    /// Reads until an error that no restart can mend.
-    pub(crate) async fn run(mut self) -> StreamError {
+    /// Reads until an error that no restart can mend, or until the stream begins a new incarnation.
+    pub(crate) async fn run(mut self) -> Exit {
         let mut attempt = 0;
         loop {
-            let error = self.session().await;
+            let error = match self.session().await {
+                Exit::Failed(error) => error,
+                Exit::Recreated => return Exit::Recreated,
+            };
             if std::mem::take(&mut self.progressed) {
                 attempt = 0;
             }
             attempt += 1;
             let delay = self.context.options.restart.delay(attempt).filter(|_| error.class.is_temporary());
-            let Some(delay) = delay else { return error };
+            let Some(delay) = delay else { return Exit::Failed(error) };
             let (class, text) = (error.class, error.to_string());
             tracing::warn!(
                 stream = %self.context.options.stream, attempt, error = text, "change stream failed, restarting"
@@ -140,15 +174,15 @@ impl Reader {
         }
     }
 
-    /// Opens the stream and reads it until an error.
-    async fn session(&mut self) -> StreamError {
+    /// Opens the stream and reads it until an error, or until a new incarnation.
+    async fn session(&mut self) -> Exit {
         match self.try_session().await {
             Ok(never) => match never {},
-            Err(error) => error,
+            Err(exit) => exit,
         }
     }
 
-    async fn try_session(&mut self) -> Result<Infallible, StreamError> {
+    async fn try_session(&mut self) -> Result<Infallible, Exit> {
         let mut stream = self.enter().await?;
         self.context.status.send_modify(|status| {
             (status.state, status.opened_at) = (StreamState::Reading, Some(Timestamp::now()));
@@ -157,18 +191,22 @@ impl Reader {
             match self.read(&mut stream).await {
                 Ok(()) => {}
                 // The server may look at the position only at the first request. Then the others are tried.
-                Err(error) if error.class.is_position_refused() && self.candidates.len() > 1 => {
+                Err(Exit::Failed(error))
+                    if error.class.is_position_refused() && self.candidates.len() > 1 =>
+                {
                     self.candidates.remove(0);
                     stream = self.enter().await?;
                 }
-                Err(error) if error.class.is_position_refused() => stream = self.recover(error).await?,
-                Err(error) => return Err(error),
+                Err(Exit::Failed(error)) if error.class.is_position_refused() => {
+                    stream = self.recover(error).await?;
+                }
+                Err(exit) => return Err(exit),
             }
         }
     }
 
     /// Reads until the server answers with no event, or the stream ends.
-    async fn read(&mut self, stream: &mut ChangeStream<RawDocumentBuf>) -> Result<(), StreamError> {
+    async fn read(&mut self, stream: &mut ChangeStream<RawDocumentBuf>) -> Result<(), Exit> {
         let mut batch = Pending::default();
         let read = self.read_events(stream, &mut batch).await;
         // The stream goes on behind the last event that was read, so all of them are delivered, also before an error (I1).
@@ -181,7 +219,7 @@ impl Reader {
         &mut self,
         stream: &mut ChangeStream<RawDocumentBuf>,
         batch: &mut Pending,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), Exit> {
         let limit = self.context.options.max_await + REQUEST_LIMIT;
         loop {
             let mut asked = None;
@@ -201,13 +239,14 @@ impl Reader {
                     }
                 }
             };
-            let Some(raw) = answer? else {
+            let Some(raw) = answer.map_err(StreamError::from)? else {
                 self.deliver(batch).await;
                 self.note_position();
                 let certified = stream.resume_token().and_then(|token| token_document(&token));
-                return self.idle(certified, stream.is_alive(), asked.unwrap_or_else(Instant::now)).await;
+                let asked = asked.unwrap_or_else(Instant::now);
+                return self.idle(certified, stream.is_alive(), asked).await.map_err(Exit::from);
             };
-            let event = ReadEvent::of(raw, self.last_offset).ok_or_else(|| {
+            let mut event = ReadEvent::of(raw, self.last_offset).ok_or_else(|| {
                 StreamError::new(
                     ErrorClass::Fatal,
                     "an event has no resume token; does the pipeline remove `_id`?",
@@ -215,8 +254,14 @@ impl Reader {
             })?;
             if self.repeats.is_repeated(event.cluster_time, event.position.token.as_ref()) {
                 // It is not delivered, and neither is what follows: the stream is opened again behind the last event (I1).
-                return Err(StreamError::new(ErrorClass::Resumable, REPEATED));
+                return Err(StreamError::new(ErrorClass::Resumable, REPEATED).into());
             }
+            if self.begins_incarnation(&event) {
+                self.deliver(batch).await;
+                self.note_position();
+                return Err(self.recreated(event.collection).await);
+            }
+            event.position.incarnation = self.life.number;
             if let Some(position) = self.take(event, batch) {
                 self.deliver(batch).await;
                 self.note_position();
@@ -274,16 +319,17 @@ impl Reader {
         &mut self,
         position: StreamPosition,
         stream: &mut ChangeStream<RawDocumentBuf>,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), Exit> {
         self.context.set_state(StreamState::Invalidated);
         tracing::warn!(stream = %self.context.options.stream, "change stream invalidated");
         self.context.writer.until_settled(self.tail.as_ref()).await;
-        let written = self.context.writer.end_with(position.to_bytes(), self.last_offset).await;
+        let written = self.context.writer.end_with(position.to_bytes(), self.last_offset, &self.life).await;
         self.written(written).await?;
         self.tail = Some(position.to_bytes());
+        self.after_invalidation = true;
         self.candidates = vec![Candidate { position, kind: AnchorKind::Processed, after_invalidation: true }];
         match self.context.options.on_invalidate {
-            OnInvalidate::Stop => Err(invalidated()),
+            OnInvalidate::Stop => Err(invalidated().into()),
             OnInvalidate::StartAfter => {
                 self.decide(
                     "the stream was invalidated by a drop or a rename; going on behind it, with what is created under the \
@@ -303,11 +349,7 @@ impl Reader {
             Ok(()) => Ok(()),
             Err(CheckpointError::Fenced) => std::future::pending().await,
             Err(CheckpointError::Store(error)) => {
-                let class = match error.kind().is_temporary() {
-                    true => ErrorClass::Unknown,
-                    false => ErrorClass::Fatal,
-                };
-                Err(StreamError::new(class, format!("the checkpoint was not written: {error}")))
+                Err(StreamError::of_store("the checkpoint was not written", &error))
             }
         }
     }
@@ -335,11 +377,8 @@ fn position_behind(token: Option<&Bytes>) -> Option<StreamPosition> {
 
 /// The anchor of a position, with the time that its token tells.
 fn anchor(position: &StreamPosition) -> Anchor {
-    let at = match position {
-        StreamPosition::After(token) => token.get_str("_data").ok().and_then(time_of_token).map(wall_time),
-        StreamPosition::At(time) => Some(wall_time(*time)),
-    };
-    Anchor { token: position.to_bytes(), at: at.unwrap_or_else(Timestamp::now) }
+    let at = position.time().map_or_else(Timestamp::now, wall_time);
+    Anchor { token: position.to_bytes(), at }
 }
 
 fn token_document(token: &mongodb::change_stream::event::ResumeToken) -> Option<Document> {

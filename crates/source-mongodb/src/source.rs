@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use lazaret_core::incarnation::IncarnationRegistry;
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use lazaret_core::store::KeyValue;
 use lazaret_core::{Message, Partition, StreamName};
@@ -14,7 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::checkpoint::{CheckpointError, CheckpointWriter, Progress};
-use crate::context::{Batch, Command, Context, Control};
+use crate::context::{Assigned, Batch, Command, Context, Control, Registry};
 use crate::event::{MessageFactory, ReadEvent};
 use crate::lease::Lease;
 use crate::options::MongoSourceOptions;
@@ -30,8 +31,10 @@ const MAX_RANGES: usize = 1024;
 ///
 /// Dropping it without [`close`](Source::close) is a crash: nothing is flushed, and its lease lasts until it expires.
 pub struct MongoSource {
+    /// In the incarnation that was assigned last.
     partition: Partition,
     writer: Arc<CheckpointWriter>,
+    registry: Registry,
     status: watch::Receiver<MongoStatus>,
     control: mpsc::UnboundedReceiver<Control>,
     batches: mpsc::Receiver<Batch>,
@@ -41,6 +44,10 @@ pub struct MongoSource {
     delivered: Delivered,
     /// A commit that was begun.
     committing: Option<JoinHandle<Result<(), SourceError>>>,
+    /// An event that follows the one before.
+    queued: Option<SourceEvent>,
+    /// The incarnations are recorded.
+    is_attached: bool,
     assigned: bool,
     paused: bool,
     closed: bool,
@@ -133,12 +140,21 @@ impl MongoSource {
         let (control, control_receiver) = mpsc::unbounded_channel();
         let (commands, command_receiver) = mpsc::unbounded_channel();
         let factory = MessageFactory::of(&options);
-        let context =
-            Context { options: Arc::new(options), writer: writer.clone(), status, batches, control };
+        let registry = Registry::default();
+        let context = Context {
+            options: Arc::new(options),
+            writer: writer.clone(),
+            registry: registry.clone(),
+            started: Arc::default(),
+            status,
+            batches,
+            control,
+        };
         let worker = tokio::spawn(Worker::new(context, lease).run(command_receiver));
         Ok(Self {
             partition,
             writer,
+            registry,
             status: status_receiver,
             control: control_receiver,
             batches: batch_receiver,
@@ -147,6 +163,8 @@ impl MongoSource {
             factory,
             delivered: Delivered::default(),
             committing: None,
+            queued: None,
+            is_attached: false,
             assigned: false,
             paused: false,
             closed: false,
@@ -158,7 +176,7 @@ impl MongoSource {
         self.status.clone()
     }
 
-    /// Its only partition.
+    /// Its only partition, in the incarnation that was assigned last.
     pub fn partition(&self) -> Partition {
         self.partition.clone()
     }
@@ -178,11 +196,9 @@ impl MongoSource {
 
     fn control(&mut self, control: Option<Control>) -> Option<Result<SourceEvent, SourceError>> {
         match control {
-            Some(Control::Assigned(generation, assignment)) => {
-                self.delivered.assign(generation, assignment.settled.clone());
-                (self.assigned, self.paused) = (true, false);
-                Some(Ok(SourceEvent::Assigned(vec![assignment])))
-            }
+            // One of before the registry was known is followed by another.
+            Some(Control::Assigned(assigned)) if assigned.is_recorded != self.is_attached => None,
+            Some(Control::Assigned(assigned)) => Some(Ok(self.take_assignment(assigned))),
             Some(Control::Lost) if self.assigned => {
                 self.forget();
                 Some(Ok(SourceEvent::Lost(vec![self.partition.clone()])))
@@ -190,6 +206,21 @@ impl MongoSource {
             Some(Control::Lost) => None,
             Some(Control::Error(error)) => Some(Err(error)),
             None => Some(Err(SourceError::permanent("the reader of the change stream ended"))),
+        }
+    }
+
+    fn take_assignment(&mut self, assigned: Assigned) -> SourceEvent {
+        let Assigned { generation, assignment, is_recreated, .. } = assigned;
+        self.delivered.assign(generation, assignment.settled.clone());
+        (self.assigned, self.paused) = (true, false);
+        self.partition = assignment.partition.clone();
+        let event = SourceEvent::Assigned(vec![assignment]);
+        match is_recreated {
+            false => event,
+            true => {
+                self.queued = Some(event);
+                SourceEvent::Recreated(vec![self.partition.clone()])
+            }
         }
     }
 
@@ -203,6 +234,7 @@ impl MongoSource {
 
     fn forget(&mut self) {
         (self.assigned, self.paused) = (false, false);
+        self.queued = None;
         self.delivered = Delivered::default();
     }
 }
@@ -237,10 +269,20 @@ async fn finished(committing: &mut Option<JoinHandle<Result<(), SourceError>>>) 
 
 #[async_trait]
 impl Source for MongoSource {
+    fn attach(&mut self, registry: Arc<dyn IncarnationRegistry>) {
+        *self.registry.lock().unwrap_or_else(PoisonError::into_inner) = Some(registry);
+        self.is_attached = true;
+        // The reader may have begun without it.
+        let _ = self.commands.send(Command::Rewind);
+    }
+
     async fn next(&mut self) -> Result<SourceEvent, SourceError> {
         loop {
             if self.closed {
                 return Err(SourceError::permanent("the source was closed"));
+            }
+            if let Some(event) = self.queued.take() {
+                return Ok(event);
             }
             // No await after one of them: cancellation loses nothing.
             tokio::select! {

@@ -29,6 +29,9 @@ pub struct MongoStatus {
     /// How often the stream was opened again after an error. The driver also resumes by itself where it repeats no event, and does not
     /// tell.
     pub restarts: u64,
+    /// The [incarnation](lazaret_core::incarnation) that is read: how often the collection was created again, or the history of the server
+    /// was replaced, since the stream was first read.
+    pub incarnation: u32,
     /// Decisions that skipped, repeated or ended something, the newest last.
     pub decisions: Vec<Decision>,
 }

@@ -112,10 +112,24 @@ impl Connection {
         }
     }
 
+    /// The time of the last operation, as a primary or a router tells it with every answer. `None` from others: they may lag, or not
+    /// tell it.
+    pub(crate) async fn last_operation(&self) -> Result<Option<ClusterTime>, StreamError> {
+        let hello = self.hello().await?;
+        let is_primary = hello.get_bool("isWritablePrimary").unwrap_or(false);
+        Ok(hello.get_timestamp("operationTime").ok().filter(|_| is_primary))
+    }
+
     /// The time of the oldest entry of the oplog.
     pub(crate) async fn oplog_start(&self) -> Result<ClusterTime, StreamError> {
-        let oldest = self.oplog_times(1, 1).await?.pop();
-        oldest.ok_or_else(|| StreamError::new(ErrorClass::NotAReplicaSet, "the oplog is empty"))
+        let entries = self.oplog_times(1, 1).await.map_err(|mut error| {
+            error.detail = format!("the oldest entry of `local.oplog.rs` was not read: {}", error.detail);
+            error
+        })?;
+        entries
+            .first()
+            .copied()
+            .ok_or_else(|| StreamError::new(ErrorClass::NotAReplicaSet, "the oplog is empty"))
     }
 
     /// The times of the oldest and the newest entry of the oplog.

@@ -10,9 +10,10 @@ use lazaret_core::store::{Anchor, Checkpoint, Checkpoints, KeyValue, StoreError}
 
 use crate::checkpoint::{CheckpointError, CheckpointWriter, Progress};
 use crate::error::{ErrorClass, StreamError};
+use crate::incarnation::Life;
 use crate::lease::Lease;
 use crate::options::{MongoSourceOptions, Start};
-use crate::position::{StreamPosition, is_certified, offset_of, time_of_token};
+use crate::position::{StreamPosition, is_certified, offset_of};
 use crate::resume::candidates;
 use crate::source::MongoSource;
 use crate::stream::{Connection, OpenAt};
@@ -196,7 +197,9 @@ async fn write(
         }
         ForeignAnchorKind::Seen => (Progress::default(), Some(Anchor { token, at: chosen.at })),
     };
-    writer.replace(processed, seen).await.map_err(fenced)?;
+    // The next event tells of which collection the position is.
+    let life = Life { collection: None, ..Life::of(&claimed) };
+    writer.replace(processed, seen, &life).await.map_err(fenced)?;
     Ok(None)
 }
 
@@ -231,12 +234,8 @@ fn keep(
 
 /// The offset of a position: the time in its token, or this one.
 fn offset_of_position(position: &StreamPosition, at: Timestamp) -> u64 {
-    let time = match position {
-        StreamPosition::At(time) => Some(*time),
-        StreamPosition::After(token) => token.get_str("_data").ok().and_then(time_of_token),
-    };
     let seconds = u32::try_from(at.as_second().max(0)).unwrap_or(u32::MAX);
-    offset_of(time.unwrap_or(bson::Timestamp { time: seconds, increment: 0 }))
+    offset_of(position.time().unwrap_or(bson::Timestamp { time: seconds, increment: 0 }))
 }
 
 /// Finds the position that the server accepts, as its stream would.

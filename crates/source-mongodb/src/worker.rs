@@ -1,17 +1,21 @@
 //! The task behind a source: it gets the lease, claims the checkpoint, and runs a reader while it leads.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lazaret_core::Partition;
+use lazaret_core::incarnation::IncarnationRegistry;
+use lazaret_core::message::PartitionNumber;
 use lazaret_core::source::{Assignment, SourceError};
+use lazaret_core::store::Checkpoint;
 use tokio::sync::mpsc;
 
 use crate::checkpoint::{CheckpointError, Progress};
-use crate::context::{Command, Context, Control};
-use crate::error::{ErrorClass, StreamError};
+use crate::context::{Assigned, Command, Context, Control};
+use crate::error::StreamError;
+use crate::incarnation::{self, Continued, Life};
 use crate::lease::{Ended, Lease};
 use crate::options::Start;
-use crate::reader::Reader;
+use crate::reader::{Exit, Reader};
 use crate::status::StreamState;
 
 /// How long to ask who holds the lease that was lost.
@@ -24,19 +28,21 @@ pub(crate) struct Worker {
     generation: u64,
     /// The fence of the lease, while it is held.
     fence: Option<u64>,
-    /// The stream was started by this process: `Start::Now` applies to the first start only.
-    started: bool,
+    /// An incarnation began with the next assignment.
+    recreated: bool,
 }
 
 /// Why a leadership ended.
 enum Left {
     Lost(Ended),
     Failed(StreamError),
+    /// The stream began a new incarnation: it is assigned again.
+    Recreated,
 }
 
 impl Worker {
     pub(crate) fn new(context: Context, lease: Lease) -> Self {
-        Self { context, lease, generation: 0, fence: None, started: false }
+        Self { context, lease, generation: 0, fence: None, recreated: false }
     }
 
     /// Works until the source is closed or dropped. A dropped source keeps its lease until it expires, as after a crash.
@@ -88,11 +94,16 @@ impl Worker {
         match self.read(reader).await {
             Left::Lost(ended) => self.lose(ended).await,
             Left::Failed(error) => self.fail(error).await,
+            Left::Recreated => {
+                self.recreated = true;
+                self.context.tell(Control::Lost);
+            }
         }
     }
 
     async fn lose(&mut self, ended: Ended) {
         self.fence = None;
+        self.lease.end();
         self.context.set_state(StreamState::Standby { leader: None, until: None });
         self.context.tell(Control::Lost);
         let why = self.why(ended).await;
@@ -166,21 +177,57 @@ impl Worker {
             }
             Err(CheckpointError::Fenced) => return Ok(None),
             Err(CheckpointError::Store(error)) => {
-                let class = match error.kind().is_temporary() {
-                    true => ErrorClass::Unknown,
-                    false => ErrorClass::Fatal,
-                };
-                return Err(StreamError::new(class, format!("the checkpoint was not read: {error}")));
+                return Err(StreamError::of_store("the checkpoint was not read", &error));
             }
         };
+        let registry = self.context.registry();
+        let Some(life) = self.life_of(&checkpoint, registry.as_deref()).await? else { return Ok(None) };
         self.generation += 1;
-        let start_now = self.context.options.start == Start::Now && !self.started;
-        let reader = Reader::new(self.context.clone(), self.generation, &checkpoint, start_now)?;
-        self.started = true;
-        let partition = Partition::new(self.context.options.stream.clone(), 0);
-        let settled = if start_now { Vec::new() } else { Progress::of(&checkpoint).settled };
-        self.context.tell(Control::Assigned(self.generation, Assignment { partition, settled }));
+        let start_now =
+            self.context.options.start == Start::Now && !self.context.started.load(Ordering::Relaxed);
+        let reader = Reader::new(self.context.clone(), self.generation, &checkpoint, life, start_now)?;
+        let is_another = life.number != Life::of(&checkpoint).number;
+        let settled = if start_now || is_another { Vec::new() } else { Progress::of(&checkpoint).settled };
+        let number = PartitionNumber { index: 0, incarnation: life.number };
+        let partition = number.of(self.context.options.stream.clone());
+        let assignment = Assignment { partition, settled, ownership: self.lease.ownership() };
+        self.context.status.send_modify(|status| status.incarnation = life.number);
+        self.context.tell(Control::Assigned(Assigned {
+            generation: self.generation,
+            assignment,
+            is_recreated: std::mem::take(&mut self.recreated),
+            is_recorded: registry.is_some(),
+        }));
         Ok(Some(reader))
+    }
+
+    /// The incarnation that is read from this checkpoint. `None` if a newer leader has claimed it.
+    async fn life_of(
+        &mut self,
+        checkpoint: &Checkpoint,
+        registry: Option<&dyn IncarnationRegistry>,
+    ) -> Result<Option<Life>, StreamError> {
+        let options = self.context.options.clone();
+        let mut life = Life::of(checkpoint);
+        // Several collections have no id in common.
+        life.collection = life.collection.filter(|_| options.collection.is_some());
+        let Continued { number, begun } = incarnation::resume(registry, &options.stream, &life).await?;
+        self.recreated |= begun;
+        if number == life.number {
+            return Ok(Some(life));
+        }
+        tracing::warn!(
+            stream = %options.stream, incarnation = number, before = life.number,
+            "the store does not know the incarnation of the checkpoint, another one began"
+        );
+        life.number = number;
+        match self.context.writer.continue_in(&life).await {
+            Ok(()) => Ok(Some(life)),
+            Err(CheckpointError::Fenced) => Ok(None),
+            Err(CheckpointError::Store(error)) => {
+                Err(StreamError::of_store("the checkpoint was not written", &error))
+            }
+        }
     }
 
     async fn read(&self, reader: Reader) -> Left {
@@ -189,7 +236,10 @@ impl Worker {
             biased;
             ended = self.lease.keep() => Left::Lost(ended),
             () = self.context.writer.fenced() => Left::Lost(Ended::Fenced),
-            error = reader.run() => Left::Failed(error.after_last_restart(max_restarts)),
+            exit = reader.run() => match exit {
+                Exit::Failed(error) => Left::Failed(error.after_last_restart(max_restarts)),
+                Exit::Recreated => Left::Recreated,
+            },
             never = self.context.writer.flush_at_intervals() => match never {},
         }
     }

@@ -7,7 +7,9 @@ use jiff::Timestamp;
 use lazaret_core::store::{Anchor, Checkpoint, Expect, KeyValue, StoreError, Written};
 use serde::{Deserialize, Serialize};
 
+use crate::continuation;
 use crate::error::OutboxError;
+use crate::options::Ack;
 
 /// The version of the token.
 const VERSION: u32 = 1;
@@ -21,19 +23,43 @@ pub(crate) struct Progress {
     pub(crate) id: Option<u64>,
     /// Ids beyond it.
     pub(crate) settled: Vec<RangeInclusive<u64>>,
+    /// The number of times that ids began to stand for other rows.
+    pub(crate) incarnation: u32,
+    /// The identity of the table, its sequence and the server's history, in which the ids were drawn. Positions of earlier versions
+    /// have none.
+    pub(crate) identity: Option<String>,
+    /// The fingerprint of the last row of the prefix, where rows stay.
+    pub(crate) anchor: Option<String>,
+    /// How the rows were acknowledged.
+    pub(crate) ack: Option<Ack>,
 }
 
+/// Version 1 began with the first three fields. Processes that know only these ignore the others.
 #[derive(Serialize, Deserialize)]
 struct Token {
     version: u32,
     id: Option<u64>,
     settled: Vec<(u64, u64)>,
+    #[serde(default)]
+    incarnation: u32,
+    #[serde(default)]
+    identity: Option<String>,
+    #[serde(default)]
+    anchor: Option<String>,
+    #[serde(default)]
+    ack: Option<Ack>,
 }
 
 impl Progress {
+    /// The last of the ids that are settled, with those beyond the position.
+    pub(crate) fn highest(&self) -> Option<u64> {
+        continuation::highest(self.id, &self.settled)
+    }
+
     fn to_token(&self) -> Result<Vec<u8>, serde_json::Error> {
         let settled = self.settled.iter().map(|range| (*range.start(), *range.end())).collect();
-        serde_json::to_vec(&Token { version: VERSION, id: self.id, settled })
+        let Self { id, incarnation, identity, anchor, ack, .. } = self.clone();
+        serde_json::to_vec(&Token { version: VERSION, id, settled, incarnation, identity, anchor, ack })
     }
 
     fn from_token(token: &[u8]) -> Result<Self, String> {
@@ -41,8 +67,9 @@ impl Progress {
         if token.version != VERSION {
             return Err(format!("unsupported version {}, expected {VERSION}", token.version));
         }
-        let settled = token.settled.into_iter().map(|(start, end)| start..=end).collect();
-        Ok(Self { id: token.id, settled })
+        let Token { id, settled, incarnation, identity, anchor, ack, .. } = token;
+        let settled = settled.into_iter().map(|(start, end)| start..=end).collect();
+        Ok(Self { id, settled, incarnation, identity, anchor, ack })
     }
 }
 
@@ -154,13 +181,20 @@ mod tests {
         let (old, new) = (writer(&store), writer(&store));
         let (first, progress) = old.claim().await.unwrap();
         assert_eq!(progress, Progress::default());
-        let settled = Progress { id: Some(7), settled: vec![9..=12, 20..=20] };
+        let settled = Progress {
+            id: Some(7),
+            settled: vec![9..=12, 20..=20],
+            incarnation: 2,
+            identity: Some("1/2".into()),
+            anchor: Some("ab".into()),
+            ack: Some(Ack::Position),
+        };
         old.write(first, &settled).await.unwrap();
         let (second, progress) = new.claim().await.unwrap();
         assert_eq!(progress, settled);
-        let late = old.write(first, &Progress { id: Some(99), settled: vec![] }).await;
+        let late = old.write(first, &Progress { id: Some(99), ..Progress::default() }).await;
         assert!(matches!(late, Err(WriteError::Fenced)));
-        new.write(second, &Progress { id: Some(8), settled: vec![] }).await.unwrap();
+        new.write(second, &Progress { id: Some(8), ..Progress::default() }).await.unwrap();
         assert_eq!(new.claim().await.unwrap().1.id, Some(8));
     }
 
@@ -178,6 +212,6 @@ mod tests {
         let error = Progress::from_token(br#"{"version":2,"id":7,"settled":[]}"#).unwrap_err();
         assert!(error.contains("unsupported version 2"), "{error}");
         let stored = Progress::from_token(br#"{"version":1,"id":7,"settled":[[9,12]]}"#).unwrap();
-        assert_eq!(stored, Progress { id: Some(7), settled: vec![9..=12] });
+        assert_eq!(stored, Progress { id: Some(7), settled: vec![9..=12], ..Progress::default() });
     }
 }

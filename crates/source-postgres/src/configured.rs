@@ -42,6 +42,7 @@ impl OutboxOptions {
             poll: from.poll,
             session_timeout: from.session_timeout,
             setup: from.setup,
+            start_over: from.start_over,
             ..Self::new(from.dsn.reveal(), &from.table)
         }
     }

@@ -1,12 +1,16 @@
 //! What the source, its worker and its readers share.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lazaret_core::Message;
-use lazaret_core::source::SourceError;
+use lazaret_core::incarnation::IncarnationRegistry;
+use lazaret_core::message::PartitionNumber;
+use lazaret_core::source::{Ownership, SourceError};
+use lazaret_core::{Message, Partition};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::checkpoint::{CheckpointWriter, Progress, WriteError};
+use crate::continuation;
 use crate::options::OutboxOptions;
 use crate::session::Session;
 use crate::status::{OutboxState, OutboxStatus};
@@ -17,10 +21,24 @@ pub(crate) struct Batch {
     pub(crate) messages: Vec<Message>,
 }
 
+/// An assignment of the partition.
+pub(crate) struct Assigned {
+    /// Its number.
+    pub(crate) generation: u64,
+    /// In the incarnation that is read.
+    pub(crate) partition: Partition,
+    /// The incarnation began with this assignment.
+    pub(crate) is_recreated: bool,
+    /// The incarnation is recorded.
+    pub(crate) is_recorded: bool,
+    pub(crate) progress: Progress,
+    /// How long the assignment is certain.
+    pub(crate) ownership: Ownership,
+}
+
 /// Tells the source what happened, apart from messages.
 pub(crate) enum Control {
-    /// The partition was assigned, under this number, from this position.
-    Assigned(u64, Progress),
+    Assigned(Box<Assigned>),
     Lost,
     Error(SourceError),
 }
@@ -40,6 +58,10 @@ pub(crate) struct Leadership {
     /// The claim of the checkpoint.
     pub(crate) fence: u64,
     pub(crate) session: Arc<Session>,
+    /// The partition, in the incarnation that is read.
+    pub(crate) partition: PartitionNumber,
+    /// The position as it was written last.
+    pub(crate) position: Arc<AtomicI64>,
 }
 
 #[derive(Clone)]
@@ -47,6 +69,8 @@ pub(crate) struct Context {
     pub(crate) options: Arc<OutboxOptions>,
     pub(crate) writer: Arc<CheckpointWriter>,
     pub(crate) leadership: Arc<Mutex<Option<Leadership>>>,
+    /// Where incarnations are recorded; `None` when the source runs without an engine.
+    pub(crate) registry: Arc<Mutex<Option<Arc<dyn IncarnationRegistry>>>>,
     /// A writer announced rows.
     pub(crate) announced: Arc<Notify>,
     pub(crate) status: watch::Sender<OutboxStatus>,
@@ -64,6 +88,11 @@ impl Context {
         let _ = self.control.send(control);
     }
 
+    /// Where incarnations are recorded.
+    pub(crate) fn registry(&self) -> Option<Arc<dyn IncarnationRegistry>> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub(crate) fn set_leadership(&self, leadership: Option<Leadership>) {
         *self.leadership.lock().unwrap_or_else(PoisonError::into_inner) = leadership;
     }
@@ -79,12 +108,16 @@ pub(crate) async fn acknowledge(
     progress: &Progress,
     delete: &[i64],
 ) -> Result<(), SourceError> {
-    let Some(Leadership { fence, session, .. }) = leadership else { return Ok(()) };
+    let Some(Leadership { fence, session, position, .. }) = leadership else { return Ok(()) };
     if !delete.is_empty() {
         session.delete(delete).await?;
     }
     match writer.write(fence, progress).await {
-        Ok(()) | Err(WriteError::Fenced) => Ok(()),
+        Ok(()) => {
+            position.store(continuation::after(progress), Ordering::Relaxed);
+            Ok(())
+        }
+        Err(WriteError::Fenced) => Ok(()),
         Err(WriteError::Store(error)) => Err(error.into()),
     }
 }

@@ -14,8 +14,8 @@ const MAX_RANGES: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Delivered {
     pub(crate) generation: u64,
-    /// The ids that are not settled, in order.
-    open: VecDeque<u64>,
+    /// The ids that are not settled, in order, with the fingerprints of rows that stay.
+    open: VecDeque<(u64, Option<String>)>,
     /// The ids that are settled, and whose rows are not deleted yet.
     settled: Vec<i64>,
     last: Option<u64>,
@@ -37,17 +37,17 @@ impl Delivered {
         *self = Self { generation, progress: committed.clone(), written: committed, ..Self::default() };
     }
 
-    pub(crate) fn push(&mut self, id: u64) {
-        self.open.push_back(id);
+    pub(crate) fn push(&mut self, id: u64, fingerprint: Option<String>) {
+        self.open.push_back((id, fingerprint));
         self.last = Some(id);
     }
 
     /// Takes over a commit. The position never moves back. It may stay, while messages beyond it are settled.
     pub(crate) fn commit(&mut self, commit: Commit, ack: Ack) {
         if let Some(position) = commit.position {
-            while let Some(id) = self.open.front().copied().filter(|id| *id <= position.offset) {
-                self.open.pop_front();
-                self.progress.id = Some(id);
+            while self.open.front().is_some_and(|(id, _)| *id <= position.offset) {
+                let Some((id, fingerprint)) = self.open.pop_front() else { break };
+                (self.progress.id, self.progress.anchor) = (Some(id), fingerprint);
                 if ack == Ack::Delete {
                     self.settled.push(id.cast_signed());
                 }
@@ -88,10 +88,14 @@ mod tests {
 
     use super::*;
 
+    fn progress(id: u64, settled: Vec<RangeInclusive<u64>>) -> Progress {
+        Progress { id: Some(id), settled, ..Progress::default() }
+    }
+
     fn delivered(ids: &[u64]) -> Delivered {
         let mut delivered = Delivered::default();
-        delivered.assign(3, Progress { id: Some(2), settled: vec![] });
-        ids.iter().for_each(|id| delivered.push(*id));
+        delivered.assign(3, progress(2, vec![]));
+        ids.iter().for_each(|id| delivered.push(*id, None));
         delivered
     }
 
@@ -129,7 +133,7 @@ mod tests {
         let mut delivered = delivered(&[5, 7, 8]);
         delivered.commit(commit(None, vec![7..=8, 10..=20]), Ack::Position);
         let what = delivered.pending().unwrap();
-        assert_eq!(what.progress, Progress { id: Some(2), settled: vec![7..=8] }, "10 was not delivered");
+        assert_eq!(what.progress, progress(2, vec![7..=8]), "10 was not delivered");
         assert!(what.delete.is_empty());
     }
 
@@ -141,5 +145,16 @@ mod tests {
         delivered.assign(4, Progress::default());
         delivered.acknowledged(what);
         assert_eq!(delivered.written, Progress::default());
+    }
+
+    #[test]
+    fn the_anchor_is_the_last_row_of_the_settled_prefix() {
+        let mut delivered = Delivered::default();
+        delivered.assign(3, progress(2, vec![]));
+        for id in [5, 7] {
+            delivered.push(id, Some(format!("row {id}")));
+        }
+        delivered.commit(commit(Some(5), vec![7..=7]), Ack::Position);
+        assert_eq!(delivered.pending().unwrap().progress.anchor.as_deref(), Some("row 5"));
     }
 }

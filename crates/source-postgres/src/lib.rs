@@ -37,6 +37,12 @@
 //! By [`Ack::Delete`] a settled row is deleted. By [`Ack::Position`] it stays. The position and the ids that are settled beyond it are
 //! kept in the store in both cases.
 //!
+//! # Ids that are used again
+//!
+//! A table that is created again, a sequence that is set back, or a replica that lacks the last transactions gives ids a second time. The
+//! source notices it, and never takes a new row for one that was settled: by [`Ack::Delete`] it reads the whole table again, by
+//! [`Ack::Position`] it stops unless the rows are known to be the same.
+//!
 //! # One reader
 //!
 //! A source reads and deletes only while its session holds an advisory lock of the outbox. The server ends the session of a source
@@ -45,17 +51,19 @@
 //!
 //! # Modules
 //!
-//! `source` is the side of the engine, `delivered` what it has not acknowledged yet; `worker` is the task behind it: it opens a `session`, gets the lock, claims the `checkpoint`, and
-//! runs a `reader`. The reader asks the `horizon` up to which id rows are final, and makes messages of them (`row`). `table` checks the
+//! `source` is the side of the engine, `delivered` what it has not acknowledged yet; `worker` is the task behind it: it opens a `session`, gets the lock, claims the `checkpoint`, lets
+//! `continuation` decide where to go on, records the `incarnation`, and runs a `reader`. The reader asks the `horizon` up to which id rows are final, and makes messages of them (`row`). `table` checks the
 //! table, `setup` creates it.
 
 mod checkpoint;
 #[cfg(feature = "config")]
 mod configured;
 mod context;
+mod continuation;
 mod delivered;
 mod error;
 mod horizon;
+mod incarnation;
 mod options;
 mod reader;
 mod row;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lazaret_core::StreamName;
 use lazaret_core::source::SourceError;
+use serde::{Deserialize, Serialize};
 
 /// The channel on which writers announce rows, unless the options name another.
 pub const DEFAULT_CHANNEL: &str = "lazaret_outbox";
@@ -13,7 +14,8 @@ pub const DEFAULT_CHANNEL: &str = "lazaret_outbox";
 const NAME_BYTES: usize = 63;
 
 /// How rows are acknowledged once they are settled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Ack {
     /// They are deleted. The table has one consumer.
@@ -88,6 +90,9 @@ pub struct OutboxOptions {
     pub batch_rows: u32,
     /// Creates the table and the trigger at the start if they are missing. Default: `false`.
     pub setup: bool,
+    /// The position that is given up: if the source stops because rows up to this id may not be those that were read, it delivers every
+    /// row of the table instead. The error names it. Once it did, the option has no effect any more. Default: `None`.
+    pub start_over: Option<u64>,
     /// The name of this instance, for checkpoints.
     pub instance: Option<String>,
 }
@@ -106,6 +111,7 @@ impl OutboxOptions {
             session_timeout: Duration::from_secs(30),
             batch_rows: 500,
             setup: false,
+            start_over: None,
             instance: None,
             table,
         }
@@ -156,6 +162,7 @@ impl fmt::Debug for OutboxOptions {
             .field("session_timeout", &self.session_timeout)
             .field("batch_rows", &self.batch_rows)
             .field("setup", &self.setup)
+            .field("start_over", &self.start_over)
             .field("instance", &self.instance)
             .finish_non_exhaustive()
     }

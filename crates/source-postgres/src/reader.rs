@@ -3,16 +3,19 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use lazaret_core::Message;
+use lazaret_core::message::PartitionNumber;
 use tokio::time::Instant;
 use tokio_postgres::Row;
 
-use crate::context::{Batch, Context};
+use crate::context::{Batch, Context, Leadership};
 use crate::error::OutboxError;
 use crate::horizon::{Horizon, Observation};
+use crate::options::Ack;
 use crate::row;
 use crate::session::Session;
 
@@ -27,6 +30,8 @@ const IDLE: Duration = Duration::from_millis(50);
 const BATCH_BYTES: usize = 4 << 20;
 /// The number of rows of the first batch, whose size is not known.
 const FIRST_ROWS: i64 = 64;
+/// How many times longer than the option `poll` a look for rows at or below the position takes to come: no row should be there.
+const LEFT_BEHIND: u32 = 30;
 /// After this time, a transaction that rows wait for is logged, and then at this interval.
 const SLOW_TRANSACTION: Duration = Duration::from_secs(10);
 
@@ -34,6 +39,7 @@ pub(crate) struct Reader {
     context: Context,
     session: Arc<Session>,
     generation: u64,
+    partition: PartitionNumber,
     /// Rows up to this id were read.
     read_up_to: i64,
     horizon: Horizon,
@@ -41,14 +47,30 @@ pub(crate) struct Reader {
     rows: i64,
     /// Since when rows wait for transactions, or when that was logged last.
     waiting_since: Option<Instant>,
+    /// The position, as it was acknowledged.
+    position: Arc<AtomicI64>,
+    /// When it was last made sure that no row is at or below the position.
+    looked_back: Instant,
 }
 
 impl Reader {
     /// A reader of the rows behind this id.
-    pub(crate) fn new(context: Context, session: Arc<Session>, generation: u64, after: i64) -> Self {
+    pub(crate) fn new(context: Context, leadership: Leadership, after: i64) -> Self {
+        let Leadership { session, generation, partition, position, .. } = leadership;
         let rows = FIRST_ROWS.min(context.options.batch_rows.into());
         let horizon = Horizon::new(after);
-        Self { context, session, generation, read_up_to: after, horizon, rows, waiting_since: None }
+        Self {
+            context,
+            session,
+            generation,
+            partition,
+            read_up_to: after,
+            horizon,
+            rows,
+            waiting_since: None,
+            position,
+            looked_back: Instant::now(),
+        }
     }
 
     /// Reads until an error.
@@ -65,6 +87,7 @@ impl Reader {
             let looked = Instant::now();
             let last = self.session.last_id().await?;
             self.check_not_set_back(last)?;
+            self.check_nothing_is_left_behind().await?;
             if self.horizon.needs_observation(last) {
                 self.observe(last).await?;
             }
@@ -88,17 +111,32 @@ impl Reader {
         }
     }
 
-    /// A sequence never goes back by itself. Rows with ids that were read before would be skipped (I1).
+    /// A sequence never goes back by itself. Rows with ids that were read before would be skipped: whoever takes the lead decides what is
+    /// to be done (I1).
     fn check_not_set_back(&self, last: i64) -> Result<(), OutboxError> {
-        if last >= self.read_up_to {
+        match last >= self.read_up_to {
+            true => Ok(()),
+            false => Err(OutboxError::passing(format!(
+                "the last id that was drawn is {last}, but rows up to {} were read",
+                self.read_up_to
+            ))),
+        }
+    }
+
+    /// Rows that are settled are deleted: one at or below the position was never delivered (I1).
+    async fn check_nothing_is_left_behind(&mut self) -> Result<(), OutboxError> {
+        let options = &self.context.options;
+        let position = self.position.load(Ordering::Relaxed);
+        if options.ack != Ack::Delete || self.looked_back.elapsed() < options.poll * LEFT_BEHIND {
             return Ok(());
         }
-        Err(OutboxError::refused(format!(
-            "the last id that was drawn is {last}, but rows up to {} were read: the sequence was set back, the table was truncated \
-             with RESTART IDENTITY, or the server lost transactions; rows with such ids would be skipped; set the sequence to a higher \
-             value, or remove the checkpoint of the stream {}",
-            self.read_up_to, self.context.options.stream
-        )))
+        self.looked_back = Instant::now();
+        match self.session.first_up_to(position).await? {
+            None => Ok(()),
+            Some(id) => {
+                Err(OutboxError::passing(format!("the row {id} is at or below the position {position}")))
+            }
+        }
     }
 
     /// Looks at the transactions that have drawn an id. The order of the statements is what the horizon depends on: the last id was
@@ -163,8 +201,10 @@ impl Reader {
     /// The messages of rows. Their size decides how many rows are read next.
     fn messages(&mut self, rows: &[Row]) -> Vec<Message> {
         let options = &self.context.options;
-        let messages: Vec<Message> =
-            rows.iter().map(|row| row::message(row, self.session.table.is_json, &options.stream)).collect();
+        let messages: Vec<Message> = rows
+            .iter()
+            .map(|row| row::message(row, self.session.table.is_json, &options.stream, self.partition))
+            .collect();
         let bytes: usize =
             messages.iter().map(|message| message.payload_len() + message.headers.byte_size()).sum();
         let fitting = BATCH_BYTES.saturating_mul(messages.len()) / bytes.max(1);

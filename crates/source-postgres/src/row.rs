@@ -4,11 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use lazaret_core::message::PartitionNumber;
 use lazaret_core::source::NewMessage;
 use lazaret_core::{Headers, Message, Position, StreamName};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
 use tokio_postgres::Row;
 
 /// The header that names the media type of the payload, in any case.
@@ -16,15 +18,18 @@ const CONTENT_TYPE: &str = "content-type";
 /// The headers that hold the correlation id, the first that is there.
 const CORRELATION: [&str; 2] = ["correlation-id", "x-correlation-id"];
 
+/// The number of bytes of a fingerprint.
+const FINGERPRINT_BYTES: usize = 16;
+
 /// The id of a row.
 pub(crate) fn id(row: &Row) -> i64 {
     row.get(0)
 }
 
 /// The message of a row, as [`Table::read_sql`](crate::table::Table::read_sql) selects it. `is_json` says that its payload is JSON.
-pub(crate) fn message(row: &Row, is_json: bool, stream: &StreamName) -> Message {
+pub(crate) fn message(row: &Row, is_json: bool, stream: &StreamName, partition: PartitionNumber) -> Message {
     // The reader starts at 0.
-    let position = Position::new(0, id(row).unsigned_abs());
+    let position = Position::at(partition, id(row).unsigned_abs());
     let mut undecodable: Option<Arc<str>> = None;
     // A database with the encoding SQL_ASCII may hold any bytes.
     let mut text_at = |index: usize, what: &str| {
@@ -54,6 +59,23 @@ pub(crate) fn message(row: &Row, is_json: bool, stream: &StreamName) -> Message 
         headers,
     };
     new.at(stream.clone(), position)
+}
+
+/// What tells the row of a message from another one with its id: key, type, payload and time.
+pub(crate) fn fingerprint(message: &Message) -> String {
+    let timestamp = message.timestamp.map(|time| time.as_microsecond().to_be_bytes());
+    let mut hasher = Sha256::new();
+    for part in [
+        message.key.as_deref(),
+        message.event_type.as_deref().map(str::as_bytes),
+        message.payload.as_deref(),
+        timestamp.as_ref().map(|time| &time[..]),
+    ] {
+        // The length tells the parts from each other, and nothing from an empty one.
+        hasher.update(part.map_or(u64::MAX, |part| part.len() as u64).to_be_bytes());
+        hasher.update(part.unwrap_or_default());
+    }
+    hasher.finalize().iter().take(FINGERPRINT_BYTES).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Reads an object: strings as they are, other values as JSON.
@@ -102,6 +124,21 @@ impl<'de> Deserialize<'de> for Pairs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fingerprint_tells_rows_from_each_other() {
+        let row = |key: &'static str, payload: &'static str| {
+            Message::new("0:7", "outbox", Position::new(0, 7)).with_key(key).with_payload(payload)
+        };
+        let one = fingerprint(&row("k", "1"));
+        assert_eq!((one.len(), &one), (2 * FINGERPRINT_BYTES, &fingerprint(&row("k", "1"))));
+        let typed = Message { event_type: Some("T".into()), ..row("k", "1") };
+        let timed = Message { timestamp: Some(Timestamp::UNIX_EPOCH), ..row("k", "1") };
+        let null = Message { payload: None, ..row("k", "1") };
+        let others = [row("k", "2"), row("k1", ""), row("", "k1"), typed, timed, null, row("k", "")];
+        let distinct: std::collections::BTreeSet<String> = others.iter().map(fingerprint).collect();
+        assert!(distinct.len() == others.len() && !distinct.contains(&one));
+    }
 
     #[test]
     fn headers_keep_their_order_and_their_values() {

@@ -1,12 +1,14 @@
 //! The session of a source: one connection that holds the right to read an outbox, reads it, and deletes from it.
 //!
 //! The right is an advisory lock of the session. The server ends a session that does not respond, and the lock with it: a reader that
-//! was replaced can change nothing, because it has no session any more (I6).
+//! was replaced can change nothing, because it has no session any more (I6). Each answer shows that the session lived when it was asked, so
+//! nobody else can have got the right before the server ends idle sessions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lazaret_core::source::Ownership;
 use lazaret_store_postgres::{Connector, driver_error};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
@@ -37,7 +39,15 @@ const LEADER: &str = "SELECT pid FROM pg_locks \
 pub(crate) struct Session {
     client: Client,
     pub(crate) table: Table,
+    /// The identity of the table and its sequence, in the history of the server.
+    pub(crate) identity: String,
+    /// The file of the sequence.
+    sequence_file: Option<u32>,
     lock: i64,
+    /// How long it is certain that the session has the right to read, if it got it.
+    ownership: Ownership,
+    /// How long after an answer the server keeps the session.
+    kept: Duration,
     last_id: Statement,
     writers: Statement,
     log: Statement,
@@ -64,8 +74,15 @@ impl Session {
         let timeout = options.session_timeout.as_millis().min(i32::MAX.cast_unsigned().into());
         let listen = format!("SET idle_session_timeout = {timeout}; LISTEN {}", quoted(&options.channel));
         client.batch_execute(&listen).await.map_err(failed)?;
+        // The file is read first: if the sequence begins again in between, the next look at it finds another one.
+        let sequence_file = client.query_one(&table.last_id_sql(), &[]).await.map_err(failed)?.get(1);
+        let identity = client.query_one(&table.identity_sql(), &[]).await.map_err(failed)?.get(0);
         Ok(Self {
+            identity,
+            sequence_file,
             lock: lock_of(options, &table.name),
+            ownership: Ownership::leased(),
+            kept: options.session_timeout - options.session_timeout / 10,
             last_id: client.prepare(&table.last_id_sql()).await.map_err(failed)?,
             writers: client.prepare(WRITERS).await.map_err(failed)?,
             log: client.prepare(LOG).await.map_err(failed)?,
@@ -82,7 +99,16 @@ impl Session {
         statement: &Statement,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, OutboxError> {
-        self.client.query(statement, parameters).await.map_err(|error| driver_error(error, what).into())
+        let asked = self.ownership.now();
+        let rows =
+            self.client.query(statement, parameters).await.map_err(|error| driver_error(error, what))?;
+        self.ownership.confirm(asked, self.kept);
+        Ok(rows)
+    }
+
+    /// How long it is certain that the session has the right to read.
+    pub(crate) fn ownership(&self) -> Ownership {
+        self.ownership.clone()
     }
 
     /// Tries to become the reader of the outbox. Another session of this process does not count as this one.
@@ -99,21 +125,27 @@ impl Session {
 
     /// Gives up the right to read.
     pub(crate) async fn unlock(&self) -> Result<(), OutboxError> {
+        self.ownership.end();
         let row = self.client.execute("SELECT pg_advisory_unlock($1)", &[&self.lock]).await;
         row.map(drop).map_err(|error| driver_error(error, "leave the outbox").into())
     }
 
     /// Shows the server that this session lives.
     pub(crate) async fn beat(&self) -> Result<(), OutboxError> {
-        self.client.batch_execute("").await.map_err(|error| driver_error(error, "read the outbox").into())
+        let asked = self.ownership.now();
+        self.client.batch_execute("").await.map_err(|error| driver_error(error, "read the outbox"))?;
+        self.ownership.confirm(asked, self.kept);
+        Ok(())
     }
 
-    /// The last id that was drawn.
+    /// The last id that was drawn. An error if the sequence began again since the session was opened.
     pub(crate) async fn last_id(&self) -> Result<i64, OutboxError> {
         let rows = self.ask("read the sequence of the outbox", &self.last_id, &[]).await?;
-        rows.first()
-            .map(|row| row.get(0))
-            .ok_or_else(|| OutboxError::passing("the sequence of the ids has no row"))
+        let row = rows.first().ok_or_else(|| OutboxError::passing("the sequence of the ids has no row"))?;
+        match row.get::<_, Option<u32>>(1) == self.sequence_file {
+            true => Ok(row.get(0)),
+            false => Err(OutboxError::passing("the sequence of the ids began again")),
+        }
     }
 
     /// The transactions that have drawn an id, by virtual transaction id, with their sessions. A prepared one has none.
@@ -134,10 +166,17 @@ impl Session {
         self.ask("read the outbox", &self.read, &[&after, &up_to, &limit]).await
     }
 
-    /// Deletes rows.
+    /// Deletes rows, in the order of their ids. None is deleted once the sequence was set back: the ids may be those of other rows.
     pub(crate) async fn delete(&self, ids: &[i64]) -> Result<(), OutboxError> {
         for ids in ids.chunks(DELETE_ROWS) {
-            self.ask("delete from the outbox", &self.delete, &[&ids]).await?;
+            let last = ids.iter().copied().max().unwrap_or_default();
+            let answer =
+                self.ask("delete from the outbox", &self.delete, &[&ids, &last, &self.sequence_file]).await?;
+            if !answer.first().is_some_and(|row| row.get::<_, Option<bool>>(0) == Some(true)) {
+                return Err(OutboxError::passing(
+                    "the sequence of the ids was set back; nothing was deleted",
+                ));
+            }
         }
         Ok(())
     }
@@ -146,6 +185,12 @@ impl Session {
     pub(crate) async fn first_up_to(&self, id: i64) -> Result<Option<i64>, OutboxError> {
         let row = self.client.query_opt(&self.table.first_up_to_sql(), &[&id]).await;
         Ok(row.map_err(|error| driver_error(error, "read the outbox"))?.map(|row| row.get(0)))
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.ownership.end();
     }
 }
 

@@ -5,15 +5,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use lazaret_core::Partition;
+use lazaret_core::incarnation::IncarnationRegistry;
 use lazaret_core::source::{Assignment, Commit, Source, SourceError, SourceEvent};
 use lazaret_core::store::KeyValue;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::checkpoint::CheckpointWriter;
-use crate::context::{Batch, Command, Context, Control, Leadership, acknowledge};
+use crate::context::{Assigned, Batch, Command, Context, Control, Leadership, acknowledge};
 use crate::delivered::{Acknowledged, Delivered};
 use crate::options::{Ack, OutboxOptions};
+use crate::row;
 use crate::session::Session;
 use crate::status::OutboxStatus;
 use crate::worker::Worker;
@@ -29,6 +31,7 @@ pub struct OutboxSource {
     ack: Ack,
     writer: Arc<CheckpointWriter>,
     leadership: Arc<Mutex<Option<Leadership>>>,
+    registry: Arc<Mutex<Option<Arc<dyn IncarnationRegistry>>>>,
     status: watch::Receiver<OutboxStatus>,
     control: mpsc::UnboundedReceiver<Control>,
     batches: mpsc::Receiver<Batch>,
@@ -37,6 +40,10 @@ pub struct OutboxSource {
     delivered: Delivered,
     /// A commit that was begun.
     committing: Option<Begun>,
+    /// An event that follows the one before.
+    queued: Option<SourceEvent>,
+    /// The incarnations are recorded.
+    is_attached: bool,
     assigned: bool,
     paused: bool,
     closed: bool,
@@ -60,6 +67,7 @@ impl OutboxSource {
         let name = options.stream.as_str().to_owned();
         let writer = Arc::new(CheckpointWriter::new(store, name, instance));
         let leadership = Arc::<Mutex<Option<Leadership>>>::default();
+        let registry = Arc::<Mutex<Option<Arc<dyn IncarnationRegistry>>>>::default();
         let (status, status_receiver) = watch::channel(OutboxStatus::default());
         let (batches, batch_receiver) = mpsc::channel(READ_AHEAD);
         let (control, control_receiver) = mpsc::unbounded_channel();
@@ -69,6 +77,7 @@ impl OutboxSource {
             options: Arc::new(options),
             writer: writer.clone(),
             leadership: leadership.clone(),
+            registry: registry.clone(),
             announced: Arc::new(Notify::new()),
             status,
             batches,
@@ -80,6 +89,7 @@ impl OutboxSource {
             ack,
             writer,
             leadership,
+            registry,
             status: status_receiver,
             control: control_receiver,
             batches: batch_receiver,
@@ -87,6 +97,8 @@ impl OutboxSource {
             worker,
             delivered: Delivered::default(),
             committing: None,
+            queued: None,
+            is_attached: false,
             assigned: false,
             paused: false,
             closed: false,
@@ -156,13 +168,9 @@ impl OutboxSource {
 
     fn control(&mut self, control: Option<Control>) -> Option<Result<SourceEvent, SourceError>> {
         match control {
-            Some(Control::Assigned(generation, committed)) => {
-                let settled = committed.settled.clone();
-                self.delivered.assign(generation, committed);
-                (self.assigned, self.paused) = (true, false);
-                let partition = self.partition.clone();
-                Some(Ok(SourceEvent::Assigned(vec![Assignment { partition, settled }])))
-            }
+            // One of before the registry was known is followed by another.
+            Some(Control::Assigned(assigned)) if assigned.is_recorded != self.is_attached => None,
+            Some(Control::Assigned(assigned)) => Some(Ok(self.take_assignment(*assigned))),
             Some(Control::Lost) if self.assigned => {
                 self.forget();
                 Some(Ok(SourceEvent::Lost(vec![self.partition.clone()])))
@@ -173,8 +181,26 @@ impl OutboxSource {
         }
     }
 
+    fn take_assignment(&mut self, assigned: Assigned) -> SourceEvent {
+        let Assigned { generation, partition, is_recreated, progress, ownership, .. } = assigned;
+        let settled = progress.settled.clone();
+        self.delivered.assign(generation, progress);
+        (self.assigned, self.paused) = (true, false);
+        self.partition = partition.clone();
+        let assignment = Assignment { partition: partition.clone(), settled, ownership };
+        let event = SourceEvent::Assigned(vec![assignment]);
+        match is_recreated {
+            false => event,
+            true => {
+                self.queued = Some(event);
+                SourceEvent::Recreated(vec![partition])
+            }
+        }
+    }
+
     fn forget(&mut self) {
         (self.assigned, self.paused) = (false, false);
+        self.queued = None;
         self.delivered = Delivered::default();
     }
 }
@@ -191,10 +217,20 @@ async fn finished(committing: &mut Option<Begun>) -> Result<(), SourceError> {
 
 #[async_trait]
 impl Source for OutboxSource {
+    fn attach(&mut self, registry: Arc<dyn IncarnationRegistry>) {
+        *self.registry.lock().unwrap_or_else(PoisonError::into_inner) = Some(registry);
+        self.is_attached = true;
+        // The reader may have begun without it.
+        let _ = self.commands.send(Command::Rewind);
+    }
+
     async fn next(&mut self) -> Result<SourceEvent, SourceError> {
         loop {
             if self.closed {
                 return Err(SourceError::permanent("the source was closed"));
+            }
+            if let Some(event) = self.queued.take() {
+                return Ok(event);
             }
             // No await after one of them: cancellation loses nothing.
             tokio::select! {
@@ -210,7 +246,10 @@ impl Source for OutboxSource {
                 batch = self.batches.recv(), if self.assigned && !self.paused => {
                     // Batches of an earlier assignment come again.
                     if let Some(batch) = batch && batch.generation == self.delivered.generation {
-                        batch.messages.iter().for_each(|message| self.delivered.push(message.position.offset));
+                        for message in &batch.messages {
+                            let fingerprint = (self.ack == Ack::Position).then(|| row::fingerprint(message));
+                            self.delivered.push(message.position.offset, fingerprint);
+                        }
                         return Ok(SourceEvent::Messages(batch.messages));
                     }
                 }

@@ -17,6 +17,9 @@ pub struct OutboxStatus {
     pub waits_for: Vec<i32>,
     /// The number of rows that were read.
     pub rows: u64,
+    /// The number of times that ids began to stand for other rows: the table was created again, its sequence was set back, or the
+    /// server lost transactions.
+    pub incarnation: u32,
 }
 
 /// What an outbox does.

@@ -16,6 +16,7 @@ const MIN_VERSION: i32 = 140_000;
 pub(crate) struct Table {
     /// Its name, quoted and with the schema.
     pub(crate) name: String,
+    oid: u32,
     /// The sequence of its ids.
     pub(crate) sequence: u32,
     sequence_name: String,
@@ -104,6 +105,7 @@ impl Table {
             false => "NULL::text".to_owned(),
         };
         Ok(Self {
+            oid,
             sequence,
             sequence_name,
             id: quoted(&options.columns.id),
@@ -119,11 +121,21 @@ impl Table {
         })
     }
 
-    /// The last id that was drawn.
+    /// The last id that was drawn, and the file of the sequence: a sequence that begins again has a new one.
     pub(crate) fn last_id_sql(&self) -> String {
         format!(
-            "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM {}",
-            self.sequence_name
+            "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END, pg_relation_filenode({}::oid) FROM {}",
+            self.sequence, self.sequence_name
+        )
+    }
+
+    /// The identity of the table and its sequence, in the history of the server: a new primary has another timeline.
+    pub(crate) fn identity_sql(&self) -> String {
+        format!(
+            "SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()), \
+                              left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), {}, {sequence}, pg_relation_filenode({sequence}::oid))",
+            self.oid,
+            sequence = self.sequence
         )
     }
 
@@ -136,9 +148,16 @@ impl Table {
         )
     }
 
-    /// Deletes the rows with the ids `$1`.
+    /// Deletes the rows with the ids `$1`, the last of which is `$2`, while the sequence has the file `$3` and was not set back: other rows
+    /// may have these ids by then. Returns whether that is so.
     pub(crate) fn delete_sql(&self) -> String {
-        format!("DELETE FROM {} WHERE {} = ANY($1::bigint[])", self.name, self.id)
+        let Self { name, id, sequence, sequence_name, .. } = self;
+        format!(
+            "WITH same AS (SELECT last_value >= $2::bigint AND pg_relation_filenode({sequence}::oid) = $3::oid AS is_same \
+                           FROM {sequence_name}), \
+                  gone AS (DELETE FROM {name} WHERE {id} = ANY($1::bigint[]) AND (SELECT is_same FROM same)) \
+             SELECT is_same FROM same"
+        )
     }
 
     /// The first id up to `$1`, if there is one.

@@ -1,23 +1,27 @@
 //! The task behind a source: it connects, gets the right to read, claims the checkpoint, and runs a reader.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
+use lazaret_core::incarnation::IncarnationRegistry;
+use lazaret_core::message::PartitionNumber;
 use lazaret_core::source::SourceError;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::context::{Command, Context, Control, Leadership};
+use crate::checkpoint::{Progress, WriteError};
+use crate::context::{Assigned, Command, Context, Control, Leadership};
+use crate::continuation::{self, Continuation, Observed};
 use crate::error::OutboxError;
-use crate::options::Ack;
+use crate::incarnation;
 use crate::reader::Reader;
+use crate::row;
 use crate::session::Session;
 use crate::status::OutboxState;
 
 /// The first and the longest delay before a failed step is repeated, and between two attempts to get the right to read.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
-/// The position before all ids.
-const START: i64 = -1;
 
 pub(crate) struct Worker {
     context: Context,
@@ -92,7 +96,11 @@ impl Worker {
         }
         tracing::warn!(%stream, error = text, "outbox not readable, retrying");
         self.context.set_leadership(None);
-        (self.session, self.leads) = (None, false);
+        if let Some(session) = self.session.take() {
+            // A commit that is under way may still have it.
+            session.ownership().end();
+        }
+        self.leads = false;
         if std::mem::take(&mut self.assigned) {
             self.context.tell(Control::Lost);
         }
@@ -125,34 +133,89 @@ impl Worker {
             self.context.set_state(OutboxState::Standby { leader });
             return Ok(());
         }
-        let (fence, progress) = self.context.writer.claim().await?;
-        let after = match progress.id {
-            None => START,
-            Some(id) => i64::try_from(id).map_err(|_| {
-                OutboxError::refused(format!("the position {id} is larger than an id can be"))
-            })?,
-        };
-        self.check_leftovers(&session, after).await?;
+        let (fence, known) = self.context.writer.claim().await?;
+        let registry = self.context.registry();
+        let before = known.incarnation;
+        let progress = self.continue_from(&session, fence, known, registry.as_deref()).await?;
+        let after = continuation::after(&progress);
         self.generation += 1;
-        let generation = self.generation;
-        self.context.set_leadership(Some(Leadership { generation, fence, session: session.clone() }));
-        self.context.tell(Control::Assigned(generation, progress));
+        let partition = PartitionNumber { index: 0, incarnation: progress.incarnation };
+        let position = Arc::new(AtomicI64::new(after));
+        let ownership = session.ownership();
+        let leadership = Leadership { generation: self.generation, fence, session, partition, position };
+        self.context.set_leadership(Some(leadership.clone()));
+        self.context.status.send_modify(|status| status.incarnation = progress.incarnation);
+        self.context.tell(Control::Assigned(Box::new(Assigned {
+            generation: self.generation,
+            partition: partition.of(self.context.options.stream.clone()),
+            is_recreated: progress.incarnation != before,
+            is_recorded: registry.is_some(),
+            progress,
+            ownership,
+        })));
         self.assigned = true;
         self.context.set_state(OutboxState::Reading);
-        Err(Reader::new(self.context.clone(), session, generation, after).run().await)
+        Err(Reader::new(self.context.clone(), leadership, after).run().await)
     }
 
-    /// Rows that should have been deleted are not delivered. A person must know.
-    async fn check_leftovers(&self, session: &Session, after: i64) -> Result<(), OutboxError> {
-        if self.context.options.ack == Ack::Delete
-            && let Some(id) = session.first_up_to(after).await?
-        {
-            let stream = &self.context.options.stream;
-            tracing::warn!(
-                %stream, position = after, first_id = id,
-                "outbox rows at or below the position, not delivered: another ack mode read them, or their ids were not drawn in order"
-            );
+    /// Decides what the position is worth, and makes it durable if it changes.
+    async fn continue_from(
+        &self,
+        session: &Session,
+        fence: u64,
+        known: Progress,
+        registry: Option<&dyn IncarnationRegistry>,
+    ) -> Result<Progress, OutboxError> {
+        let options = &self.context.options;
+        let observed = self.observe(session, &known).await?;
+        let decided = continuation::decide(options.ack, &known, &observed, options.start_over);
+        let (progress, why) = match decided {
+            Continuation::Refused(why) => return Err(OutboxError::Refused(why)),
+            Continuation::Behind(_) => (known.clone(), None),
+            Continuation::Anew(progress, why) => (progress, Some(why)),
+        };
+        // Recorded first: a position of the new incarnation with the number of the old one would be worse than a number without one.
+        let incarnation = match registry {
+            None => known.incarnation + u32::from(why.is_some()),
+            Some(registry) => {
+                let before = known.incarnation;
+                incarnation::record(registry, &options.stream, &observed.identity, before, why.is_some())
+                    .await?
+            }
+        };
+        let (identity, ack) = (Some(observed.identity), Some(options.ack));
+        let progress = Progress { incarnation, identity, ack, ..progress };
+        if progress != known {
+            match self.context.writer.write(fence, &progress).await {
+                Ok(()) => {}
+                Err(WriteError::Store(error)) => return Err(error.into()),
+                Err(WriteError::Fenced) => {
+                    return Err(OutboxError::passing("another instance has claimed the position"));
+                }
+            }
         }
-        Ok(())
+        if let Some(why) = why {
+            let (stream, after) = (&options.stream, continuation::after(&progress));
+            tracing::warn!(%stream, incarnation, after, why, "new incarnation of the outbox began");
+        }
+        Ok(progress)
+    }
+
+    /// Asks the server what the decision needs.
+    async fn observe(&self, session: &Session, known: &Progress) -> Result<Observed, OutboxError> {
+        if let Some(id) = known.id.filter(|id| i64::try_from(*id).is_err()) {
+            return Err(OutboxError::refused(format!("the position {id} is larger than an id can be")));
+        }
+        let after = continuation::after(known);
+        let anchor = session.read(after.saturating_sub(1), after, 1).await?;
+        let (stream, number) = (&self.context.options.stream, PartitionNumber { index: 0, incarnation: 0 });
+        let anchor = anchor.first().map(|row| row::message(row, session.table.is_json, stream, number));
+        Ok(Observed {
+            identity: session.identity.clone(),
+            first_settled: session.first_up_to(after).await?,
+            anchor: anchor.as_ref().map(row::fingerprint),
+            // Fails if the sequence began again since the session was opened, and with it the identity.
+            last_id: session.last_id().await?,
+        })
     }
 }

@@ -6,7 +6,7 @@ mod support;
 
 use std::sync::Arc;
 
-use lazaret_core::source::{Source, SourceEvent};
+use lazaret_core::source::Source;
 use lazaret_memory::MemoryStore;
 use lazaret_source_postgres::{Ack, Columns, OutboxOptions, OutboxSource, OutboxState};
 use support::{LONG, Shop, Taker, insert, refusal, server};
@@ -113,25 +113,16 @@ async fn a_sequence_that_was_set_back_stops_the_source() {
     taker.until("all have come", |t| t.messages.len() == 3).await;
     taker.commit(2).await.unwrap();
     shop.sql("TRUNCATE outbox RESTART IDENTITY").await;
-    let error = loop {
-        match tokio::time::timeout(LONG, taker.source.next()).await.unwrap() {
-            Ok(SourceEvent::Messages(messages)) => panic!("{messages:?}"),
-            Ok(_) => {}
-            Err(error) => break error,
-        }
-    };
-    assert!(!error.is_temporary() && error.to_string().contains("rows up to 3 were read"), "{error}");
+    let error = taker.until_refused().await;
+    assert!(error.contains("rows up to 3 were read"), "{error}");
     taker.source.close().await.unwrap();
     // After a restart it says the same, and goes on once the sequence is beyond.
     insert(&shop.client, "skipped").await;
-    let mut source = OutboxSource::open(shop.options("outbox"), store.clone()).unwrap();
-    let error = loop {
-        if let Err(error) = tokio::time::timeout(LONG, source.next()).await.unwrap() {
-            break error;
-        }
-    };
-    assert!(error.to_string().contains("the last id that was drawn is 1"), "{error}");
-    drop(source);
+    let error = Taker::open(shop.options("outbox"), store.clone()).until_refused().await;
+    assert!(
+        error.contains("the last id that was drawn is 1") && error.contains("`start-over: 3`"),
+        "{error}"
+    );
     shop.sql(
         "SELECT setval('outbox_id_seq', 3); DELETE FROM outbox; INSERT INTO outbox (payload) VALUES ('4')",
     )

@@ -1,7 +1,7 @@
 //! What people do to letters by hand, and what runs out of time.
 
 use bson::doc;
-use lazaret_core::letter::{Letter, LetterId};
+use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::rules::{
     self, AuditLine, Effects, Head, LetterView, RestoreView, SequenceRow, Slot,
 };
@@ -213,6 +213,8 @@ impl MongoStore {
             "lazaret.queue": queue.as_str(),
             "lazaret.open": true,
             "lazaret.expires": { "$ne": null, "$lte": nanos(now) },
+            // It does not expire.
+            "lazaret.state": { "$ne": LetterState::Waiting.as_str() },
         };
         let found = self.db().letters.rows(|letters| async move {
             let found = letters.find(filter).projection(doc! { "lazaret.sequence": 1 });

@@ -1,18 +1,23 @@
 //! Small values by name, the basis of checkpoints, locks and the duplicate filter.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bson::{Binary, DateTime, doc};
+use bson::{Binary, doc};
 use bytes::Bytes;
-use lazaret_core::store::rules::later;
-use lazaret_core::store::{Expect, KeyValue, Reading, Result, Versioned, Written};
+use lazaret_core::store::{Expect, ExpiryTime, KeyValue, Reading, Result, Versioned, Written};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::database::{encode, get, put_if};
+use crate::database::{encode, get, list, put_if};
 use crate::store::MongoStore;
-use crate::values::{date, nanos, time, uint};
+use crate::values::{nanos, time, uint};
+
+/// One write in so many removes expired values.
+const PRUNE_EVERY: u64 = 16;
+/// Number of expired values that such a write removes. More than are added until the next one, so they never accumulate (I7).
+const PRUNE: usize = 64;
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -26,9 +31,6 @@ struct ValueDoc {
     /// New with every write. A version restarts after the value was removed, so it does not tell two values apart.
     tag: String,
     expires: Option<i64>,
-    /// For the server, which deletes it some time after.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expired_at: Option<DateTime>,
 }
 
 fn key(space: &str, name: &str) -> String {
@@ -36,23 +38,40 @@ fn key(space: &str, name: &str) -> String {
 }
 
 impl MongoStore {
+    /// The value as it is stored, expired or not.
     async fn value_of(&self, space: &str, name: &str) -> Result<(Option<ValueDoc>, Reading)> {
         let doc: Option<ValueDoc> = get(&self.db().values, key(space, name)).await?;
         let now = self.now().await?;
-        let current = doc.as_ref().filter(|doc| doc.expires.is_none_or(|end| time(end) > now));
-        let found = current.map(|doc| Versioned {
+        let found = doc.as_ref().map(|doc| Versioned {
             value: Bytes::from(doc.value.bytes.clone()),
             version: uint(doc.version),
             expires_at: doc.expires.map(time),
         });
         Ok((doc, Reading { found, now }))
     }
+
+    /// Removes expired values, at some of the writes.
+    async fn prune_values(&self, passed: ExpiryTime) -> Result<()> {
+        if !self.value_writes().fetch_add(1, Ordering::Relaxed).is_multiple_of(PRUNE_EVERY) {
+            return Ok(());
+        }
+        let (db, expired) = (self.db(), doc! { "$ne": null, "$lte": nanos(passed.earliest) });
+        let filter = doc! { "expires": expired.clone() };
+        let found: Vec<ValueDoc> = list(&db.values, filter, doc! { "expires": 1 }, PRUNE).await?;
+        if found.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<String> = found.into_iter().map(|value| value.id).collect();
+        // One that was written again meanwhile stays.
+        db.delete(&db.values, doc! { "_id": { "$in": ids }, "expires": expired }).await.map(drop)
+    }
 }
 
 #[async_trait]
 impl KeyValue for MongoStore {
     async fn read(&self, space: &str, name: &str) -> Result<Reading> {
-        Ok(self.value_of(space, name).await?.1)
+        let (_, stored) = self.value_of(space, name).await?;
+        self.expiry().unexpired(self, space, stored).await
     }
 
     async fn write(
@@ -64,8 +83,11 @@ impl KeyValue for MongoStore {
         ttl: Option<Duration>,
     ) -> Result<Written> {
         let values = &self.db().values;
+        let passed = self.expiry().time(self, space).await?;
+        self.prune_values(passed).await?;
         loop {
             let (stored, reading) = self.value_of(space, name).await?;
+            let reading = passed.unexpired(reading);
             let found = reading.found.as_ref().map(|found| found.version);
             let holds = match expect {
                 Expect::Anything => true,
@@ -83,7 +105,6 @@ impl KeyValue for MongoStore {
                 }
                 continue;
             };
-            let expires = ttl.map(|ttl| later(reading.now, ttl));
             let subtype = bson::spec::BinarySubtype::Generic;
             let doc = ValueDoc {
                 id: key(space, name),
@@ -92,8 +113,7 @@ impl KeyValue for MongoStore {
                 value: Binary { subtype, bytes: value.to_vec() },
                 version: i64::try_from(found.unwrap_or_default()).unwrap_or_default() + 1,
                 tag: Uuid::new_v4().to_string(),
-                expires: expires.map(nanos),
-                expired_at: expires.filter(|_| self.has_server_clock()).map(date),
+                expires: ttl.map(|ttl| nanos(passed.end_of(ttl))),
             };
             let document = encode(&doc)?;
             self.db().pass()?;

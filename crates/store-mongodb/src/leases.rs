@@ -40,12 +40,12 @@ impl MongoStore {
         let Some(held) = self.first_open(view, 1).await?.into_iter().next() else { return Ok(None) };
         let mut head = held.letter;
         view.doc.fence += 1;
-        let interrupted = row.was_interrupted(view.now);
+        let (interrupted, lost) = (row.was_interrupted(view.now), row.was_lost(view.now));
         let row = row.claimed(owner, lease, kind, crate::values::uint(view.doc.fence), view.now);
         row.head.date(&mut head);
         let lease = row.lease_of(&view.doc.queue, &view.doc.sequence);
         view.put(Some(row));
-        Ok(lease.map(|lease| Claim { lease, head, interrupted }))
+        Ok(lease.map(|lease| Claim { lease, head, interrupted, lost }))
     }
 
     /// Leases an open sequence if it is due, or for a replay.

@@ -44,7 +44,7 @@ impl Place {
             index: int(letter.index),
             state: letter.state,
             stream: letter.message.stream.clone(),
-            partition: position.partition.into(),
+            partition: position.partition_number().stored(),
             offset: int(position.offset),
         }
     }
@@ -58,7 +58,8 @@ impl Place {
     }
 
     pub(crate) fn is_of_partition(&self, letter: &Letter) -> bool {
-        self.stream == letter.message.stream && self.partition == i64::from(letter.message.position.partition)
+        let position = &letter.message.position;
+        self.stream == letter.message.stream && self.partition == position.partition_number().stored()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
-use lazaret_core::letter::Letter;
+use lazaret_core::letter::{Letter, LetterState};
 use lazaret_core::query::Query;
 use lazaret_core::store::{
     Counts, ErrorKind, Group, GroupId, GroupsPage, GroupsRequest, HeadsPage, LettersPage, OpenedPage,
@@ -281,9 +281,23 @@ impl MongoStore {
         // A sequence that was interrupted before its first letter has never held one.
         for (queue, counts) in self.summed(doc! { "takenIn": { "$gt": 0_i64 } }).await? {
             let oldest = self.oldest(&queue, Document::new()).await?;
-            summaries.push(QueueSummary { queue, counts, oldest });
+            let next_expiry = self.next_expiry(&queue).await?;
+            summaries.push(QueueSummary { queue, counts, oldest, next_expiry });
         }
         Ok(summaries)
+    }
+
+    /// When the next open letter of a queue expires. Letters that wait do not.
+    async fn next_expiry(&self, queue: &QueueName) -> Result<Option<Timestamp>> {
+        let filter = doc! {
+            "lazaret.queue": queue.as_str(),
+            "lazaret.open": true,
+            "lazaret.expires": { "$ne": null },
+            "lazaret.state": { "$ne": LetterState::Waiting.as_str() },
+        };
+        let next: Option<LetterDoc> =
+            first(&self.db().letters, filter, doc! { "lazaret.expires": 1 }).await?;
+        Ok(next.and_then(|doc| doc.lazaret.expires).map(time))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Attempt notes: the attempts of messages that wait in memory.
 
 use bson::{Document, doc, rawdoc};
+use lazaret_core::message::PartitionNumber;
 use lazaret_core::store::{AttemptNote, Result};
 use lazaret_core::{Failure, MessageId, Partition, QueueName, StreamName};
 use serde::{Deserialize, Serialize};
@@ -39,8 +40,8 @@ impl NoteDoc {
         Ok(Self {
             id,
             queue: queue.clone(),
+            partition: partition.number().stored(),
             stream: partition.stream,
-            partition: partition.index.into(),
             offset,
             message,
             attempts: note.attempts.into(),
@@ -52,9 +53,11 @@ impl NoteDoc {
     }
 
     fn note(self) -> AttemptNote {
+        let number = PartitionNumber::from_stored(self.partition);
+        let number = number.unwrap_or(PartitionNumber { index: 0, incarnation: 0 });
         AttemptNote {
             message: self.message,
-            partition: Partition::new(self.stream, u32::try_from(self.partition).unwrap_or_default()),
+            partition: number.of(self.stream),
             offset: uint(self.offset),
             attempts: u32::try_from(self.attempts).unwrap_or(u32::MAX),
             first_failed_at: time(self.first_failed_at),
@@ -106,5 +109,5 @@ impl MongoStore {
 }
 
 fn of_partition(partition: &Partition) -> Document {
-    doc! { "stream": partition.stream.as_str(), "partition": i64::from(partition.index) }
+    doc! { "stream": partition.stream.as_str(), "partition": partition.number().stored() }
 }

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bson::{Document, doc};
 use futures_util::TryStreamExt;
 use lazaret_core::store::rules::ClockWatch;
-use lazaret_core::store::{Capabilities, ErrorKind, Result, StoreError};
-use lazaret_core::{QueueName, Timestamp};
+use lazaret_core::store::{Capabilities, ErrorKind, ExpiryClock, Result, StoreError};
+use lazaret_core::{QueueName, SystemClock, Timestamp};
 use mongodb::options::{ClientOptions, IndexOptions};
 use mongodb::{Client, IndexModel};
 
@@ -25,7 +26,8 @@ use crate::uri::StoreUri;
 /// The version of the documents that this store writes. A database with a newer one is refused.
 pub const FORMAT_VERSION: i64 = 2;
 
-/// Values are deleted by the server this long after they have expired. An expired value counts as absent, so nothing depends on it.
+/// Values of earlier versions are deleted by the server this long after they have expired. An expired value counts as absent, so nothing
+/// depends on it. Those of this version have no date for the server, whose clock may be set: writes remove them.
 const EXPIRED_VALUES_KEPT: Duration = Duration::from_secs(3600);
 /// Ends are deleted by the server this long after they were forgotten. Until then a slow call cannot list them again.
 const FORGOTTEN_ENDS_KEPT: Duration = Duration::from_secs(3600);
@@ -45,6 +47,9 @@ pub struct MongoStore {
 struct Shared {
     database: Database,
     clock: StoreClock,
+    expiry: ExpiryClock,
+    /// How many values were written, so that some of the writes remove expired ones.
+    value_writes: AtomicU64,
     watches: Mutex<BTreeMap<QueueName, ClockWatch>>,
     finished_batches: Mutex<FinishedBatches>,
     refusal: Refusal,
@@ -106,9 +111,13 @@ impl MongoStore {
 
     fn unchecked(client: &Client, database: &str, options: MongoStoreOptions) -> Self {
         let database = Database::new(client, database, &options.collection, options.connections);
+        // The clock of the server may be set, so the time between two readings of it is counted by this machine.
+        let counting = options.clock.clone().unwrap_or_else(|| Arc::new(SystemClock));
         let shared = Shared {
             database,
             clock: StoreClock::new(options.clock),
+            expiry: ExpiryClock::new(counting),
+            value_writes: AtomicU64::default(),
             watches: Mutex::new(BTreeMap::new()),
             finished_batches: Mutex::new(FinishedBatches::default()),
             refusal: Refusal::default(),
@@ -145,7 +154,17 @@ impl MongoStore {
         self.shared.clock.now(self.db()).await
     }
 
-    /// Whether the server's clock is the store's, so that the server may delete what has expired.
+    /// The time by which values expire.
+    pub(crate) fn expiry(&self) -> &ExpiryClock {
+        &self.shared.expiry
+    }
+
+    /// How many values were written.
+    pub(crate) fn value_writes(&self) -> &AtomicU64 {
+        &self.shared.value_writes
+    }
+
+    /// Whether the server's clock is the store's.
     pub(crate) fn has_server_clock(&self) -> bool {
         self.shared.clock.is_server()
     }
@@ -283,6 +302,7 @@ impl MongoStore {
             let index = IndexModel::builder().keys(doc! { field: 1 }).options(options).build();
             of.collection().create_index(index).await.map(drop).map_err(writing)
         };
+        create(&db.values, vec![doc! { "expires": 1 }]).await?;
         ttl(&db.ends, "forgottenAt", FORGOTTEN_ENDS_KEPT).await?;
         ttl(&db.values, "expiredAt", EXPIRED_VALUES_KEPT).await
     }

@@ -4,15 +4,19 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::{Document, doc};
 use lazaret_core::store::{
-    Act, Actor, Change, ErrorKind, HandOff, LetterStore, Limits, Occupancy, Placed, Placement, Triage,
-    store_id,
+    Act, Actor, Change, Dedupe, ErrorKind, HandOff, LetterStore, Limits, Occupancy, Placed, Placement,
+    Triage, store_id,
 };
-use lazaret_core::{Failure, Letter, LetterState, Message, Position, QueueName, Reason, Timestamp};
+use lazaret_core::{
+    Failure, Letter, LetterState, Message, MessageId, Position, QueueName, Reason, Timestamp,
+};
 use lazaret_store_mongodb::{FORMAT_VERSION, MongoStore, MongoStoreOptions};
+use lazaret_testkit::ManualClock;
 use mongodb::IndexModel;
 use mongodb::options::IndexOptions;
 use support::relay::Relay;
@@ -45,6 +49,25 @@ async fn a_collection_with_a_ttl_index_is_refused() {
     assert!(refused.context().contains("TTL index expiresAt_1"), "{refused}");
     let other = MongoStoreOptions { collection: "letters".into(), ..test.options(None) };
     MongoStore::connect(&test.uri, other).await.unwrap();
+}
+
+#[tokio::test]
+async fn expired_values_do_not_accumulate() {
+    // I7
+    let Some(uri) = server() else { return };
+    let (test, clock) = (TestDatabase::new(uri), ManualClock::new());
+    let store = test.open(Some(Arc::new(clock.clone()))).await;
+    let window = Duration::from_secs(3600);
+    for round in 0..10 {
+        for n in 0..20 {
+            let message = MessageId::from(format!("{round}-{n}"));
+            Dedupe::done(&store, &queue(), &message, "worker", window).await.unwrap();
+        }
+        clock.advance(window);
+    }
+    let values = test.database().await.collection::<Document>("_fw_dlq_values");
+    let kept = values.count_documents(doc! { "space": "dedupe" }).await.unwrap();
+    assert!((20..=40).contains(&kept), "{kept} marks are kept");
 }
 
 #[tokio::test]

@@ -118,7 +118,7 @@ impl Transaction<'_> {
         let rows = self.query(FREE_INDEX, &[&open.sid, &bound(letter.index)]).await?;
         let free: Option<i64> = first(&rows, |row| Ok(row.try_get(0)?))?;
         let free = free.ok_or_else(|| Fault::Corrupt(format!("sequence {} has no free index", open.name)))?;
-        let (stream, partition) = (text(message.stream.as_str()), i64::from(position.partition));
+        let (stream, partition) = (text(message.stream.as_str()), position.partition_number().stored());
         let offset = bound(position.offset);
         let rows = self.query(OUT_OF_ORDER, &[&open.sid, &stream, &partition, &free, &offset]).await?;
         let out_of_order = !rows.is_empty();

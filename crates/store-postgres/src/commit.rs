@@ -168,7 +168,7 @@ impl LastRows {
             let to = if stored { &mut rows.grants } else { &mut rows.new_grants };
             to.qid.push(qid);
             to.stream.push(text(partition.stream.as_str()).into_owned());
-            to.partition.push(partition.index.into());
+            to.partition.push(partition.number().stored());
             to.fence.push(bound(row.fence));
             to.turn.push(bound(row.turn));
             to.horizon.push(row.horizon.map(bound));

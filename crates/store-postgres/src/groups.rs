@@ -56,12 +56,15 @@ const PAGE: &str = select_group!(
 );
 /// The oldest letter is looked for by queue and number, not by number alone: only the index of open letters has this order. By the primary
 /// key, which a server that takes closed letters for evenly spread prefers, all that were closed before it would be read.
+/// Letters that wait (4) do not expire.
 pub(crate) const QUEUES: &str =
     "SELECT q.name, sum(c.sequences)::bigint, sum(c.retrying)::bigint, sum(c.dead)::bigint,
     sum(c.parked)::bigint, sum(c.quarantined)::bigint, sum(c.waiting)::bigint, sum(c.resolved)::bigint,
     sum(c.evicted)::bigint, sum(c.skipped)::bigint, sum(c.expired)::bigint,
     (SELECT l.enqueued_at FROM letters l WHERE l.qid >= q.qid AND l.qid <= q.qid AND l.sid IS NOT NULL
-        ORDER BY l.qid, l.lid LIMIT 1)
+        ORDER BY l.qid, l.lid LIMIT 1),
+    (SELECT l.expires_at FROM letters l WHERE l.qid >= q.qid AND l.qid <= q.qid AND l.sid IS NOT NULL
+        AND l.expires_at IS NOT NULL AND l.state <> 4 ORDER BY l.qid, l.expires_at, l.lid LIMIT 1)
     FROM queues q JOIN counts c ON c.qid = q.qid GROUP BY q.qid ORDER BY q.name";
 
 /// Reads the row of a group from its columns; `None` if they are those of a row that is missing.
@@ -233,7 +236,7 @@ impl PostgresStore {
             let mut c = Columns::of(row);
             let queue = QueueName::from(c.text()?);
             let counts = read_counts(&mut c)?;
-            Ok(QueueSummary { queue, counts, oldest: c.moment()? })
+            Ok(QueueSummary { queue, counts, oldest: c.moment()?, next_expiry: c.moment()? })
         };
         rows.iter().map(read).collect::<Work<_>>().map_err(|fault| fault.into_error("queues"))
     }

@@ -20,7 +20,7 @@ use crate::sequence_row::sequence_key;
 use crate::store::{Queue, first};
 use crate::transaction::Transaction;
 use crate::unit::HeldGrant;
-use crate::values::{Columns, bound, letter_id, lock_key, number, small, state, text, unsigned};
+use crate::values::{Columns, bound, letter_id, lock_key, number, partition, state, text, unsigned};
 use crate::views::{LOCK_SEQUENCES, index_of};
 
 const HAND_OFF: &str = "hand_off";
@@ -58,13 +58,9 @@ struct Intake<'a> {
     later: LaterLetters,
 }
 
-fn partition_of(letter: &Letter) -> Partition {
-    Partition { stream: letter.message.stream.clone(), index: letter.message.position.partition }
-}
-
 fn read_grant(row: &Row) -> Work<(Partition, GrantRow)> {
     let mut c = Columns::of(row);
-    let partition = Partition::new(c.text()?, small(c.get()?)?);
+    let partition = partition(c.text()?, c.get()?)?;
     let (fence, turn) = (c.unsigned()?, c.unsigned()?);
     let horizon = c.get::<Option<i64>>()?.map(unsigned).transpose()?;
     Ok((partition, GrantRow { fence, turn, horizon }))
@@ -73,7 +69,7 @@ fn read_grant(row: &Row) -> Work<(Partition, GrantRow)> {
 /// The columns of partitions, an array each.
 fn partition_arrays<'p>(partitions: impl IntoIterator<Item = &'p Partition>) -> (Vec<String>, Vec<i64>) {
     let column =
-        |partition: &Partition| (text(partition.stream.as_str()).into_owned(), i64::from(partition.index));
+        |partition: &Partition| (text(partition.stream.as_str()).into_owned(), partition.number().stored());
     partitions.into_iter().map(column).unzip()
 }
 
@@ -156,7 +152,7 @@ impl Transaction<'_> {
         let mut partitions: BTreeMap<Partition, ()> = BTreeMap::new();
         let mut names: BTreeMap<&SequenceId, ()> = BTreeMap::new();
         for HandOff { letter, grant, .. } in items {
-            partitions.insert(partition_of(letter), ());
+            partitions.insert(letter.message.partition(), ());
             partitions.extend(grant.iter().map(|grant| (grant.partition.clone(), ())));
             names.insert(&letter.sequence, ());
         }
@@ -213,7 +209,7 @@ impl Transaction<'_> {
         refused: Option<ErrorKind>,
     ) -> Work<Placed> {
         let HandOff { letter, placement, grant } = item;
-        let (partition, offset) = (partition_of(letter), letter.message.position.offset);
+        let (partition, offset) = (letter.message.partition(), letter.message.position.offset);
         if let Some(grant) = grant {
             number(grant.turn, "turn", HAND_OFF)?;
             // Not that of the partition for a message that returned from a retry topic.

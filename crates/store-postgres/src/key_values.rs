@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lazaret_core::Timestamp;
-use lazaret_core::store::rules::later;
-use lazaret_core::store::{Expect, KeyValue, Reading, Result, Versioned, Written};
+use lazaret_core::store::{Expect, ExpiryTime, KeyValue, Reading, Result, Versioned, Written};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -34,17 +32,12 @@ fn read_value(row: &Row) -> Work<Versioned> {
     Ok(Versioned { value, version: c.unsigned()?, expires_at: c.moment()? })
 }
 
-/// The value as it counts at this time.
-fn reading(stored: Option<&Versioned>, now: Timestamp) -> Reading {
-    let found = stored.filter(|found| found.expires_at.is_none_or(|end| end > now)).cloned();
-    Reading { found, now }
-}
-
 impl Transaction<'_> {
+    /// The value as it is stored, expired or not.
     async fn read_value(&mut self, key: Uuid) -> Work<Reading> {
         let [rows, clock] = self.query_all([(READ, &[&key]), (CLOCK, &[])]).await?;
         self.set_now(&clock)?;
-        Ok(reading(first(&rows, read_value)?.as_ref(), self.now()))
+        Ok(Reading { found: first(&rows, read_value)?, now: self.now() })
     }
 
     async fn write_value(
@@ -53,12 +46,13 @@ impl Transaction<'_> {
         expect: Expect,
         value: Option<&Bytes>,
         ttl: Option<Duration>,
+        passed: ExpiryTime,
     ) -> Work<Written> {
         let key = key_of(&[space, name]);
         let [rows, clock] = self.query_all([(LOCK, &[&key]), (CLOCK, &[])]).await?;
         self.set_now(&clock)?;
         let stored = first(&rows, read_value)?;
-        let reading = reading(stored.as_ref(), self.now());
+        let reading = passed.unexpired(Reading { found: stored.clone(), now: self.now() });
         let version = reading.found.as_ref().map(|found| found.version);
         let holds = match expect {
             Expect::Anything => true,
@@ -68,13 +62,13 @@ impl Transaction<'_> {
         if !holds {
             return Ok(Written::Conflict(reading));
         }
-        self.query(EXPIRED, &[&nanos(self.now()), &PRUNE, &key]).await?;
+        self.query(EXPIRED, &[&nanos(passed.earliest), &PRUNE, &key]).await?;
         let Some(value) = value else {
             self.query(DELETE, &[&key]).await?;
             return Ok(Written::Done);
         };
         let (value, version) = (value.as_ref(), bound(version.unwrap_or_default() + 1));
-        let end = ttl.map(|ttl| nanos(later(self.now(), ttl)));
+        let end = ttl.map(|ttl| nanos(passed.end_of(ttl)));
         // The row of an expired value is locked as well. A value that another call has inserted meanwhile is a conflict of keys.
         match stored {
             Some(_) => self.query(UPDATE, &[&key, &value, &version, &end]).await?,
@@ -91,7 +85,8 @@ impl Transaction<'_> {
 impl KeyValue for PostgresStore {
     async fn read(&self, space: &str, name: &str) -> Result<Reading> {
         let key = key_of(&[space, name]);
-        Ok(transaction!(self, "read", |tx| tx.read_value(key)))
+        let stored = transaction!(self, "read", |tx| tx.read_value(key));
+        self.expiry().unexpired(self, space, stored).await
     }
 
     async fn write(
@@ -102,6 +97,8 @@ impl KeyValue for PostgresStore {
         value: Option<Bytes>,
         ttl: Option<Duration>,
     ) -> Result<Written> {
-        Ok(transaction!(self, "write", |tx| tx.write_value((space, name), expect, value.as_ref(), ttl)))
+        let passed = self.expiry().time(self, space).await?;
+        let value = value.as_ref();
+        Ok(transaction!(self, "write", |tx| tx.write_value((space, name), expect, value, ttl, passed)))
     }
 }

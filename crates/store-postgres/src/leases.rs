@@ -187,12 +187,12 @@ impl Transaction<'_> {
     ) -> Work<Claim> {
         let Claimant { owner, lease } = claimant;
         let row = open.row.claimed(owner, lease, kind, fence, self.now());
-        let interrupted = open.row.was_interrupted(self.now());
+        let (interrupted, lost) = (open.row.was_interrupted(self.now()), open.row.was_lost(self.now()));
         let lease = row.lease_of(&queue.name, &open.name).ok_or_else(|| missing(&open.name))?;
         let mut head = self.with_edits(head).await?;
         row.head.date(&mut head);
         self.unit.change_sequence(queue, &open.name, None, SequenceChange::Put(row))?;
-        Ok(Claim { lease, head, interrupted })
+        Ok(Claim { lease, head, interrupted, lost })
     }
 
     /// Locks the sequence of a lease and reads the clock.

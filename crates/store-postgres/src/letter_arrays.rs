@@ -127,7 +127,7 @@ impl LetterArrays {
         self.first_failed_at.push(letter.first_failed_at.map(nanos));
         self.last_failed_at.push(letter.last_failed_at.map(nanos));
         self.closed_at.push(closed_at);
-        self.partition.push(message.position.partition.into());
+        self.partition.push(message.position.partition_number().stored());
         self.position.push(bound(message.position.offset));
         self.stream.push(owned(message.stream.as_str()));
         self.sequence.push(owned(letter.sequence.as_str()));

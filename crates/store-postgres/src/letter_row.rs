@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
 
 use crate::error::Work;
-use crate::values::{Columns, decode_headers, from_json, letter_id, small, state, to_json};
+use crate::values::{Columns, decode_headers, from_json, letter_id, partition_number, small, state, to_json};
 
 /// The version of the body, in each.
 const BODY_VERSION: u32 = 1;
@@ -128,7 +128,7 @@ impl HeldLetter {
         let (poison, enqueued_at, last_touched_at) = (c.get()?, c.time()?, c.time()?);
         let (due_at, expires_at) = (c.moment()?, c.moment()?);
         let (first_failed_at, last_failed_at) = (c.moment()?, c.moment()?);
-        let (partition, offset) = (small(c.get()?)?, c.unsigned()?);
+        let (partition, offset) = (partition_number(c.get()?)?, c.unsigned()?);
         let (stream, sequence) = (StreamName::new(c.arc_text()?), SequenceId::new(c.arc_text()?));
         let (message, event_type) = (MessageId::new(c.arc_text()?), c.optional_text()?);
         let payload_left_out = c.get()?;
@@ -137,7 +137,7 @@ impl HeldLetter {
         let message = Message {
             id: message,
             stream,
-            position: Position { partition, offset, token: body.token.map(Bytes::from) },
+            position: Position { token: body.token.map(Bytes::from), ..Position::at(partition, offset) },
             key,
             event_type: event_type.map(Into::into),
             operation: body.operation,

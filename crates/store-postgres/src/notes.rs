@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::error::Work;
 use crate::store::{PostgresStore, Queue};
-use crate::values::{Columns, bound, from_json, number, small, text, to_json};
+use crate::values::{Columns, bound, from_json, number, partition, small, text, to_json};
 
 const NOTE: &str = "note_attempts";
 /// Of two notes on one message in a call, the later one counts, as it would in two calls.
@@ -51,7 +51,7 @@ impl NoteArrays {
         self.position.push(number(note.offset, "offset", NOTE)?);
         self.id.push(LetterId::of(&queue.name, &note.message).as_uuid());
         self.stream.push(text(note.partition.stream.as_str()).into_owned());
-        self.partition.push(note.partition.index.into());
+        self.partition.push(note.partition.number().stored());
         self.message.push(text(note.message.as_str()).into_owned());
         self.attempts.push(note.attempts.into());
         let body = NoteBody {
@@ -67,7 +67,7 @@ impl NoteArrays {
 
 fn read(row: &Row) -> Work<AttemptNote> {
     let mut c = Columns::of(row);
-    let partition = Partition::new(c.text()?, small(c.get()?)?);
+    let partition = partition(c.text()?, c.get()?)?;
     let (offset, message, attempts) = (c.unsigned()?, c.text()?.into(), small(c.get()?)?);
     let NoteBody { first_failed_at, failure, same_failure, due_at } =
         from_json(&c.get::<String>()?, "an attempt note")?;
@@ -92,13 +92,13 @@ impl PostgresStore {
     ) -> Result<Vec<AttemptNote>> {
         const READING: &str = "attempt_notes";
         let streams: Vec<_> = partitions.iter().map(|partition| text(partition.stream.as_str())).collect();
-        let indexes: Vec<i64> = partitions.iter().map(|partition| partition.index.into()).collect();
+        let indexes: Vec<i64> = partitions.iter().map(|partition| partition.number().stored()).collect();
         let rows = self.ask(READING, READ, &[&queue.qid, &streams, &indexes]).await?;
         rows.iter().map(read).collect::<Work<_>>().map_err(|fault| fault.into_error(READING))
     }
 
     pub(crate) async fn forget_notes(&self, queue: &Queue, partition: &Partition, up_to: u64) -> Result<()> {
-        let (stream, index) = (text(partition.stream.as_str()), i64::from(partition.index));
+        let (stream, index) = (text(partition.stream.as_str()), partition.number().stored());
         self.write_once("forget_attempts", FORGET, &[&queue.qid, &stream, &index, &bound(up_to)]).await
     }
 }

@@ -26,7 +26,7 @@ const STATEMENTS: &[(&str, &str, &[&str])] = &[
     ("opened sequences", listing::OPENED, &["sequences_revision"]),
     ("the oldest letter of a group", groups::ONE, &["letters_group"]),
     ("notes about groups, to be added", group_notes::TAKE, &["group_notes_pkey"]),
-    ("the oldest letter of each queue", groups::QUEUES, &["letters_open"]),
+    ("the oldest letter of each queue", groups::QUEUES, &["letters_open", "letters_expiring"]),
     ("the audit of a subject", audit::ABOUT, &["audit_subject"]),
     ("letters whose TTL has passed", retention::EXPIRING, &["letters_expiring"]),
     ("closed letters to purge", retention::CLOSED_BEFORE, &["letters_closed"]),

@@ -14,9 +14,10 @@ use crate::values::{Columns, limit as rows_of, nanos};
 /// Number of letters or sequences in a page (I7).
 const PAGE: usize = 256;
 
+/// Letters that wait (4) do not expire.
 pub(crate) const EXPIRING: &str =
     "SELECT l.expires_at, l.lid, l.id, l.sequence FROM letters l WHERE l.qid = $1 AND l.sid IS NOT NULL
-    AND l.expires_at <= $2 AND (l.expires_at, l.lid) > ($3, $4) ORDER BY l.expires_at, l.lid LIMIT $5";
+    AND l.expires_at <= $2 AND l.state <> 4 AND (l.expires_at, l.lid) > ($3, $4) ORDER BY l.expires_at, l.lid LIMIT $5";
 pub(crate) const CLOSED_BEFORE: &str = select_letter!(
     light "FROM letters l WHERE l.qid = $1 AND l.closed_at < $2 ORDER BY l.closed_at, l.lid LIMIT $3 FOR UPDATE SKIP LOCKED"
 );

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
 use lazaret_core::store::rules::ClockWatch;
-use lazaret_core::store::{Capabilities, Changes, ErrorKind, Result, StoreError, Topic};
-use lazaret_core::{Clock, QueueName, Timestamp};
+use lazaret_core::store::{Capabilities, Changes, ErrorKind, ExpiryClock, Result, StoreError, Topic};
+use lazaret_core::{Clock, QueueName, SystemClock, Timestamp};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, Row};
 
@@ -48,6 +48,7 @@ struct Shared {
     notifications: Notifications,
     schema: String,
     clock: Option<Arc<dyn Clock>>,
+    expiry: ExpiryClock,
     /// The numbers of queues that are known. They never change.
     queues: Mutex<HashMap<QueueName, i64>>,
     watches: Mutex<BTreeMap<QueueName, ClockWatch>>,
@@ -83,11 +84,14 @@ impl PostgresStore {
         config.options(session);
         let notifications =
             Notifications::new(config.clone(), tls.clone(), &options.schema, options.acquire_timeout);
+        // The clock of the server may be set, so the time between two readings of it is counted by this machine.
+        let counting = options.clock.clone().unwrap_or_else(|| Arc::new(SystemClock));
         let shared = Shared {
             pool: pool(config, tls, &options)?,
             notifications,
             schema: options.schema,
             clock: options.clock,
+            expiry: ExpiryClock::new(counting),
             queues: Mutex::default(),
             watches: Mutex::default(),
             settlements: Settlements::default(),
@@ -122,6 +126,11 @@ impl PostgresStore {
     /// The clock of the options; `None` for that of the server.
     pub(crate) fn given_clock(&self) -> Option<&dyn Clock> {
         self.shared.clock.as_deref()
+    }
+
+    /// The time by which values expire.
+    pub(crate) fn expiry(&self) -> &ExpiryClock {
+        &self.shared.expiry
     }
 
     /// The settlements that wait for a transaction.

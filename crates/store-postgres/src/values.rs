@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use lazaret_core::message::PartitionNumber;
 use lazaret_core::store::{ErrorKind, StoreError};
-use lazaret_core::{Headers, LetterId, LetterState};
+use lazaret_core::{Headers, LetterId, LetterState, Partition};
 use sha2::{Digest, Sha256};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSqlOwned;
@@ -50,6 +51,17 @@ pub(crate) fn unsigned(number: i64) -> Work<u64> {
 /// A stored number of 32 bits.
 pub(crate) fn small(number: i64) -> Work<u32> {
     u32::try_from(number).map_err(|_| Fault::Corrupt(format!("number {number} is out of range")))
+}
+
+/// The partition of a stored number, in its incarnation.
+pub(crate) fn partition_number(stored: i64) -> Work<PartitionNumber> {
+    PartitionNumber::from_stored(stored)
+        .ok_or_else(|| Fault::Corrupt(format!("partition {stored} is out of range")))
+}
+
+/// The partition of a stream with a stored number.
+pub(crate) fn partition(stream: String, stored: i64) -> Work<Partition> {
+    Ok(partition_number(stored)?.of(stream))
 }
 
 /// The row limit of a query.

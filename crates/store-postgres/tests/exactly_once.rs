@@ -4,18 +4,21 @@
 
 mod support;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lazaret_core::handler::{BoxHandler, Context, DeadLetterSink, Delivery, Handler, Text, handler};
-use lazaret_core::store::{ErrorKind, StoreError};
-use lazaret_core::{HandlerError, Message, Position, Reason, Verdict};
+use lazaret_core::store::{ErrorKind, LetterStore, StoreError};
+use lazaret_core::{HandlerError, LetterState, Message, Position, QueueName, Reason, Verdict};
+use lazaret_engine::Consumer;
+use lazaret_memory::{MemoryLog, MemoryStore};
 use lazaret_store_postgres::{ExactlyOnce, ExactlyOnceOptions, Tx};
 use support::{TestSchema, server};
 use tokio::sync::Barrier;
 use tokio_postgres::Client;
+use tokio_util::sync::CancellationToken;
 
 /// A schema with the table that the handlers write to, and a layer for it.
 struct Shop {
@@ -241,6 +244,44 @@ async fn a_message_that_the_handler_sends_to_the_dead_letters_is_not_marked() {
     // Its replay has its effect.
     shop.handler(write).handle(delivery("e-1")).await.unwrap();
     assert_eq!(shop.count("effects").await, 1);
+}
+
+#[tokio::test]
+async fn a_letter_whose_effects_were_committed_is_resolved_by_its_replay() {
+    // I8
+    let Some(shop) = Shop::new().await else { return };
+    let (log, store) = (MemoryLog::new("orders", 1), Arc::new(MemoryStore::default()));
+    log.push(0, "order-7", "e-1");
+    let refuse = Arc::new(AtomicBool::new(true));
+    let refuses = refuse.clone();
+    let write = shop.handler(move |text: Text, tx: Tx| {
+        let refuse = refuses.clone();
+        async move {
+            write(text, tx).await?;
+            match refuse.load(Ordering::SeqCst) {
+                true => Err(HandlerError::msg("no").reason(Reason::DOMAIN_INVALID)),
+                false => Ok(()),
+            }
+        }
+    });
+    let builder = Consumer::builder("shop").source(log.join()).store(store.clone());
+    let consumer = builder.handler(write.clone()).build().unwrap();
+    let (handle, drain) = (consumer.handle(), CancellationToken::new());
+    let running = tokio::spawn(consumer.run(drain.clone()));
+    let queue = QueueName::of("shop", "shop");
+    let counted = async |state| store.counts(&queue).await.unwrap().of(state);
+    while counted(LetterState::Dead).await == 0 {
+        tokio::task::yield_now().await;
+    }
+    // Its effects are committed elsewhere: in a process that crashed before it could settle the letter.
+    refuse.store(false, Ordering::SeqCst);
+    let page = store.heads(&queue, None, 1).await.unwrap();
+    write.handle(Delivery::new((*page.heads[0].message).clone())).await.unwrap();
+    assert!(handle.replayer("shop").unwrap().process_any().await.unwrap());
+    assert_eq!((counted(LetterState::Resolved).await, counted(LetterState::Dead).await), (1, 0));
+    assert_eq!((shop.count("effects").await, shop.count("lazaret_marks").await), (1, 1));
+    drain.cancel();
+    running.await.unwrap().unwrap();
 }
 
 #[tokio::test]

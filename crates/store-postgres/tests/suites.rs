@@ -64,3 +64,11 @@ fn the_store_behaves_like_the_model() {
         lazaret_testkit::model::check(12, store);
     }
 }
+
+#[test]
+fn the_store_counts_operations_like_the_model() {
+    // I11
+    if server_is_there() {
+        lazaret_testkit::model::check_operations(12, store);
+    }
+}

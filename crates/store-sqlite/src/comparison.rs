@@ -251,6 +251,7 @@ fn settlement(how: How, now: lazaret_core::Timestamp) -> Settlement {
             attempt: None,
             leave_out_payload: false,
             detach: state == LetterState::Dead,
+            expires_at: None,
         })),
     }
 }

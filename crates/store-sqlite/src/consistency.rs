@@ -237,6 +237,7 @@ mod tests {
             (groups::OF_QUEUE, "groups_of_queue (qid=? AND open"),
             (groups::OLDEST_OF_GROUP, "letters_group (gid=?)"),
             (groups::OLDEST_OF_QUEUE, "letters_oldest (qid=?)"),
+            (groups::NEXT_EXPIRY, "letters_expiring (qid=?"),
             (EXPIRING, "letters_expiring (qid=? AND expires_at"),
             (CLOSED_BEFORE, "letters_closed (qid=? AND closed_at"),
         ] {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use lazaret_core::message::PartitionNumber;
 use lazaret_core::store::{AttemptNote, GrantFence, HandOff, Placement};
 use lazaret_core::{
     Failure, Letter, LetterId, LetterState, MessageId, Partition, QueueName, SequenceId, StreamName,
@@ -48,18 +49,19 @@ pub(crate) struct EncodedLetter {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) stream: StreamName,
-    pub(crate) partition: u32,
+    pub(crate) partition: PartitionNumber,
     pub(crate) offset: u64,
 }
 
 impl Place {
     pub(crate) fn of(letter: &Letter) -> Self {
         let position = &letter.message.position;
-        Self { stream: letter.message.stream.clone(), partition: position.partition, offset: position.offset }
+        let (stream, partition) = (letter.message.stream.clone(), position.partition_number());
+        Self { stream, partition, offset: position.offset }
     }
 
     pub(crate) fn partition(&self) -> Partition {
-        Partition { stream: self.stream.clone(), index: self.partition }
+        self.partition.of(self.stream.clone())
     }
 }
 
@@ -103,7 +105,7 @@ impl EncodedLetter {
         put::number(into, placement_number(self.placement));
         put::option(into, self.grant.as_ref(), |into, grant| {
             put::text(into, grant.partition.stream.as_str());
-            put::number(into, grant.partition.index.into());
+            put::partition(into, grant.partition.number());
             put::number(into, grant.fence);
             put::number(into, grant.turn);
         });
@@ -119,7 +121,7 @@ impl EncodedLetter {
             put::option(into, moment, put::signed);
         }
         put::text(into, self.place.stream.as_str());
-        put::number(into, self.place.partition.into());
+        put::partition(into, self.place.partition);
         put::number(into, self.place.offset);
         put::text(into, self.message.as_str());
         put::option(into, self.event_type.as_deref(), put::text);
@@ -132,7 +134,8 @@ impl EncodedLetter {
     pub(crate) fn decode(fields: &mut Fields<'_>) -> Work<Self> {
         let placement = fields.number().and_then(|number| fields.known(placement(number)))?;
         let grant = fields.option(|fields| {
-            let partition = Partition::new(fields.text()?, fields.small()?);
+            let stream = StreamName::new(fields.text()?);
+            let partition = fields.partition()?.of(stream);
             Ok(GrantFence { partition, fence: fields.number()?, turn: fields.number()? })
         })?;
         let id = rows::letter_id(fields.bytes()?)?;
@@ -144,7 +147,7 @@ impl EncodedLetter {
         let (due_at, expires_at) = (moment()?, moment()?);
         let (first_failed_at, last_failed_at) = (moment()?, moment()?);
         let stream = StreamName::new(fields.text()?);
-        let place = Place { stream, partition: fields.small()?, offset: fields.number()? };
+        let place = Place { stream, partition: fields.partition()?, offset: fields.number()? };
         let message = MessageId::new(fields.text()?);
         let event_type = fields.option(Fields::text)?.map(Arc::from);
         let mut blob = || -> Work<_> { Ok(fields.option(Fields::bytes)?.map(Bytes::copy_from_slice)) };

@@ -80,8 +80,8 @@ impl Notes {
     pub(crate) fn new(queue: QueueName, notes: Vec<AttemptNote>) -> Work<Self> {
         let notes = notes.into_iter().map(|note| {
             let body = NoteBody::encode(&note)?;
-            let (stream, partition) = (note.partition.stream, note.partition.index);
-            let place = Place { stream, partition, offset: note.offset };
+            let (partition, offset) = (note.partition.number(), note.offset);
+            let place = Place { stream: note.partition.stream, partition, offset };
             Ok(Note { place, message: note.message, attempts: note.attempts, body })
         });
         Ok(Self { queue, notes: notes.collect::<Work<_>>()? })
@@ -104,7 +104,7 @@ impl Repeatable for Notes {
         put::number(into, self.notes.len() as u64);
         for note in &self.notes {
             put::text(into, note.place.stream.as_str());
-            put::number(into, note.place.partition.into());
+            put::partition(into, note.place.partition);
             put::number(into, note.place.offset);
             put::text(into, note.message.as_str());
             put::number(into, note.attempts.into());
@@ -116,7 +116,7 @@ impl Repeatable for Notes {
         let queue = QueueName::from(fields.text()?);
         let notes = fields.list(|fields| {
             let stream = StreamName::new(fields.text()?);
-            let place = Place { stream, partition: fields.small()?, offset: fields.number()? };
+            let place = Place { stream, partition: fields.partition()?, offset: fields.number()? };
             let (message, attempts) = (MessageId::new(fields.text()?), fields.small()?);
             Ok(Note { place, message, attempts, body: fields.bytes()?.to_vec() })
         })?;

@@ -17,6 +17,22 @@ pub(crate) async fn of(path: &Path) -> Result<Occupancy> {
     })
 }
 
+/// The least room without which errors of the system are those of a full disk: a page of each log, and of the index of SQLite's.
+const LEAST_ROOM: u64 = 128 << 10;
+
+/// Names a full disk as the cause of an error of the system: SQLite reports some of them as plain input and output errors, for
+/// example when it cannot extend its shared memory.
+pub(crate) fn explain(path: &Path, error: StoreError) -> StoreError {
+    let is_full = || measure(path).is_ok_and(|room| room.free.is_some_and(|free| free < LEAST_ROOM));
+    match error.kind() {
+        ErrorKind::Unavailable if is_full() => {
+            let context = format!("{}; the disk is full", error.context());
+            StoreError::not_done(ErrorKind::Full, error.operation(), context).with_source(error)
+        }
+        _ => error,
+    }
+}
+
 fn measure(path: &Path) -> io::Result<Occupancy> {
     let folder = match path.parent() {
         Some(folder) if folder != Path::new("") => folder.to_owned(),

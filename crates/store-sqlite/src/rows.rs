@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use jiff::Timestamp;
 use lazaret_core::letter::{AttemptRecord, Diagnostics, Edit, append_entry};
-use lazaret_core::message::{Operation, Position, Schema};
+use lazaret_core::message::{Operation, PartitionNumber, Position, Schema};
 use lazaret_core::store::{Comment, ErrorKind, PauseScope, StoreError};
 use lazaret_core::{Failure, Headers, Letter, LetterId, LetterState, Message, QueueName, SequenceId};
 use rusqlite::{Connection, Row};
@@ -57,6 +57,12 @@ pub(crate) fn number(number: u64, what: &str, operation: &'static str) -> Work<i
 /// A stored number that is never negative.
 pub(crate) fn unsigned(number: i64) -> Work<u64> {
     u64::try_from(number).map_err(|_| Fault::Corrupt(format!("unexpected negative number {number}")))
+}
+
+/// The partition of a stored number, in its incarnation.
+fn partition_number(stored: i64) -> Work<PartitionNumber> {
+    PartitionNumber::from_stored(stored)
+        .ok_or_else(|| Fault::Corrupt(format!("unexpected partition {stored}")))
 }
 
 /// The first row of a query, converted by a function that may find it corrupt.
@@ -411,7 +417,7 @@ impl UndecodedLetter {
             Ok(blob.map(Bytes::copy_from_slice))
         };
         let headers = row.get_ref(21)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
-        let position = Position::new(row.get(13)?, unsigned(row.get(14)?)?);
+        let position = Position::at(partition_number(row.get(13)?)?, unsigned(row.get(14)?)?);
         let (id, stream) =
             (lazaret_core::MessageId::new(text(17)?), lazaret_core::StreamName::new(text(15)?));
         let message = Message {

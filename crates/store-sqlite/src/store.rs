@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lazaret_core::QueueName;
-use lazaret_core::store::{Capabilities, ErrorKind, Result, StoreError};
+use lazaret_core::store::{Capabilities, ErrorKind, ExpiryClock, Result, StoreError};
 use rusqlite::Connection;
 
 use crate::error::Work;
@@ -18,7 +18,7 @@ use crate::readers::{QueryResult, View};
 use crate::recorded::Repeatable;
 use crate::redo::RedoLog;
 use crate::step::Step;
-use crate::{backup, readers, schema, writer};
+use crate::{backup, occupancy, readers, schema, writer};
 
 /// A store in one SQLite file. Clones share it; its threads stop when it is [closed](Self::close) or with the last clone,
 /// after they have finished the queued calls.
@@ -39,6 +39,7 @@ struct Shared {
     writer: writer::Handle,
     readers: readers::Handle,
     wakeups: Wakeups,
+    expiry: ExpiryClock,
     /// The queues whose last poll found letters of operations.
     busy_queues: Mutex<HashSet<QueueName>>,
 }
@@ -56,15 +57,21 @@ impl SqliteStore {
     ///
     /// # Errors
     /// `Invalid` if the file is read-only, is not a Lazaret file or has a newer format; `Corrupt` if it is not an SQLite
-    /// file; `Unavailable` and `Full` if the system refuses to open it.
+    /// file; `Unavailable` if the system refuses to open it; `Full` if its disk is full. Opening may need room: the logs that a
+    /// crash left are replayed.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self> {
         let path = path.as_ref().to_owned();
+        Self::open_file(path.clone(), options).map_err(|error| occupancy::explain(&path, error))
+    }
+
+    fn open_file(path: PathBuf, options: Options) -> Result<Self> {
         backup::refuse_unfinished(&path, "open")?;
         let connection = schema::open_file(&path, &options)?;
         let redo = RedoLog::open(&path, options.durability).map(Arc::new).map_err(|error| {
             let context = format!("failed to open the redo log of {}: {error}", path.display());
             StoreError::not_done(ErrorKind::Unavailable, "open", context).with_source(error)
         })?;
+        let expiry = ExpiryClock::new(options.clock.clone());
         let readers = readers::Handle::start(&path, &options, &redo)?;
         let writer = writer::Handle::start(path.clone(), options, connection, redo)?;
         Ok(Self {
@@ -73,6 +80,7 @@ impl SqliteStore {
                 writer,
                 readers,
                 wakeups: Wakeups::default(),
+                expiry,
                 busy_queues: Mutex::default(),
             }),
         })
@@ -145,6 +153,11 @@ impl SqliteStore {
     /// Notifications of posts to an inbox.
     pub(crate) fn wakeups(&self) -> &Wakeups {
         &self.shared.wakeups
+    }
+
+    /// The time by which values expire.
+    pub(crate) fn expiry(&self) -> &ExpiryClock {
+        &self.shared.expiry
     }
 
     /// `true` if the last poll of this queue found letters of operations, so that the next one is likely to.

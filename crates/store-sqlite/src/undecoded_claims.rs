@@ -12,13 +12,14 @@ pub(crate) struct UndecodedClaim {
     pub(crate) lease: Lease,
     pub(crate) head: UndecodedLetter,
     pub(crate) interrupted: bool,
+    pub(crate) lost: bool,
 }
 
 impl UndecodedClaim {
     /// Decodes the letter.
     pub(crate) fn decode(self, operation: &'static str) -> Result<Claim> {
-        let Self { lease, head, interrupted } = self;
-        Ok(Claim { lease, head: decode(head, operation)?, interrupted })
+        let Self { lease, head, interrupted, lost } = self;
+        Ok(Claim { lease, head: decode(head, operation)?, interrupted, lost })
     }
 
     /// Decodes the letters of claims.

@@ -3,7 +3,9 @@
 //!
 //! The numbers of a queue (its last index, fence, revision, its counters) change with nearly every write. They are
 //! changed here and written once per group, before its commit. The changes of a request
-//! are kept apart until it has succeeded, so a failed one has no effect. After a write of another process, everything is read again.
+//! are kept apart until it has succeeded, so a failed one has no effect. Nor has one that read or wrote the file before it was refused: its
+//! savepoint takes the rows back, so what it wrote is a change again, and what it read is forgotten. After a write of another process,
+//! everything is read again.
 
 pub(crate) mod groups;
 pub(crate) mod inboxes;
@@ -152,6 +154,17 @@ impl WriteCache {
         self.forget_clamped();
     }
 
+    /// Discards the changes of the current request, and forgets what is a copy of the file: its savepoint is rolled back, and the request may
+    /// have read what it had written itself.
+    pub(crate) fn undo_with_savepoint(&mut self) {
+        self.undo();
+        self.queues.retain(|_, known| known.written != Some(known.now));
+        self.grants.retain(|_, known| known.written != Some(known.now));
+        self.groups.forget_copies();
+        self.operations.forget_copies();
+        self.inboxes.forget_copies();
+    }
+
     /// Writes the changes since the last group.
     pub(crate) fn write(&mut self, connection: &Connection) -> Work<()> {
         for known in self.queues.values_mut().filter(|known| known.written != Some(known.now)) {
@@ -225,7 +238,8 @@ impl WriteCache {
         let mut select = connection.prepare_cached(
             "SELECT fence, horizon, turn FROM grants WHERE qid = ?1 AND stream = ?2 AND partition = ?3",
         )?;
-        let stored = select.query_row(params![qid, partition.stream.as_str(), partition.index], |row| {
+        let number = partition.number().stored();
+        let stored = select.query_row(params![qid, partition.stream.as_str(), number], |row| {
             Ok((row.get(0)?, row.get::<_, Option<i64>>(1)?, row.get(2)?))
         });
         let Some((fence, horizon, turn)) = stored.optional()? else { return Ok(None) };
@@ -318,7 +332,8 @@ fn write_grant(connection: &Connection, qid: i64, partition: &Partition, numbers
     let GrantRow { fence, horizon, turn } = numbers;
     let [fence, turn] = [*fence, *turn].map(bound);
     let horizon = horizon.map(bound);
-    upsert.execute(params![qid, partition.stream.as_str(), partition.index, fence, horizon, turn])?;
+    let number = partition.number().stored();
+    upsert.execute(params![qid, partition.stream.as_str(), number, fence, horizon, turn])?;
     Ok(())
 }
 

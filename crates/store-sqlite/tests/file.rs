@@ -12,10 +12,11 @@ use lazaret_core::store::{
     GrantFence, HandOff, LetterStore, Limits, Locks, PauseScope, Placed, Placement, Settlement, Triage,
 };
 use lazaret_core::{
-    Failure, Letter, LetterId, LetterState, Message, MessageId, Partition, Position, QueueName, Reason,
+    Clock, Failure, Letter, LetterId, LetterState, Message, MessageId, Partition, Position, QueueName, Reason,
 };
 use lazaret_store_sqlite::{FORMAT_VERSION, Options, SqliteStore};
 use lazaret_testkit::ManualClock;
+use lazaret_testkit::clock::test_epoch;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -70,7 +71,7 @@ fn letter(sequence: &str, message: &str, offset: u64, state: LetterState) -> Let
     let message = Message::new(message, "orders", Position::new(0, offset))
         .with_key(sequence.to_owned())
         .with_payload("{}");
-    let now = lazaret_testkit::clock::test_epoch();
+    let now = test_epoch();
     let mut letter = Letter::new(queue(), sequence.into(), message.into(), now);
     letter.state = state;
     letter
@@ -111,14 +112,14 @@ async fn everything_persists_after_reopening() {
         partition: partition(),
         offset: 9,
         attempts: 2,
-        first_failed_at: lazaret_testkit::clock::test_epoch(),
+        first_failed_at: test_epoch(),
         failure: Failure::new(Reason::TIMEOUT, "HttpError", "boom"),
         same_failure: 1,
-        due_at: lazaret_testkit::clock::test_epoch(),
+        due_at: test_epoch(),
     };
     store.note_attempts(&queue(), vec![note.clone()]).await.unwrap();
     store.pause(&"orders".into(), PauseScope::Sequence("d".into()), &operator()).await.unwrap();
-    let anchor = Anchor { token: "t".into(), at: lazaret_testkit::clock::test_epoch() };
+    let anchor = Anchor { token: "t".into(), at: test_epoch() };
     store.save_processed("stream", anchor.clone(), None).await.unwrap();
     let lock = store.acquire("leader", "me", LEASE).await.unwrap().unwrap();
     Dedupe::done(&store, &queue(), &"1".into(), "me", LEASE).await.unwrap();
@@ -156,6 +157,105 @@ async fn everything_persists_after_reopening() {
     assert!(store.acquire("leader", "you", LEASE).await.unwrap().unwrap().fence > lock.fence);
     let placed = store.opened_since(&queue(), opened.revision, 10).await.unwrap();
     assert_eq!(placed.sequences, ["d".into()]);
+}
+
+/// How long messages are remembered.
+const WINDOW: Duration = Duration::from_secs(3600);
+
+async fn claim_of(store: &SqliteStore, message: &str) -> DedupeClaim {
+    Dedupe::claim(store, &queue(), &message.into(), "worker", LEASE).await.unwrap()
+}
+
+async fn handled(store: &SqliteStore, message: &str) {
+    Dedupe::done(store, &queue(), &message.into(), "worker", WINDOW).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_mark_outlasts_a_clock_that_was_set_while_no_process_ran() {
+    for forward in [true, false] {
+        let place = Place::new();
+        let store = place.open();
+        handled(&store, "1").await;
+        store.close().await.unwrap();
+        // Half of the window passes, and the clock is set by twice the window.
+        place.clock.advance(WINDOW / 2);
+        let now = place.clock.now();
+        place.clock.set(if forward { now + 2 * WINDOW } else { now - 2 * WINDOW });
+        let store = place.open();
+        handled(&store, "2").await;
+        assert_eq!(claim_of(&store, "1").await, DedupeClaim::Done, "forward: {forward}");
+        place.clock.advance(WINDOW / 2 - Duration::from_secs(1));
+        assert_eq!(claim_of(&store, "1").await, DedupeClaim::Done, "forward: {forward}");
+        place.clock.advance(Duration::from_secs(1));
+        assert_eq!(claim_of(&store, "1").await, DedupeClaim::Claimed, "the window has passed");
+        assert_eq!(claim_of(&store, "2").await, DedupeClaim::Done, "its window began later");
+    }
+}
+
+#[tokio::test]
+async fn after_a_restart_of_the_machine_its_clock_tells_how_long_it_was_off() {
+    let place = Place::new();
+    let store = place.open();
+    handled(&store, "1").await;
+    store.close().await.unwrap();
+    for (off, expected) in [
+        (WINDOW - Duration::from_secs(1), DedupeClaim::Done),
+        (WINDOW + Duration::from_secs(1), DedupeClaim::Claimed),
+    ] {
+        // The steady time begins anew.
+        let restarted = ManualClock::new();
+        restarted.set(place.clock.now() + off);
+        let options = Options { clock: Arc::new(restarted), ..Options::default() };
+        let store = SqliteStore::open(place.path(), options).unwrap();
+        assert_eq!(claim_of(&store, "1").await, expected, "off for {off:?}");
+        store.close().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn two_processes_agree_about_a_clock_that_was_set() {
+    let place = Place::new();
+    let (one, two) = (place.open(), place.open());
+    handled(&one, "1").await;
+    handled(&two, "2").await;
+    for (step, set) in [2 * WINDOW, Duration::ZERO, 3 * WINDOW].into_iter().enumerate() {
+        place.clock.set(test_epoch() + set);
+        place.clock.advance(Duration::from_secs(60));
+        for message in ["1", "2"] {
+            assert_eq!(claim_of(&one, message).await, DedupeClaim::Done, "step {step}");
+            assert_eq!(claim_of(&two, message).await, DedupeClaim::Done, "step {step}");
+        }
+    }
+    // One that starts has the same time.
+    let three = place.open();
+    place.clock.advance(WINDOW - Duration::from_secs(3 * 60 + 1));
+    for store in [&three, &one, &two] {
+        assert_eq!(claim_of(store, "1").await, DedupeClaim::Done);
+    }
+    place.clock.advance(Duration::from_secs(1));
+    assert_eq!(claim_of(&three, "1").await, DedupeClaim::Claimed);
+    assert_eq!(claim_of(&one, "1").await, DedupeClaim::Claimed, "under the same owner");
+}
+
+#[tokio::test]
+async fn marks_do_not_accumulate_however_the_clock_is_set() {
+    // I7
+    let place = Place::new();
+    let store = place.open();
+    for round in 0..60_u64 {
+        for n in 0..10 {
+            handled(&store, &format!("{round}-{n}")).await;
+        }
+        let now = place.clock.now();
+        place.clock.set(if round % 2 == 0 { now + 5 * WINDOW } else { now - 6 * WINDOW });
+        place.clock.advance(WINDOW / 4);
+    }
+    store.close().await.unwrap();
+    let file = Connection::open(place.path()).unwrap();
+    let count = "SELECT count(*) FROM key_values WHERE space = 'dedupe'";
+    let kept: i64 = file.query_row(count, [], |row| row.get(0)).unwrap();
+    // Those of one window, and of the round in which they expire.
+    assert!((40..=50).contains(&kept), "{kept} marks are kept");
 }
 
 #[tokio::test]

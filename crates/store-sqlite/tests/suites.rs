@@ -87,3 +87,15 @@ fn the_store_behaves_like_the_model() {
 fn the_store_with_a_redo_log_behaves_like_the_model() {
     lazaret_testkit::model::check(48, recording);
 }
+
+#[test]
+fn the_store_counts_operations_like_the_model() {
+    // I11
+    lazaret_testkit::model::check_operations(48, store);
+}
+
+#[test]
+fn the_store_with_a_redo_log_counts_operations_like_the_model() {
+    // I11
+    lazaret_testkit::model::check_operations(48, recording);
+}

@@ -90,6 +90,9 @@ impl LogObserver {
                 tracing::error!(consumer, why, "fuse blown, consumer paused until resumed");
             }
             Event::Expired { queue, letters } => tracing::info!(consumer, %queue, letters, "letters expired"),
+            Event::IncarnationBegan { partition } => {
+                tracing::warn!(consumer, %partition, "stream recreated, its messages are read from the beginning");
+            }
             Event::Assigned { partition } => tracing::info!(consumer, %partition, "partition assigned"),
             Event::Revoked { partition, lost } => {
                 tracing::info!(consumer, %partition, lost, "partition revoked");

@@ -65,6 +65,8 @@ families! {
         "Letters that entered a state, in the store or in a topic.";
     LETTERS = Gauge "lazaret_letters" ["consumer", "queue", "state"]
         "Open letters in the store.";
+    BROKER_LETTERS = Gauge "lazaret_broker_letters" ["consumer", "state"]
+        "Records in retry topics (retrying) and dead-letter topics (dead), counted in the broker; NaN while unknown.";
     HANDOFF_FAILURES = Counter "lazaret_handoff_failures_total" ["consumer"]
         "Failed letter hand-offs, to the store or to a topic. The source is held, nothing is lost.";
     POISON = Counter "lazaret_poison_total" ["consumer", "queue"]
@@ -78,7 +80,11 @@ families! {
     RETRY_LATENESS = Histogram "lazaret_retry_lateness_seconds" ["consumer", "queue"]
         "Delay between the due time and the start of retries.";
     OLDEST_LETTER = Gauge "lazaret_oldest_letter_age_seconds" ["consumer", "queue", "state"]
-        "Age of the oldest open letter by state.";
+        "Age of the oldest open letter by state; with retrying also of messages that wait in memory, since their first failure.";
+    NEXT_EXPIRY = Gauge "lazaret_next_expiry_seconds" ["consumer", "queue"]
+        "Time until the next open letter expires; NaN while none does.";
+    OLDEST_ATTEMPT = Gauge "lazaret_oldest_attempt_age_seconds" ["consumer"]
+        "Age of the oldest running attempt; 0 while none runs.";
     SOURCE_LAG = Gauge "lazaret_source_lag" ["consumer"]
         "Unread messages in the source; NaN while unknown.";
     SOURCE_LAG_BYTES = Gauge "lazaret_source_lag_bytes" ["consumer"]
@@ -115,6 +121,8 @@ families! {
         "Messages skipped with an audit entry.";
     COMMIT_FAILURES = Counter "lazaret_commit_failures_total" ["consumer"]
         "Failed position commits. They are retried.";
+    INCARNATIONS = Counter "lazaret_incarnations_total" ["consumer", "stream"]
+        "Partitions whose stream was recreated while it was read or while the consumer was down. They are read from their beginning.";
     LEASES_LOST = Counter "lazaret_leases_lost_total" ["consumer", "queue"]
         "Leases lost while a letter was being handled: the process stalled, or the store did not answer. The attempt counts, and the letter runs again.";
     ADOPT_RECORDS = Counter "lazaret_adopt_records_total" ["consumer", "topic", "outcome"]

@@ -9,15 +9,15 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use lazaret_core::Clock;
-use lazaret_core::policy::{BreakerPolicy, FusePolicy};
+use lazaret_core::policy::{BreakerPolicy, FusePolicy, RetryPolicy};
 use lazaret_core::query::Query;
 use lazaret_core::store::{
     Act, Action, Actor, Command, Limits, PauseScope, PlanRequest, RolloutPolicy, Selection, audit_hash_text,
 };
-use lazaret_engine::{Builder, DeadLetterOptions, Options as EngineOptions};
+use lazaret_engine::{Builder, Consumer, DeadLetterOptions, Options as EngineOptions};
 use lazaret_memory::MemoryStore;
 use lazaret_telemetry::Metrics;
-use lazaret_telemetry::alerts::{Options, RULES, Service, Webhook, signature};
+use lazaret_telemetry::alerts::{Options, RULES, Service, Thresholds, Webhook, signature};
 use lazaret_testkit::{Profile, Unreliable};
 use serde_json::Value;
 use support::{Bench, Got, NAME, Receiver, Running, TIMEOUT, eventually, options, queue, scripted};
@@ -35,8 +35,12 @@ fn webhook(receiver: &Receiver, events: &[&str]) -> Webhook {
 }
 
 fn service(bench: &Bench, metrics: &Metrics, webhooks: &[Webhook]) -> Service {
+    service_with(bench, metrics, webhooks, Thresholds::default())
+}
+
+fn service_with(bench: &Bench, metrics: &Metrics, webhooks: &[Webhook], thresholds: Thresholds) -> Service {
     let docs_url = Some("https://docs.example.com/lazaret/".to_owned());
-    let options = Options { every: Duration::from_millis(20), docs_url, ..Options::default() };
+    let options = Options { every: Duration::from_millis(20), thresholds, docs_url };
     Service::new(webhooks, options, metrics.clone(), bench.store.clone(), bench.clock.clone()).unwrap()
 }
 
@@ -414,10 +418,15 @@ async fn operations_that_need_a_decision_fire_until_it_is_made() {
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let receiver = Receiver::start(&[]).await;
     let service = service(&bench, &metrics, &[webhook(&receiver, &["approval-needed", "operation-stopped"])]);
+    metrics.owner(NAME, Some("checkout-team"));
     let watched = start(&bench, service, &metrics, true).await;
     bench.push(&["a-bad", "b-bad"]);
     eventually("both letters", || watched.running.handle.stats().handed_off == 2).await;
     let by = |who: &str| Actor { who: who.to_owned(), ..Actor::engine("test") };
+    let is_addressed = |got: &Got| {
+        let notice = notice(got);
+        assert_eq!((&notice["consumer"], &notice["owner"]), (&NAME.into(), &"checkout-team".into()));
+    };
     let request = PlanRequest {
         action: Action::Retry,
         selection: Selection::Query(Query::parse("").unwrap()),
@@ -438,7 +447,127 @@ async fn operations_that_need_a_decision_fire_until_it_is_made() {
     let plan = bench.store.freeze(&request, &by("ada")).await.unwrap();
     bench.store.begin(plan.id, &RolloutPolicy::default(), &by("ada")).await.unwrap();
     watched.running.handle.wake();
-    assert_eq!(summaries(&receiver.wait_for(3).await)[2], "operation-stopped firing");
+    let all = receiver.wait_for(3).await;
+    assert_eq!(summaries(&all)[2], "operation-stopped firing");
+    all.iter().for_each(is_addressed);
+    watched.stop().await;
+}
+
+#[tokio::test]
+async fn an_operation_over_several_consumers_is_told_to_each_owner() {
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let receiver = Receiver::start(&[]).await;
+    let service = service(&bench, &metrics, &[webhook(&receiver, &["approval-needed"])]);
+    metrics.owner(NAME, Some("checkout-team"));
+    metrics.owner("mails", Some("mail-team"));
+    let watched = start(&bench, service, &metrics, true).await;
+    let other = Bench::new();
+    let mails = Consumer::builder("mails").source(other.log.join()).store(bench.store.clone());
+    let handler = scripted(Arc::new(AtomicBool::new(false)));
+    let mails = mails.clock(bench.clock.clone()).options(options()).handler(handler);
+    let mails = Running::start(mails);
+    bench.push(&["a-bad"]);
+    other.push(&["a-bad"]);
+    for handle in [&watched.running.handle, &mails.handle] {
+        eventually("a letter of each", || handle.stats().handed_off == 1).await;
+    }
+    let request = PlanRequest {
+        action: Action::Evict,
+        selection: Selection::Query(Query::everything()),
+        valid_for: Duration::from_secs(60),
+        max_letters: 100,
+    };
+    let ada = Actor { who: "ada".to_owned(), ..Actor::engine("test") };
+    let plan = bench.store.freeze(&request, &ada).await.unwrap();
+    let rollout = RolloutPolicy { needs_approval: true, ..RolloutPolicy::unlimited() };
+    bench.store.begin(plan.id, &rollout, &ada).await.unwrap();
+    let owners = |got: Vec<Got>| {
+        let word = |value: &Value| value.as_str().unwrap().to_owned();
+        let mut told: Vec<_> = got
+            .iter()
+            .map(notice)
+            .map(|notice| (word(&notice["consumer"]), word(&notice["owner"])))
+            .collect();
+        told.sort();
+        told
+    };
+    let both = [("mails", "mail-team"), (NAME, "checkout-team")].map(|(a, b)| (a.to_owned(), b.to_owned()));
+    assert_eq!(owners(receiver.wait_for(2).await), both);
+    mails.stop().await;
+    watched.stop().await;
+}
+
+#[tokio::test]
+async fn a_consumer_that_fails_permanently_is_told_at_once_until_it_runs() {
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let receiver = Receiver::start(&[]).await;
+    let service = service(&bench, &metrics, &[webhook(&receiver, &["consumer-failed"])]);
+    metrics.owner(NAME, Some("checkout-team"));
+    let watched = start(&bench, service, &metrics, true).await;
+    metrics.failed("mails", true);
+    metrics.failed_permanently(NAME);
+    let fired = notice(&receiver.wait_for(1).await[0]);
+    assert_eq!((&fired["event"], &fired["status"]), (&"consumer-failed".into(), &"firing".into()));
+    assert_eq!((&fired["consumer"], &fired["owner"]), (&NAME.into(), &"checkout-team".into()));
+    assert!(metrics.render().contains("lazaret_consumer_failed{consumer=\"orders\"} 1"));
+    metrics.running(watched.running.handle.clone());
+    let all = summaries(&receiver.wait_for(2).await);
+    assert_eq!(all, ["consumer-failed firing", "consumer-failed resolved"], "mails may be back in a second");
+    metrics.failed_permanently(NAME);
+    watched.stop().await;
+    let last = summaries(&receiver.all());
+    assert_eq!(last[2], "consumer-failed firing", "also when the process ends");
+}
+
+#[tokio::test]
+async fn a_schema_that_a_handler_refuses_is_told_and_a_large_message_is_not() {
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let receiver = Receiver::start(&[]).await;
+    let service = service(&bench, &metrics, &[webhook(&receiver, &["decode-failure", "paused"])]);
+    let options = EngineOptions { max_payload: Some(64), ..options() };
+    let watched = start_with(&bench, service, &metrics, true, options).await;
+    let large = format!("a-{}", "x".repeat(64));
+    bench.push(&[large.as_str()]);
+    eventually("it is refused", || watched.running.handle.stats().handed_off == 1).await;
+    watched.running.handle.pause(PauseScope::Replay, &Actor::engine("test")).await.unwrap();
+    assert_eq!(summaries(&receiver.wait_for(1).await), ["paused firing"], "the schema is fine");
+    bench.push(&["b-invalid"]);
+    let told = notice(&receiver.wait_for(2).await[1]);
+    assert_eq!((&told["event"], &told["reason"]), (&"decode-failure".into(), &"INVALID_SCHEMA".into()));
+    watched.stop().await;
+}
+
+#[tokio::test]
+async fn a_retry_in_place_and_a_handler_that_hangs_have_an_age() {
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let receiver = Receiver::start(&[]).await;
+    let thresholds = Thresholds {
+        window: Duration::from_millis(1),
+        retry_age: Duration::from_millis(1),
+        ..Thresholds::default()
+    };
+    let webhooks = [webhook(&receiver, &["retry-age", "blocked"])];
+    let service = service_with(&bench, &metrics, &webhooks, thresholds);
+    let half_an_hour = Duration::from_secs(1800);
+    let retry = RetryPolicy {
+        initial_delay: half_an_hour,
+        max_delay: half_an_hour,
+        max_elapsed: None,
+        ..options().retry
+    };
+    let watched = start_with(&bench, service, &metrics, true, EngineOptions { retry, ..options() }).await;
+    bench.push(&["a-flaky"]);
+    let mut told = summaries(&receiver.wait_for(2).await);
+    told.sort();
+    assert_eq!(told, ["blocked firing", "retry-age firing"]);
+    metrics.refresh(&*bench.store, bench.clock.now() + Duration::from_secs(60)).await.unwrap();
+    let queue = queue();
+    let shown = metrics.render();
+    let age = format!(
+        "lazaret_oldest_letter_age_seconds{{consumer=\"{NAME}\",queue=\"{queue}\",state=\"retrying\"}} 6"
+    );
+    assert!(shown.contains(&age), "{shown}");
+    assert!(shown.contains("lazaret_oldest_attempt_age_seconds{consumer=\"orders\"} 0"), "{shown}");
     watched.stop().await;
 }
 

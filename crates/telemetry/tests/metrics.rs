@@ -89,6 +89,7 @@ async fn a_scrape_contains_every_metric_with_exact_values_and_no_message_content
     metrics.owner(NAME, Some("checkout-team"));
     metrics.change_stream(NAME, ChangeStreamStats::default);
     metrics.file(NAME, || Some(7));
+    metrics.topics(NAME, || Some((2, 3)));
     metrics.process();
     metrics.adopted(NAME, "orders-dlt", &[("adopted", 2)], 5);
     metrics.adoption_failed(NAME, "orders-dlt", false);
@@ -153,6 +154,9 @@ async fn a_scrape_contains_every_metric_with_exact_values_and_no_message_content
     let queue = queue();
     let queued = ("queue", queue.as_str());
     assert_eq!(scrape.value("lazaret_source_lag_bytes", &[consumer]), 7.0);
+    for (state, records) in [("retrying", 2.0), ("dead", 3.0)] {
+        assert_eq!(scrape.value("lazaret_broker_letters", &[consumer, ("state", state)]), records);
+    }
     if cfg!(target_os = "linux") {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
         let started = scrape.value("process_start_time_seconds", &[]);
@@ -258,6 +262,22 @@ fn restarts_of_a_change_stream_continue_after_a_consumer_restart() {
     let new = Arc::new(AtomicU64::new(1));
     metrics.change_stream(NAME, stream(&new));
     assert_eq!(restarts(), Some(4.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recreated_stream_is_counted_from_zero() {
+    let (metrics, bench) = (Metrics::prometheus(), Bench::new());
+    bench.push(&["a-fine"]);
+    let running = Running::start(bench.builder(scripted(Arc::default())).observer(metrics.observer(NAME)));
+    let labels = [("consumer", NAME), ("stream", "events")];
+    eventually("it is handled", || running.handle.stats().handled == 1).await;
+    let counted = || Scrape::read(&metrics.render()).value("lazaret_incarnations_total", &labels);
+    assert_eq!(counted(), 0.0);
+    bench.log.recreate(1);
+    bench.push(&["b-fine"]);
+    eventually("that of the new stream is handled", || running.handle.stats().handled == 2).await;
+    assert_eq!(counted(), 1.0);
+    running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,7 @@
 //! Clocks for tests: one that follows tokio's, and one that only the test advances.
 
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -66,9 +66,18 @@ impl Clock for TokioClock {
         let skew = SignedDuration::from_nanos(self.skew_nanos.load(Ordering::Relaxed));
         test_epoch() + self.started.elapsed() + skew
     }
+
+    fn steady(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn boot(&self) -> Option<String> {
+        // The runtime that it follows ends with the process.
+        None
+    }
 }
 
-/// A clock that only the test advances. Clones show the same time.
+/// A clock that only the test advances, and sets. Clones show the same time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -80,23 +89,49 @@ impl Clock for TokioClock {
 /// assert_eq!(clock.now().duration_since(before).as_secs(), 5);
 /// ```
 #[derive(Clone, Debug)]
-pub struct ManualClock(Arc<Mutex<Timestamp>>);
+pub struct ManualClock(Arc<Manual>);
+
+#[derive(Debug)]
+struct Manual {
+    /// Tells it from other machines and other boots.
+    number: u64,
+    shown: Mutex<Shown>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    now: Timestamp,
+    steady: Duration,
+}
 
 impl ManualClock {
-    /// A clock that shows [`test_epoch`].
+    /// A clock that shows [`test_epoch`], of a machine that has just been started.
     pub fn new() -> Self {
-        Self(Arc::new(Mutex::new(test_epoch())))
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let shown = Mutex::new(Shown { now: test_epoch(), steady: Duration::ZERO });
+        Self(Arc::new(Manual { number, shown }))
     }
 
-    /// Sets the time.
+    fn shown(&self) -> MutexGuard<'_, Shown> {
+        self.0.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the time, as a person does: no time passes.
     pub fn set(&self, now: Timestamp) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        self.shown().now = now;
     }
 
-    /// Advances the time.
+    /// Lets the time pass.
     pub fn advance(&self, by: Duration) {
-        let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *now += by;
+        let mut shown = self.shown();
+        shown.now += by;
+        shown.steady += by;
+    }
+
+    /// Sets the time and the [steady](Clock::steady) time to those of another clock.
+    pub fn follow(&self, now: Timestamp, steady: Duration) {
+        *self.shown() = Shown { now, steady };
     }
 }
 
@@ -108,13 +143,33 @@ impl Default for ManualClock {
 
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shown().now
+    }
+
+    fn steady(&self) -> Duration {
+        self.shown().steady
+    }
+
+    fn boot(&self) -> Option<String> {
+        Some(format!("manual-{}", self.0.number))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_that_is_set_counts_no_time() {
+        let clock = ManualClock::new();
+        clock.advance(Duration::from_secs(5));
+        clock.set(test_epoch() + Duration::from_secs(3600));
+        clock.advance(Duration::from_secs(5));
+        assert_eq!(clock.now(), test_epoch() + Duration::from_secs(3605));
+        assert_eq!(clock.steady(), Duration::from_secs(10));
+        assert_eq!(clock.boot(), clock.clone().boot());
+        assert_ne!(clock.boot(), ManualClock::new().boot());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_skewed_clock_is_off_by_its_skew_and_leaves_others_alone() {

@@ -2,10 +2,14 @@
 //!
 //! The model keeps every letter in one list and answers each question by walking over it. [`check`] draws sequences of
 //! calls, runs them against both, and compares the answers and everything that can be observed after each call. A
-//! failure is shrunk to a short sequence that still fails. The key space is small, so that calls meet.
+//! failure is shrunk to a short sequence that still fails. The key space is small, so that calls meet. [`check_operations`] does the same
+//! for operations, whose counters it compares with their letters.
 
 mod drive;
+mod operations;
 mod steps;
+
+pub use operations::check_operations;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -360,10 +364,14 @@ impl Model {
             Act::Quarantine => self.change(at, Quarantined),
             Act::Restore => self.change(at, Dead),
             Act::Release => {
-                self.change(at, Retrying);
-                let now = self.now;
+                // Behind the head it waits for it.
+                let (state, due) = match self.open(sequence)[0] == at {
+                    true => (Retrying, Some(self.now)),
+                    false => (Waiting, None),
+                };
+                self.change(at, state);
                 let row = &mut self.letters[at];
-                (row.due, row.attempts, row.poison) = (Some(now), 0, false);
+                (row.due, row.attempts, row.poison) = (due, 0, false);
             }
         }
         self.audited += 1;

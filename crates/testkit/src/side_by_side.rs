@@ -1,7 +1,10 @@
 //! Sources with one partition each, seen as one source with several.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use futures_util::future::select_all;
+use lazaret_core::incarnation::IncarnationRegistry;
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use lazaret_core::{Message, Partition, Position, StreamName};
 
@@ -65,6 +68,7 @@ impl SideBySide {
             }
             SourceEvent::Revoking(partitions) => SourceEvent::Revoking(rename(partitions)),
             SourceEvent::Lost(partitions) => SourceEvent::Lost(rename(partitions)),
+            SourceEvent::Recreated(partitions) => SourceEvent::Recreated(rename(partitions)),
             // No commit is begun here.
             SourceEvent::Committed(_) => return None,
             SourceEvent::End => {
@@ -77,6 +81,10 @@ impl SideBySide {
 
 #[async_trait]
 impl Source for SideBySide {
+    fn attach(&mut self, registry: Arc<dyn IncarnationRegistry>) {
+        self.parts.iter_mut().for_each(|part| part.source.attach(registry.clone()));
+    }
+
     async fn next(&mut self) -> Result<SourceEvent, SourceError> {
         loop {
             let waiting = self.parts.iter_mut().map(|part| part.source.next());

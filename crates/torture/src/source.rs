@@ -40,7 +40,7 @@ impl<C: Checkpoints> PlannedSource<C> {
             let checkpoint = self.checkpoints.load(&name(index)).await.map_err(unavailable)?;
             let (offset, settled) = read(checkpoint.unwrap_or_default())?;
             committed.push(offset);
-            assignments.push(Assignment { partition: Partition::new(CONSUMER, index), settled });
+            assignments.push(Assignment::new(Partition::new(CONSUMER, index), settled));
         }
         self.next = committed.iter().map(|offset| offset.map_or(0, |offset| offset + 1)).min().unwrap_or(0);
         self.committed = Some(committed);

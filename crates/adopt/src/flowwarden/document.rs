@@ -78,6 +78,7 @@ impl Decoder {
             written_at,
             expires_at: fields.time("expiresAt"),
             context: fields.metadata(),
+            payload_is_rebuilt: true,
             ..ForeignLetter::new(FRAMEWORK, message, cause)
         };
         Ok(Content::Letter(Box::new(ForeignLetter { warnings: fields.warnings, ..letter })))

@@ -99,7 +99,7 @@ pub(crate) fn adoption(topic: &Topic) -> Adoption {
 }
 
 pub(crate) async fn letter(store: &MemoryStore, id: &str) -> Letter {
-    let id = LetterId::of(&queue(), &MessageId::from(id));
+    let id = LetterId::of_import(&queue(), &MessageId::from(id));
     store.get(&queue(), id).await.unwrap().expect("there is such a letter")
 }
 

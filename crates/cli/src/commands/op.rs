@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use lazaret_api::{Command, Item, Operation, OperationState, Outcome};
 
 use super::Run;
+use super::plan::excluded;
 use crate::blockers::{Blocker, blockers, blockers_in};
 use crate::client::Client;
 use crate::context::Context;
@@ -191,6 +192,9 @@ pub(super) fn describe(operation: &Operation, blockers: &[Blocker], now: Timesta
     fields.maybe("note", operation.note.as_deref());
     fields.add("action", format!("{} {}", operation.action, plural(operation.letters, "letter")));
     fields.add("progress", progress_counts(operation));
+    if !operation.excluded.is_empty() {
+        fields.toned("excludes", excluded(&operation.excluded, &[]), Tone::Warning);
+    }
     fields.add("plan", &operation.plan);
     let rate = operation.rate.map_or_else(|| "unlimited".to_owned(), |rate| format!("{rate}/s"));
     fields.add("rate", rate);
@@ -282,11 +286,13 @@ pub(super) fn outcome_line(operation: &Operation) -> Line {
         .ended_at
         .map(|end| format!(", in {}", span(end.duration_since(operation.created_at).as_secs_f64())));
     let note = operation.note.as_ref().map(|note| format!(" ({note})"));
+    let left_out = (!operation.excluded.is_empty()).then(|| excluded(&operation.excluded, &[]));
     line.plain(format!(
-        ": {}{}{}",
+        ": {}{}{}{}",
         progress_counts(operation),
         took.unwrap_or_default(),
-        note.unwrap_or_default()
+        note.unwrap_or_default(),
+        left_out.map(|letters| format!("; excluded: {letters}")).unwrap_or_default()
     ))
 }
 

@@ -188,8 +188,9 @@ struct PlanExclusions {
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct StartedOperation<'a> {
+    /// Without its own list of excluded letters.
     #[serde(flatten)]
-    operation: &'a Operation,
+    operation: Operation,
     excluded: &'a [Excluded],
     held_by: &'a [String],
 }
@@ -203,7 +204,7 @@ impl PlanExclusions {
     /// Prints which letters are excluded, if any.
     fn print_excluded(&self, context: &Context) {
         if !self.plan.excluded.is_empty() {
-            context.screen.info(&format!("excluded: {}", excluded(&self.plan, &self.holders)));
+            context.screen.info(&format!("excluded: {}", excluded(&self.plan.excluded, &self.holders)));
         }
     }
 
@@ -215,7 +216,9 @@ impl PlanExclusions {
     /// Prints the state of the operation and the next commands.
     fn conclude(&self, context: &Context, operation: &Operation, blockers: &[Blocker]) -> Result<()> {
         let screen = &context.screen;
-        let started = StartedOperation { operation, excluded: &self.plan.excluded, held_by: &self.holders };
+        let listed = Operation { excluded: Vec::new(), ..operation.clone() };
+        let started =
+            StartedOperation { operation: listed, excluded: &self.plan.excluded, held_by: &self.holders };
         let as_table = || print_outcome(context, operation, blockers);
         print_value(screen, context.format(), &columns(), &started, as_table)
     }
@@ -235,7 +238,7 @@ impl PlanExclusions {
         let why = if self.plan.excluded.is_empty() {
             "no letters match".to_owned()
         } else {
-            format!("excluded: {}", excluded(&self.plan, &self.holders))
+            format!("excluded: {}", excluded(&self.plan.excluded, &self.holders))
         };
         screen.stderr_line(&Line::new().add("nothing to do: ", Tone::Warning).plain(why));
         screen.line(&Line::of("not started: 0 sent, 0 ok, 0 failed again, 0 skipped"))?;

@@ -4,7 +4,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use jiff::{SignedDuration, Timestamp};
 use lazaret_api::values::duration;
-use lazaret_api::{Action, Exclusion, Plan, PlanRequest, Selection};
+use lazaret_api::{Action, Excluded, Exclusion, Plan, PlanRequest, Selection};
 
 use super::Run;
 use crate::client::Client;
@@ -86,7 +86,7 @@ pub(super) async fn freeze(
 ) -> Result<Plan> {
     let named = selection.ids.is_some();
     let plan = client.freeze(&PlanRequest { action, selection, valid_for_seconds, reason: None }).await?;
-    let is_missing = |excluded: &lazaret_api::Excluded| excluded.reason == Exclusion::NotFound;
+    let is_missing = |excluded: &Excluded| excluded.reason == Exclusion::NotFound;
     if named && plan.letters == 0 && plan.excluded.iter().all(is_missing) {
         return Err(Error::not_found("letters not found"));
     }
@@ -113,7 +113,11 @@ pub(super) fn describe(plan: &Plan, holders: &[String], now: Timestamp) -> Field
     fields.maybe("takes", plan.takes_seconds.map(at_least));
     if !plan.excluded.is_empty() {
         let all: u64 = plan.excluded.iter().map(|excluded| excluded.letters).sum();
-        fields.toned("excludes", format!("{}: {}", count(all), excluded(plan, holders)), Tone::Warning);
+        fields.toned(
+            "excludes",
+            format!("{}: {}", count(all), excluded(&plan.excluded, holders)),
+            Tone::Warning,
+        );
     }
     let approval = if plan.needs_approval {
         ("required from a second person", Tone::Warning)
@@ -144,7 +148,7 @@ pub(super) fn at_least(seconds: u64) -> String {
 }
 
 /// Formats the excluded letters by reason, and the operations that hold them.
-pub(super) fn excluded(plan: &Plan, holders: &[String]) -> String {
+pub(super) fn excluded(letters: &[Excluded], holders: &[String]) -> String {
     let held = match holders {
         [] => "held by another operation".to_owned(),
         [holder] => format!("held by operation {holder}"),
@@ -159,12 +163,8 @@ pub(super) fn excluded(plan: &Plan, holders: &[String]) -> String {
         Exclusion::NoPayload => "without a payload",
         Exclusion::Behind => "behind a letter that is not in the plan",
     };
-    let parts: Vec<String> = plan
-        .excluded
-        .iter()
-        .map(|excluded| format!("{} {}", count(excluded.letters), why(excluded.reason)))
-        .collect();
-    parts.join(", ")
+    let parts = letters.iter().map(|of| format!("{} {}", count(of.letters), why(of.reason)));
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 impl Record for Plan {

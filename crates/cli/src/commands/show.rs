@@ -314,7 +314,7 @@ impl View {
             PayloadState::Shown => lines.extend(self.payload_shown(content)),
             PayloadState::Hidden => lines.push(dim("hidden: the token lacks the scope payload")),
             PayloadState::None => lines.push(dim("none: a tombstone")),
-            PayloadState::LeftOut => lines.push(dim("not stored: removed when the letter was closed")),
+            PayloadState::LeftOut => lines.push(dim("not stored: the consumer has include-payload: false")),
         }
         if !content.redacted.is_empty() {
             let what = content.redacted.join(", ");

@@ -21,6 +21,9 @@ use crate::watch::{Interrupt, is_transient};
 /// The interval of `--watch` unless another is given.
 const DEFAULT_INTERVAL: SignedDuration = SignedDuration::from_secs(2);
 
+/// The age from which a running attempt is noted, in seconds.
+const LONG_ATTEMPT_SECONDS: f64 = 60.0;
+
 /// Show consumers, open letters and operations.
 #[derive(Debug, Args)]
 pub struct Status {
@@ -112,6 +115,10 @@ fn without_times(status: &lazaret_api::Status) -> lazaret_api::Status {
     let mut status = status.clone();
     for consumer in &mut status.consumers {
         consumer.oldest_age_seconds = None;
+        // It is noted from a minute on.
+        consumer.attempt_age_seconds =
+            consumer.attempt_age_seconds.filter(|age| *age >= LONG_ATTEMPT_SECONDS);
+        consumer.attempt_age_seconds = consumer.attempt_age_seconds.map(|_| LONG_ATTEMPT_SECONDS);
     }
     for instance in &mut status.instances {
         instance.last_seen = instance.started_at;
@@ -170,14 +177,40 @@ pub(super) fn notes(consumer: &Consumer, now: Timestamp) -> Vec<Line> {
         };
         lines.push(name.plain(error));
     }
-    if consumer.store_trouble {
-        lines.push(name().add(" is blocked: the store does not accept letters", Tone::Bad));
+    match &consumer.held_by {
+        Some(limit) => lines.push(name().add(format!(" is held by its limit: {limit}"), Tone::Bad)),
+        None if consumer.store_trouble => {
+            lines.push(name().add(" is blocked: the store does not accept letters", Tone::Bad));
+        }
+        None => {}
+    }
+    if let Some(age) = consumer.attempt_age_seconds.filter(|age| *age >= LONG_ATTEMPT_SECONDS) {
+        lines.push(name().add(format!(": an attempt has been running for {}", span(age)), Tone::Warning));
     }
     if matches!(consumer.breaker, Breaker::Open | Breaker::HalfOpen) {
         let name = name().add(format!(" circuit breaker {}: ", consumer.breaker.as_str()), Tone::Bad);
         lines.push(name.plain(breaker_note(consumer, now)));
     }
+    if let Some(counts) = consumer.in_broker.filter(|counts| counts.retrying + counts.dead > 0) {
+        let text = format!(
+            " has {} in dead-letter topics and {} in retry topics, counted in the broker",
+            count(counts.dead),
+            count(counts.retrying)
+        );
+        lines.push(name().plain(text));
+    }
     lines.extend(consumer.pauses.iter().map(|pause| pause_line(&consumer.name, pause, now)));
+    if let Some(at) = consumer.expires_soon(now) {
+        let left = span(at.duration_since(now).as_secs_f64().max(0.0));
+        let line = name().add(" letters expire", Tone::Warning);
+        lines.push(line.plain(format!(": the next one in {left}, unless it is replayed or resolved")));
+    }
+    for recreated in consumer.incarnations.iter().filter(|life| life.is_recent(now)) {
+        let age = span(now.duration_since(recreated.since).as_secs_f64().max(0.0));
+        let text =
+            format!(": {} was recreated, seen {age} ago, and is read from its beginning", recreated.name());
+        lines.push(name().plain(text));
+    }
     let leave = match consumer.on_dead.filter(|_| consumer.dead > 0) {
         Some(OnDead::Continue) => Some("dead letters have left their sequences"),
         Some(OnDead::Mixed) => Some("some dead letters have left their sequences"),
@@ -343,6 +376,8 @@ impl Record for Consumer {
         "oldest-age-seconds",
         "fuse",
         "breaker",
+        "attempt-age-seconds",
+        "held-by",
     ];
 
     fn cells(&self, _now: Timestamp) -> Vec<Cell> {
@@ -395,6 +430,30 @@ mod tests {
         };
         assert_eq!(without_times(&status(1.0, 7)), without_times(&status(2.0, 7)));
         assert_ne!(without_times(&status(1.0, 7)), without_times(&status(1.0, 8)));
+    }
+
+    #[test]
+    fn what_holds_a_consumer_and_an_attempt_that_does_not_end_are_told() {
+        let told = |consumer: &Consumer| -> Vec<String> {
+            notes(consumer, at(0)).iter().map(|line| line.render(false)).collect()
+        };
+        let held = Consumer {
+            held_by: Some("max-sequence-size".into()),
+            store_trouble: true,
+            attempt_age_seconds: Some(1080.0),
+            breaker: Breaker::Closed,
+            ..consumer("shop", ConsumerState::Running, 0)
+        };
+        assert_eq!(
+            told(&held),
+            ["shop is held by its limit: max-sequence-size", "shop: an attempt has been running for 18m00s"]
+        );
+        let short = Consumer {
+            attempt_age_seconds: Some(59.0),
+            breaker: Breaker::Closed,
+            ..consumer("shop", ConsumerState::Running, 0)
+        };
+        assert_eq!(told(&short), Vec::<String>::new());
     }
 
     #[test]

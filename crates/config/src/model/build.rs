@@ -10,14 +10,14 @@ use std::time::Duration;
 use lazaret_core::fingerprint::GroupPart;
 use lazaret_core::policy::{
     BreakerPolicy, BudgetPolicy, CapacityPolicy, FusePolicy, OnDead, OnDeadOverride, OnDeadPolicy,
-    PoisonPolicy, RetryOverride, RetryPolicy, Rule, Strategy, When,
+    PoisonPolicy, Rate, RetryOverride, RetryPolicy, Rule, Strategy, When,
 };
 use lazaret_core::redaction::Redaction;
 use lazaret_core::store::Limits;
 use lazaret_core::{Grouping, Phase, Reason, Verdict};
 
 use super::adopt::{AdoptTopics, CORRELATION_HEADERS, TYPE_HEADERS, TopicFormat};
-use super::config::{Auth, Config, RequestLimits, Telemetry, Tls, Token, Webhook};
+use super::config::{AlertThresholds, Auth, Config, RequestLimits, Telemetry, Tls, Token, Webhook};
 use super::console::{Console, Oidc, Proxy, Role};
 use super::consumer::{
     Advanced, Approval, Consumer, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics,
@@ -34,7 +34,7 @@ use super::secret::Secret;
 use crate::adopt_rules::topics;
 use crate::document::{ConsumerFields, Document};
 use crate::formats::{Address, SequenceRule, StoreLocation, group_pattern, network, payload_path};
-use crate::value::{Field, Fields, Value};
+use crate::value::{Field, Fields, Origin, Value};
 
 impl Config {
     /// Builds the configuration from a document without errors.
@@ -67,6 +67,11 @@ fn config(document: Arc<Document>) -> Config {
         limits: limits(top.section("limits").unwrap_or(&Fields::default())),
         webhooks: sections(webhooks).map(webhook).collect(),
         docs_url: top.section("alerts").and_then(|alerts| alerts.text("docs-url")).map(str::to_owned),
+        alert_thresholds: thresholds(
+            top.section("alerts")
+                .and_then(|alerts| alerts.section("thresholds"))
+                .unwrap_or(&Fields::default()),
+        ),
         telemetry: telemetry(top.section("telemetry").unwrap_or(&Fields::default())),
         flight_recorder: top.text("flight-recorder").map(PathBuf::from),
         document: Arc::clone(&document),
@@ -175,6 +180,21 @@ fn webhook(fields: &Fields) -> Webhook {
     }
 }
 
+/// The table has a default for each.
+fn thresholds(fields: &Fields) -> AlertThresholds {
+    AlertThresholds {
+        window: duration(fields, "window"),
+        retry_rate: fields.rate("retry-rate").map_or(0.0, Rate::per_second),
+        storm_share: fields.number("storm-share").unwrap_or_default(),
+        storm_failures: fields.count("storm-failures").unwrap_or_default(),
+        retry_age: duration(fields, "retry-age"),
+        attempt_age: duration(fields, "attempt-age"),
+        blocked_windows: fields.count_u32("blocked-windows").unwrap_or_default(),
+        paused_for: duration(fields, "paused-for"),
+        quiet: duration(fields, "quiet"),
+    }
+}
+
 fn telemetry(fields: &Fields) -> Telemetry {
     Telemetry {
         otlp_endpoint: fields.text("otlp-endpoint").map(str::to_owned),
@@ -231,12 +251,14 @@ fn source(fields: &Fields, consumer: &str) -> Source {
             brokers: string(kafka, "brokers"),
             topics: kafka.texts("topics"),
             group: kafka.text("group").unwrap_or(consumer).to_owned(),
+            member: kafka.text("member").map(str::to_owned),
             properties: secrets(kafka, "properties"),
             id_headers: kafka.texts("id-headers"),
             type_headers: kafka.texts("type-headers"),
             correlation_headers: kafka.texts("correlation-headers"),
             replaced_stores: kafka.texts("replaced-stores"),
             topic_timeout: duration(kafka, "topic-timeout"),
+            may_start_fresh: kafka.text("on-lost-position") == Some("start-fresh"),
         }),
         Some(("mongodb", mongodb)) => Source::Mongodb(mongodb_source(mongodb)),
         Some(("postgres-outbox", outbox)) => Source::PostgresOutbox(postgres_outbox(outbox)),
@@ -281,8 +303,10 @@ fn adopt(fields: &Fields, source: &Source, consumer: &str) -> Vec<AdoptTopics> {
                     .unwrap_or_else(|| defaults(TYPE_HEADERS)),
                 correlation_headers: of_source
                     .map_or_else(|| defaults(CORRELATION_HEADERS), |kafka| kafka.correlation_headers.clone()),
+                member: None,
                 replaced_stores: Vec::new(),
                 topic_timeout: Duration::ZERO,
+                may_start_fresh: false,
             },
             continuous: fields.text("mode") != Some("once"),
             group: fields.text("group").map(str::to_owned),
@@ -310,6 +334,7 @@ fn postgres_outbox(fields: &Fields) -> PostgresOutboxSource {
         poll: duration(fields, "poll"),
         session_timeout: duration(fields, "session-timeout"),
         setup: fields.flag("setup").unwrap_or_default(),
+        start_over: fields.count("start-over"),
     }
 }
 
@@ -384,10 +409,6 @@ fn retry(fields: &Fields) -> Retry {
     let none = Fields::default();
     let (budget, topics) =
         (fields.section("budget").unwrap_or(&none), fields.section("topics").unwrap_or(&none));
-    let delay = |field: &Field| match field.value {
-        Value::Duration(delay) => Some(delay),
-        _ => None,
-    };
     let policy = retry_policy(fields);
     Retry {
         overrides: sections(fields.list("overrides")).map(|over| retry_override(over, &policy)).collect(),
@@ -401,7 +422,6 @@ fn retry(fields: &Fields) -> Retry {
             per_type: budget.count_u32("per-type"),
         },
         topics: RetryTopics {
-            delays: topics.list("delays").iter().filter_map(delay).collect(),
             create: topics.flag("create").unwrap_or_default(),
             transactional: topics.flag("transactional").unwrap_or_default(),
             spring_headers: topics.flag("spring-headers").unwrap_or_default(),
@@ -417,7 +437,9 @@ fn retry_override(fields: &Fields, base: &RetryPolicy) -> RetryOverride {
         event_type: when.get("type").and_then(|field| glob(&field.value)),
         reason: when.reason("reason").cloned(),
         policy: RetryPolicy {
-            max_attempts: fields.count_u32("max-attempts").unwrap_or(base.max_attempts),
+            max_attempts: fields
+                .count_u32("max-attempts")
+                .map_or(base.max_attempts, |attempts| attempts.min(listed_attempts(&base.delays))),
             max_elapsed: match fields.get("max-elapsed") {
                 Some(_) => fields.duration("max-elapsed"),
                 None => base.max_elapsed,
@@ -431,14 +453,75 @@ fn retry_override(fields: &Fields, base: &RetryPolicy) -> RetryOverride {
     }
 }
 
+/// Returns the delays of the retry topics; none where `initial-delay` is set closer to the consumer than they are.
+pub(crate) fn listed_delays(fields: &Fields) -> Arc<[Duration]> {
+    let Some(topics) = fields.section("topics") else { return Arc::default() };
+    let delay = |field: &Field| match field.value {
+        Value::Duration(delay) => Some(delay),
+        _ => None,
+    };
+    match closeness(fields, "initial-delay") > closeness(topics, "delays") {
+        true => Arc::default(),
+        false => topics.list("delays").iter().filter_map(delay).collect(),
+    }
+}
+
+/// Returns the keys of a consumer's `retry` that others of its keys replace, by path, with what replaces them.
+pub(crate) fn replaced(retry: &Fields) -> Vec<(&'static [&'static str], String)> {
+    if retry.text("strategy") != Some(Strategy::Topics.as_str()) {
+        return Vec::new();
+    }
+    let listed = listed_delays(retry);
+    if listed.is_empty() {
+        return vec![(&["retry", "topics", "delays"], "replaced by `initial-delay`".to_owned())];
+    }
+    let by_list = "replaced by the `delays` of `topics`".to_owned();
+    let mut replaced: Vec<(&'static [&'static str], String)> = vec![
+        (&["retry", "initial-delay"], by_list.clone()),
+        (&["retry", "multiplier"], by_list.clone()),
+        (&["retry", "max-delay"], by_list.clone()),
+        (&["retry", "jitter"], by_list),
+    ];
+    if closeness(retry, "max-attempts") == 0 {
+        let attempts = format!("{}, by the `delays` of `topics`", listed_attempts(&listed));
+        replaced.push((&["retry", "max-attempts"], attempts));
+    }
+    replaced
+}
+
+/// Returns how close to the consumer a value is set: built-in, in `defaults`, or its own.
+pub(crate) fn closeness(fields: &Fields, name: &str) -> u8 {
+    match fields.get(name).map(|field| field.origin) {
+        None | Some(Origin::BuiltIn) => 0,
+        Some(Origin::Defaults) => 1,
+        Some(Origin::Own | Origin::Attribute) => 2,
+    }
+}
+
+/// Returns how many attempts a list of delays allows.
+pub(crate) fn listed_attempts(delays: &[Duration]) -> u32 {
+    match delays.len() {
+        0 => u32::MAX,
+        listed => u32::try_from(listed).map_or(u32::MAX, |listed| listed.saturating_add(1)),
+    }
+}
+
 pub(crate) fn retry_policy(fields: &Fields) -> RetryPolicy {
     let default = RetryPolicy::default();
     let strategies = [Strategy::InPlace, Strategy::Ordered, Strategy::Unordered, Strategy::Topics];
     let strategy = strategies.into_iter().find(|strategy| fields.text("strategy") == Some(strategy.as_str()));
+    let strategy = strategy.unwrap_or(default.strategy);
+    let delays = if strategy == Strategy::Topics { listed_delays(fields) } else { Arc::default() };
+    let attempts = match fields.get("max-attempts") {
+        // The list says how many, unless the file says fewer.
+        Some(Field { origin: Origin::BuiltIn, .. }) if !delays.is_empty() => u32::MAX,
+        _ => fields.count_u32("max-attempts").unwrap_or(default.max_attempts),
+    };
     RetryPolicy {
-        strategy: strategy.unwrap_or(default.strategy),
+        strategy,
+        max_attempts: attempts.min(listed_attempts(&delays)),
+        delays,
         hold: fields.duration("hold").unwrap_or(default.hold),
-        max_attempts: fields.count_u32("max-attempts").unwrap_or(default.max_attempts),
         max_elapsed: fields.duration("max-elapsed"),
         initial_delay: fields.duration("initial-delay").unwrap_or(default.initial_delay),
         multiplier: fields.number("multiplier").unwrap_or(default.multiplier),

@@ -57,6 +57,8 @@ pub struct Config {
     pub webhooks: Vec<Webhook>,
     /// The base URL of the documentation, for the runbooks of alerts.
     pub docs_url: Option<String>,
+    /// The thresholds of alerts.
+    pub alert_thresholds: AlertThresholds,
     /// Logs and traces.
     pub telemetry: Telemetry,
     /// The directory of the flight recorder; `None` is off.
@@ -124,6 +126,29 @@ pub struct RequestLimits {
     pub connections_per_peer: usize,
     /// The maximum number of concurrent requests with one token.
     pub requests_per_token: usize,
+}
+
+/// The thresholds from which alerts fire.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AlertThresholds {
+    /// The time over which rates are measured, and after which a consumer that failed is told if it is not back.
+    pub window: Duration,
+    /// Retries per second.
+    pub retry_rate: f64,
+    /// The share of attempts that fail in a retry storm.
+    pub storm_share: f64,
+    /// The minimum number of failures of a retry storm in a window.
+    pub storm_failures: u64,
+    /// The time for which a message is retried.
+    pub retry_age: Duration,
+    /// The age of a running attempt.
+    pub attempt_age: Duration,
+    /// The number of windows in a row in which messages wait and none is handled.
+    pub blocked_windows: u32,
+    /// The duration of a pause.
+    pub paused_for: Duration,
+    /// The time without a new event that resolves an alert without an end of its own.
+    pub quiet: Duration,
 }
 
 /// A URL that receives a POST request for each event.

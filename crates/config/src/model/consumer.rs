@@ -126,11 +126,9 @@ pub struct Retry {
     pub topics: RetryTopics,
 }
 
-/// Retry topics.
+/// Retry topics: one for each delay of the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetryTopics {
-    /// The delays in ascending order, one topic each.
-    pub delays: Vec<Duration>,
     /// Whether missing topics are created.
     pub create: bool,
     /// Whether publishing a message and committing its position are one transaction.

@@ -124,7 +124,7 @@ file_enum! {
 }
 
 file_enum! {
-    /// The action when the saved position is no longer in the oplog.
+    /// The action when the saved position is no longer in the oplog, or later than all that the server has.
     HistoryLost {
         /// Stop the consumer.
         Fail = "fail",

@@ -63,10 +63,19 @@ pub struct KafkaSource {
     pub type_headers: Vec<String>,
     /// Headers with the correlation id; the first present header is used.
     pub correlation_headers: Vec<String>,
+    /// The id of the static member of the group; `dynamic` for a dynamic member. `None`: derived from the store, if it is a file.
+    pub member: Option<String>,
     /// Ids of stores that the store of this daemon replaces.
     pub replaced_stores: Vec<String>,
     /// The maximum wait for topics that do not exist yet.
     pub topic_timeout: Duration,
+    /// A log without an id is read as a new one when the position cannot be one of it; otherwise that is an error.
+    pub may_start_fresh: bool,
+}
+
+impl KafkaSource {
+    /// The `member` that asks for dynamic membership.
+    pub const DYNAMIC_MEMBER: &'static str = "dynamic";
 }
 
 /// The change stream of a MongoDB collection, a database or a whole deployment.
@@ -88,7 +97,7 @@ pub struct MongodbSource {
     pub pipeline: Vec<Json>,
     /// The start position.
     pub start: StartPosition,
-    /// The action when the saved position is no longer in the oplog.
+    /// The action when the saved position is no longer in the oplog, or later than all that the server has.
     pub on_history_lost: HistoryLost,
     /// The action when the stream was invalidated, as by a drop of its collection.
     pub on_invalidate: OnInvalidate,
@@ -131,6 +140,8 @@ pub struct PostgresOutboxSource {
     pub session_timeout: Duration,
     /// Whether to create the table and its trigger.
     pub setup: bool,
+    /// The position that is given up.
+    pub start_over: Option<u64>,
 }
 
 /// How often the position is saved.

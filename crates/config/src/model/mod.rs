@@ -10,8 +10,11 @@ mod io;
 mod secret;
 
 pub use adopt::{AdoptTopics, TopicFormat};
-pub(crate) use build::{breaker_policy, fuse_policy, grouping, poison_policy, retry_policy};
-pub use config::{Auth, Config, RequestLimits, Telemetry, Tls, Token, Webhook};
+pub(crate) use build::{
+    breaker_policy, closeness, fuse_policy, grouping, listed_attempts, listed_delays, poison_policy,
+    replaced, retry_policy,
+};
+pub use config::{AlertThresholds, Auth, Config, RequestLimits, Telemetry, Tls, Token, Webhook};
 pub use console::{Console, Oidc, Proxy, Role};
 pub use consumer::{Advanced, Approval, Consumer, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics};
 pub use enums::{

@@ -86,7 +86,7 @@ static RETRY: Section = Section {
             "For `ordered`: maximum time in memory before the lane moves to the store.",
         )
         .or("5s"),
-        Key::new("max-attempts", COUNT, "Maximum number of attempts, including the first.")
+        Key::new("max-attempts", COUNT, "Maximum number of attempts, including the first. With `topics.delays`: one more than delays, unless it is smaller.")
             .or("3")
             .hint("write `1` to disable retries, `3` for up to two retries"),
         Key::new(
@@ -215,7 +215,7 @@ static TOPICS: Section = Section {
         Key::new(
             "delays",
             Kind::List { of: &Kind::Duration { zero: false }, min: 1 },
-            "Delays in ascending order, one retry topic per delay. Further retries use the last topic.",
+            "Delays in ascending order, one retry topic per delay: the n-th retry waits the n-th delay. Excludes `initial-delay`.",
         )
         .or("[1m, 10m, 1h]"),
         Key::new("create", Kind::Flag, "Create missing topics.").or("false"),

@@ -46,6 +46,14 @@ static KAFKA: Section = Section {
         Key::new("topics", Kind::List { of: &Kind::Text(Format::Topic), min: 1 }, "Topics to read.").required().example("events"),
         Key::new("group", TEXT, "The consumer group.").absent("the name of the consumer"),
         Key::new(
+            "member",
+            TEXT,
+            "Static member id (`group.instance.id`), unique in the group: after a crash the member gets its partitions back at once. \
+             `dynamic` for none.",
+        )
+        .absent("with an embedded store, an id of its file for the first process that opens it; otherwise `dynamic`")
+        .example("shop-1"),
+        Key::new(
             "properties",
             Kind::Map { names: Format::Property, of: &Kind::Text(Format::Free) },
             "Properties of librdkafka: SASL, TLS, `auto.offset.reset` (default: `earliest`) and others.",
@@ -75,6 +83,16 @@ static KAFKA: Section = Section {
             "Maximum wait for topics that do not exist yet, before that is an error; 0 is no wait.",
         )
         .or("30s"),
+        Key::new(
+            "on-lost-position",
+            Kind::Enum(&[
+                EnumValue("fail", "the consumer stops with an error"),
+                EnumValue("start-fresh", "all that the log has is handled, as new messages"),
+            ]),
+            "What happens when the position of the group cannot be one of the log, and the broker gives topics no ids (before Kafka 2.8). \
+             With ids, a recreated topic is recognised and read from its beginning.",
+        )
+        .or("fail"),
     ],
 };
 
@@ -111,6 +129,13 @@ static POSTGRES_OUTBOX: Section = Section {
         )
         .or("30s"),
         Key::new("setup", Kind::Flag, "Create the table and its trigger at the start if they are missing.").or("false"),
+        Key::new(
+            "start-over",
+            Kind::Count { min: 0, max: i64::MAX.unsigned_abs() },
+            "Position that is given up: if the source stops because the rows up to it may be other ones than those that were read, every row of the \
+             table is delivered. The error names the position. Without effect afterwards.",
+        )
+        .absent("none"),
     ],
 };
 
@@ -169,7 +194,7 @@ static MONGODB: Section = Section {
                 EnumValue("from-now", "continue from now; changes in between are lost"),
                 EnumValue("from-oplog-start", "continue from the oldest change in the oplog"),
             ]),
-            "Action when the saved position is no longer in the oplog.",
+            "Action when the saved position is no longer in the oplog, or later than all that the server has.",
         )
         .or("fail"),
         Key::new(

@@ -4,6 +4,9 @@ use super::console::CONSOLE;
 use super::consumer::CONSUMER;
 use super::types::{EnumValue, Format, Key, Kind, Section};
 
+/// A number of windows, or of failures.
+const COUNT: Kind = Kind::Count { min: 1, max: 1_000_000_000 };
+
 /// The whole file.
 pub(crate) static TOP: Section = Section {
     name: "lazaret",
@@ -242,6 +245,54 @@ static ALERTS: Section = Section {
         )
         .absent("its path in the repository")
         .example("https://docs.example.com/lazaret"),
+        Key::new("thresholds", Kind::Section(&THRESHOLDS), "Thresholds of the events that webhooks get.")
+            .or("{}"),
+    ],
+};
+
+static THRESHOLDS: Section = Section {
+    name: "thresholds",
+    doc: "Thresholds of the events that webhooks get. The Prometheus rules in `deploy/` have the same defaults.",
+    keys: &[
+        Key::new(
+            "window",
+            Kind::Duration { zero: false },
+            "Time over which rates are measured, and after which `consumer-failed` tells of a consumer that is not back.",
+        )
+        .or("1m"),
+        Key::new("retry-rate", Kind::Rate, "`retry-rate`: retries from this rate on.").or("10/s"),
+        Key::new(
+            "storm-share",
+            Kind::Number { min: 0.0, max: 1.0, exclusive: true },
+            "`retry-storm`: share of the attempts in a window that fail.",
+        )
+        .or("0.5"),
+        Key::new("storm-failures", COUNT, "`retry-storm`: minimum number of failures in a window.").or("100"),
+        Key::new(
+            "retry-age",
+            Kind::Duration { zero: false },
+            "`retry-age`: time since the first failed attempt of a message that is still retried.",
+        )
+        .or("15m"),
+        Key::new(
+            "attempt-age",
+            Kind::Duration { zero: false },
+            "`blocked`: age of a running attempt, whatever else is handled.",
+        )
+        .or("15m"),
+        Key::new(
+            "blocked-windows",
+            COUNT,
+            "`blocked`: number of windows in a row in which messages waited and none was handled.",
+        )
+        .or("5"),
+        Key::new("paused-for", Kind::Duration { zero: false }, "`paused-too-long`: duration of a pause.").or("15m"),
+        Key::new(
+            "quiet",
+            Kind::Duration { zero: false },
+            "Time without a new event after which an alert is resolved that has no end of its own.",
+        )
+        .or("10m"),
     ],
 };
 
@@ -255,7 +306,7 @@ static WEBHOOK: Section = Section {
             .secret()
             .example("${ALERT_SECRET}"),
         Key::new("events", Kind::List { of: &Kind::Enum(EVENTS), min: 1 }, "Events to send.")
-            .or("[first-letter, poison, decode-failure, fuse-blown, store-unavailable, queue-full, retry-storm, retry-age, blocked, paused-too-long, operation-stopped]"),
+            .or("[first-letter, poison, decode-failure, consumer-failed, fuse-blown, store-unavailable, queue-full, retry-storm, retry-age, blocked, paused-too-long, operation-stopped]"),
         Key::new("timeout", Kind::Duration { zero: false }, "Timeout of a request.").or("10s"),
     ],
 };
@@ -263,19 +314,26 @@ static WEBHOOK: Section = Section {
 pub(crate) static EVENTS: &[EnumValue] = &[
     EnumValue("first-letter", "first dead letter of a queue or of a group"),
     EnumValue("poison", "a message is poison, or crashed the process too often"),
-    EnumValue("decode-failure", "messages cannot be decoded"),
+    EnumValue("decode-failure", "messages are invalid or cannot be decoded"),
+    EnumValue("consumer-failed", "a consumer failed and is not running"),
     EnumValue("fuse-blown", "a fuse paused a consumer"),
     EnumValue("breaker-opened", "a circuit breaker opened"),
     EnumValue("breaker-closed", "a circuit breaker closed"),
     EnumValue("paused", "a consumer was paused"),
     EnumValue("resumed", "a consumer was resumed"),
-    EnumValue("paused-too-long", "a consumer or a part of it has been paused for 15 minutes"),
+    EnumValue(
+        "paused-too-long",
+        "a consumer or a part of it has been paused for 15 minutes (`thresholds`, as the next ones)",
+    ),
     EnumValue("store-unavailable", "the store is unavailable, and the source is paused"),
     EnumValue("queue-full", "a queue reached its limit, and the source is paused"),
     EnumValue("retry-rate", "more than 10 messages a second were retried for a minute"),
-    EnumValue("retry-age", "a message has been retried for 15 minutes"),
+    EnumValue("retry-age", "a message has been retried for 15 minutes, in the store or in memory"),
     EnumValue("retry-storm", "most attempts failed for a minute"),
-    EnumValue("blocked", "messages were waiting and none was handled for 5 minutes"),
+    EnumValue(
+        "blocked",
+        "messages were waiting and none was handled for 5 minutes, or an attempt runs for 15 minutes",
+    ),
     EnumValue("operation-stopped", "an operation stopped because too many letters failed"),
     EnumValue("approval-needed", "an operation waits for approval"),
 ];

@@ -34,7 +34,7 @@ pub(super) fn panel(visit: &Visit, detail: &LetterDetail, shown: Shown<'_>) -> M
                 @match (detail.content.payload_state, Payload::of(&detail.content)) {
                     (_, Some(payload)) => (content(visit, &detail.letter, &payload, shown)),
                     (PayloadState::Hidden, _) => p.muted { "Payload and headers are hidden: they need the right payload." },
-                    (PayloadState::LeftOut, _) => p.muted { "The payload was not kept, as the consumer is configured. The letter cannot be retried." },
+                    (PayloadState::LeftOut, _) => p.muted { "The payload was not stored: the consumer has " code { "include-payload: false" } ". The letter cannot be retried." },
                     _ => p.muted { "No payload: the message is a tombstone." },
                 }
             }

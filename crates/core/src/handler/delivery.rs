@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
 use super::context::{Metadata, MetadataFull};
-use crate::failure::{Phase, Reason};
+use crate::failure::{HandlerError, Phase, Reason};
 use crate::letter::Letter;
 use crate::message::{Message, MessageId};
 use crate::store::StoreError;
@@ -21,6 +22,11 @@ pub trait DeadLetterSink: Send + Sync {
     ///
     /// Sending one message twice makes one letter (I8).
     async fn send_to_dlq(&self, delivery: &Delivery, reason: Reason, why: String) -> Result<(), StoreError>;
+
+    /// Returns `true` while no other process can have got the message. Default: always.
+    fn is_owned(&self) -> bool {
+        true
+    }
 }
 
 /// One message and the state of its attempts in one component.
@@ -172,6 +178,11 @@ impl Delivery {
         &self.0.message
     }
 
+    /// Returns the id under which a handler remembers the effects of its message: see [`Letter::dedupe_id`].
+    pub fn dedupe_id(&self) -> MessageId {
+        self.letter().map_or_else(|| self.message().dedupe_id(), |letter| letter.dedupe_id())
+    }
+
     /// The number of the attempt, from 1.
     pub fn attempt(&self) -> u32 {
         (self.0.attempt.load(Ordering::Relaxed) >> 32) as u32
@@ -276,6 +287,26 @@ impl Delivery {
     /// Returns `true` when the handler sent the message to the dead letters. It is settled then, whatever the handler returns.
     pub fn sent_to_dlq(&self) -> bool {
         self.0.attempt.load(Ordering::Acquire) & SENT != 0
+    }
+
+    /// Checks that no other process can have got the message. The engine has checked it before the attempt; a handler that waits
+    /// before it does anything, as for a free connection, checks it again (I6): this process may have been stopped meanwhile. The
+    /// error [defers](HandlerError::deferred) the attempt, which does not count then.
+    ///
+    /// ```
+    /// use lazaret_core::handler::Delivery;
+    /// use lazaret_core::{Message, Position};
+    /// let delivery = Delivery::new(Message::new("evt-1", "orders", Position::new(0, 0)));
+    /// assert!(delivery.check_owned().is_ok(), "nobody else can get it");
+    /// ```
+    pub fn check_owned(&self) -> Result<(), HandlerError> {
+        match self.0.sink.as_ref().is_none_or(|sink| sink.is_owned()) {
+            true => Ok(()),
+            false => {
+                let why = "another process may have got the message while this one was stopped";
+                Err(HandlerError::deferred(why, Duration::ZERO))
+            }
+        }
     }
 
     /// The token that is cancelled when the attempt should end. It belongs to the attempt in progress at this call.

@@ -39,6 +39,8 @@ enum Text {
 /// use lazaret_core::message::PositionIds;
 /// let ids = PositionIds::of(&Partition::new("orders", 3));
 /// assert_eq!(ids.at(41).as_str(), "orders/3/41");
+/// let again = PositionIds::of(&Partition::new("orders", 3).in_incarnation(1));
+/// assert_eq!(again.at(41).as_str(), "orders~1/3/41");
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct PositionIds(Interned);
@@ -78,9 +80,28 @@ impl MessageId {
         Self::from(position.to_string())
     }
 
+    /// The id under which what is known of a message is kept apart per [incarnation](crate::incarnation) of its stream, such as its mark in
+    /// the duplicate filter. In the first incarnation it is the id itself.
+    ///
+    /// ```
+    /// use lazaret_core::MessageId;
+    /// let id = MessageId::from("evt-123");
+    /// assert_eq!(id.in_incarnation(0), id);
+    /// assert_ne!(id.in_incarnation(1), id.in_incarnation(2));
+    /// ```
+    #[must_use]
+    pub fn in_incarnation(&self, incarnation: u32) -> Self {
+        match incarnation {
+            0 => self.clone(),
+            // The form of a position in a partition that no stream has: neither a sender nor a source can give such an id.
+            later => Self::from(format!("{self}~{later}/{}/0", u32::MAX)),
+        }
+    }
+
     /// The id of a message whose sender gave this one.
     ///
-    /// Sources make ids from positions for messages without one: `partition:offset` and `stream/partition/offset`. No sender can
+    /// Sources make ids from positions for messages without one: `partition:offset` and `stream/partition/offset`, with the number
+    /// of the [incarnation](crate::incarnation) after the first, as in `orders~1/3/41`. No sender can
     /// give such an id, or one message would be taken for another. A given id of that form gets a `=` in front.
     ///
     /// ```
@@ -149,8 +170,12 @@ fn is_position(text: &str) -> bool {
     if !text.ends_with(|last: char| last.is_ascii_digit()) {
         return false;
     }
+    let is_partition = |text: &str| match text.split_once('~') {
+        Some((partition, incarnation)) => is_number(partition) && is_number(incarnation),
+        None => is_number(text),
+    };
     let is_pair =
-        text.split_once(':').is_some_and(|(partition, offset)| is_number(partition) && is_number(offset));
+        text.split_once(':').is_some_and(|(partition, offset)| is_partition(partition) && is_number(offset));
     is_pair
         || text.rsplit_once('/').filter(|(_, offset)| is_number(offset)).is_some_and(|(before, _)| {
             let place = before.rsplit_once('/');
@@ -248,14 +273,33 @@ mod tests {
         for text in kept {
             assert_eq!(given(text), text);
         }
-        let positions =
-            ["0:125", "00:1", "4294967296:18446744073709551616", "orders/0/1", "a/b/1/2", "//1/2"];
+        let positions = [
+            "0:125",
+            "0~1:125",
+            "00:1",
+            "4294967296:18446744073709551616",
+            "orders/0/1",
+            "orders~1/0/1",
+            "a/b/1/2",
+            "//1/2",
+        ];
         for text in positions {
             assert_eq!(given(text), format!("={text}"));
             assert_eq!(given(&given(text)), format!("=={text}"), "no two given ids become one");
         }
-        let made =
-            [MessageId::of_position(&Position::new(3, 7)), PositionIds::of(&Partition::new("s", 3)).at(7)];
+        let partition = Partition::new("s", 3);
+        let again = partition.in_incarnation(1);
+        let made = [
+            MessageId::of_position(&Position::new(3, 7)),
+            MessageId::of_position(&Position::at(again.number(), 7)),
+            PositionIds::of(&partition).at(7),
+            PositionIds::of(&again).at(7),
+        ];
+        assert_eq!(
+            made.iter().collect::<HashSet<_>>().len(),
+            made.len(),
+            "no incarnation has the ids of another"
+        );
         for id in made {
             assert_ne!(MessageId::given(id.clone()), id);
         }

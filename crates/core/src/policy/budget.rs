@@ -110,6 +110,11 @@ impl BudgetPolicy {
             None => Ok(()),
         }
     }
+
+    /// Returns whether a backlog of this size has reached its limit.
+    pub fn backlog_full(&self, backlog: u64) -> bool {
+        self.backlog.is_some_and(|limit| backlog >= limit)
+    }
 }
 
 /// The limit that is exhausted.
@@ -209,11 +214,6 @@ impl Budget {
         }
         self.keys.uncount(now, self.policy.per_key.map(|_| key));
         self.types.uncount(now, self.policy.per_type.and(event_type).map(hash));
-    }
-
-    /// Returns whether a backlog of this size has reached its limit.
-    pub fn backlog_full(&self, backlog: u64) -> bool {
-        self.policy.backlog.is_some_and(|limit| backlog >= limit)
     }
 }
 
@@ -452,9 +452,9 @@ mod tests {
 
     #[test]
     fn a_full_backlog_is_known() {
-        let budget = Budget::new(BudgetPolicy { backlog: Some(10), ..BudgetPolicy::default() });
+        let budget = BudgetPolicy { backlog: Some(10), ..BudgetPolicy::default() };
         assert_eq!((budget.backlog_full(9), budget.backlog_full(10)), (false, true));
-        assert!(!Budget::new(BudgetPolicy::default()).backlog_full(u64::MAX));
+        assert!(!BudgetPolicy::default().backlog_full(u64::MAX));
     }
 
     proptest! {

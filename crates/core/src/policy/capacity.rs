@@ -52,9 +52,32 @@ impl CapacityPolicy {
         {
             return Some(Shortage::Bytes { used, max });
         }
-        let (Some(min), Some(free)) = (self.min_free, store.free) else { return None };
-        let min = store.size.map_or(min, |size| min.min(size / LARGEST_RESERVE));
+        let (min, free) = (self.reserve(store)?, store.free?);
         (free < min).then_some(Shortage::Disk { free, min })
+    }
+
+    /// The bytes that may be written before a bound is reached; `None` if none depends on bytes, as far as the store knows.
+    ///
+    /// ```
+    /// use lazaret_core::policy::CapacityPolicy;
+    /// use lazaret_core::store::Occupancy;
+    /// let policy = CapacityPolicy { max_bytes: Some(1_000), min_free: Some(100), max_letters: None };
+    /// let room = |used, free| Occupancy { used: Some(used), free: Some(free), size: None };
+    /// assert_eq!(policy.room(&room(400, 5_000)), Some(600));
+    /// assert_eq!(policy.room(&room(400, 300)), Some(200));
+    /// assert_eq!(policy.room(&room(2_000, 300)), Some(0));
+    /// assert_eq!(CapacityPolicy::NONE.room(&room(400, 300)), None);
+    /// ```
+    pub fn room(&self, store: &Occupancy) -> Option<u64> {
+        let by_size = self.max_bytes.zip(store.used).map(|(max, used)| max.saturating_sub(used));
+        let by_disk = self.reserve(store).zip(store.free).map(|(min, free)| free.saturating_sub(min));
+        by_size.into_iter().chain(by_disk).min()
+    }
+
+    /// The bytes that stay free on the file system of the store.
+    fn reserve(&self, store: &Occupancy) -> Option<u64> {
+        let min = self.min_free?;
+        Some(store.size.map_or(min, |size| min.min(size / LARGEST_RESERVE)))
     }
 }
 
@@ -85,6 +108,15 @@ pub enum Shortage {
 }
 
 impl Shortage {
+    /// The key of the bound.
+    pub const fn limit(&self) -> &'static str {
+        match self {
+            Self::Letters { .. } => "max-letters",
+            Self::Bytes { .. } => "max-bytes",
+            Self::Disk { .. } => "min-free",
+        }
+    }
+
     /// What a person can do about it.
     pub const fn remedy(&self) -> &'static str {
         match self {
@@ -105,7 +137,8 @@ impl fmt::Display for Shortage {
                 write!(f, "the store takes {}, and max-bytes is {}", Bytes(*used), Bytes(*max))
             }
             Self::Disk { free, min } => {
-                write!(f, "{} of the store's disk are free, and {} must stay free", Bytes(*free), Bytes(*min))
+                let (free, min) = (Bytes(*free), Bytes(*min));
+                write!(f, "{free} of the store's disk are free, and {min} must stay free (min-free)")
             }
         }
     }
@@ -139,7 +172,10 @@ mod tests {
         let large = text(0, Occupancy { used: Some(100 * GIB), ..PLENTY });
         assert_eq!(large.unwrap(), "the store takes 100.0 GiB, and max-bytes is 100.0 GiB");
         let low = text(0, Occupancy { free: Some(GIB - 1), ..PLENTY });
-        assert_eq!(low.unwrap(), "1024.0 MiB of the store's disk are free, and 1.0 GiB must stay free");
+        assert_eq!(
+            low.unwrap(),
+            "1024.0 MiB of the store's disk are free, and 1.0 GiB must stay free (min-free)"
+        );
         assert_eq!(CapacityPolicy::NONE.shortage(u64::MAX, &Occupancy { free: Some(0), ..PLENTY }), None);
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::hash::Hasher;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -48,7 +49,7 @@ impl fmt::Display for Strategy {
 /// The retry policy: how often and how fast a failed message is retried.
 ///
 /// The delay after the n-th failed attempt is `initial-delay × multiplier^(n-1)`, capped at `max-delay`, and then
-/// spread by the jitter.
+/// spread by the jitter. Listed [`delays`](Self::delays) take the place of all that.
 ///
 /// ```
 /// use lazaret_core::policy::RetryPolicy;
@@ -69,6 +70,9 @@ pub struct RetryPolicy {
     pub max_attempts: u32,
     /// The longest time from the first failure to the last attempt (I4). `None` is no limit.
     pub max_elapsed: Option<Duration>,
+    /// Fixed delays: the n-th retry waits the n-th one, without jitter; further ones wait the last. Empty: the delays follow from
+    /// `initial_delay`, `multiplier`, `max_delay` and `jitter`.
+    pub delays: Arc<[Duration]>,
     /// The delay after the first failed attempt.
     pub initial_delay: Duration,
     /// By how much each delay is longer than the one before.
@@ -90,6 +94,7 @@ impl Default for RetryPolicy {
             hold: Duration::from_secs(5),
             max_attempts: 3,
             max_elapsed: None,
+            delays: Arc::default(),
             initial_delay: Duration::from_millis(500),
             multiplier: 2.0,
             max_delay: Duration::from_secs(30),
@@ -174,6 +179,24 @@ impl fmt::Display for Limit {
 }
 
 impl RetryPolicy {
+    /// Returns the policy with these delays in place of its formula, and one attempt more than there are delays.
+    ///
+    /// ```
+    /// use lazaret_core::policy::RetryPolicy;
+    /// use std::time::Duration;
+    ///
+    /// let minutes = |n| Duration::from_secs(60 * n);
+    /// let policy = RetryPolicy::default().with_delays([minutes(1), minutes(10)]);
+    /// assert_eq!((policy.delay(1, None, 0), policy.delay(2, None, 0)), (minutes(1), minutes(10)));
+    /// assert_eq!(policy.max_attempts, 3);
+    /// ```
+    #[must_use]
+    pub fn with_delays(mut self, delays: impl IntoIterator<Item = Duration>) -> Self {
+        self.delays = delays.into_iter().collect();
+        self.max_attempts = u32::try_from(self.delays.len()).unwrap_or(u32::MAX).saturating_add(1);
+        self
+    }
+
     /// Validates the settings.
     pub fn validate(&self) -> Result<(), PolicyError> {
         let invalid = |field, why| Err(PolicyError::Invalid { field, why });
@@ -186,7 +209,7 @@ impl RetryPolicy {
         if !(self.jitter.is_finite() && (0.0..=1.0).contains(&self.jitter)) {
             return invalid("jitter", "must be between 0 and 1: 0.2 is ±20 %");
         }
-        if self.initial_delay > self.max_delay {
+        if self.delays.is_empty() && self.initial_delay > self.max_delay {
             return invalid("initial-delay", "must not be longer than max-delay");
         }
         if self.max_elapsed == Some(Duration::ZERO) {
@@ -202,7 +225,8 @@ impl RetryPolicy {
     pub fn delay(&self, failed_attempt: u32, hint: Option<Duration>, seed: u64) -> Duration {
         let capped = self.capped(failed_attempt.saturating_sub(1));
         let unit = unit_interval(seed, failed_attempt);
-        let jittered = scaled(capped, 1.0 - self.jitter + 2.0 * self.jitter * unit);
+        let factor = 1.0 - self.jitter + 2.0 * self.jitter * unit;
+        let jittered = if self.delays.is_empty() { scaled(capped, factor) } else { capped };
         hint.map_or(jittered, |hint| {
             let hint = hint.min(self.max_retry_after);
             jittered.max(hint).max(scaled(hint, 1.0 + self.jitter * unit))
@@ -218,7 +242,12 @@ impl RetryPolicy {
     /// assert_eq!(policy.longest_delay(), Duration::from_secs(36));
     /// ```
     pub fn longest_delay(&self) -> Duration {
-        scaled(self.max_delay.max(self.max_retry_after), 1.0 + self.jitter)
+        let hinted = scaled(self.max_retry_after, 1.0 + self.jitter);
+        let own = match self.delays.iter().max() {
+            Some(longest) => *longest,
+            None => scaled(self.max_delay, 1.0 + self.jitter),
+        };
+        own.max(hinted)
     }
 
     /// Returns the delay after this many failed attempts, before jitter, which retry topics are made for. Hints count as in
@@ -228,8 +257,11 @@ impl RetryPolicy {
         hint.map_or(capped, |hint| capped.max(hint.min(self.max_retry_after)))
     }
 
-    /// `initial-delay × multiplier^exponent`, but at most `max-delay`.
+    /// The listed delay, or `initial-delay × multiplier^exponent`, but at most `max-delay`.
     fn capped(&self, exponent: u32) -> Duration {
+        if let Some(last) = self.delays.last() {
+            return *self.delays.get(exponent as usize).unwrap_or(last);
+        }
         if self.initial_delay.is_zero() {
             return Duration::ZERO;
         }
@@ -405,6 +437,21 @@ mod tests {
         for (hint, expected) in table {
             assert_eq!(policy.delay(2, hint, 0), secs(expected), "{hint:?}");
         }
+    }
+
+    #[test]
+    fn listed_delays_are_waited_exactly_and_in_their_order() {
+        // I12
+        let listed = [secs(3), secs(6), secs(9)];
+        let policy = RetryPolicy { jitter: 1.0, ..RetryPolicy::default() }.with_delays(listed);
+        for (failed, expected) in [(1, 3), (2, 6), (3, 9), (4, 9), (u32::MAX, 9)] {
+            assert_eq!(policy.delay(failed, None, 7), secs(expected), "after attempt {failed}");
+            assert_eq!(policy.usual_delay(failed, None), secs(expected));
+        }
+        assert!(policy.delay(1, Some(secs(40)), 0) >= secs(40), "a hint makes the wait longer");
+        assert_eq!((policy.max_attempts, policy.validate()), (4, Ok(())));
+        let long = RetryPolicy { max_retry_after: Duration::ZERO, ..policy }.with_delays([secs(7200)]);
+        assert_eq!(long.longest_delay(), secs(7200), "max-delay caps none of them");
     }
 
     #[test]

@@ -7,7 +7,6 @@ use bytes::Bytes;
 
 use super::error::Result;
 use super::key_value::{Expect, KeyValue, Written};
-use super::rules::{latest_lease_end, longest_rest};
 use crate::message::{MessageId, QueueName};
 
 /// The result of a claim of a message.
@@ -23,10 +22,12 @@ pub enum DedupeClaim {
 
 /// Records, per queue, which messages were handled. Callers report `done` after the effect, never before it: the claim of a
 /// crashed owner expires, and the message is handled again.
+///
+/// Claims and marks last for the time that they were given for, whatever clocks are set to meanwhile
+/// ([`ExpiryClock`](super::ExpiryClock)).
 #[async_trait]
 pub trait Dedupe: Send + Sync + 'static {
-    /// Claims a message for `lease`. An owner can renew its own claim, and does so at least every 10 seconds: a claim that ends
-    /// later than one given now, because the clock was set back, is shortened to 30 seconds, or to `lease` if that is longer.
+    /// Claims a message for `lease`. An owner can renew its own claim.
     async fn claim(
         &self,
         queue: &QueueName,
@@ -75,14 +76,7 @@ impl<K: KeyValue + ?Sized> Dedupe for K {
             let Written::Conflict(reading) = written else { return Ok(DedupeClaim::Claimed) };
             match reading.found {
                 Some(found) if found.value == DONE => return Ok(DedupeClaim::Done),
-                Some(found) if found.value != mine => {
-                    // The clock was set back: the claim of a dead owner must not last that long. A living one renews it.
-                    if found.expires_at.is_some_and(|end| end > latest_lease_end(lease, reading.now)) {
-                        let (expect, ttl) = (Expect::Version(found.version), longest_rest(lease));
-                        self.write(SPACE, &name, expect, Some(found.value), Some(ttl)).await?;
-                    }
-                    return Ok(DedupeClaim::InFlight);
-                }
+                Some(found) if found.value != mine => return Ok(DedupeClaim::InFlight),
                 Some(found) => expect = Expect::Version(found.version),
                 None => expect = Expect::Absent,
             }

@@ -69,6 +69,7 @@ pub struct StoreError {
     operation: &'static str,
     context: String,
     is_leased: bool,
+    limit: Option<&'static str>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -76,7 +77,7 @@ impl StoreError {
     /// An error of a call that changed nothing.
     pub fn not_done(kind: ErrorKind, operation: &'static str, context: impl Into<String>) -> Self {
         let (certainty, context) = (Certainty::NotDone, context.into());
-        Self { kind, certainty, operation, context, is_leased: false, source: None }
+        Self { kind, certainty, operation, context, is_leased: false, limit: None, source: None }
     }
 
     /// A `Conflict` with a lease: a worker holds the sequence, and the same call succeeds once it is done.
@@ -100,6 +101,18 @@ impl StoreError {
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
+    }
+
+    /// Names the limit of the queue that is reached, by its configuration key. For a `Full`.
+    #[must_use]
+    pub const fn with_limit(mut self, limit: &'static str) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// The limit of the queue that is reached, by its configuration key; `None` if none is named.
+    pub const fn limit(&self) -> Option<&'static str> {
+        self.limit
     }
 
     /// The category.

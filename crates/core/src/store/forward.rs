@@ -141,6 +141,8 @@ macro_rules! __forward_methods {
         writes clear(queue: &$crate::QueueName, by: &$crate::store::Actor) -> $crate::store::Cleared;
         writes set_pause(consumer: &$crate::ConsumerName, scope: &$crate::store::PauseScope, paused: move bool, by: &$crate::store::Actor) -> bool;
         reads pauses(consumer: &$crate::ConsumerName) -> Vec<$crate::store::Pause>;
+        reads incarnations(consumer: &$crate::ConsumerName) -> $crate::incarnation::Incarnations;
+        writes begin_incarnation(consumer: &$crate::ConsumerName, beginning: &$crate::incarnation::Beginning) -> $crate::incarnation::Incarnations;
         reads server_time() -> Option<$crate::Timestamp>;
         reads occupancy() -> $crate::store::Occupancy;
         reads capabilities() -> $crate::store::Capabilities;

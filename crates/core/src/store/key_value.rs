@@ -15,7 +15,7 @@ pub struct Versioned {
     pub value: Bytes,
     /// Grows with every write. Restarts after the value was removed or has expired.
     pub version: u64,
-    /// When it expires, by the store's clock; `None` for never.
+    /// When it expires, by the [`ExpiryClock`](super::ExpiryClock) of the store; `None` for never.
     pub expires_at: Option<Timestamp>,
 }
 
@@ -57,8 +57,8 @@ pub trait KeyValue: Send + Sync + 'static {
     /// Reads the value with this name in a namespace (`space`).
     async fn read(&self, space: &str, name: &str) -> Result<Reading>;
 
-    /// Writes a value, or removes it if `value` is `None`, if the precondition holds. The value expires after `ttl` by the store's
-    /// clock; without a `ttl` it never expires.
+    /// Writes a value, or removes it if `value` is `None`, if the precondition holds. The value expires when `ttl` has passed, whatever
+    /// the store's clock is set to meanwhile ([`ExpiryClock`](super::ExpiryClock)); without a `ttl` it never expires.
     async fn write(
         &self,
         space: &str,

@@ -13,6 +13,7 @@ use super::change_feed::{Changes, Topic};
 use super::error::{ErrorKind, Result};
 use super::occupancy::Occupancy;
 use crate::failure::Failure;
+use crate::incarnation::{Beginning, Incarnations};
 use crate::letter::{AttemptRecord, Diagnostics, Letter, LetterId, LetterState};
 use crate::message::{ConsumerName, MessageId, Partition, QueueName, StreamName};
 use crate::sequence::SequenceId;
@@ -36,10 +37,23 @@ impl Limits {
 
     /// `true` if one more letter exceeds a limit: `size` is that of its sequence, if open, and `sequences` the number of open ones.
     pub fn is_full(&self, size: Option<u64>, sequences: u64) -> bool {
-        match size {
-            Some(size) => self.max_sequence_size.is_some_and(|max| size >= max),
-            None => self.max_sequences.is_some_and(|max| sequences >= max),
-        }
+        self.exceeded(size, sequences).is_some()
+    }
+
+    /// The limit that one more letter exceeds, by its configuration key, and its value.
+    ///
+    /// ```
+    /// use lazaret_core::store::Limits;
+    /// assert_eq!(Limits::STRICT.exceeded(Some(1024), 1), Some(("max-sequence-size", 1024)));
+    /// assert_eq!(Limits::STRICT.exceeded(None, 1024), Some(("max-sequences", 1024)));
+    /// assert_eq!(Limits::STRICT.exceeded(Some(1023), 1024), None);
+    /// ```
+    pub fn exceeded(&self, size: Option<u64>, sequences: u64) -> Option<(&'static str, u64)> {
+        let (key, limit, used) = match size {
+            Some(size) => ("max-sequence-size", self.max_sequence_size, size),
+            None => ("max-sequences", self.max_sequences, sequences),
+        };
+        limit.filter(|max| used >= *max).map(|max| (key, max))
     }
 }
 
@@ -157,13 +171,15 @@ pub struct Lease {
     pub until: Timestamp,
 }
 
-/// What the owner of a lease does with the letter at the head. It decides whether a lease that expires counts as an attempt.
+/// What the owner of a lease does with the letter at the head, as far as the store knows. It decides whether a lease that expires counts
+/// as an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LeaseUse {
-    /// It makes an attempt, or may begin one at any time. Every lease begins so: an attempt needs no write of its own.
-    #[default]
+    /// It makes an attempt: the owner has renewed the lease for it.
     Attempt,
-    /// It waits, and begins no attempt before it has renewed the lease for one.
+    /// It waits, or its attempt is so young that the owner has not recorded it yet. Every lease begins so, with each letter: an owner that
+    /// never learnt of its claim made no attempt.
+    #[default]
     Wait,
 }
 
@@ -174,9 +190,12 @@ pub struct Claim {
     pub lease: Lease,
     /// The letter at the head.
     pub head: Letter,
-    /// `true` if the last lease was for due letters and ended without a settlement or a release while an attempt may have run: its
-    /// owner crashed or stalled. See [`SequenceRow::was_interrupted`](super::rules::SequenceRow::was_interrupted).
+    /// `true` if the last lease was for due letters and ended without a settlement or a release during an attempt that was
+    /// [recorded](LeaseUse::Attempt): its owner crashed or stalled. It stays reported until a settlement counts the attempt. See [`SequenceRow::was_interrupted`](super::rules::SequenceRow::was_interrupted).
     pub interrupted: bool,
+    /// `true` if the last lease ended without a settlement or a release, whatever it was for. Record the next attempt in the lease before
+    /// it begins: if this letter crashes its process, that counts. See [`SequenceRow::was_lost`](super::rules::SequenceRow::was_lost).
+    pub lost: bool,
 }
 
 /// The outcome of an attempt on the head of a leased sequence.
@@ -221,6 +240,10 @@ pub struct Requeue {
     /// A `dead` letter leaves its sequence, and those behind it go on without it. It has a
     /// [sequence of its own](crate::SequenceId::detached) from then on.
     pub detach: bool,
+    /// When it expires, if this is its first failure, or the first one since it waited: until then a letter does not expire, however long it
+    /// waits behind others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
 }
 
 impl Requeue {
@@ -247,6 +270,7 @@ impl Requeue {
             attempt: None,
             leave_out_payload: false,
             detach: false,
+            expires_at: None,
         }
     }
 }
@@ -278,7 +302,7 @@ pub enum Act {
     Park,
     /// Isolate it.
     Quarantine,
-    /// Retry it now, with fresh attempts and crash attempts. Refused for a letter whose payload was left out. Its time limit
+    /// Retry it now, with fresh attempts and crash attempts. Behind the head of its sequence it waits for its turn. Refused for a letter whose payload was left out. Its time limit
     /// still starts at the first failure, so a letter that has exceeded it gets a single attempt.
     Release,
     /// Reopen an evicted letter as `dead`, at its old place.
@@ -523,6 +547,15 @@ pub trait LetterStore: Send + Sync + 'static {
 
     /// All pauses of the consumer.
     async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>>;
+
+    /// The [incarnations](crate::incarnation) of the consumer's streams that were seen. A store with key-value pairs calls
+    /// [`read_incarnations`](super::read_incarnations).
+    async fn incarnations(&self, consumer: &ConsumerName) -> Result<Incarnations>;
+
+    /// Records that an incarnation of a stream began, atomically and once, however many instances see it, and returns what is known
+    /// then. A store with key-value pairs calls [`begin_incarnation`](super::begin_incarnation).
+    async fn begin_incarnation(&self, consumer: &ConsumerName, beginning: &Beginning)
+    -> Result<Incarnations>;
 
     /// The time of the clock that the store goes by, if that is not the clock of this process: for a store that several machines
     /// share. A consumer then writes this time and not its own, whatever the clocks of the machines show.

@@ -11,7 +11,8 @@
 //!   hand-off of one message finds the first letter, a second settlement of one letter is fenced or not found.
 //! - **Late owners are fenced.** Leases carry a number that grows with every claim; a write with an old number changes
 //!   nothing. The same holds for partition grants.
-//! - **The store's clock** determines the end of leases and due times.
+//! - **The store's clock** determines the end of leases and due times. [Values](KeyValue) expire by the time that passes, whatever that
+//!   clock is set to ([`ExpiryClock`]).
 //!
 //! The conformance suite of `lazaret-testkit` tests this contract.
 
@@ -22,9 +23,11 @@ mod changes;
 mod checkpoints;
 mod dedupe;
 mod error;
+mod expiry;
 #[doc(hidden)]
 pub mod forward;
 mod identity;
+mod incarnations;
 mod instances;
 mod key_value;
 mod letters;
@@ -45,8 +48,10 @@ pub use changes::{COMMENT_CHARS, COMMENTS_LIMIT, EDITS_BYTES, EDITS_LIMIT, KeptE
 pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
 pub use dedupe::{Dedupe, DedupeClaim, dedupe_claim, dedupe_key};
 pub use error::{Certainty, ErrorKind, Result, StoreError};
+pub use expiry::{ExpiryClock, ExpiryTime};
 pub use forward::Call;
 pub use identity::store_id;
+pub use incarnations::{begin_incarnation, read_incarnations};
 pub use instances::{Instance, Instances, SeenInstance};
 pub use key_value::{Expect, KeyValue, Reading, Versioned, Written};
 pub use letters::{

@@ -175,6 +175,8 @@ pub struct QueueSummary {
     pub counts: Counts,
     /// When its oldest open letter was enqueued.
     pub oldest: Option<Timestamp>,
+    /// When its next open letter expires. Letters that wait behind others do not.
+    pub next_expiry: Option<Timestamp>,
 }
 
 /// A comment on a letter.

@@ -8,6 +8,8 @@ mod handler;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod listener;
+#[cfg(feature = "kafka")]
+mod member;
 #[cfg(feature = "mongodb")]
 mod mongodb;
 #[cfg(feature = "mongodb")]

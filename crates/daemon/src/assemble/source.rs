@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use lazaret_config::{Consumer as ConsumerConfig, Source as From};
 use lazaret_core::Partition;
+use lazaret_core::incarnation::IncarnationRegistry;
 use lazaret_core::relay::Relay;
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use lazaret_source_file::{FileSource, Options as FileOptions};
@@ -34,8 +35,7 @@ pub(super) async fn open(config: &ConsumerConfig, shared: &Shared) -> Result<Sou
         }
         #[cfg(feature = "kafka")]
         From::Kafka(kafka) => {
-            let (source, relay) =
-                super::kafka::open(config, kafka, (stores, &shared.registry), until_idle).await?;
+            let (source, relay) = super::kafka::open(config, kafka, shared).await?;
             Ok((Opened::new(source), relay))
         }
         #[cfg(feature = "mongodb")]
@@ -88,6 +88,10 @@ impl Opened {
 
 #[async_trait]
 impl Source for Opened {
+    fn attach(&mut self, registry: Arc<dyn IncarnationRegistry>) {
+        self.inner.attach(registry);
+    }
+
     async fn next(&mut self) -> Result<SourceEvent, SourceError> {
         if self.ends_when_empty {
             if self.ended {

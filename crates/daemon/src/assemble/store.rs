@@ -41,6 +41,9 @@ pub(crate) struct Stores {
     /// The id of the store, which Kafka keeps with the positions.
     #[cfg(feature = "kafka")]
     pub(crate) id: Arc<str>,
+    /// Ids that no other process uses.
+    #[cfg(feature = "kafka")]
+    pub(crate) own_ids: super::member::OwnIds,
     /// The SQLite store, which also has inboxes.
     #[cfg(feature = "sqlite")]
     pub(crate) sqlite: Option<lazaret_store_sqlite::SqliteStore>,
@@ -89,6 +92,8 @@ impl Stores {
             adoption: store.clone(),
             #[cfg(feature = "kafka")]
             id: lazaret_source_kafka::MEMORY_STORE.into(),
+            #[cfg(feature = "kafka")]
+            own_ids: super::member::OwnIds::default(),
             dedupe: store,
             #[cfg(feature = "sqlite")]
             sqlite: None,
@@ -116,6 +121,8 @@ impl Stores {
             adoption: shared.clone(),
             #[cfg(feature = "kafka")]
             id,
+            #[cfg(feature = "kafka")]
+            own_ids: super::member::OwnIds::default(),
             dedupe: shared,
             sqlite: Some(store),
             #[cfg(feature = "postgres")]
@@ -137,6 +144,8 @@ impl Stores {
             adoption: shared.clone(),
             #[cfg(feature = "kafka")]
             id,
+            #[cfg(feature = "kafka")]
+            own_ids: super::member::OwnIds::default(),
             dedupe: shared,
             #[cfg(feature = "sqlite")]
             sqlite: None,
@@ -161,11 +170,22 @@ impl Stores {
             adoption: shared.clone(),
             #[cfg(feature = "kafka")]
             id,
+            #[cfg(feature = "kafka")]
+            own_ids: super::member::OwnIds::default(),
             dedupe: shared,
             #[cfg(feature = "sqlite")]
             sqlite: None,
             postgres: Some(store),
         })
+    }
+
+    /// The file of an embedded store.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn file(&self) -> Option<&std::path::Path> {
+        #[cfg(feature = "sqlite")]
+        return self.sqlite.as_ref().map(lazaret_store_sqlite::SqliteStore::path);
+        #[cfg(not(feature = "sqlite"))]
+        None
     }
 
     /// Closes the store, so that a copy of its file is complete.

@@ -1,4 +1,4 @@
-//! Checks that the brokers are reachable, the topics exist, and the user may read them, with the group for a source.
+//! Checks that the brokers are reachable, the topics exist, and their records can be read, with the group for a source.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,6 +9,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use super::finding::{Finding, PROBE_TIMEOUT};
+use super::kafka_records;
 
 /// The pause before a request is repeated.
 const REPEAT_INTERVAL: Duration = Duration::from_millis(250);
@@ -85,6 +86,9 @@ fn check_blocking(subject: &str, from: &From, access: Access) -> Vec<Finding> {
         });
         if partitions > 0 && access == Access::Group {
             found.push(group(subject, from, &client, topic, until));
+        }
+        if partitions > 0 {
+            found.push(kafka_records::check(subject, &config, topic, partitions));
         }
     }
     found

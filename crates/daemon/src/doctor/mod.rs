@@ -7,6 +7,8 @@ mod finding;
 mod handler;
 #[cfg(feature = "kafka")]
 mod kafka;
+#[cfg(feature = "kafka")]
+mod kafka_records;
 mod listen;
 #[cfg(feature = "mongodb")]
 mod mongodb;

@@ -9,6 +9,8 @@ mod breaker;
 mod console;
 mod consumers;
 mod doctor;
+#[cfg(target_os = "linux")]
+mod full_disk;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod logs;
@@ -29,7 +31,12 @@ mod postgres_outbox;
 #[cfg(feature = "postgres")]
 mod postgres_starved;
 mod reload;
+mod replays;
 mod signals;
 mod story;
 mod support;
 mod telemetry;
+#[cfg(feature = "kafka")]
+#[allow(unreachable_pub, reason = "another crate exports it")]
+#[path = "../../../kafka-testkit/src/unknown_compression.rs"]
+mod unknown_compression;

@@ -293,3 +293,39 @@ fn an_instance_that_was_stopped_for_longer_than_its_lease_is_fenced_and_changes_
     first.waits_for(3, "handled");
     stop(first.daemon, &first.folder);
 }
+
+#[test]
+fn an_instance_that_was_stopped_for_longer_than_its_lease_starts_nothing_that_another_has_handled() {
+    // I6
+    let Some(database) = Database::open() else { return };
+    let keys = format!("{QUICK}\n    concurrency: 1");
+    let first = Instance::start(&database, &keys, Some(HOLDING));
+    first.folder.write("mended", "");
+    first.reads();
+    let kind = |n: usize| if n == 0 { "broken" } else { "fine" };
+    let lines: String = (0..20).map(|n| event(n, &format!("k{n}"), kind(n))).collect();
+    post(&first.address, &lines);
+    // The others wait in its memory for the only attempt.
+    first.waits_for(0, "holds");
+    wait_for("all in flight", || first.status().contains("\"in-flight\":20").then_some(()));
+    let second = Instance::start(&database, &keys, Some(HOLDING));
+    second.shows("standing by: the instance ");
+    for file in ["mended", "go"] {
+        second.folder.write(file, "");
+    }
+    first.daemon.signal(Signal::STOP);
+    (0..20).for_each(|n| second.waits_for(n, "handled"));
+    // Its handler has answered when it wakes up.
+    first.folder.write("go", "");
+    first.waits_for(0, "handled");
+    first.daemon.signal(Signal::CONT);
+    first.shows("standing by: the instance ");
+    wait_for("the end of what was in flight", || first.status().contains("\"in-flight\":0").then_some(()));
+    assert_eq!(first.with("handled"), [0], "the call in which it was stopped");
+    // And it takes over in its turn.
+    stop(second.daemon, &second.folder);
+    first.reads();
+    post(&first.address, &event(20, "c", "fine"));
+    first.waits_for(20, "handled");
+    stop(first.daemon, &first.folder);
+}

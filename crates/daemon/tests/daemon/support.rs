@@ -204,7 +204,7 @@ for line in sys.stdin:
     time.sleep(payload.get("takes", 0))
     if payload["kind"] == "poison":
         answer = {"verdict": "dead-letter", "reason": "POISONED", "message": "never works"}
-    elif payload["kind"] == "flaky" and message["attempt"] <= 2:
+    elif payload["kind"] == "transient" or payload["kind"] == "flaky" and message["attempt"] <= 2:
         answer = {"verdict": "retry", "reason": "DEPENDENCY_UNAVAILABLE", "message": "not yet"}
     elif payload["kind"] == "stop":
         answer = {"verdict": "stop", "reason": "ENOUGH"}

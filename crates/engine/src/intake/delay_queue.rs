@@ -18,6 +18,7 @@ use lazaret_core::{Message, Timestamp};
 use tokio::time::Instant;
 
 use super::task::Intake;
+use crate::ages::UnderWay;
 use crate::flow::Ticket;
 use crate::message_size::memory_size;
 use crate::time::{SLEW, due_after_set_back, later, until};
@@ -51,6 +52,8 @@ struct Delayed {
     ticket: Ticket,
     deliveries: usize,
     message: Message,
+    /// Its age since its first failed attempt.
+    _age: Option<UnderWay>,
 }
 
 /// The part of the queue that a partition uses, or may use.
@@ -122,7 +125,9 @@ impl Intake {
         let due = |hop: &Hop| due_after_set_back(hop.due_at, hop.last_failed_at, now);
         let due = hop.map_or(Timestamp::MIN, |hop| due(hop));
         self.delayed.heed_clock(now, steady);
-        let deliveries = self.targets(&message).len();
+        let (targets, failed_at) = (self.targets(&message), hop.map(|hop| hop.first_failed_at));
+        let deliveries = targets.len();
+        let age = failed_at.map(|at| self.components[targets.start].ages.failing.begin(at));
         let share = &mut self.slots[ticket.slot as usize].delayed;
         share.messages += 1;
         share.bytes += memory_size(&message);
@@ -138,6 +143,7 @@ impl Intake {
             ticket,
             deliveries,
             message,
+            _age: age,
         }));
     }
 

@@ -33,7 +33,7 @@ impl Intake {
         let all = self.full
             || self.draining
             || gate.has_store_outage()
-            || self.guards.is_backlog_full()
+            || self.guards.backlog.is_full()
             || self.guards.shortage().is_some();
         let (mut hold, mut deliver) = (Vec::new(), Vec::new());
         let share = self.delay_share();

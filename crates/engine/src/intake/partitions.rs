@@ -29,13 +29,14 @@ const REWIND_DELAY: Duration = Duration::from_secs(1);
 
 impl Intake {
     pub(super) fn assigned(&mut self, assignments: Vec<Assignment>) {
-        for Assignment { partition, settled } in assignments {
+        for Assignment { partition, settled, ownership } in assignments {
             let index = self.free_slot(&partition);
             let unwanted = CancellationToken::new();
             let slot = &mut self.slots[index];
             slot.generation += 1;
-            slot.stage = Stage::Preparing { waiting: Vec::new(), _unwanted: unwanted.clone().drop_guard() };
-            slot.tracker = Tracker::new(partition.index);
+            let guard = unwanted.clone().drop_guard();
+            slot.stage = Stage::Preparing { waiting: Vec::new(), ownership, _unwanted: guard };
+            slot.tracker = Tracker::new(partition.number());
             slot.settled = in_order(settled);
             slot.held = false;
             self.telemetry.emit(&Event::Assigned { partition: &partition });
@@ -72,7 +73,7 @@ impl Intake {
             partition: partition.clone(),
             generation: 0,
             stage: Stage::Free,
-            tracker: Tracker::new(partition.index),
+            tracker: Tracker::new(partition.number()),
             settled: Vec::new(),
             held: false,
             delayed: Usage::default(),
@@ -94,10 +95,10 @@ impl Intake {
         if slot.generation != generation {
             return;
         }
-        let Stage::Preparing { waiting, .. } = &mut slot.stage else { return };
-        let waiting = std::mem::take(waiting);
-        let ownership =
-            Arc::new(PartitionOwnership::new(index as u32, generation, slot.partition.clone(), known));
+        let Stage::Preparing { waiting, ownership, .. } = &mut slot.stage else { return };
+        let (waiting, source) = (std::mem::take(waiting), ownership.clone());
+        let partition = slot.partition.clone();
+        let ownership = Arc::new(PartitionOwnership::new(index as u32, generation, partition, source, known));
         for shard in self.shards.iter() {
             shard.push(ToShard::Assigned(ownership.clone()));
         }
@@ -190,7 +191,7 @@ impl Intake {
             {
                 match ownership {
                     Some(ownership) => revoke(&self.shards, ownership),
-                    None => slot.tracker = Tracker::new(slot.partition.index),
+                    None => slot.tracker = Tracker::new(slot.partition.number()),
                 }
             }
         }
@@ -239,7 +240,7 @@ impl Intake {
         }
         self.in_flight -= slot.tracker.outstanding();
         slot.generation += 1;
-        slot.tracker = Tracker::new(slot.partition.index);
+        slot.tracker = Tracker::new(slot.partition.number());
         slot.held = false;
         self.update_window();
     }

@@ -40,7 +40,7 @@ impl Intake {
         let (stream, position) = message.place();
         let fits = |slot: usize| {
             let partition = &self.slots[slot].partition;
-            partition.index == position.partition && partition.stream == *stream
+            partition.number() == position.partition_number() && partition.stream == *stream
         };
         if last < self.slots.len() && fits(last) {
             return Some(last);

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use lazaret_core::source::Ownership;
 use lazaret_core::store::{AttemptNote, Grant};
 use lazaret_core::{Message, Partition};
 use tokio::time::Instant;
@@ -30,7 +31,7 @@ pub(super) enum Stage {
     /// Not assigned.
     Free,
     /// The store is being queried; messages that arrived already wait. Dropping the guard cancels the query.
-    Preparing { waiting: Vec<Message>, _unwanted: DropGuard },
+    Preparing { waiting: Vec<Message>, ownership: Ownership, _unwanted: DropGuard },
     /// Messages flow.
     Live(Arc<PartitionOwnership>),
     /// Being revoked; `revoked` says that the source waits for it.

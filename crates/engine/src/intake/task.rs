@@ -14,6 +14,7 @@ use super::delay_queue::DelayQueue;
 use super::state::{Background, Moved, Slot};
 use crate::component::Component;
 use crate::error::Error;
+use crate::events::Event;
 use crate::flight::Flight;
 use crate::flow::{Notice, Shards, ToShard};
 use crate::guards::Guards;
@@ -162,6 +163,11 @@ impl Intake {
         match event {
             Ok(SourceEvent::Messages(messages)) => self.accept(messages),
             Ok(SourceEvent::Assigned(assignments)) => self.assigned(assignments),
+            Ok(SourceEvent::Recreated(partitions)) => {
+                for partition in &partitions {
+                    self.telemetry.emit(&Event::IncarnationBegan { partition });
+                }
+            }
             Ok(SourceEvent::Revoking(partitions)) => self.revoking(&partitions),
             Ok(SourceEvent::Lost(partitions)) => self.lost(&partitions),
             Ok(SourceEvent::End) => self.ended = true,

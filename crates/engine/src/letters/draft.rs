@@ -40,8 +40,8 @@ pub(crate) fn new_letter(
             letter.message = Arc::new(Message { payload: None, hop: None, ..message.clone() });
             letter.payload_left_out = true;
         }
-        let share = if mutated!(component.options, ExpireEarly) { 2 } else { 1 };
-        letter.expires_at = options.ttl.map(|ttl| later(now, ttl / share));
+        // One that waits behind others has not failed: it does not expire before it has.
+        letter.expires_at = expiry(component, now).filter(|_| state != LetterState::Waiting);
     }
     if let Some(record) = record {
         letter.cause = Some(record.failure.clone());
@@ -56,6 +56,13 @@ pub(crate) fn new_letter(
         letter.sequence = letter.sequence.detached(letter.id);
     }
     letter
+}
+
+/// When a letter that fails now expires.
+fn expiry(component: &Component, now: Timestamp) -> Option<Timestamp> {
+    let ttl = component.options.dead_letter.as_ref()?.ttl?;
+    let share = if mutated!(component.options, ExpireEarly) { 2 } else { 1 };
+    Some(later(now, ttl / share))
 }
 
 fn reason_of(letter: &Letter) -> Option<&Reason> {
@@ -84,14 +91,16 @@ pub(crate) struct FailedLetter<'a> {
     pub(crate) failure: Failure,
     pub(crate) record: &'a FailureRecord,
     pub(crate) replayed: bool,
+    /// The handler sent it to the dead letters.
+    pub(crate) sent_by_handler: bool,
     pub(crate) state: LetterState,
     pub(crate) due_at: Option<Timestamp>,
 }
 
 /// Puts a letter back after a failed attempt, unless the enqueue policy evicts it.
 pub(crate) fn requeue(component: &Component, failed: FailedLetter<'_>) -> Settlement {
-    let FailedLetter { letter, delivery, failure, record, replayed, state, due_at } = failed;
-    if component.options.discards(state) {
+    let FailedLetter { letter, delivery, failure, record, replayed, sent_by_handler, state, due_at } = failed;
+    if !sent_by_handler && discards(component, letter, state) {
         return discarded();
     }
     let decision = apply_enqueue_policy(component, letter, &failure, Stage::Replay);
@@ -117,13 +126,14 @@ pub(crate) fn requeue(component: &Component, failed: FailedLetter<'_>) -> Settle
         attempt: record.history.last().cloned(),
         leave_out_payload: leaves_out_payload(component, state),
         detach,
+        expires_at: expiry(component, component.now()),
         ..Requeue::of(letter)
     }))
 }
 
 /// Ends the automatic attempts of a letter.
 pub(crate) fn dead(component: &Component, letter: &Letter, cause: Option<Failure>) -> Settlement {
-    if component.options.discards(LetterState::Dead) {
+    if discards(component, letter, LetterState::Dead) {
         return discarded();
     }
     let usage = AttemptUsage {
@@ -140,8 +150,15 @@ pub(crate) fn dead(component: &Component, letter: &Letter, cause: Option<Failure
         cause,
         poison: letter.poison || component.limits(&letter.message, None).is_poison(&usage),
         leave_out_payload: leaves_out_payload(component, LetterState::Dead),
+        expires_at: expiry(component, component.now()),
         ..Requeue::of(letter)
     }))
+}
+
+/// Returns whether a letter that ends in this state is discarded. One that is dead already was kept on purpose: a replay that fails
+/// changes nothing about that.
+fn discards(component: &Component, letter: &Letter, state: LetterState) -> bool {
+    letter.state != LetterState::Dead && component.options.discards(state)
 }
 
 /// The end of a letter whose failure is final while dead letters are disabled.
@@ -178,6 +195,7 @@ pub(crate) fn interrupted(component: &Component, letter: &Letter) -> Settlement 
         due_at: Some(now),
         cause: Some(cause),
         attempt: Some(attempt),
+        expires_at: expiry(component, now),
         ..Requeue::of(&counted)
     }))
 }

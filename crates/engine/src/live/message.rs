@@ -11,7 +11,9 @@ use tokio::time::Instant;
 
 use super::outcome::After;
 use crate::admission::{self, Admission, AttemptOf, AttemptSlot, Candidate, Permission};
+use crate::ages::UnderWay;
 use crate::attempt::{self, Outcome};
+use crate::backlog::Entering;
 use crate::component::Component;
 use crate::dedupe::{self, Claim, Claimed};
 use crate::events::Event;
@@ -19,6 +21,7 @@ use crate::flow::Fate;
 use crate::gate::{Pass, change_or};
 use crate::hash::SequenceHash;
 use crate::held::{Holding, NewHold};
+use crate::letters;
 use crate::mailbox::Mailbox;
 use crate::mutation::mutated;
 use crate::open_sequences::OpenSequences;
@@ -58,11 +61,6 @@ enum Admitted<'c> {
     Settled,
 }
 
-/// Returns `true` when the store has a letter of the message that it was asked for.
-fn is_known(found: Vec<Option<LetterState>>) -> bool {
-    found.first().copied().flatten().is_some()
-}
-
 /// One live message of one component.
 pub(crate) struct LiveMessage {
     pub(crate) component: Arc<Component>,
@@ -73,6 +71,8 @@ pub(crate) struct LiveMessage {
     /// Computed when it is first needed.
     sequence: OnceLock<SequenceId>,
     pub(super) record: Option<Box<FailureRecord>>,
+    /// Its age since its first failed attempt.
+    failing: Option<UnderWay>,
     holds: Arc<Mailbox<NewHold>>,
     /// Set while its lane is held back.
     pub(super) holding: Option<Holding>,
@@ -95,6 +95,7 @@ impl LiveMessage {
             hash,
             sequence: OnceLock::new(),
             record: None,
+            failing: None,
             holds,
             holding: None,
         }
@@ -117,12 +118,18 @@ impl LiveMessage {
             && options.retry.strategy == Strategy::Ordered
     }
 
-    /// Waits until the message is to move to the store, because too many are held back in memory. Never if it may not.
-    pub(super) async fn must_move_to_store(&self) {
+    /// Waits until the message is to move to the store, because too many are held back in memory. Never if it may not, or while
+    /// the retry backlog is full.
+    pub(super) async fn must_move_to_store(&self) -> Entering<'_> {
+        let guards = &self.component.guards;
         match &self.holding {
-            Some(_) if self.may_move_to_store() && self.component.guards.held.is_pressed() => {}
+            Some(_) if self.may_move_to_store() && guards.held.is_pressed() => {}
             Some(holding) if self.may_move_to_store() => holding.must_move().await,
             _ => std::future::pending().await,
+        }
+        match guards.backlog.try_enter() {
+            Some(entering) => entering,
+            None => std::future::pending().await,
         }
     }
 
@@ -201,9 +208,7 @@ impl LiveMessage {
             if message.hop.is_none() && !self.ownership.may_have_letter(component.index, position.offset) {
                 return Ok(false);
             }
-            let id = [message.id.clone()];
-            let found = retry_until_ok(&component, || store.lookup(queue, &id)).await?;
-            if !is_known(found) {
+            if !retry_until_ok(&component, || letters::is_known(store, queue, message)).await? {
                 return Ok(false);
             }
             let Some(own_id) = self.id_of_conflict().await? else { break };
@@ -255,6 +260,14 @@ impl LiveMessage {
             let mut record = FailureRecord::crashed(earlier, &suspect, now);
             record.failure = self.component.grouped(record.failure, self.delivery.message());
             self.record = Some(Box::new(record));
+        }
+        self.show_age();
+    }
+
+    /// Shows the age of a message that failed, from its first failed attempt on, until it is settled or abandoned.
+    pub(super) fn show_age(&mut self) {
+        if let (Some(record), None) = (&self.record, &self.failing) {
+            self.failing = Some(self.component.ages.failing.begin(record.first_failed_at));
         }
     }
 
@@ -322,18 +335,18 @@ impl LiveMessage {
             // From here on it waits, and what it was admitted by may end.
             let Permission { pass, slot } = permission;
             drop(pass);
-            let id = [self.delivery.message().id.clone()];
-            let error = match filter.claim(queue, &id[0]).await {
+            let (message, asked) = (self.delivery.message(), filter.asks());
+            let error = match filter.claim(queue, &message.dedupe_id()).await {
                 Ok(Claimed::Done) => return Ok(Admitted::Duplicate),
                 Ok(Claimed::InFlight) => None,
                 // A copy that failed keeps its claim until its letter is durable: a letter is found from here on (I8).
-                Ok(Claimed::Yes(claim)) => match store.lookup(queue, &id).await.map(is_known) {
+                Ok(Claimed::Yes(claim)) => match letters::is_known(store, queue, message).await {
                     Ok(true) => {
                         claim.end().await;
                         return Ok(Admitted::Duplicate);
                     }
                     Ok(false) => {
-                        if let Some(pass) = self.still_admitted() {
+                        if let Some(pass) = self.still_admitted().filter(|_| filter.is_safe(asked)) {
                             let permission = Permission { pass, slot };
                             return Ok(Admitted::Start { permission, claim: Some(claim) });
                         }
@@ -363,11 +376,24 @@ impl LiveMessage {
         }
     }
 
-    /// Asks again for a message that was admitted before and then had to wait.
+    /// Asks again for a message that was admitted before and then had to wait for its claim.
     fn still_admitted(&self) -> Option<Pass> {
         match admission::check(&self.component, &self.candidate(true)) {
-            Admission::Start(pass) if !self.ownership.is_closing() => Some(pass),
+            Admission::Start(pass) if !self.ownership.is_closing() && self.is_certain() => Some(pass),
             _ => None,
+        }
+    }
+
+    fn is_certain(&self) -> bool {
+        admission::is_certain(&self.component, &self.ownership)
+    }
+
+    /// Waits until the source has asked whether the partition is still owned. This process may have been stopped (I6).
+    async fn ownership_confirmed(&self) -> Result<(), Abandoned> {
+        tokio::select! {
+            biased;
+            () = self.ownership.closing.cancelled() => Err(Abandoned::Revoked),
+            () = self.ownership.confirmed() => Ok(()),
         }
     }
 
@@ -400,6 +426,12 @@ impl LiveMessage {
                 slot = admission::slot(component, &self.delivery.message().id) => slot,
             };
             let slot = slot.ok_or(Abandoned::Revoked)?;
+            if !self.is_certain() {
+                drop(slot);
+                // Boxed: it is rare, and each message in flight has room for it.
+                Box::pin(self.ownership_confirmed()).await?;
+                continue;
+            }
             let mut due = None;
             let wait = match admission::check(&self.component, &self.candidate(charged)) {
                 Admission::Start(pass) => return Ok(Some(Permission { pass, slot })),
@@ -436,7 +468,7 @@ impl LiveMessage {
                 biased;
                 () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
                 () = change_or(&mut changed, wait) => {}
-                () = self.must_move_to_store(), if due.is_some() => {
+                _entering = self.must_move_to_store(), if due.is_some() => {
                     self.keep(LetterState::Retrying, due).await?;
                     return Ok(None);
                 }

@@ -13,13 +13,14 @@ use lazaret_core::{HandlerError, Letter, LetterState, Timestamp};
 use super::message::{Ended, LiveMessage};
 use crate::admission::Exhausted;
 use crate::attempt::Outcome;
-use crate::classify;
+use crate::classify::{self, Classified};
 use crate::component::Component;
 use crate::dedupe;
 use crate::error::{Error, StopReason};
 use crate::events::Event;
 use crate::gate::Pass;
 use crate::letters::{LetterWriter, draft};
+use crate::limits::End;
 use crate::mutation::mutated;
 use crate::next_step::Step;
 use crate::publish::{Publish, PublishEnd};
@@ -124,12 +125,18 @@ impl LiveMessage {
         let retry_since = self.record.as_ref().map(|record| record.first_failed_at);
         let health = classify::health(&component, &classified, retry_since);
         component.guards.report_failure(health, pass, &classified.failure);
-        let failure = classified.failure;
+        let Classified { failure, verdict, sent_by_handler } = classified;
         let entry = classify::attempt_record(&component, AttemptKind::Live, attempt, took, Some(&failure));
         let earlier = self.record.take().map(|record| *record);
-        let record = FailureRecord::failed(earlier, attempt, entry, failure);
-        let step = classify::decide(&component, &self.delivery, classified.verdict, &record, false);
-        self.record = Some(Box::new(record));
+        // Boxed: each message in flight has room for it.
+        let mut record = Box::new(FailureRecord::failed(earlier, attempt, entry, failure));
+        let decided = classify::decide(&component, &self.delivery, verdict, &record, false);
+        let (step, _entering) = decided.await?;
+        if let Step::End { why: End::Budget(dimension), .. } = step {
+            Exhausted::Budget(dimension).annotate(&mut record.failure.message);
+        }
+        self.record = Some(record);
+        self.show_age();
         match step {
             Step::Wait { due } => return self.note_wait(due).await,
             // Without dead letters there is no queue to wait in: the lane waits.
@@ -143,7 +150,8 @@ impl LiveMessage {
             }
             Step::End { state, .. } => {
                 self.record_terminal();
-                self.keep(state, None).await?;
+                let discard = component.options.discards(state) && !sent_by_handler;
+                self.keep_unless(discard, state, None).await?;
             }
             Step::Skip => {
                 let letter = self.letter(LetterState::Skipped, None);
@@ -160,7 +168,10 @@ impl LiveMessage {
     async fn note_wait(&mut self, due: Timestamp) -> Result<Option<SteadyWait>, Abandoned> {
         let wait = self.begin_wait(due);
         let Component { queue, hand_offs, guards, .. } = &*self.component;
-        if self.may_move_to_store() && guards.held.is_pressed() {
+        if self.may_move_to_store()
+            && guards.held.is_pressed()
+            && let Some(_entering) = guards.backlog.try_enter()
+        {
             self.keep(LetterState::Retrying, Some(due)).await?;
             return Ok(None);
         }
@@ -176,7 +187,7 @@ impl LiveMessage {
             biased;
             () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
             () = wait.sleep(&*self.component.clock) => {}
-            () = self.must_move_to_store() => {
+            _entering = self.must_move_to_store() => {
                 self.keep(LetterState::Retrying, Some(wait.due())).await?;
                 return Ok(After::Settled);
             }
@@ -240,11 +251,24 @@ impl LiveMessage {
 
     /// Makes the message a letter, in the store or in the broker, unless the enqueue policy says otherwise.
     pub(super) async fn keep(&self, state: LetterState, due: Option<Timestamp>) -> Result<(), Abandoned> {
+        self.keep_unless(self.component.options.discards(state), state, due).await
+    }
+
+    /// As [`keep`](Self::keep), unless the message is to be discarded: then it is skipped.
+    async fn keep_unless(
+        &self,
+        discard: bool,
+        state: LetterState,
+        due: Option<Timestamp>,
+    ) -> Result<(), Abandoned> {
         let component = &*self.component;
         if component.options.dead_letter.is_none() {
             return Err(self.stop(StopReason::DeadLettersDisabled));
         }
-        let (letter, placement) = self.judged_letter(state, due);
+        let (letter, placement) = match discard {
+            true => (self.letter(LetterState::Skipped, None), Placement::Closed),
+            false => self.judged_letter(state, due),
+        };
         // Letters that wait for a person stay in the store, where they can be found and changed.
         let publishes = letter.cause.is_some()
             && placement == Placement::Open
@@ -258,9 +282,6 @@ impl LiveMessage {
     /// The letter of the message, after the enqueue policy.
     fn judged_letter(&self, state: LetterState, due: Option<Timestamp>) -> (Box<Letter>, Placement) {
         let component = &*self.component;
-        if component.options.discards(state) {
-            return (self.letter(LetterState::Skipped, None), Placement::Closed);
-        }
         let letter = self.letter(state, due);
         let Some(failure) = letter.cause.clone() else { return (letter, Placement::Open) };
         let decision = draft::apply_enqueue_policy(component, &letter, &failure, Stage::FirstFailure);

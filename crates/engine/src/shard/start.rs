@@ -116,8 +116,10 @@ impl Shard {
             self.next_overdue.get_or_insert(started + limit);
         }
         let permit = self.permit.take();
-        let item = Some(item);
-        let attempting = Attempting { ownership, item, running, permit, started, overdue: None, recorded };
+        let component = &self.components[item.component as usize];
+        let _age = component.ages.attempts.begin(component.now());
+        let (item, overdue) = (Some(item), None);
+        let attempting = Attempting { ownership, item, running, permit, started, _age, overdue, recorded };
         self.attempts += 1;
         self.work.push(Work::Attempt(attempting));
     }

@@ -10,6 +10,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::lane::{LaneItem, LaneKey};
+use crate::ages::UnderWay;
 use crate::attempt::{self, Outcome, Running};
 use crate::flight::Recorded;
 use crate::flow::{Fate, Ticket};
@@ -45,6 +46,8 @@ pub(super) struct Attempting {
     pub(super) running: Running,
     pub(super) permit: Option<OwnedSemaphorePermit>,
     pub(super) started: Instant,
+    /// Its age, for those who look at the consumer.
+    pub(super) _age: UnderWay,
     /// Its entry in the flight recorder, until it returns.
     pub(super) recorded: Option<Recorded>,
     /// The time limit that it exceeded, once it has.

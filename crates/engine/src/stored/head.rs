@@ -26,14 +26,14 @@ use crate::letters::ResolvedBy;
 use crate::letters::draft;
 use crate::record::{FailureRecord, crash};
 use crate::telemetry::Counters;
-use crate::time::{SteadyWait, later, until};
+use crate::time::{Moment, SteadyWait, later, until};
 
 /// An attempt at the head of a leased sequence.
 pub(super) struct HeadAttempt<'a> {
     pub(super) component: &'a Arc<Component>,
     pub(super) lease: &'a RunLease<'a>,
     /// The time of the claim.
-    pub(super) claimed_at: Instant,
+    pub(super) claimed_at: Moment,
     pub(super) purpose: &'a Purpose,
     pub(super) place: Option<&'a Place>,
     pub(super) hash: SequenceHash,
@@ -118,7 +118,8 @@ impl HeadAttempt<'_> {
         {
             claim.handled(self.component).await.ok()?;
         }
-        let (settlement, by) = self.settlement(&letter, ended, due)?;
+        let mut entering = None;
+        let (settlement, by) = self.settlement(&letter, ended, due, &mut entering).await?;
         left.claim = claim;
         self.settle_by(&letter, settlement, by, left).await
     }
@@ -146,7 +147,7 @@ impl HeadAttempt<'_> {
         let attempt = letter.attempts.saturating_add(letter.replay_attempts).saturating_add(1);
         let is_retry = *self.purpose == Purpose::Retry;
         let lateness = letter.due_at.filter(|_| is_retry).map(|due| until(due, component.now()));
-        let sink = Arc::new(StoredSink::default());
+        let sink = Arc::new(StoredSink::new(self.lease.ownership.clone()));
         let operation = self.purpose.operation().map(str::to_owned);
         let delivery = Delivery::for_letter(letter.clone(), operation).with_sink(sink.clone());
         delivery.begin_attempt(attempt);

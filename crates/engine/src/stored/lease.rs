@@ -1,48 +1,92 @@
 //! The lease of a run: its renewal, its loss and its release.
 //!
-//! A lease that expires counts as an attempt at its letter, because nothing else tells whether one had begun. A run that waits for
-//! its attempt says so in the lease, and takes that back before the attempt begins: a crash charges no letter that only waited.
+//! A lease that expires counts as an attempt at its letter if the attempt was recorded in it. A claim records none, because its answer
+//! may be lost, or come too late to be of use. An attempt that begins at once is recorded when it has run for a while, so that most cost
+//! no write. One that had to wait, or whose lease before was lost, is recorded before it begins: a letter that crashes its process
+//! escapes the count once at most, and a letter that only waited is not charged.
+//!
+//! A process that was stopped for longer than its lease does not notice that by itself. So an attempt begins only while the lease is
+//! safe to use since its last renewal; otherwise the store is asked first (I6).
 
 use std::pin::Pin;
 use std::time::Duration;
 
+use lazaret_core::source::Ownership;
 use lazaret_core::store::{ErrorKind, Lease, LeaseUse};
-use tokio::sync::{Mutex, watch};
+use lazaret_core::{Letter, Reason};
+use tokio::sync::{Mutex, Notify, watch};
 use tokio::time::Instant;
 
-use super::run::{Purpose, RunEnd};
+use super::run::{Purpose, Run, RunEnd};
 use crate::component::Component;
+use crate::mutation::mutated;
+use crate::time::Moment;
 
 /// The longest time between two renewals of a lease, or of a claim in the duplicate filter: a store whose clock was set back
 /// may shorten a long one (`rules::clamp_row`, `Dedupe::claim`).
 pub(crate) const RENEW_INTERVAL: Duration = Duration::from_secs(10);
-/// The time for which a run waits before it says so in its lease: most waits for a permit are shorter, and cost no write.
+/// Shorter waits do not count: most waits for a permit are.
 const SHORT_WAIT: Duration = Duration::from_millis(50);
+/// The longest time for which an attempt runs before it is recorded in its lease.
+const MAX_UNRECORDED: Duration = Duration::from_secs(1);
 
 /// The lease of a run.
 pub(super) struct RunLease<'a> {
     component: &'a Component,
     pub(super) lease: &'a Lease,
-    /// The store keeps for replays whether they wait, and nothing depends on it.
+    /// Its attempts are recorded in no lease: that of a replay.
     is_replay: bool,
+    /// How long the lease is safe to use, for handlers.
+    pub(super) ownership: Ownership,
+    /// The lease still records an attempt at its first letter that was lost, and that no settlement has counted yet.
+    reports_loss: bool,
     /// Locked during a renewal: renewals for different uses must not overtake each other.
     state: Mutex<State>,
+    /// An attempt began that is not recorded.
+    began: Notify,
     /// A settlement is under way, or was the last one under this lease: a settlement that does not continue with the next
     /// letter ends the lease.
     settling: watch::Sender<bool>,
 }
 
 struct State {
-    valid_until: Instant,
+    /// When the store was asked for the lease as it is now.
+    renewed: Moment,
     /// As the store knows it. After an error it may be the other one: `Wait`, so that it is written before an attempt.
     used_for: LeaseUse,
+    /// An attempt that begins before this time need not be recorded first. `None` if it must be.
+    fresh_until: Option<Instant>,
+    /// When the attempt that runs is to be recorded, if it is not.
+    record_at: Option<Instant>,
+}
+
+/// The time for which an attempt runs before it is recorded.
+fn unrecorded(component: &Component) -> Duration {
+    (component.options.lease / 30).min(MAX_UNRECORDED)
+}
+
+/// Returns `true` for a letter whose last attempt may have crashed its process.
+fn has_crashed(letter: &Letter) -> bool {
+    letter.crash_attempts > 0 || letter.cause.as_ref().is_some_and(|cause| cause.reason == Reason::CRASHED)
 }
 
 impl State {
-    /// The time until which work under the lease is safe, whatever becomes of it: nobody else can claim the sequence.
+    /// The time until which work under the lease is safe, whatever becomes of it: nobody else can claim the sequence. By the clock of
+    /// timers.
     fn safe_until(&self, component: &Component) -> Instant {
-        self.valid_until - component.options.lease / 10
+        self.renewed.instant() + safe_time(component)
     }
+
+    /// Returns `true` while work under the lease is safe, by the clock that counts suspends too.
+    fn is_safe(&self, component: &Component) -> bool {
+        mutated!(component.options, TrustStaleOwnership)
+            || self.renewed.elapsed(&*component.clock) < safe_time(component)
+    }
+}
+
+/// How long a lease is safe to use after the store was asked for it.
+fn safe_time(component: &Component) -> Duration {
+    component.options.lease - component.options.lease / 10
 }
 
 /// The answer to a renewal.
@@ -58,19 +102,23 @@ enum Renewal {
 }
 
 impl<'a> RunLease<'a> {
-    /// The lease lasts at least from `claimed_at`.
-    pub(super) fn new(
-        component: &'a Component,
-        lease: &'a Lease,
-        purpose: &Purpose,
-        claimed_at: Instant,
-    ) -> Self {
-        let valid_until = claimed_at + component.options.lease;
+    /// The lease of a run, which lasts at least from the time of the claim.
+    pub(super) fn new(component: &'a Component, lease: &'a Lease, run: &Run) -> Self {
+        let Run { claim, claimed_at, purpose, .. } = run;
+        let ownership = Ownership::leased_by(component.clock.clone());
+        ownership.confirm(claimed_at.steady(), safe_time(component));
+        let (is_replay, reports_loss) = (*purpose != Purpose::Retry, claim.interrupted);
+        let used_for = if is_replay || reports_loss { LeaseUse::Attempt } else { LeaseUse::Wait };
+        let is_suspect = claim.lost || has_crashed(&claim.head);
+        let fresh_until = (!is_suspect).then(|| claimed_at.instant() + unrecorded(component));
         Self {
             component,
             lease,
-            is_replay: *purpose != Purpose::Retry,
-            state: Mutex::new(State { valid_until, used_for: LeaseUse::Attempt }),
+            ownership,
+            is_replay,
+            reports_loss,
+            state: Mutex::new(State { renewed: *claimed_at, used_for, fresh_until, record_at: None }),
+            began: Notify::new(),
             settling: watch::Sender::new(false),
         }
     }
@@ -80,9 +128,15 @@ impl<'a> RunLease<'a> {
         self.settling.send_replace(true);
     }
 
-    /// Records that the lease continues with the next letter.
-    pub(super) fn continues(&self) {
+    /// Records that the lease continues with the next letter, at which no attempt has begun.
+    pub(super) async fn continues(&self) {
         self.settling.send_replace(false);
+        if !self.is_replay {
+            let mut state = self.state.lock().await;
+            state.used_for = LeaseUse::Wait;
+            state.fresh_until = Some(Instant::now() + unrecorded(self.component));
+            state.record_at = None;
+        }
     }
 
     /// Waits while a settlement is under way: its answer says what became of the lease. Never returns once a settlement has
@@ -92,7 +146,7 @@ impl<'a> RunLease<'a> {
         _ = self.settling.subscribe().wait_for(|settling| !*settling).await;
     }
 
-    /// Waits for `ready`. If that takes a while, the lease says so.
+    /// Waits for `ready`. If that takes a while, the lease records no attempt meanwhile.
     pub(super) async fn wait<T>(&self, mut ready: Pin<&mut impl Future<Output = T>>) -> T {
         if let Ok(value) = tokio::time::timeout(SHORT_WAIT, ready.as_mut()).await {
             return value;
@@ -101,29 +155,44 @@ impl<'a> RunLease<'a> {
         ready.await
     }
 
-    /// Records in the lease that its run waits for this long. Best effort: without it, a crash during the wait counts as an
-    /// attempt.
+    /// Records that the run waits for this long: the next attempt is recorded in the lease before it begins, and the last one no
+    /// longer. Best effort: without it, a crash during the wait counts as an attempt.
     pub(super) async fn waits_for(&self, time: Duration) {
-        if self.is_replay || time <= SHORT_WAIT {
+        if self.is_replay || self.reports_loss || time <= SHORT_WAIT {
             return;
         }
         let mut state = self.state.lock().await;
+        (state.fresh_until, state.record_at) = (None, None);
         if state.used_for == LeaseUse::Attempt {
             _ = self.renew(&mut state, LeaseUse::Wait).await;
             state.used_for = LeaseUse::Wait;
         }
     }
 
-    /// Returns `true` when an attempt may begin at once under this lease; otherwise it [is prepared](Self::attempts) first.
-    pub(super) fn is_for_attempt(&self) -> bool {
-        self.state.try_lock().is_ok_and(|state| state.used_for == LeaseUse::Attempt)
+    /// Returns `true` when an attempt may begin at once under this lease; otherwise it [is prepared](Self::attempts) first: it is recorded,
+    /// or the store is asked for the lease.
+    pub(super) fn begins_at_once(&self) -> bool {
+        let Ok(mut state) = self.state.try_lock() else { return false };
+        if !state.is_safe(self.component) {
+            return false;
+        }
+        if state.used_for == LeaseUse::Attempt {
+            return true;
+        }
+        let now = Instant::now();
+        let is_fresh = state.fresh_until.is_some_and(|until| now <= until);
+        if is_fresh {
+            state.record_at = Some(now + unrecorded(self.component));
+            self.began.notify_one();
+        }
+        is_fresh
     }
 
-    /// Records in the lease that its run is about to make an attempt. Never returns if that is not possible:
-    /// [`keep`](Self::keep) ends the run.
+    /// Records in the lease that its run is about to make an attempt, and asks the store for it if it may have ended. Never returns if
+    /// that is not possible: [`keep`](Self::keep) ends the run.
     pub(super) async fn attempts(&self) {
         let mut state = self.state.lock().await;
-        while state.used_for != LeaseUse::Attempt {
+        while state.used_for != LeaseUse::Attempt || !state.is_safe(self.component) {
             match self.renew(&mut state, LeaseUse::Attempt).await {
                 Renewal::Done => {}
                 Renewal::Again => tokio::time::sleep(self.retry_delay()).await,
@@ -135,37 +204,55 @@ impl<'a> RunLease<'a> {
         }
     }
 
-    /// Renews the lease until that fails. Returns while there is still time left on it, so that the work is dropped before
-    /// another instance can claim the sequence (I6).
+    /// Renews the lease until that fails, and records an attempt that takes long. Returns while there is still time left on the lease,
+    /// so that the work is dropped before another instance can claim the sequence (I6).
     pub(super) async fn keep(&self) {
         // A store whose clock was set back may shorten a long lease: see `clamp_lease`.
         let interval = (self.component.options.lease / 3).min(RENEW_INTERVAL);
-        let mut wait = interval;
+        let mut renew_at = Instant::now() + interval;
         loop {
-            let safe_until = self.state.lock().await.safe_until(self.component);
-            tokio::time::sleep_until((Instant::now() + wait).min(safe_until)).await;
+            let next = {
+                let state = self.state.lock().await;
+                let renew_at = renew_at.min(state.safe_until(self.component));
+                state.record_at.map_or(renew_at, |record_at| record_at.min(renew_at))
+            };
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(next) => {}
+                () = self.began.notified() => continue,
+            }
             let mut state = self.state.lock().await;
-            let used_for = state.used_for;
-            wait = match self.renew(&mut state, used_for).await {
-                Renewal::Done => interval,
-                Renewal::Again => self.retry_delay(),
+            let used_for = match state.record_at {
+                Some(at) if at <= Instant::now() => LeaseUse::Attempt,
+                _ => state.used_for,
+            };
+            match self.renew(&mut state, used_for).await {
+                Renewal::Done => renew_at = Instant::now() + interval,
+                Renewal::Again => {
+                    renew_at = Instant::now() + self.retry_delay();
+                    state.record_at = state.record_at.map(|at| at.max(renew_at));
+                }
                 Renewal::Fenced => {
                     drop(state);
                     return self.settled().await;
                 }
                 Renewal::Late => return,
-            };
+            }
         }
     }
 
     /// Asks the store once, and waits for the answer for as long as the lease is safe to use.
     async fn renew(&self, state: &mut State, used_for: LeaseUse) -> Renewal {
-        let (length, asked_at) = (self.component.options.lease, Instant::now());
+        let (length, asked_at) = (self.component.options.lease, Moment::now(&*self.component.clock));
         let safe_until = state.safe_until(self.component);
         let renewal = self.component.store.renew(self.lease, length, used_for);
         match tokio::time::timeout_at(safe_until, renewal).await {
             Ok(Ok(_)) => {
-                *state = State { valid_until: asked_at + length, used_for };
+                (state.renewed, state.used_for) = (asked_at, used_for);
+                self.ownership.confirm(asked_at.steady(), safe_time(self.component));
+                if used_for == LeaseUse::Attempt {
+                    state.record_at = None;
+                }
                 Renewal::Done
             }
             Ok(Err(error)) if error.kind() == ErrorKind::Fenced => Renewal::Fenced,

@@ -11,6 +11,7 @@ use super::head::{Ended, HeadAttempt};
 use super::run::Purpose;
 use crate::admission::{self, AttemptOf, Exhausted};
 use crate::attempt::Outcome;
+use crate::backlog::Entering;
 use crate::classify::{self, Classified};
 use crate::component::Component;
 use crate::dead_letter_sink::GivenUp;
@@ -20,7 +21,7 @@ use crate::events::Event;
 use crate::letters::draft::{self, FailedLetter};
 use crate::letters::{ResolvedBy, Settler};
 use crate::limits::End;
-use crate::next_step::Step;
+use crate::next_step::{Step, step_after_replay};
 use crate::publish::Publish;
 use crate::record::FailureRecord;
 use crate::time::SteadyWait;
@@ -45,7 +46,8 @@ impl LeftOver {
         dedupe::end(self.claim).await;
         if let Some((relay, letter)) = component.options.relay().zip(self.dead) {
             let (message, from) = (&*letter.message, letter.message.partition());
-            let publish = Publish { component, message, from: &from, same_failure: 1 };
+            let same_failure = letter.same_failures().max(1);
+            let publish = Publish { component, message, from: &from, same_failure };
             publish.claim(relay, &letter).await;
         }
     }
@@ -69,11 +71,14 @@ impl HeadAttempt<'_> {
 
     /// The settlement that follows from the attempt, and what resolves the letter, if it does. `None` when the consumer stops
     /// instead.
-    pub(super) fn settlement(
-        &self,
+    ///
+    /// A letter that begins to wait for a retry sets `entering`: keep that until it is settled.
+    pub(super) async fn settlement<'s>(
+        &'s self,
         letter: &Letter,
         ended: Ended,
         due: Option<SteadyWait>,
+        entering: &mut Option<Entering<'s>>,
     ) -> Option<(Settlement, ResolvedBy)> {
         let component = &**self.component;
         let Ended { delivery, outcome, sink, pass, took, .. } = ended;
@@ -110,18 +115,27 @@ impl HeadAttempt<'_> {
         let retry_since = letter.first_failed_at.filter(|_| !replayed);
         let health = classify::health(component, &classified, retry_since);
         component.guards.report_failure(health, pass, &classified.failure);
-        let Classified { failure, verdict } = classified;
+        let Classified { failure, verdict, sent_by_handler } = classified;
         let entry = classify::attempt_record(component, kind, attempt, took, Some(&failure));
         // The replay of a letter that failed before is not an automatic attempt. That of a letter that only waited is its
         // first one.
         let automatic = !replayed || letter.cause.is_none();
         let attempts = letter.attempts.saturating_add(u32::from(automatic));
         let earlier = FailureRecord::from_letter(letter);
-        let record = FailureRecord::failed(earlier, attempts, entry, failure.clone());
+        let record = Box::new(FailureRecord::failed(earlier, attempts, entry, failure.clone()));
+        let mut failure = Box::new(failure);
         let step = match automatic {
-            true => classify::decide(component, &delivery, verdict, &record, true),
-            false => self.after_replay(letter),
+            true => {
+                let decided = classify::decide(component, &delivery, verdict, &record, true);
+                let (step, enters) = decided.await.ok()?;
+                *entering = enters;
+                step
+            }
+            false => self.after_replay(letter, verdict),
         };
+        if let Step::End { why: End::Budget(dimension), .. } = step {
+            Exhausted::Budget(dimension).annotate(&mut failure.message);
+        }
         let (state, due_at) = match step {
             Step::Wait { due } | Step::Later { due } => (LetterState::Retrying, Some(due)),
             Step::End { state: LetterState::Retrying, .. } => {
@@ -130,26 +144,27 @@ impl HeadAttempt<'_> {
             Step::End { state: LetterState::Waiting, .. } => (LetterState::Dead, None),
             Step::End { state, .. } => (state, None),
             Step::Skip => return Some((Settlement::Skip(failure.to_string()), ResolvedBy::Handler)),
-            Step::Duplicate => return Some((Settlement::Resolve(None), ResolvedBy::Duplicate)),
+            // The history shows that it was no success.
+            Step::Duplicate => {
+                let attempt = record.history.last().cloned();
+                return Some((Settlement::Resolve(attempt), ResolvedBy::Duplicate));
+            }
             Step::Stop => {
                 let (message, why) = (letter.message.id.to_string(), StopReason::Classified);
-                let failure = Some(Box::new(failure));
+                let failure = Some(failure);
                 component.lifecycle.fail(Error::Stopped { message, why, failure });
                 return None;
             }
         };
-        let (delivery, record) = (&delivery, &record);
-        let failed = FailedLetter { letter, delivery, failure, record, replayed, state, due_at };
+        let (delivery, record, failure) = (&delivery, &*record, *failure);
+        let failed =
+            FailedLetter { letter, delivery, failure, record, replayed, sent_by_handler, state, due_at };
         Some((draft::requeue(component, failed), ResolvedBy::Handler))
     }
 
-    /// A failed replay gives no new automatic attempts: the letter keeps its state (I4), until it is parked.
-    fn after_replay(&self, letter: &Letter) -> Step {
+    fn after_replay(&self, letter: &Letter, verdict: Verdict) -> Step {
         let replays = letter.replay_attempts.saturating_add(1);
-        let max_replays = self.component.options.replay.max_replays;
-        let enough = max_replays.is_some_and(|limit| replays >= limit);
-        let state = if enough { LetterState::Parked } else { letter.state };
-        Step::End { state, why: End::Verdict }
+        step_after_replay(verdict, letter.state, replays, self.component.options.replay.max_replays)
     }
 
     pub(super) async fn settle(
@@ -176,7 +191,7 @@ impl HeadAttempt<'_> {
         let settled = settler.settle(letter, settlement).await?;
         left.dead = dead;
         if let Settled::Next(_) = &settled {
-            self.lease.continues();
+            self.lease.continues().await;
             std::mem::take(left).finish(self.component).await;
         }
         Some(settled)
@@ -186,7 +201,7 @@ impl HeadAttempt<'_> {
     fn takes_next(&self) -> bool {
         let of_operation = self.place.is_some() && *self.purpose != Purpose::Retry;
         of_operation
-            && self.claimed_at.elapsed() < TURN
+            && self.claimed_at.instant().elapsed() < TURN
             && !self.component.lifecycle.is_draining()
             && admission::may_claim(self.component, AttemptOf::Replay).is_ok()
     }

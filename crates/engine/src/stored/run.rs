@@ -4,7 +4,6 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use lazaret_core::store::{Claim, Settled};
-use tokio::time::Instant;
 
 use super::head::HeadAttempt;
 use super::lease::RunLease;
@@ -15,6 +14,7 @@ use crate::component::Component;
 use crate::hash::SequenceHash;
 use crate::mutation::mutated;
 use crate::open_sequences::OpenSequences;
+use crate::time::Moment;
 
 /// Why a stored sequence is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub(crate) struct Run {
     pub(crate) component: Arc<Component>,
     pub(crate) claim: Claim,
     /// The time of the claim: the lease lasts at least from here.
-    pub(crate) claimed_at: Instant,
+    pub(crate) claimed_at: Moment,
     pub(crate) purpose: Purpose,
     /// Its place; `None` for a replay from code, which has its own bound.
     pub(crate) place: Option<Place>,
@@ -95,8 +95,8 @@ impl Run {
     pub(crate) async fn run(self) -> RunEnd {
         let component = self.component.clone();
         let _guard = RunGuard::new(&component);
-        let (claimed, claimed_at) = (self.claim.lease.clone(), self.claimed_at);
-        let lease = RunLease::new(&component, &claimed, &self.purpose, claimed_at);
+        let claimed = self.claim.lease.clone();
+        let lease = RunLease::new(&component, &claimed, &self);
         let mut left = LeftOver::default();
         let end = tokio::select! {
             biased;

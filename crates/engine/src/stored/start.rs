@@ -60,11 +60,14 @@ impl HeadAttempt<'_> {
             let Some(Permission { pass, slot }) = admitted else { return Ok(None) };
             // From here on it waits, and what it was admitted by may end.
             drop(pass);
-            match filter.claim(queue, &waiting.letter.message.id).await {
+            let asked = filter.asks();
+            match filter.claim(queue, &waiting.letter.dedupe_id()).await {
                 Ok(Claimed::Yes(claim)) => {
-                    self.lease.attempts().await;
+                    if !self.lease.begins_at_once() {
+                        self.lease.attempts().await;
+                    }
                     match admission::check(self.component, &self.candidate(waiting)) {
-                        Admission::Start(pass) => {
+                        Admission::Start(pass) if filter.is_safe(asked) => {
                             let permission = Permission { pass, slot };
                             return Ok(Some(Admitted { permission, claim: Some(claim) }));
                         }
@@ -89,10 +92,10 @@ impl HeadAttempt<'_> {
         }
     }
 
-    /// Confirms a permission after a wait: the lease says that an attempt begins, and nothing holds it back. `None` when a pause or
+    /// Confirms a permission after a wait: the lease records that an attempt begins, and nothing holds it back. `None` when a pause or
     /// the breaker began meanwhile.
     async fn confirm<'p>(&self, permission: Permission<'p>, waiting: &Waiting<'_>) -> Option<Permission<'p>> {
-        if self.lease.is_for_attempt() {
+        if self.lease.begins_at_once() {
             return Some(permission);
         }
         let Permission { pass, slot } = permission;

@@ -62,6 +62,10 @@ impl Clock for PausedClock {
     fn now(&self) -> Timestamp {
         Self::at(self.elapsed())
     }
+
+    fn steady(&self) -> Duration {
+        self.elapsed()
+    }
 }
 
 /// The clock of a bench, which a test sets.
@@ -90,6 +94,10 @@ impl SetClock {
 impl Clock for SetClock {
     fn now(&self) -> Timestamp {
         self.0.now() + jiff::SignedDuration::from_secs(self.1.load(Ordering::SeqCst))
+    }
+
+    fn steady(&self) -> Duration {
+        self.0.steady()
     }
 }
 

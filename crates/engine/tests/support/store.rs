@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use lazaret_core::store::{ErrorKind, Result, StoreError};
+use lazaret_core::store::{ErrorKind, LetterStore, Occupancy, Result, StoreError, Triage};
 use lazaret_memory::MemoryStore;
 
 /// A memory store behind a bad line.
@@ -20,9 +20,14 @@ struct Behaviour {
     slow: BTreeMap<&'static str, Duration>,
     late: BTreeMap<&'static str, Duration>,
     calls: BTreeMap<&'static str, usize>,
+    /// The size of its disk, of which each letter takes some.
+    disk: Option<u64>,
 }
 
 impl FaultyStore {
+    /// What a letter takes of the disk.
+    pub(crate) const LETTER_ON_DISK: u64 = 8192;
+
     pub(crate) fn new(inner: MemoryStore) -> Self {
         Self { inner, behaviour: Mutex::default() }
     }
@@ -55,6 +60,18 @@ impl FaultyStore {
     /// Lets the answer to one call come this long after it was given.
     pub(crate) fn answer_late(&self, operation: &'static str, by: Duration) {
         self.lock().late.insert(operation, by);
+    }
+
+    /// Puts the store on a disk of this size.
+    pub(crate) fn set_disk(&self, size: u64) {
+        self.lock().disk = Some(size);
+    }
+
+    async fn room(&self) -> Result<Occupancy> {
+        let Some(size) = self.lock().disk else { return self.inner.occupancy().await };
+        let letters: u64 = self.inner.queues().await?.iter().map(|queue| queue.counts.open()).sum();
+        let used = letters * Self::LETTER_ON_DISK;
+        Ok(Occupancy { used: Some(used), free: Some(size.saturating_sub(used)), size: None })
     }
 
     /// How often a call was made.
@@ -95,7 +112,9 @@ impl FaultyStore {
 }
 
 lazaret_core::forward_store! {
-    impl LetterStore for FaultyStore {}
+    impl LetterStore for FaultyStore {
+        occupancy => Self::room;
+    }
     impl Operations for FaultyStore {}
     impl Triage for FaultyStore {}
     impl Audit for FaultyStore {}

@@ -76,6 +76,7 @@ impl Handle for CommandHandler {
                     Some(permits) => Some(permits.acquire().await.expect("the semaphore is never closed")),
                     None => None,
                 };
+                delivery.check_owned()?;
                 once::run(&once.setup, &delivery).await
             }),
             Kind::Lines(pool) => Box::pin(async move { pool.run(&delivery).await }),

@@ -72,11 +72,12 @@ impl Pool {
             true => (Lane::Suspect, self.suspect_place()?),
             false => (Lane::Pool, self.permits.acquire().await.expect("the semaphore is never closed")),
         };
+        delivery.check_owned()?;
         let (worker, response) = match self.take_idle(lane) {
-            None => self.start_and_call(&line, lane).await?,
+            None => self.start_and_call(delivery, &line, lane).await?,
             Some(mut idle) => match timeout(self.setup.timeout, idle.call(&line)).await {
                 // The worker exited while it was idle, and did not receive the message: not a failed attempt.
-                Ok(Err(WorkerError::Unsent)) => self.start_and_call(&line, lane).await?,
+                Ok(Err(WorkerError::Unsent)) => self.start_and_call(delivery, &line, lane).await?,
                 response => (idle, response.ok()),
             },
         };
@@ -118,6 +119,7 @@ impl Pool {
     /// Starts a worker and sends it a message. Returns no response after a timeout.
     async fn start_and_call(
         &self,
+        delivery: &Delivery,
         line: &[u8],
         lane: Lane,
     ) -> Result<(Worker, Option<Result<Vec<u8>, WorkerError>>), HandlerError> {
@@ -128,6 +130,7 @@ impl Pool {
         let until = lock(restart).until();
         if let Some(until) = until {
             sleep_until(until).await;
+            delivery.check_owned()?;
         }
         let started = Instant::now();
         let mut worker = Worker::start(&self.setup).map_err(|error| {

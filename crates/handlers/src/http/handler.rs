@@ -126,6 +126,7 @@ impl Inner {
             Some(permits) => Some(permits.acquire().await.expect("the semaphore is never closed")),
             None => None,
         };
+        delivery.check_owned()?;
         let deadline = Instant::now() + self.timeout;
         let response = match timeout_at(deadline, self.client.execute(request)).await {
             Ok(Ok(response)) => response,

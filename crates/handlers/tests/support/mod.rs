@@ -16,8 +16,9 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use lazaret_core::handler::{Delivery, Handle};
-use lazaret_core::{Failure, HandlerError, Message, Position, Verdict};
+use lazaret_core::handler::{DeadLetterSink, Delivery, Handle};
+use lazaret_core::store::StoreError;
+use lazaret_core::{Failure, HandlerError, Message, Position, Reason, Verdict};
 use lazaret_handlers::{HttpHandler, HttpOptions};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -32,6 +33,25 @@ pub(crate) fn message() -> Message {
 
 pub(crate) fn delivery() -> Delivery {
     Delivery::new(message())
+}
+
+/// The sink of a message that another process may have got.
+struct Stale;
+
+#[async_trait::async_trait]
+impl DeadLetterSink for Stale {
+    async fn send_to_dlq(&self, _: &Delivery, _: Reason, _: String) -> Result<(), StoreError> {
+        unreachable!("nobody asks for it")
+    }
+
+    fn is_owned(&self) -> bool {
+        false
+    }
+}
+
+/// Calls a handler whose process was stopped since the attempt began.
+pub(crate) async fn call_after_a_stop(handler: &impl Handle) -> Result<(), HandlerError> {
+    handler.handle(Delivery::live(message(), Arc::new(Stale))).await
 }
 
 /// Calls a handler until it makes the attempt.

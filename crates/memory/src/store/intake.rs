@@ -111,13 +111,14 @@ impl Queue {
         self.store(letter, effects, step);
     }
 
-    /// The first later letter of a message's partition in its sequence.
+    /// The first later letter of a message's partition in its sequence. The offsets of other incarnations say nothing about its place.
     pub(super) fn first_later(&self, letter: &Letter) -> Option<LaterLetter> {
         let row = self.open.get(&letter.sequence)?;
         let position = &letter.message.position;
         let is_of_partition = |other: &&Letter| {
             let theirs = &other.message.position;
-            other.message.stream == letter.message.stream && theirs.partition == position.partition
+            other.message.stream == letter.message.stream
+                && theirs.partition_number() == position.partition_number()
         };
         let of_partition = row.letters.values().rev().map(|id| self.stored(*id)).filter(is_of_partition);
         let later = of_partition.take_while(|other| other.message.position.offset > position.offset);

@@ -6,8 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::Timestamp;
-use lazaret_core::store::rules::later;
-use lazaret_core::store::{Expect, KeyValue, Reading, Result, Versioned, Written};
+use lazaret_core::store::{Expect, ExpiryTime, KeyValue, Reading, Result, Versioned, Written};
 
 use super::MemoryStore;
 
@@ -21,8 +20,8 @@ pub(super) struct Values {
 }
 
 impl Values {
-    fn prune(&mut self, now: Timestamp) {
-        while self.ends.first().is_some_and(|(end, _)| *end <= now) {
+    fn prune(&mut self, time: ExpiryTime) {
+        while self.ends.first().is_some_and(|(end, _)| time.has_passed(*end)) {
             if let Some((_, name)) = self.ends.pop_first() {
                 self.entries.remove(&name);
             }
@@ -54,12 +53,19 @@ impl Values {
     }
 }
 
+impl MemoryStore {
+    /// The value as it is stored, expired or not.
+    fn stored_value(&self, name: &Name) -> Reading {
+        let (state, now) = self.begin();
+        state.values.read(name, now)
+    }
+}
+
 #[async_trait]
 impl KeyValue for MemoryStore {
     async fn read(&self, space: &str, name: &str) -> Result<Reading> {
-        let (mut state, now) = self.begin();
-        state.values.prune(now);
-        Ok(state.values.read(&(space.to_owned(), name.to_owned()), now))
+        let reading = self.stored_value(&(space.to_owned(), name.to_owned()));
+        self.shared.expiry.unexpired(self, space, reading).await
     }
 
     async fn write(
@@ -70,12 +76,13 @@ impl KeyValue for MemoryStore {
         value: Option<Bytes>,
         ttl: Option<Duration>,
     ) -> Result<Written> {
+        let time = self.shared.expiry.time(self, space).await?;
         let name = (space.to_owned(), name.to_owned());
         let (mut state, now) = self.begin();
-        state.values.prune(now);
-        let written = state.values.write(name.clone(), expect, value, ttl.map(|ttl| later(now, ttl)));
+        state.values.prune(time);
+        let written = state.values.write(name.clone(), expect, value, ttl.map(|ttl| time.end_of(ttl)));
         // A ttl of zero has expired by now.
-        state.values.prune(now);
+        state.values.prune(time);
         Ok(if written { Written::Done } else { Written::Conflict(state.values.read(&name, now)) })
     }
 }
@@ -94,7 +101,7 @@ mod tests {
             assert!(values.write(name(n), Expect::Absent, Some(Bytes::new()), Some(at(n))));
         }
         assert!(values.write(name(99), Expect::Anything, Some(Bytes::new()), Some(at(200))));
-        values.prune(at(150));
+        values.prune(ExpiryTime { earliest: at(150), latest: at(150) });
         assert_eq!((values.entries.len(), values.ends.len()), (1, 1));
     }
 }

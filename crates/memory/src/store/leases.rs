@@ -87,12 +87,12 @@ impl Queue {
         self.fence += 1;
         let row = self.open.get(sequence).expect("only open sequences are leased");
         let mut head = self.stored(row.head()).clone();
-        let interrupted = row.state.was_interrupted(now);
+        let (interrupted, lost) = (row.state.was_interrupted(now), row.state.was_lost(now));
         let row = row.state.claimed(owner, lease, kind, self.fence, now);
         row.head.date(&mut head);
         let lease = row.lease_of(&self.name, sequence).expect("it was claimed above");
         self.put_row(sequence, row);
-        Claim { lease, head, interrupted }
+        Claim { lease, head, interrupted, lost }
     }
 
     /// The row under a lease. Without fencing, every lease is current.

@@ -25,12 +25,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use lazaret_core::incarnation::{Beginning, Incarnations};
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::rules;
 use lazaret_core::store::{
-    Act, Actor, AttemptNote, Capabilities, ChangeFeed, Changes, Claim, Cleared, Counts, Grant, HandOff,
-    HeadsPage, Lease, LeaseUse, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled,
-    Settlement, Topic,
+    Act, Actor, AttemptNote, Capabilities, ChangeFeed, Changes, Claim, Cleared, Counts, ExpiryClock, Grant,
+    HandOff, HeadsPage, Lease, LeaseUse, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result,
+    Settled, Settlement, Topic, begin_incarnation, read_incarnations,
 };
 use lazaret_core::{Clock, ConsumerName, MessageId, Partition, QueueName, SequenceId, SystemClock};
 
@@ -70,6 +71,7 @@ pub struct MemoryStore {
 
 struct Shared {
     clock: Arc<dyn Clock>,
+    expiry: ExpiryClock,
     state: Mutex<State>,
     feed: ChangeFeed,
 }
@@ -104,7 +106,9 @@ impl MemoryStore {
 
     /// Creates an empty store with this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { shared: Arc::new(Shared { clock, state: Mutex::default(), feed: ChangeFeed::default() }) }
+        let expiry = ExpiryClock::new(clock.clone());
+        let shared = Shared { clock, expiry, state: Mutex::default(), feed: ChangeFeed::default() };
+        Self { shared: Arc::new(shared) }
     }
 
     /// The feed of [`changes`](LetterStore::changes). The store itself publishes nothing, because its consumers are in one process; a test
@@ -342,6 +346,18 @@ impl LetterStore for MemoryStore {
     async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>> {
         let (state, _) = self.begin();
         Ok(state.pauses.get(consumer).map(|scopes| scopes.values().cloned().collect()).unwrap_or_default())
+    }
+
+    async fn incarnations(&self, consumer: &ConsumerName) -> Result<Incarnations> {
+        read_incarnations(self, consumer).await
+    }
+
+    async fn begin_incarnation(
+        &self,
+        consumer: &ConsumerName,
+        beginning: &Beginning,
+    ) -> Result<Incarnations> {
+        begin_incarnation(self, consumer, beginning).await
     }
 }
 

@@ -393,6 +393,14 @@ impl Queue {
         open.map(|letter| letter.enqueued_at).min()
     }
 
+    /// When the next open letter expires. Letters that wait do not.
+    pub(super) fn next_expiry(&self) -> Option<Timestamp> {
+        let open = self.letters.values().filter(|letter| letter.state.is_open());
+        open.filter(|letter| letter.state != LetterState::Waiting)
+            .filter_map(|letter| letter.expires_at)
+            .min()
+    }
+
     pub(super) fn list(&self, sequence: &SequenceId, from: u64, limit: usize) -> Vec<Letter> {
         let rows = self.open.get(sequence).into_iter().flat_map(|row| row.letters.range(from..));
         rows.take(limit).map(|(_, id)| self.stored(*id).clone()).collect()

@@ -114,7 +114,7 @@ pub(crate) async fn begin(
         ErrorKind::Conflict => ApiError::new(Code::PlanStale, error.context()),
         _ => error.into(),
     })?;
-    Ok((StatusCode::CREATED, axum::Json(changed(&app, &begun))))
+    Ok((StatusCode::CREATED, axum::Json(changed(&app, &begun).with_excluded(&plan))))
 }
 
 /// Wakes the consumers, and publishes the operation.

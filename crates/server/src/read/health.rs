@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use lazaret_api::{Code, ConsumerState, Health, Identity, Readiness, Scope};
+use lazaret_engine::Handle;
 use tokio::time::Instant;
 
 use crate::api_error::{ApiError, Result};
@@ -36,8 +37,9 @@ pub(crate) async fn ready(State(app): State<App>, caller: Result<Caller>) -> Res
                 reasons.push(format!("{name} has failed: {why}"));
             }
             ConsumerState::Running | ConsumerState::Paused | ConsumerState::Elsewhere => {
-                if entry.handle.is_some_and(|handle| handle.is_store_failing()) {
-                    reasons.push(format!("{name} is held: store writes fail"));
+                if let Some(handle) = entry.handle.filter(Handle::is_store_failing) {
+                    let why = handle.held_back().unwrap_or_else(|| "store writes fail".to_owned());
+                    reasons.push(format!("{name} is held: {why}"));
                 } else if !app.registry.is_source_ready(&name) {
                     let why = app.registry.notice_of(&name);
                     let why = why.unwrap_or_else(|| "its source has not answered yet".to_owned());

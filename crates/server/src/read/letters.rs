@@ -213,7 +213,11 @@ pub(crate) async fn payload(
     let mut letter = app.letter(&caller, &id).await?;
     app.options.redaction.apply(&mut letter);
     let Some(payload) = letter.message.payload.clone() else {
-        let why = if letter.payload_left_out { "the payload was not kept" } else { "tombstone" };
+        let why = if letter.payload_left_out {
+            "it was not stored: the consumer has include-payload: false"
+        } else {
+            "tombstone"
+        };
         return Err(ApiError::new(Code::NotFound, format!("letter {id} has no payload: {why}")));
     };
     let part = byte_range(&headers, payload.len());

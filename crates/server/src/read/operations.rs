@@ -65,7 +65,13 @@ pub(crate) async fn show(
     caller: Caller,
     Name(id): Name,
 ) -> Result<axum::Json<Operation>> {
-    Ok(axum::Json((&operation(&app, &caller, &id).await?).into()))
+    let operation = operation(&app, &caller, &id).await?;
+    let plan = app.store.plan(operation.plan).await?;
+    let shown = Operation::from(&operation);
+    Ok(axum::Json(match plan {
+        Some(plan) => shown.with_excluded(&plan),
+        None => shown,
+    }))
 }
 
 /// The operation of this name, if the caller may use the consumers of its letters.

@@ -6,7 +6,7 @@ use axum::extract::State;
 use jiff::Timestamp;
 use lazaret_api::{
     Activity, Breaker, BreakerCause, Consumer, ConsumerState, Fuse, Instance, InstanceList, LetterError,
-    OnDead, Pause, PauseScope, QueueStatus, Status, StoreCapabilities,
+    OnDead, Pause, PauseScope, QueueStatus, Status, StoreCapabilities, StreamIncarnation,
 };
 use lazaret_core::ConsumerName;
 use lazaret_core::policy::BreakerState;
@@ -116,7 +116,12 @@ async fn consumer(
     let handle = entry.as_ref().and_then(|entry| entry.handle.as_ref());
     for queue in handle.iter().flat_map(|handle| handle.queues()) {
         if !queues.iter().any(|known| known.queue == *queue) {
-            queues.push(QueueSummary { queue: queue.clone(), counts: Counts::default(), oldest: None });
+            queues.push(QueueSummary {
+                queue: queue.clone(),
+                counts: Counts::default(),
+                oldest: None,
+                next_expiry: None,
+            });
         }
     }
     let pauses = match handle {
@@ -133,14 +138,17 @@ async fn consumer(
     let states = |pick: fn(&lazaret_api::StateCounts) -> u64| {
         queues.iter().map(|queue| pick(&(&queue.counts).into())).sum()
     };
-    let oldest = queues.iter().filter_map(|queue| queue.oldest).min();
+    // The handle of an earlier run stays.
+    let running = handle.filter(|_| matches!(state, ConsumerState::Running | ConsumerState::Paused));
+    let in_memory = |queue: &QueueSummary| running.and_then(|handle| handle.failing_since(&queue.queue));
+    let oldest = queues.iter().flat_map(|queue| [queue.oldest, in_memory(queue)]).flatten().min();
     Ok(Consumer {
         name: name.to_owned(),
         state,
         error: entry
             .as_ref()
             .and_then(|entry| entry.error.clone())
-            .or_else(|| source_error(state, handle, || app.registry.notice_of(name))),
+            .or_else(|| source_error(running, || app.registry.notice_of(name))),
         paused,
         pauses,
         lag: handle.and_then(Handle::lag),
@@ -153,6 +161,7 @@ async fn consumer(
         quarantined: states(|counts| counts.quarantined),
         waiting: states(|counts| counts.waiting),
         oldest_age_seconds: oldest.map(|oldest| age(oldest, app.clock.now())),
+        attempt_age_seconds: running.and_then(Handle::attempt_age).map(|age| age.as_secs_f64()),
         fuse: fuse(handle),
         breaker: breaker(handle),
         fuse_why: match handle.and_then(Handle::fuse) {
@@ -163,19 +172,17 @@ async fn consumer(
         handler: app.registry.handler_address(name),
         on_dead: handle.and_then(Handle::on_dead).map(OnDead::from),
         store_trouble: handle.is_some_and(Handle::is_store_failing),
+        incarnations: StreamIncarnation::recreated(&app.store.incarnations(&ConsumerName::from(name)).await?),
+        in_broker: app.registry.count_in_broker(name),
+        held_by: running.and_then(Handle::held_by).map(str::to_owned),
         queues: queues.iter().map(queue_status).collect(),
     })
 }
 
-/// Why the source of a running consumer reads nothing: what it says itself, the temporary error that it met, or what is full.
-fn source_error(
-    state: ConsumerState,
-    handle: Option<&Handle>,
-    notice: impl FnOnce() -> Option<String>,
-) -> Option<String> {
-    // The handle of an earlier run stays.
-    let is_running = matches!(state, ConsumerState::Running | ConsumerState::Paused);
-    let handle = handle.filter(|_| is_running)?;
+/// Why the source of a running consumer reads nothing: what it says itself, the temporary error that it met, what is full, or what the
+/// store says.
+fn source_error(running: Option<&Handle>, notice: impl FnOnce() -> Option<String>) -> Option<String> {
+    let handle = running?;
     notice().or_else(|| handle.source_error()).or_else(|| handle.held_back())
 }
 
@@ -190,6 +197,7 @@ fn queue_status(summary: &QueueSummary) -> QueueStatus {
         sequences: summary.counts.sequences,
         states: (&summary.counts).into(),
         oldest_at: summary.oldest,
+        next_expiry_at: summary.next_expiry,
     }
 }
 

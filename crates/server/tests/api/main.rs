@@ -7,6 +7,7 @@ mod access;
 mod connections;
 mod events;
 mod facets;
+mod held;
 mod inbox;
 mod limited;
 mod limits;

@@ -84,6 +84,21 @@ async fn a_plan_reports_exclusions_and_unknown_ids_create_no_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_operation_tells_what_its_plan_excludes_also_when_it_is_over() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(&BAD, 4).await;
+    let behind = letters.iter().find(|letter| letter["state"] == "waiting").unwrap();
+    let apart = letters.iter().find(|letter| letter["sequence"] != behind["sequence"]).unwrap();
+    bench.fix_handler();
+    let begin = json!({"action": "retry", "ids": [behind["id"], apart["id"]], "reason": "fixed"});
+    let begun = bench.post("/v1/operations", begin).await.expect(201).json;
+    let excluded = json!([{"reason": "behind", "letters": 1}]);
+    assert_eq!((&begun["letters"], &begun["excluded"]), (&json!(1), &excluded));
+    let over = bench.over(begun["id"].as_str().unwrap()).await;
+    assert_eq!((&over["state"], &over["ok"], &over["excluded"]), (&json!("done"), &json!(1), &excluded));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_failing_operation_stops_by_its_rule_and_resumes_on_command() {
     let bench = Bench::new().await;
     // Sequences are executed in the order in which they were enqueued.

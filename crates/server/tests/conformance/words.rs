@@ -85,6 +85,7 @@ pub(crate) fn queue(queue: &api::QueueStatus) -> QueueSummary {
         queue: QueueName::from(queue.queue.as_str()),
         counts: counts(&queue.states, queue.sequences),
         oldest: queue.oldest_at,
+        next_expiry: queue.next_expiry_at,
     }
 }
 

@@ -123,6 +123,32 @@ fn a_dead_letter_that_leaves_the_sequence_it_has_to_hold_is_found() {
     assert!(violation.starts_with("I2"), "{violation}");
 }
 
+#[test]
+fn a_woken_process_that_trusts_its_ownership_is_found() {
+    is_found(Mutation::TrustStaleOwnership, "which was stopped and has lost it");
+}
+
+/// The mutation is found as a loss. A later message of the key may start before that is seen, which breaks I2.
+fn is_found_as_a_loss(mutation: Mutation) {
+    let found = (1..=FOUND_WITHIN).any(|seed| {
+        let violations = run(seed, Some(mutation)).violations;
+        violations.iter().any(|violation| violation.starts_with("I1 at"))
+    });
+    assert!(found, "{mutation:?} was not found within {FOUND_WITHIN} seeds");
+}
+
+#[test]
+fn new_messages_with_the_positions_of_deleted_ones_are_found() {
+    // I1: they are taken for known.
+    is_found_as_a_loss(Mutation::ForgetIncarnations);
+}
+
+#[test]
+fn new_messages_with_the_ids_of_letters_of_deleted_ones_are_found() {
+    // I1: the letter of the deleted one is taken for theirs.
+    is_found_as_a_loss(Mutation::ShareLetterIds);
+}
+
 /// One seed on a SQLite file of its own. With every other seed all hand-offs and notes go through the redo log.
 fn run_on_sqlite(seed: u64, mutation: Mutation) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();

@@ -2,7 +2,7 @@
 //!
 //! The Rust client polls one record at a time, and for each it reads the clock, takes a lock and allocates twice. That
 //! costs more than the record itself. librdkafka returns many at once, but the Rust client does not expose that call, so it
-//! is called here. All of this crate's `unsafe` is in this file.
+//! is called here. The other `unsafe` of this crate is in `topic_ids.rs`.
 
 #![allow(unsafe_code, reason = "librdkafka's call for batches is not in the safe client; see above")]
 
@@ -63,6 +63,14 @@ impl Drop for Batches {
     }
 }
 
+/// An error in the place of a record.
+#[derive(Debug)]
+pub(crate) struct FetchError {
+    pub(crate) error: KafkaError,
+    /// librdkafka's description.
+    pub(crate) reason: String,
+}
+
 /// Records of one fetch. Dropping it returns them to librdkafka.
 pub(crate) struct Batch<'a> {
     taken: &'a mut Vec<*mut native::rd_kafka_message_t>,
@@ -74,20 +82,23 @@ impl Batch<'_> {
     }
 
     /// Iterates over the records, and the errors between them, in order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Result<Fetched<'_>, KafkaError>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Result<Fetched<'_>, FetchError>> {
         self.taken.iter().map(|message| {
             // SAFETY: librdkafka wrote these pointers; their targets live until they are destroyed with the batch.
             let message = unsafe { &**message };
-            match message.err {
-                RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(Fetched { message, _batch: PhantomData }),
+            let error = match message.err {
+                RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR => {
+                    return Ok(Fetched { message, _batch: PhantomData });
+                }
                 RDKafkaRespErr::RD_KAFKA_RESP_ERR__PARTITION_EOF => {
-                    Err(KafkaError::PartitionEOF(message.partition))
+                    KafkaError::PartitionEOF(message.partition)
                 }
                 error @ RDKafkaRespErr::RD_KAFKA_RESP_ERR__FATAL => {
-                    Err(KafkaError::MessageConsumptionFatal(RDKafkaErrorCode::from(error)))
+                    KafkaError::MessageConsumptionFatal(RDKafkaErrorCode::from(error))
                 }
-                error => Err(KafkaError::MessageConsumption(RDKafkaErrorCode::from(error))),
-            }
+                error => KafkaError::MessageConsumption(RDKafkaErrorCode::from(error)),
+            };
+            Err(FetchError { error, reason: reason(message) })
         })
     }
 }
@@ -157,6 +168,17 @@ impl Record for Fetched<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns the description of an error; empty if there is none.
+fn reason(message: &native::rd_kafka_message_t) -> String {
+    // SAFETY: the message is alive.
+    let text = unsafe { native::rd_kafka_message_errstr(message) };
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: the text ends with a zero, and lives as long as the message.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
 /// Returns the bytes at a pointer, `None` for null.

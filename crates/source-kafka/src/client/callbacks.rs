@@ -6,9 +6,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use lazaret_core::Partition;
-use lazaret_core::source::SourceError;
+use lazaret_core::source::{Ownership, SourceError};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -49,6 +50,20 @@ struct Recorded {
     reason: String,
     /// End offsets of partitions, from the statistics.
     ends: HashMap<Partition, u64>,
+    /// The time of the last statistics with a connected broker.
+    connected_at: Option<Instant>,
+    /// How long the client is certainly a member of its group. Another one after each loss.
+    ownership: Ownership,
+    /// When the client was polled last, and the time before, by the clock of the ownership.
+    polled: (Duration, Duration),
+}
+
+impl Recorded {
+    /// The partitions may belong to other members. What comes later is another membership.
+    fn lose(&mut self) {
+        self.ownership.end();
+        self.ownership = Ownership::leased();
+    }
 }
 
 /// The context of a client.
@@ -69,20 +84,49 @@ struct Shared {
     /// The source is closing: rebalances are answered at once.
     closing: AtomicBool,
     read_committed: bool,
+    /// How long a membership is certain after it was shown; zero for a client that is not a member.
+    membership_lasts: Duration,
 }
 
 impl Callbacks {
     /// Creates callbacks that notify `wake`.
     pub(crate) fn new(read_committed: bool, wake: Arc<Notify>) -> Self {
+        Self::with(Recorded::default(), read_committed, wake, Duration::ZERO)
+    }
+
+    /// Creates callbacks of a client that is the member of a group. A membership that was shown is certain for this long.
+    pub(crate) fn of_member(read_committed: bool, wake: Arc<Notify>, membership_lasts: Duration) -> Self {
+        let recorded = Recorded { ownership: Ownership::leased(), ..Recorded::default() };
+        Self::with(recorded, read_committed, wake, membership_lasts)
+    }
+
+    fn with(recorded: Recorded, read_committed: bool, wake: Arc<Notify>, membership_lasts: Duration) -> Self {
         let shared = Shared {
-            recorded: Mutex::default(),
+            recorded: Mutex::new(recorded),
             wake,
             pending: AtomicBool::new(true),
             served: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             read_committed,
+            membership_lasts,
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// How long the client is certainly a member of its group.
+    pub(crate) fn ownership(&self) -> Ownership {
+        self.recorded().ownership.clone()
+    }
+
+    /// Ends the membership: the group has expelled the client.
+    pub(crate) fn end_ownership(&self) {
+        self.recorded().lose();
+    }
+
+    /// Notes that the client is polled now.
+    pub(crate) fn begin_poll(&self) {
+        let mut recorded = self.recorded();
+        recorded.polled = (recorded.ownership.now(), recorded.polled.0);
     }
 
     /// Creates a client with these callbacks.
@@ -132,7 +176,13 @@ impl Callbacks {
 
     /// Returns the end offset of a partition, if the statistics had it.
     pub(crate) fn end_of(&self, partition: &Partition) -> Option<u64> {
-        self.recorded().ends.get(partition).copied()
+        // The statistics know no incarnations.
+        self.recorded().ends.get(&partition.in_incarnation(0)).copied()
+    }
+
+    /// Returns whether a broker is connected, according to statistics from after this time.
+    pub(crate) fn is_connected_since(&self, time: Instant) -> bool {
+        self.recorded().connected_at.is_some_and(|at| at > time)
     }
 
     /// Answers rebalances at once from now on.
@@ -144,7 +194,11 @@ impl Callbacks {
 impl ClientContext for Callbacks {
     fn stats_raw(&self, statistics: &[u8]) {
         let Ok(statistics) = serde_json::from_slice::<Statistics<'_>>(statistics) else { return };
+        let is_connected = statistics.brokers.values().any(|broker| broker.state == "UP");
         self.record(|recorded| {
+            if is_connected {
+                recorded.connected_at = Some(Instant::now());
+            }
             for (topic, TopicStatistics { partitions }) in statistics.topics {
                 for (number, PartitionStatistics { hi_offset, ls_offset }) in partitions {
                     let end = if self.shared.read_committed { ls_offset } else { hi_offset };
@@ -182,6 +236,12 @@ impl ConsumerContext for Callbacks {
         }
         let lost = !is_assignment && consumer.assignment_lost();
         self.record(|recorded| {
+            match is_assignment {
+                // The group has answered since the poll before this one, which did not see it.
+                true => recorded.ownership.confirm(recorded.polled.1, self.shared.membership_lasts),
+                false if lost => recorded.lose(),
+                false => {}
+            }
             recorded.rebalances.push_back(match is_assignment {
                 true => Rebalance::Assigned(partitions),
                 false => Rebalance::Revoked { partitions, lost },
@@ -194,6 +254,13 @@ impl ConsumerContext for Callbacks {
 struct Statistics<'a> {
     #[serde(borrow)]
     topics: HashMap<&'a str, TopicStatistics<'a>>,
+    #[serde(borrow, default)]
+    brokers: HashMap<&'a str, BrokerStatistics<'a>>,
+}
+
+#[derive(Deserialize)]
+struct BrokerStatistics<'a> {
+    state: &'a str,
 }
 
 #[derive(Deserialize)]
@@ -225,5 +292,20 @@ mod tests {
             assert_eq!(callbacks.end_of(&Partition::new("orders", 1)), None);
         }
         Callbacks::new(true, Arc::default()).stats_raw(b"no statistics");
+    }
+
+    #[test]
+    fn a_broker_is_connected_when_later_statistics_say_so() {
+        let (callbacks, failed_at) = (Callbacks::new(true, Arc::default()), Instant::now());
+        let statistics = |state| {
+            format!(
+                r#"{{"brokers": {{"kafka:9092/1": {{"name": "x", "state": "{state}"}}}}, "topics": {{}}}}"#
+            )
+        };
+        callbacks.stats_raw(statistics("TRY_CONNECT").as_bytes());
+        assert!(!callbacks.is_connected_since(failed_at));
+        callbacks.stats_raw(statistics("UP").as_bytes());
+        assert!(callbacks.is_connected_since(failed_at));
+        assert!(!callbacks.is_connected_since(Instant::now()));
     }
 }

@@ -31,6 +31,7 @@ impl Membership {
     pub(super) async fn commit_all(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
         // An earlier commit must not arrive after this one. Its outcome is not reported.
         self.commit_deadline = None;
+        self.forget_waiting();
         if let Err(error) = self.wait_for_commit().await
             && self.pending_commit.is_some()
         {
@@ -53,10 +54,10 @@ impl Membership {
     /// than the ranges beyond it. The id of the store stays: without it, a member with another store would not be found.
     fn without_ranges(&mut self, too_large: Vec<OffsetCommit>) -> Result<Vec<OffsetCommit>, SourceError> {
         let store = self.options.store.as_deref();
-        let least = store.map_or(0, metadata::room_for_store);
+        let least = metadata::room_for_store(store.unwrap_or_default());
         if !too_large.is_empty() && too_large.iter().all(|commit| commit.metadata_limit <= least) {
             return Err(SourceError::permanent(format!(
-                "the broker refused {least} characters of commit metadata, which hold the id of the store; raise \
+                "the broker refused {least} characters of commit metadata, which hold the ids of topic and store; raise \
                  `offset.metadata.max.bytes` of the broker"
             )));
         }
@@ -75,8 +76,13 @@ impl Membership {
     /// Starts a commit beside reading, unless an earlier one is pending.
     pub(super) fn begin(&mut self, commits: Vec<Commit>) -> Result<(), Vec<Commit>> {
         self.take_late_outcome();
-        if self.pending_commit.is_some() || self.clients.is_none() {
+        if self.clients.is_none() {
             return Err(commits);
+        }
+        if self.pending_commit.is_some() {
+            self.wait_for_answer(commits)?;
+            self.commit_deadline = Some(Instant::now() + COMMIT_TIMEOUT);
+            return Ok(());
         }
         let commits = commits.into_iter().filter_map(|commit| self.offset_commit(commit)).collect();
         self.start(commits);
@@ -94,6 +100,7 @@ impl Membership {
                 self.pending_commit = None;
                 // Failed partitions were reported already, and are committed again.
                 let _ = self.apply(outcomes);
+                self.expelled = false;
             }
             Some(Err(TryRecvError::Closed)) => self.pending_commit = None,
             Some(Err(TryRecvError::Empty)) | None => {}
@@ -105,6 +112,14 @@ impl Membership {
         self.take_late_outcome();
         let deadline = self.commit_deadline?;
         let outcome = match self.pending_commit.as_mut().map(oneshot::Receiver::try_recv) {
+            Some(Ok(outcomes)) if self.has_waiting() => {
+                self.pending_commit = None;
+                let _ = self.apply(outcomes);
+                self.expelled = false;
+                let waiting = self.take_waiting().unwrap_or_default();
+                self.start(waiting);
+                return None;
+            }
             Some(Ok(outcomes)) => {
                 self.pending_commit = None;
                 match self.apply(outcomes) {
@@ -136,16 +151,17 @@ impl Membership {
             None => Ok(()),
         };
         self.commit_deadline = None;
+        self.forget_waiting();
         Some(SourceEvent::Committed(outcome))
     }
 
     /// Returns whether the partition is still owned under the same assignment.
-    fn is_current(&mut self, commit: &OffsetCommit) -> bool {
+    pub(super) fn is_current(&mut self, commit: &OffsetCommit) -> bool {
         self.find(&commit.partition).is_some_and(|owned| owned.assignment_id == commit.assignment_id)
     }
 
     /// Returns the commit of a partition; `None` when it is not owned, or when its position would move back.
-    fn offset_commit(&mut self, commit: Commit) -> Option<OffsetCommit> {
+    pub(super) fn offset_commit(&mut self, commit: Commit) -> Option<OffsetCommit> {
         let metadata_limit = self.metadata_limit;
         let owned = self.find(&commit.partition)?;
         let offset = match commit.position {
@@ -157,10 +173,11 @@ impl Membership {
         }
         let settled_beyond = owned.settled_beyond(commit.settled_beyond, offset);
         let assignment_id = owned.assignment_id;
+        let log = owned.log.clone();
         let partition = commit.partition;
-        let key = CommitKey { topic: partition.stream.as_str(), partition: partition.index, offset };
+        let key = CommitKey::of(&partition, offset, log.as_deref());
         let metadata = metadata::encode(&settled_beyond, key, self.options.store.as_deref(), metadata_limit);
-        Some(OffsetCommit { partition, offset, settled_beyond, metadata_limit, metadata, assignment_id })
+        Some(OffsetCommit { partition, offset, settled_beyond, metadata_limit, metadata, log, assignment_id })
     }
 
     /// Commits, and returns the partitions whose metadata is too large.
@@ -170,7 +187,8 @@ impl Membership {
     }
 
     /// Starts a commit, if there is anything to commit.
-    fn start(&mut self, commits: Vec<OffsetCommit>) {
+    pub(super) fn start(&mut self, commits: Vec<OffsetCommit>) {
+        self.proof_sent();
         let Some(clients) = self.clients.as_ref().filter(|_| !commits.is_empty()) else { return };
         self.pending_commit = Some(match &self.transactions {
             Some(transactions) => transactions.commit(commits, self.group.clone()),
@@ -205,16 +223,18 @@ impl Membership {
 
     /// Applies the outcomes of a commit. Returns the partitions whose metadata is too large.
     fn apply(&mut self, outcomes: Vec<CommitOutcome>) -> Result<Vec<OffsetCommit>, SourceError> {
+        self.take_proof(&outcomes);
         let mut too_large = Vec::new();
         let mut failed = None;
         let mut expelled = false;
         for (commits, outcome) in outcomes {
             match outcome {
                 Ok(()) => {
-                    for OffsetCommit { partition, offset, assignment_id, .. } in commits {
+                    for OffsetCommit { partition, offset, assignment_id, settled_beyond, .. } in commits {
                         let owned = self.find(&partition);
                         if let Some(owned) = owned.filter(|owned| owned.assignment_id == assignment_id) {
                             owned.committed = Some(offset);
+                            owned.committed_beyond = settled_beyond;
                         }
                     }
                 }
@@ -305,6 +325,7 @@ mod tests {
             settled_beyond: Vec::new(),
             metadata_limit: 0,
             metadata: "x".repeat(characters),
+            log: None,
             assignment_id: 0,
         };
         let given = [

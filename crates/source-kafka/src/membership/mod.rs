@@ -5,13 +5,19 @@
 //!
 //! - `session`: the connection to the group, its state, and polling the clients.
 //! - `rebalance`: partitions that are assigned, revoked and rewound.
+//! - `joining`, `missing_topics`, `unreadable`: the waits for an assignment, for topics, and for partitions that cannot be read.
 //! - `commit`: positions made durable.
+//! - `topic_check`: whether the topics are still the ones that are read.
 //! - `read`: messages, and the member as a [`Source`](lazaret_core::source::Source).
 
 mod commit;
+mod joining;
 mod missing_topics;
+mod ownership;
 mod read;
 mod rebalance;
 mod session;
+mod topic_check;
+mod unreadable;
 
 pub(crate) use session::Membership;

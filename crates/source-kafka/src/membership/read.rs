@@ -5,12 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lazaret_core::Partition;
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
-use rdkafka::Offset;
-use rdkafka::consumer::Consumer;
 
 use super::session::{Membership, POLL_INTERVAL};
-use crate::client::callbacks::Clients;
-use crate::lookup::StartPosition;
 use crate::owned_partition::{OwnedPartition, ReadEnd, Stage};
 
 /// How long leaving the group may take.
@@ -25,6 +21,10 @@ impl Membership {
         self.expire_revocation();
         self.take_rebalances();
         self.check_topics();
+        self.check_logs();
+        self.check_joining();
+        self.check_recovery();
+        self.confirm_membership();
         if let Some(event) = self.events.pop_front() {
             return Some(Ok(event));
         }
@@ -34,7 +34,7 @@ impl Membership {
         if let Some(error) = self.errors.pop_front() {
             return Some(Err(error));
         }
-        if !self.may_read {
+        if !self.may_read || self.topic_check.is_suspected() {
             return None;
         }
         self.take_messages().map(Ok)
@@ -48,6 +48,7 @@ impl Membership {
         let mut errors = Vec::new();
         for step in 1..=count {
             let index = (self.last_read + step) % count;
+            let before = messages.len();
             let owned = &mut self.owned[index];
             if !owned.is_readable() {
                 continue;
@@ -56,14 +57,11 @@ impl Membership {
                 ReadEnd::Done => {}
                 ReadEnd::Truncated(offset) => self.restart_truncated(index, offset),
             }
+            self.note_fetched(index, messages.len() > before, &mut errors);
             if messages.len() == batch {
                 self.last_read = index;
                 break;
             }
-        }
-        for error in errors {
-            let reason = self.fetcher.take_reason();
-            self.handle_error(error, &reason);
         }
         if !messages.is_empty() {
             // Messages of a retry topic may follow the end: then there is another end.
@@ -76,20 +74,15 @@ impl Membership {
         self.events.pop_front().or_else(|| self.take_end())
     }
 
-    /// Restarts a partition whose log was truncated below the delivered offsets: the log is another one from there on, and is
-    /// read like a newly assigned one.
+    /// Leaves a partition whose log was truncated below the delivered offsets: the log is another one from there on. Records after the
+    /// truncation were taken from the queue, so they are fetched again, in a new incarnation.
     fn restart_truncated(&mut self, index: usize, offset: u64) {
         let owned = &mut self.owned[index];
-        self.events.push_back(SourceEvent::Lost(vec![owned.partition.clone()]));
-        if seek_back(self.clients.as_ref(), owned, offset) {
-            let owned = &self.owned[index];
-            self.events.push_back(SourceEvent::Assigned(vec![owned.assignment()]));
-            self.track_offsets(index);
-        } else {
-            // Records after the truncation were taken from the queue, so they are fetched again.
-            owned.stage = Stage::Rewinding;
-            self.rewinds.push(owned.partition.clone());
-        }
+        let partition = owned.partition.clone();
+        tracing::warn!(%partition, delivered = owned.next, offset, "log truncated, reading from its new end");
+        owned.stage = Stage::Rewinding;
+        self.events.push_back(SourceEvent::Lost(vec![partition.clone()]));
+        self.truncations.push((partition, offset));
     }
 
     /// Returns the end, once, when everything was delivered that was there.
@@ -100,6 +93,7 @@ impl Membership {
             && self.lookup.is_none()
             && self.revocation.is_none()
             && self.rewinds.is_empty()
+            && self.truncations.is_empty()
             && self.missing.is_none()
             && self.owned.iter().all(OwnedPartition::is_at_end);
         is_over.then(|| {
@@ -107,22 +101,6 @@ impl Membership {
             SourceEvent::End
         })
     }
-}
-
-/// Restarts a partition at this offset, and returns whether the client seeked there.
-fn seek_back(clients: Option<&Clients>, owned: &mut OwnedPartition, offset: u64) -> bool {
-    let partition = owned.partition.clone();
-    tracing::warn!(%partition, delivered = owned.next, offset, "log truncated, reading from its new end");
-    let end = owned.end;
-    owned.restart(StartPosition { partition, start: offset, committed: None, settled: Vec::new(), end });
-    // The record that revealed it is fetched again.
-    let (topic, number) = (owned.partition.stream.as_str(), owned.partition.index as i32);
-    let Some(clients) = clients else { return false };
-    let sought = clients.fetcher.seek(topic, number, Offset::Offset(offset as i64), Duration::ZERO);
-    if let Err(error) = &sought {
-        tracing::warn!(%error, "seek failed after truncation, partition rewound");
-    }
-    sought.is_ok()
 }
 
 #[async_trait]

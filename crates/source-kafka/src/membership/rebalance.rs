@@ -11,7 +11,7 @@ use super::session::{Lookup, Membership, POLL_INTERVAL, Revocation};
 use crate::client::assignment::{add_offset, assign, list_of, unassign};
 use crate::client::callbacks::{Clients, Rebalance};
 use crate::error::{ClientError, classify, config_error, is_unknown_topic};
-use crate::lookup::{self, LookupError, LookupPurpose, ResetPolicy, StartPosition, StoreCheck};
+use crate::lookup::{self, LookupError, LookupPurpose, LookupRules, ResetPolicy, StartPosition, StoreCheck};
 use crate::owned_partition::{OwnedPartition, Stage};
 
 /// The pause before a failed lookup is repeated.
@@ -29,13 +29,19 @@ impl Membership {
         if let Some(lookup) = &mut self.lookup {
             if lookup.pending.is_none()
                 && let Some(clients) = self.clients.clone()
+                && let Some(seen) = self.seen.clone()
             {
                 let purpose = lookup.purpose.clone();
                 let reset = ResetPolicy { streams: self.reset, topology: self.topology.clone() };
-                let store = StoreCheck::new(&self.options);
-                lookup.pending = Some(lookup::start(clients, self.group.clone(), purpose, reset, store));
+                let rules = LookupRules { reset, store: StoreCheck::new(&self.options), seen };
+                lookup.pending = Some(lookup::start(clients, self.group.clone(), purpose, rules));
             }
             return;
+        }
+        while let Some((partition, offset)) = self.truncations.pop() {
+            if self.find(&partition).is_some_and(|owned| owned.stage == Stage::Rewinding) {
+                return self.start_lookup(LookupPurpose::Truncated(partition, offset));
+            }
         }
         let wanted = std::mem::take(&mut self.rewinds);
         let owned = self.owned.iter().filter(|owned| wanted.contains(&owned.partition));
@@ -63,7 +69,9 @@ impl Membership {
         let Some(Lookup { purpose, .. }) = self.lookup.take() else { return };
         match (result, purpose) {
             (Ok(positions), LookupPurpose::Assign(_)) => self.take_assignment(positions),
-            (Ok(positions), LookupPurpose::Rewind(_)) => self.finish_rewind(positions),
+            (Ok(positions), LookupPurpose::Rewind(_) | LookupPurpose::Truncated(..)) => {
+                self.finish_rewind(positions);
+            }
             (Err(error), purpose) => self.lookup_failed(purpose, error),
         }
     }
@@ -89,6 +97,7 @@ impl Membership {
             LookupPurpose::Rewind(places) => {
                 self.rewinds.extend(places.into_iter().map(|(partition, _)| partition));
             }
+            LookupPurpose::Truncated(partition, offset) => self.truncations.push((partition, offset)),
         }
     }
 
@@ -104,6 +113,7 @@ impl Membership {
         }
         let mut list = list_of([]);
         let mut assignments = Vec::new();
+        let recreated = recreated(&positions);
         for position in positions {
             add_offset(&mut list, &position.partition, position.start, "");
             // Its queue is created before the assignment, so that no record arrives in the common one.
@@ -111,7 +121,7 @@ impl Membership {
             let Some(owned) = OwnedPartition::new(&fetcher, &self.fetcher, position, topology) else {
                 return self.report(SourceError::permanent("the client has no queue for a partition"));
             };
-            assignments.push(owned.assignment());
+            assignments.push(owned.assignment(self.group.ownership()));
             self.owned.push(owned);
             self.track_offsets(self.owned.len() - 1);
         }
@@ -123,6 +133,7 @@ impl Membership {
         self.ended = false;
         self.set_reading();
         self.topics_assigned();
+        self.events.extend(recreated);
         if !assignments.is_empty() {
             self.events.push_back(SourceEvent::Assigned(assignments));
         }
@@ -138,7 +149,8 @@ impl Membership {
 
     /// Stops reading partitions.
     fn drop_partitions(&mut self, partitions: &[Partition]) {
-        let (dropped, kept) = self.owned.drain(..).partition(|owned| partitions.contains(&owned.partition));
+        let is_dropped = |owned: &OwnedPartition| is_one_of(partitions, &owned.partition);
+        let (dropped, kept) = self.owned.drain(..).partition(is_dropped);
         self.owned = kept;
         let dropped: Vec<OwnedPartition> = dropped;
         if let Some(transactions) = &self.transactions {
@@ -154,17 +166,19 @@ impl Membership {
 
     fn finish_rewind(&mut self, positions: Vec<StartPosition>) {
         let mut assignments = Vec::new();
+        let recreated = recreated(&positions);
         for position in positions {
-            let index = self.owned.iter().position(|owned| owned.partition == position.partition);
+            let index = self.owned.iter().position(|owned| owned.partition.has_place_of(&position.partition));
             let index = index.filter(|index| self.owned[*index].stage == Stage::Rewinding);
             if let Some(index) = index {
                 self.owned[index].restart(position);
                 self.track_offsets(index);
-                assignments.push(self.owned[index].assignment());
+                assignments.push(self.owned[index].assignment(self.group.ownership()));
             }
         }
         self.ended = false;
         if !assignments.is_empty() {
+            self.events.extend(recreated);
             self.events.push_back(SourceEvent::Assigned(assignments));
         }
     }
@@ -187,7 +201,7 @@ impl Membership {
     }
 
     fn start_revocation(&mut self, partitions: Vec<Partition>, lost: bool) {
-        let owned = self.owned.iter_mut().filter(|owned| partitions.contains(&owned.partition));
+        let owned = self.owned.iter_mut().filter(|owned| is_one_of(&partitions, &owned.partition));
         let owned: Vec<Partition> = owned
             .map(|owned| {
                 owned.stage = Stage::Revoking;
@@ -262,10 +276,12 @@ impl Membership {
 
     /// Joins again after the group expelled this member: all its partitions are lost.
     pub(super) fn rejoin(&mut self) {
+        self.lose_membership();
         let owned: Vec<Partition> = self.owned.iter().map(|owned| owned.partition.clone()).collect();
         let revoked = self.revocation.take().map(|revocation| revocation.partitions).unwrap_or_default();
-        self.lookup.take_if(|lookup| matches!(lookup.purpose, LookupPurpose::Rewind(_)));
+        self.lookup.take_if(|lookup| !matches!(lookup.purpose, LookupPurpose::Assign(_)));
         self.rewinds.clear();
+        self.truncations.clear();
         self.drop_partitions(&owned);
         if !owned.is_empty() {
             self.events.push_back(SourceEvent::Lost(owned));
@@ -280,4 +296,16 @@ impl Membership {
             self.report(config_error(error));
         }
     }
+}
+
+/// Returns whether the group calls this partition one of these: it knows no incarnations.
+fn is_one_of(partitions: &[Partition], partition: &Partition) -> bool {
+    partitions.iter().any(|one| one.has_place_of(partition))
+}
+
+/// The event for partitions whose streams began a new incarnation.
+fn recreated(positions: &[StartPosition]) -> Option<SourceEvent> {
+    let is_new = |position: &&StartPosition| position.recreated && position.partition.incarnation > 0;
+    let partitions: Vec<Partition> = positions.iter().filter(is_new).map(|p| p.partition.clone()).collect();
+    (!partitions.is_empty()).then_some(SourceEvent::Recreated(partitions))
 }

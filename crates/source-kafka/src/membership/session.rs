@@ -7,16 +7,23 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lazaret_core::Partition;
+use lazaret_core::incarnation::IncarnationRegistry;
 use lazaret_core::source::{SourceError, SourceEvent};
 use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaError;
 use rdkafka::message::Message as _;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 
+use super::joining::Joining;
 use super::missing_topics::MissingTopics;
+use super::ownership::Proofs;
+use super::topic_check::TopicCheck;
+use super::unreadable::Unreadable;
 use crate::client::assignment::{assign, partition, unassign};
 use crate::client::callbacks::{Callbacks, Clients, Rebalance};
 use crate::error::{ClientError, classify, config_error, is_retried_by_client, is_unknown_topic};
+use crate::incarnations::SeenLogs;
 use crate::lookup::{LookupPurpose, PendingLookup};
 use crate::options::{KafkaOptions, OffsetReset};
 use crate::owned_partition::{OwnedPartition, Stage};
@@ -54,12 +61,23 @@ pub(crate) struct Membership {
     pub(super) lookup_retry_at: Option<Instant>,
     /// Partitions to rewind when no other lookup is in progress.
     pub(super) rewinds: Vec<Partition>,
+    /// Partitions with a record below those that were delivered, and its offset.
+    pub(super) truncations: Vec<(Partition, u64)>,
+    /// The logs that the consumer has seen; `None` until the source knows whether an engine runs it.
+    pub(super) seen: Option<SeenLogs>,
+    pub(super) topic_check: TopicCheck,
     pub(super) revocation: Option<Revocation>,
     /// Set while subscribed topics are waited for.
     pub(super) missing: Option<MissingTopics>,
+    /// Partitions that cannot be read.
+    pub(super) unreadable: Unreadable,
+    /// When an error was last reported.
+    pub(super) failed_at: Option<Instant>,
     /// When both clients were polled last.
     polled_at: Instant,
     pub(super) pending_commit: Option<PendingCommit>,
+    /// What shows that this is a member of its group.
+    pub(super) proofs: Proofs,
     /// The group expelled this member, according to the response to a commit.
     pub(super) expelled: bool,
     /// Set while the engine runs beside a commit; when its outcome is due.
@@ -68,6 +86,7 @@ pub(crate) struct Membership {
     pub(super) last_read: usize,
     /// Messages may be read. All else goes on while they may not.
     pub(crate) may_read: bool,
+    pub(super) joining: Joining,
     pub(super) joined: bool,
     pub(super) ended: bool,
     pub(super) metadata_limit: usize,
@@ -100,7 +119,8 @@ impl Membership {
     ) -> Result<Self, SourceError> {
         let reset = options.offset_reset()?;
         let wake = Arc::new(Notify::new());
-        let group = Callbacks::new(options.reads_committed(), wake.clone());
+        let lasts = options.membership_lasts(transactions.is_some());
+        let group = Callbacks::of_member(options.reads_committed(), wake.clone(), lasts);
         let fetcher = Callbacks::new(options.reads_committed(), wake.clone());
         let clients = Clients {
             group: group.connect(&options.group_client()?)?,
@@ -122,14 +142,21 @@ impl Membership {
             lookup: None,
             lookup_retry_at: None,
             rewinds: Vec::new(),
+            truncations: Vec::new(),
+            seen: None,
+            topic_check: TopicCheck::default(),
             revocation: None,
             missing: None,
+            unreadable: Unreadable::default(),
+            failed_at: None,
             polled_at: Instant::now(),
             pending_commit: None,
+            proofs: Proofs::new(lasts),
             expelled: false,
             commit_deadline: None,
             last_read: 0,
             may_read: true,
+            joining: Joining::new(),
             joined: false,
             ended: false,
             metadata_limit: options.metadata_limit,
@@ -140,6 +167,15 @@ impl Membership {
         };
         member.subscribe().map_err(config_error)?;
         Ok(member)
+    }
+
+    /// Sets where the incarnations of topics are recorded. Nothing is read before.
+    pub(crate) fn know(&mut self, registry: Option<(Arc<dyn IncarnationRegistry>, Handle)>) {
+        let mut seen = SeenLogs::new(self.options.may_start_fresh);
+        if let Some((registry, runtime)) = registry {
+            seen.attach(registry, runtime);
+        }
+        self.seen = Some(seen);
     }
 
     /// Returns its state, for monitoring.
@@ -161,6 +197,7 @@ impl Membership {
     /// Serves the events of the clients, except records. A client without events is polled regularly all the same: the group
     /// expels a member that does not poll.
     pub(super) fn poll_clients(&mut self) {
+        self.group.begin_poll();
         let is_due = self.polled_at.elapsed() >= POLL_INTERVAL;
         if is_due {
             self.polled_at = Instant::now();
@@ -191,10 +228,13 @@ impl Membership {
     }
 
     fn refetch(&mut self, partition: &Partition) {
-        if self.find(partition).is_some_and(|owned| owned.stage == Stage::Reading) {
+        let is_read = |owned: &&OwnedPartition| {
+            owned.stage == Stage::Reading && owned.partition.has_place_of(partition)
+        };
+        if let Some(partition) = self.owned.iter().find(is_read).map(|owned| owned.partition.clone()) {
             tracing::warn!(%partition, "record received outside of its queue, partition rewound");
             self.events.push_back(SourceEvent::Lost(vec![partition.clone()]));
-            self.start_rewind(std::slice::from_ref(partition));
+            self.start_rewind(&[partition]);
         }
     }
 
@@ -209,6 +249,10 @@ impl Membership {
     }
 
     pub(super) fn handle_error(&mut self, error: KafkaError, reason: &str) {
+        if is_unknown_topic(&error) {
+            // It may exist again, with other records at the offsets that come next.
+            self.topic_check.suspect();
+        }
         if is_unknown_topic(&error) && !error.rdkafka_error_code().is_some_and(is_retried_by_client) {
             return self.wait_for_topics();
         }
@@ -221,6 +265,7 @@ impl Membership {
     /// Queues an error for the engine.
     pub(super) fn report(&mut self, error: SourceError) {
         self.state.send_replace(KafkaState::Error(error.to_string()));
+        self.failed_at = Some(Instant::now());
         // The client repeats its errors; each is queued once.
         let is_queued = self.errors.iter().any(|queued| queued.to_string() == error.to_string());
         if !is_queued {
@@ -236,9 +281,12 @@ impl Membership {
         }
     }
 
-    /// Sets the state to reading.
+    /// Sets the state to reading, unless a partition cannot be read.
     pub(super) fn set_reading(&self) {
-        let reading = KafkaState::Reading(self.owned.len());
+        let reading = match self.unreadable_reason() {
+            Some(reason) => KafkaState::Error(reason),
+            None => KafkaState::Reading(self.owned.len()),
+        };
         self.state.send_if_modified(|state| {
             let changed = *state != reading;
             *state = reading;
@@ -262,7 +310,7 @@ impl Membership {
         // The client waits for the response to each rebalance.
         let assigned = self.lookup.take().and_then(|lookup| match lookup.purpose {
             LookupPurpose::Assign(partitions) => Some(Rebalance::Assigned(partitions)),
-            LookupPurpose::Rewind(_) => None,
+            LookupPurpose::Rewind(_) | LookupPurpose::Truncated(..) => None,
         });
         let revocation = self.revocation.take();
         let revoked =

@@ -1,6 +1,7 @@
 //! Offset commits: what is sent for each partition, and the outcome.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use lazaret_core::Partition;
 use rdkafka::error::KafkaError;
@@ -18,8 +19,10 @@ pub(crate) struct OffsetCommit {
     pub(crate) settled_beyond: Vec<RangeInclusive<u64>>,
     /// The maximum number of characters of metadata.
     pub(crate) metadata_limit: usize,
-    /// The settled ranges and the id of the store, encoded.
+    /// The settled ranges and the ids of topic and store, encoded.
     pub(crate) metadata: String,
+    /// The id of the topic, if its broker has told it.
+    pub(crate) log: Option<Arc<str>>,
     /// The assignment of the partition that it belongs to.
     pub(crate) assignment_id: u64,
 }
@@ -27,8 +30,7 @@ pub(crate) struct OffsetCommit {
 impl OffsetCommit {
     /// What its metadata belongs to.
     pub(crate) fn key(&self) -> CommitKey<'_> {
-        let Self { partition, offset, .. } = self;
-        CommitKey { topic: partition.stream.as_str(), partition: partition.index, offset: *offset }
+        CommitKey::of(&self.partition, self.offset, self.log.as_deref())
     }
 }
 

@@ -8,6 +8,9 @@
 //! A consumer whose store has an id writes `lz2.`, the id, a dot, and the same in base64, or nothing when there are no ranges. So
 //! a member with another store is found when it is assigned the partition. The last dot ends the id.
 //!
+//! Where the broker has told the id of the topic, the metadata is `lz3.`, that id, a dot, the id of the store if it has one, a dot, and
+//! the same in base64. So a position of a topic that was deleted is not taken for one of its successor (I1).
+//!
 //! Metadata that cannot be decoded counts as no ranges. The cost is redelivery, nothing else.
 
 use std::hash::Hasher;
@@ -15,12 +18,16 @@ use std::ops::RangeInclusive;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use lazaret_core::Partition;
 use siphasher::sip::SipHasher13;
 
 /// The brokers' default limit (`offset.metadata.max.bytes`).
 pub(crate) const DEFAULT_LIMIT: usize = 4096;
 const PREFIX: &str = "lz1.";
 const PREFIX_WITH_STORE: &str = "lz2.";
+const PREFIX_WITH_LOG: &str = "lz3.";
+/// The characters of the id of a topic.
+const LOG_CHARACTERS: usize = 22;
 const CHECKSUM_BYTES: usize = 4;
 
 /// The commit that metadata belongs to.
@@ -30,6 +37,15 @@ pub(crate) struct CommitKey<'a> {
     pub(crate) partition: u32,
     /// The committed offset: the first one that is not settled.
     pub(crate) offset: u64,
+    /// The id of the topic, if its broker has told it.
+    pub(crate) log: Option<&'a str>,
+}
+
+impl<'a> CommitKey<'a> {
+    /// The commit of this offset in a partition of the topic with this id.
+    pub(crate) fn of(partition: &'a Partition, offset: u64, log: Option<&'a str>) -> Self {
+        Self { topic: partition.stream.as_str(), partition: partition.index, offset, log }
+    }
 }
 
 impl CommitKey<'_> {
@@ -51,7 +67,11 @@ pub(crate) fn encode(
     store: Option<&str>,
     limit: usize,
 ) -> String {
-    let prefix = store.map_or_else(|| PREFIX.to_owned(), |id| format!("{PREFIX_WITH_STORE}{id}."));
+    let prefix = match (key.log, store) {
+        (Some(log), store) => format!("{PREFIX_WITH_LOG}{log}.{}.", store.unwrap_or_default()),
+        (None, Some(store)) => format!("{PREFIX_WITH_STORE}{store}."),
+        (None, None) => PREFIX.to_owned(),
+    };
     let capacity = (limit.saturating_sub(prefix.len()) * 3 / 4).saturating_sub(CHECKSUM_BYTES);
     let mut body = Vec::new();
     let mut from = key.offset;
@@ -70,7 +90,8 @@ pub(crate) fn encode(
         from = end.saturating_add(1);
     }
     if body.is_empty() {
-        return if store.is_some() && prefix.len() <= limit { prefix } else { String::new() };
+        let is_needed = store.is_some() || key.log.is_some();
+        return if is_needed && prefix.len() <= limit { prefix } else { String::new() };
     }
     let bytes = [&key.checksum(&body)[..], &body].concat();
     format!("{prefix}{}", BASE64.encode(bytes))
@@ -81,14 +102,25 @@ pub(crate) fn store_of(text: &str) -> Option<&str> {
     with_store(text).map(|(store, _)| store).filter(|store| !store.is_empty())
 }
 
-/// The id of the store and the encoded ranges. The id may have dots, base64 has none.
-fn with_store(text: &str) -> Option<(&str, &str)> {
-    text.strip_prefix(PREFIX_WITH_STORE)?.rsplit_once('.')
+/// Returns the id of the topic that the position is one of, if the commit has it.
+pub(crate) fn log_of(text: &str) -> Option<&str> {
+    with_log(text).map(|(log, _)| log).filter(|log| !log.is_empty())
 }
 
-/// The smallest limit that has room for the id of a store.
+/// The id of the topic, and what follows it. The id has no dots.
+fn with_log(text: &str) -> Option<(&str, &str)> {
+    text.strip_prefix(PREFIX_WITH_LOG)?.split_once('.')
+}
+
+/// The id of the store and the encoded ranges. The id may have dots, base64 has none.
+fn with_store(text: &str) -> Option<(&str, &str)> {
+    let rest = text.strip_prefix(PREFIX_WITH_STORE).or_else(|| with_log(text).map(|(_, rest)| rest));
+    rest?.rsplit_once('.')
+}
+
+/// The smallest limit that has room for the id of a store, and of a topic.
 pub(crate) const fn room_for_store(id: &str) -> usize {
-    PREFIX_WITH_STORE.len() + id.len() + 1
+    PREFIX_WITH_LOG.len() + LOG_CHARACTERS + 1 + id.len() + 1
 }
 
 /// Decodes ranges. The error is the reason why there are none.
@@ -98,7 +130,7 @@ pub(crate) fn decode(text: &str, key: CommitKey<'_>) -> Result<Vec<RangeInclusiv
     }
     let body = text.strip_prefix(PREFIX).or_else(|| with_store(text).map(|(_, body)| body));
     let body = body.ok_or("written by another tool or a later version")?;
-    if body.is_empty() && text.starts_with(PREFIX_WITH_STORE) {
+    if body.is_empty() && !text.starts_with(PREFIX) {
         return Ok(Vec::new());
     }
     let bytes = BASE64.decode(body).map_err(|_| "not base64")?;
@@ -188,7 +220,8 @@ mod tests {
 
     use super::*;
 
-    const KEY: CommitKey<'static> = CommitKey { topic: "orders", partition: 3, offset: 100 };
+    const KEY: CommitKey<'static> = CommitKey { topic: "orders", partition: 3, offset: 100, log: None };
+    const LOG: &str = "AAAAAAAAAAAAAAAAAAAAAQ";
 
     #[test]
     fn no_ranges_are_no_metadata() {
@@ -229,8 +262,28 @@ mod tests {
                 assert_eq!((store_of(&text), decode(&text, KEY)), (Some(store), Ok(ranges)), "{text}");
             }
         }
-        assert_eq!(encode(&[], KEY, Some("a1b2"), room_for_store("a1b2")), "lz2.a1b2.");
-        assert_eq!(encode(&[], KEY, Some("a1b2"), room_for_store("a1b2") - 1), "");
+        let with_log = CommitKey { log: Some(LOG), ..KEY };
+        let text = format!("lz3.{LOG}.a1b2.");
+        assert_eq!(encode(&[], with_log, Some("a1b2"), room_for_store("a1b2")), text);
+        assert_eq!(encode(&[], with_log, Some("a1b2"), room_for_store("a1b2") - 1), "");
+    }
+
+    #[test]
+    fn the_log_is_written_with_and_without_a_store_and_ranges() {
+        // I1
+        let key = CommitKey { log: Some(LOG), ..KEY };
+        for store in [None, Some("a1b2"), Some("db.example.com")] {
+            for ranges in [vec![], vec![101..=101, 103..=50_000]] {
+                let text = encode(&ranges, key, store, DEFAULT_LIMIT);
+                assert_eq!(
+                    (log_of(&text), store_of(&text), decode(&text, key)),
+                    (Some(LOG), store, Ok(ranges))
+                );
+            }
+        }
+        for other in ["", "lz1.9JHXfwEAAemFAw", "lz2.a1b2.", "lz2.a.b.", "lz3.", "lz3..a.", "another tool"] {
+            assert_eq!(log_of(other), None, "{other}");
+        }
     }
 
     #[test]

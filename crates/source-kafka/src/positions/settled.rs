@@ -1,6 +1,7 @@
 //! The settled offsets of one partition.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use lazaret_core::Partition;
 
@@ -15,11 +16,18 @@ pub(crate) struct SettledOffsets {
     ranges: Vec<RangeInclusive<u64>>,
     /// The maximum number of characters of metadata.
     metadata_limit: usize,
+    /// The id of the topic, if its broker has told it.
+    log: Option<Arc<str>>,
 }
 
 impl SettledOffsets {
-    pub(crate) fn new(offset: u64, ranges: Vec<RangeInclusive<u64>>, metadata_limit: usize) -> Self {
-        let mut settled = Self { offset, ranges: Vec::new(), metadata_limit };
+    pub(crate) fn new(
+        offset: u64,
+        ranges: Vec<RangeInclusive<u64>>,
+        metadata_limit: usize,
+        log: Option<Arc<str>>,
+    ) -> Self {
+        let mut settled = Self { offset, ranges: Vec::new(), metadata_limit, log };
         settled.settle(ranges);
         settled
     }
@@ -55,10 +63,9 @@ impl SettledOffsets {
         self.ranges = joined;
     }
 
-    /// Encodes the ranges beyond the offset, and the id of the store, as commit metadata.
+    /// Encodes the ranges beyond the offset, and the ids of topic and store, as commit metadata.
     pub(crate) fn metadata(&self, partition: &Partition, store: Option<&str>) -> String {
-        let key =
-            CommitKey { topic: partition.stream.as_str(), partition: partition.index, offset: self.offset };
+        let key = CommitKey::of(partition, self.offset, self.log.as_deref());
         metadata::encode(&self.ranges, key, store, self.metadata_limit)
     }
 }
@@ -70,7 +77,7 @@ mod tests {
     #[test]
     fn settled_ranges_advance_the_offset_when_they_reach_it() {
         // I1
-        let mut settled = SettledOffsets::new(10, vec![12..=13], 4096);
+        let mut settled = SettledOffsets::new(10, vec![12..=13], 4096, None);
         settled.settle([15..=15]);
         assert_eq!((settled.offset, settled.ranges.as_slice()), (10, &[12..=13, 15..=15][..]));
         settled.settle([10..=10]);
@@ -82,7 +89,7 @@ mod tests {
     #[test]
     fn a_commit_of_the_engine_keeps_what_was_relayed() {
         // I1: the engine does not know of 10 and 20 yet.
-        let mut settled = SettledOffsets::new(10, vec![], 4096);
+        let mut settled = SettledOffsets::new(10, vec![], 4096, None);
         settled.settle([10..=10]);
         settled.settle([20..=20]);
         settled.add_commit(10, &[12..=12], 4096);
@@ -94,9 +101,9 @@ mod tests {
     #[test]
     fn the_metadata_can_be_decoded() {
         let partition = Partition::new("orders", 3);
-        let settled = SettledOffsets::new(10, vec![12..=13, 15..=15], 4096);
-        let key = CommitKey { topic: "orders", partition: 3, offset: 10 };
+        let settled = SettledOffsets::new(10, vec![12..=13, 15..=15], 4096, None);
+        let key = CommitKey::of(&partition, 10, None);
         assert_eq!(metadata::decode(&settled.metadata(&partition, None), key).unwrap(), [12..=13, 15..=15]);
-        assert_eq!(SettledOffsets::new(10, vec![12..=13], 0).metadata(&partition, None), "");
+        assert_eq!(SettledOffsets::new(10, vec![12..=13], 0, None).metadata(&partition, None), "");
     }
 }

@@ -108,7 +108,7 @@ pub(crate) struct PartitionNames {
 impl PartitionNames {
     pub(crate) fn new(partition: &Partition) -> Self {
         let stream = StreamName::interned(partition.stream.as_str());
-        let partition = Partition::new(stream, partition.index);
+        let partition = partition.number().of(stream);
         Self { ids: message::PositionIds::of(&partition), partition }
     }
 

@@ -47,7 +47,7 @@ impl RecordReader {
         let mut page = std::mem::take(&mut self.page);
         for Copied { offset, timestamp, parts } in page.drain() {
             let id = self.decoder.id(&parts.headers).unwrap_or_else(|| names.at(offset));
-            let position = Position::new(names.partition().index, offset);
+            let position = Position::at(names.partition().number(), offset);
             into.push(self.decoder.message(parts, id, names.partition().stream.clone(), position, timestamp));
         }
         self.page = page;
@@ -57,7 +57,7 @@ impl RecordReader {
     pub(crate) fn read(&self, record: &impl Record, offset: u64, names: &PartitionNames) -> Message {
         let parts = copy(record);
         let id = self.decoder.id(&parts.headers).unwrap_or_else(|| names.at(offset));
-        let position = Position::new(names.partition().index, offset);
+        let position = Position::at(names.partition().number(), offset);
         self.decoder.message(parts, id, names.partition().stream.clone(), position, timestamp(record))
     }
 }

@@ -12,7 +12,9 @@ use lazaret_core::source::SourceError;
 use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{FutureProducer, FutureRecord};
+use tokio::sync::watch;
 
+use super::counts::{self, CountedTopics, RelayCounts};
 use super::preflight;
 use super::transactions::{NotRelayed, RelayedRecord, Transactions};
 use crate::claim_check;
@@ -105,6 +107,16 @@ impl KafkaRelay {
     /// Returns remarks of the checks, such as topics with fewer partitions than their stream.
     pub fn remarks(&self) -> &[String] {
         &self.inner.remarks
+    }
+
+    /// Counts what the topics hold in the broker, now and at this interval, until the relay is dropped. `None` while the broker
+    /// does not answer. It must be called within a runtime of tokio.
+    pub fn watch_counts(&self, interval: Duration) -> watch::Receiver<Option<RelayCounts>> {
+        let partitions = self.inner.partitions.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let of_topic = |topic: &str| partitions.get(topic).copied().unwrap_or(0);
+        let topics = CountedTopics::new(&self.inner.topology, of_topic);
+        let (owner, config) = (Arc::downgrade(&self.inner), self.inner.connection.clone());
+        counts::watch(owner, config, &self.inner.group, topics, interval)
     }
 
     pub(crate) fn topology(&self) -> Arc<Topology> {

@@ -67,11 +67,11 @@ mod tests {
     #[test]
     fn a_commit_of_an_earlier_assignment_changes_nothing() {
         let (offsets, partition) = (AssignedOffsets::default(), Partition::new("orders", 0));
-        offsets.assign(partition.clone(), SettledOffsets::new(5, vec![], 0));
+        offsets.assign(partition.clone(), SettledOffsets::new(5, vec![], 0, None));
         let (number, mut settled) = offsets.get(&partition).unwrap();
         settled.settle([5..=9]);
         offsets.revoke(&partition);
-        offsets.assign(partition.clone(), SettledOffsets::new(6, vec![], 0));
+        offsets.assign(partition.clone(), SettledOffsets::new(6, vec![], 0, None));
         offsets.update([(partition.clone(), (number, settled))].into());
         assert_eq!(offsets.get(&partition).unwrap().1.offset, 6);
     }

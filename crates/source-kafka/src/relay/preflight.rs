@@ -52,7 +52,10 @@ fn relay_topics(topology: &Topology) -> Vec<RelayTopic<'_>> {
         for tier in &of_stream.tiers {
             topics.push(RelayTopic { name: &tier.topic, stream, delay: Some(tier.delay) });
         }
-        topics.push(RelayTopic { name: &of_stream.dead_letter, stream, delay: None });
+        // Streams may share one.
+        if !topics.iter().any(|topic: &RelayTopic<'_>| topic.name == of_stream.dead_letter) {
+            topics.push(RelayTopic { name: &of_stream.dead_letter, stream, delay: None });
+        }
     }
     topics
 }

@@ -1,8 +1,10 @@
 //! Relays messages and commits their positions in one transaction.
 //!
 //! A producer has one transaction at a time, so a thread runs them in sequence, each with all records and commits that were
-//! queued meanwhile. All commits of the source go through it: two ways to commit would overwrite each other. When a
-//! transaction with several records fails, each is retried in its own, so that one bad record only delays the others.
+//! queued meanwhile. All commits of the source go through it: two ways to commit would overwrite each other. When a record
+//! makes a transaction fail, all commits are repeated in one transaction, and then each record in its own: one bad record only
+//! delays the other records, and no commit waits for them. What is not committed is repeated after a crash.
+//! Any other failure, such as a rebalance or another producer with the same id, concerns all jobs alike, and is their outcome.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -51,6 +53,7 @@ pub(super) enum NotRelayed {
     MaybeDone(KafkaError),
 }
 
+/// Work for one transaction.
 enum Job {
     Relay(Box<RelayedRecord>, oneshot::Sender<Result<u64, NotRelayed>>),
     Commit(Vec<OffsetCommit>, oneshot::Sender<Vec<CommitOutcome>>, Callbacks),
@@ -119,6 +122,16 @@ impl Transactions {
 struct TransactionError {
     error: KafkaError,
     maybe_done: bool,
+    /// The broker did not take a record. Without it, the others may be written.
+    of_record: bool,
+}
+
+/// An error while a transaction is filled.
+enum FillError {
+    /// Of one of the records.
+    Record(KafkaError),
+    /// Of the transaction.
+    Transaction(KafkaError),
 }
 
 struct Worker {
@@ -160,10 +173,10 @@ impl Worker {
                     respond(job, Ok(offset.unwrap_or_default()));
                 }
             }
-            Err(failed) if owned.len() > 1 && !failed.maybe_done => {
-                owned.into_iter().for_each(|job| self.execute(vec![job]));
+            Err(failed) if owned.len() > 1 && failed.of_record => {
+                divide(owned).into_iter().for_each(|jobs| self.execute(jobs));
             }
-            Err(TransactionError { error, maybe_done }) => {
+            Err(TransactionError { error, maybe_done, .. }) => {
                 for job in owned {
                     let error = error.clone();
                     respond(
@@ -185,7 +198,7 @@ impl Worker {
         if positions.is_empty() && !jobs.iter().any(|job| matches!(job, Job::Relay(..))) {
             return Ok(Vec::new());
         }
-        let not_done = |error| TransactionError { error, maybe_done: false };
+        let not_done = |error| TransactionError { error, maybe_done: false, of_record: false };
         let producer = self.producer().map_err(not_done)?;
         if let Err(error) = producer.begin_transaction() {
             self.producer = None;
@@ -193,9 +206,12 @@ impl Worker {
         }
         self.hook.call("begun");
         let filled = self.fill(&producer, jobs, &positions);
-        let offsets = filled.map_err(|error| {
+        let offsets = filled.map_err(|failed| {
             self.abort(&producer);
-            not_done(error)
+            match failed {
+                FillError::Record(error) => TransactionError { of_record: true, ..not_done(error) },
+                FillError::Transaction(error) => not_done(error),
+            }
         })?;
         self.commit(&producer)?;
         self.hook.call("committed");
@@ -238,7 +254,7 @@ impl Worker {
         producer: &FutureProducer,
         jobs: &[Job],
         positions: &OffsetsByPartition,
-    ) -> KafkaResult<Vec<u64>> {
+    ) -> Result<Vec<u64>, FillError> {
         let mut deliveries = Vec::new();
         for job in jobs {
             let Job::Relay(relayed, _) = job else { continue };
@@ -249,13 +265,18 @@ impl Worker {
                     .partition(relayed.partition)
                     .headers(relayed.headers.clone())
             };
-            deliveries.push(producer.send_result(record).map_err(|(error, _)| error)?);
+            deliveries.push(producer.send_result(record).map_err(|(error, _)| FillError::Record(error))?);
         }
-        producer.flush(STEP_TIMEOUT)?;
+        producer.flush(STEP_TIMEOUT).map_err(FillError::Transaction)?;
         let mut offsets = Vec::new();
         for delivery in deliveries {
-            let delivered = delivery.now_or_never().and_then(Result::ok).ok_or(KafkaError::Canceled)?;
-            offsets.push(delivered.map_err(|(error, _)| error)?.offset.unsigned_abs());
+            let delivered = delivery.now_or_never().and_then(Result::ok);
+            let delivered = delivered.ok_or(FillError::Transaction(KafkaError::Canceled))?;
+            let delivered = delivered.map_err(|(error, _)| match is_of_record(&error) {
+                true => FillError::Record(error),
+                false => FillError::Transaction(error),
+            })?;
+            offsets.push(delivered.offset.unsigned_abs());
         }
         self.hook.call("produced");
         if positions.is_empty() {
@@ -267,8 +288,10 @@ impl Worker {
             add_offset(&mut list, partition, settled.offset, &settled.metadata(partition, store.as_deref()));
         }
         let group = self.shared.group.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
-        let metadata = group.and_then(|group| group.group_metadata()).ok_or(KafkaError::Canceled)?;
-        producer.send_offsets_to_transaction(&list, &metadata, STEP_TIMEOUT)?;
+        let metadata = group.and_then(|group| group.group_metadata());
+        let metadata = metadata.ok_or(FillError::Transaction(KafkaError::Canceled))?;
+        let sent = producer.send_offsets_to_transaction(&list, &metadata, STEP_TIMEOUT);
+        sent.map_err(FillError::Transaction)?;
         self.hook.call("offsets sent");
         Ok(offsets)
     }
@@ -284,12 +307,12 @@ impl Worker {
                 KafkaError::Transaction(cause) if cause.is_retriable() && Instant::now() < until => {}
                 KafkaError::Transaction(cause) if cause.txn_requires_abort() => {
                     self.abort(producer);
-                    return Err(TransactionError { error, maybe_done: false });
+                    return Err(TransactionError { error, maybe_done: false, of_record: false });
                 }
                 _ => {
                     // The next producer with this id aborts what this one left open.
                     self.producer = None;
-                    return Err(TransactionError { error, maybe_done: true });
+                    return Err(TransactionError { error, maybe_done: true, of_record: false });
                 }
             }
         }
@@ -313,6 +336,28 @@ impl Worker {
     }
 }
 
+/// Divides jobs whose transaction failed because of a record: all commits first, then each record.
+fn divide(jobs: Vec<Job>) -> Vec<Vec<Job>> {
+    let (commits, records): (Vec<Job>, Vec<Job>) =
+        jobs.into_iter().partition(|job| matches!(job, Job::Commit(..)));
+    let commits = (!commits.is_empty()).then_some(commits);
+    commits.into_iter().chain(records.into_iter().map(|job| vec![job])).collect()
+}
+
+/// Returns whether a broker refused one record, and not the producer or its transaction.
+fn is_of_record(error: &KafkaError) -> bool {
+    let of_producer = [
+        Code::Fatal,
+        Code::Fenced,
+        Code::ProducerFenced,
+        Code::InvalidProducerEpoch,
+        Code::InvalidTransactionalState,
+        Code::PurgeQueue,
+        Code::PurgeInflight,
+    ];
+    !error.rdkafka_error_code().is_some_and(|code| of_producer.contains(&code))
+}
+
 /// Sends the outcome of a job. The receiver may be gone.
 fn respond(job: Job, result: Result<u64, NotRelayed>) {
     match job {
@@ -327,5 +372,44 @@ fn respond(job: Job, result: Result<u64, NotRelayed>) {
             let _ = sender.send(vec![(commits, outcome)]);
             callbacks.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lazaret_core::Position;
+
+    use super::*;
+
+    #[test]
+    fn commits_do_not_wait_for_records_that_are_written_one_by_one() {
+        // What is not committed is repeated after a crash.
+        let record = |topic: &str| {
+            let message = Arc::new(Message::new("m", "orders", Position::new(0, 0)));
+            let headers = OwnedHeaders::new();
+            let record =
+                RelayedRecord { topic: topic.to_owned(), partition: 0, headers, message, settles: None };
+            Job::Relay(Box::new(record), oneshot::channel().0)
+        };
+        let commit = || Job::Commit(Vec::new(), oneshot::channel().0, Callbacks::new(true, Arc::default()));
+        let name = |job: &Job| match job {
+            Job::Relay(record, _) => record.topic.clone(),
+            Job::Commit(..) => "commit".to_owned(),
+        };
+        let names = |jobs| {
+            divide(jobs).iter().map(|jobs| jobs.iter().map(name).collect::<Vec<_>>()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            names(vec![record("a"), commit(), record("b"), commit()]),
+            [vec!["commit", "commit"], vec!["a"], vec!["b"]]
+        );
+        assert_eq!(names(vec![record("a"), record("b")]), [["a"], ["b"]]);
+    }
+
+    #[test]
+    fn a_lost_producer_is_not_the_fault_of_a_record() {
+        let is_of_record = |code| is_of_record(&KafkaError::MessageProduction(code));
+        assert!(is_of_record(Code::MessageSizeTooLarge) && is_of_record(Code::TopicAuthorizationFailed));
+        assert!(!is_of_record(Code::ProducerFenced) && !is_of_record(Code::PurgeQueue));
     }
 }

@@ -4,8 +4,9 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use lazaret_core::store::Anchor;
 
-use super::progress::{INVALIDATED, OFFSET, Progress, SEEN_AFTER, SETTLED, text_of};
+use super::progress::{INVALIDATED, OFFSET, PASSED, Progress, SEEN_AFTER, SETTLED, text_of};
 use super::{CheckpointError, CheckpointWriter};
+use crate::incarnation::Life;
 
 impl CheckpointWriter {
     /// Writes a position that the server certified behind the processed one, which must be `after`. Does nothing when another
@@ -34,15 +35,16 @@ impl CheckpointWriter {
 
     /// Replaces both anchors by a start position: at the first start, or after the history was lost. Everything that was
     /// delivered is settled.
-    pub(crate) async fn start_at(&self, fresh: Anchor) -> Result<(), CheckpointError> {
-        self.replace(Progress::default(), Some(fresh)).await
+    pub(crate) async fn start_at(&self, fresh: Anchor, life: &Life) -> Result<(), CheckpointError> {
+        self.replace(Progress::default(), Some(fresh), life).await
     }
 
-    /// Replaces both anchors.
+    /// Replaces both anchors by positions of this incarnation.
     pub(crate) async fn replace(
         &self,
         processed: Progress,
         seen: Option<Anchor>,
+        life: &Life,
     ) -> Result<(), CheckpointError> {
         let mut state = self.state.lock().await;
         let now = Timestamp::now();
@@ -54,14 +56,39 @@ impl CheckpointWriter {
                 checkpoint.metadata.remove(name);
             }
             processed.put(checkpoint);
+            life.put(checkpoint);
         })
         .await?;
         self.reset(&mut state, processed);
         Ok(())
     }
 
+    /// Notes that what follows belongs to this incarnation. The position stays; what was settled beyond it is of an earlier one.
+    pub(crate) async fn continue_in(&self, life: &Life) -> Result<(), CheckpointError> {
+        let mut state = self.state.lock().await;
+        if state.dirty {
+            self.write(&mut state).await?;
+        }
+        self.change(&state, |checkpoint| {
+            checkpoint.metadata.remove(SETTLED);
+            if let Some(invalidated) = checkpoint.metadata.get_mut(INVALIDATED) {
+                PASSED.clone_into(invalidated);
+            }
+            life.put(checkpoint);
+        })
+        .await?;
+        let committed = Progress { settled: Vec::new(), ..state.committed.clone() };
+        self.reset(&mut state, committed);
+        Ok(())
+    }
+
     /// Notes that the stream ends with this event, an invalidation. Everything before it is settled.
-    pub(crate) async fn end_with(&self, token: Bytes, offset: u64) -> Result<(), CheckpointError> {
+    pub(crate) async fn end_with(
+        &self,
+        token: Bytes,
+        offset: u64,
+        life: &Life,
+    ) -> Result<(), CheckpointError> {
         let mut state = self.state.lock().await;
         let now = Timestamp::now();
         let progress = Progress { token: Some(token), offset, settled: Vec::new() };
@@ -69,6 +96,7 @@ impl CheckpointWriter {
             progress.put(checkpoint);
             checkpoint.heartbeat = Some(now);
             checkpoint.metadata.insert(INVALIDATED.into(), "true".into());
+            life.put(checkpoint);
         })
         .await?;
         self.reset(&mut state, progress);

@@ -16,6 +16,8 @@ pub(super) const SETTLED: &str = "settled";
 pub(super) const SEEN_AFTER: &str = "seen-after";
 /// The processed anchor is an invalidation: the stream goes on only by starting after it.
 pub(super) const INVALIDATED: &str = "invalidated";
+/// Its value once the incarnation behind the invalidation has begun.
+pub(super) const PASSED: &str = "passed";
 /// The maximum number of settled ranges (I7).
 const MAX_RANGES: usize = 1024;
 
@@ -64,6 +66,11 @@ impl Progress {
 /// Returns whether the processed anchor is an invalidation.
 pub(crate) fn is_invalidated(checkpoint: &Checkpoint) -> bool {
     checkpoint.metadata.contains_key(INVALIDATED)
+}
+
+/// Returns whether the processed anchor is an invalidation behind which no incarnation has begun yet.
+pub(crate) fn is_incarnation_ended(checkpoint: &Checkpoint) -> bool {
+    checkpoint.metadata.get(INVALIDATED).is_some_and(|value| value != PASSED)
 }
 
 /// Returns whether the seen anchor was certified behind the processed one, so that nothing lies between.

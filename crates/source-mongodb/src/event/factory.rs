@@ -101,7 +101,11 @@ impl MessageFactory {
         if *self.event_type != *name {
             self.event_type = name.into();
         }
-        let id = [self.stream.as_str(), ":", identity].concat();
+        let id = match position.incarnation {
+            0 => [self.stream.as_str(), ":", identity].concat(),
+            // A server whose history was replaced may give its tokens again.
+            later => format!("{}~{later}:{identity}", self.stream),
+        };
         let mut message = Message::new(id, self.stream.clone(), position).with_type(self.event_type.clone());
         message.operation = Some(operation_of(name));
         message.timestamp = timestamp(fields, cluster_time);
@@ -269,6 +273,16 @@ pub(super) mod tests {
             (header(headers::SESSION), header(headers::TRANSACTION)),
             (Some(r#"{"id":"s"}"#), Some("4"))
         );
+    }
+
+    #[test]
+    fn the_identity_of_an_event_names_its_incarnation() {
+        // I1: what is known of an event of another incarnation is not known of this one.
+        let mut event = read(&insert());
+        event.position.incarnation = 2;
+        let message = factory().message(event);
+        assert_eq!(message.id.as_str(), "orders~2:82AB");
+        assert_eq!(message.position.incarnation, 2);
     }
 
     #[test]

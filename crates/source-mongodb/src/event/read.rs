@@ -1,10 +1,10 @@
 //! Events as the reader passes them on.
 
-use bson::{RawDocumentBuf, Timestamp as ClusterTime};
+use bson::{RawDocumentBuf, Timestamp as ClusterTime, Uuid};
 use lazaret_core::{Operation, Position};
 
 use super::{Fields, operation_of, text};
-use crate::position::{offset_of, time_of_token, token_bytes};
+use crate::position::{collection_of_token, offset_of, time_of_token, token_bytes};
 
 /// An event that was read, and what the reader must know of it. Its message is made when the engine takes it, on another task:
 /// that costs more than reading.
@@ -14,6 +14,8 @@ pub(crate) struct ReadEvent {
     pub(crate) position: Position,
     pub(crate) operation: Operation,
     pub(crate) cluster_time: Option<ClusterTime>,
+    /// The UUID of the collection of a changed document, if the token names it.
+    pub(crate) collection: Option<Uuid>,
 }
 
 impl ReadEvent {
@@ -22,15 +24,24 @@ impl ReadEvent {
     pub(crate) fn of(raw: RawDocumentBuf, last_offset: u64) -> Option<Self> {
         let fields = Fields::of(&raw);
         let token = fields.token?;
-        let cluster_time = fields.cluster_time.or_else(|| text(token, "_data").and_then(time_of_token));
-        let position = Position {
-            partition: 0,
-            offset: cluster_time.map_or(last_offset, |time| offset_of(time).max(last_offset)),
-            token: Some(token_bytes(token)),
-        };
+        let data = text(token, "_data");
+        let cluster_time = fields.cluster_time.or_else(|| data.and_then(time_of_token));
+        let offset = cluster_time.map_or(last_offset, |time| offset_of(time).max(last_offset));
+        let position = Position { token: Some(token_bytes(token)), ..Position::new(0, offset) };
         let operation = fields.operation.map_or(Operation::Other, operation_of);
-        Some(Self { raw, position, operation, cluster_time })
+        // A rename may name the collection that gets the name.
+        let collection = data.filter(|_| is_of_document(operation)).and_then(collection_of_token);
+        Some(Self { raw, position, operation, cluster_time, collection })
     }
+
+    /// Returns whether a document was changed, and not the whole collection or database.
+    pub(crate) fn is_of_document(&self) -> bool {
+        is_of_document(self.operation)
+    }
+}
+
+fn is_of_document(operation: Operation) -> bool {
+    matches!(operation, Operation::Insert | Operation::Update | Operation::Replace | Operation::Delete)
 }
 
 #[cfg(test)]
@@ -45,6 +56,22 @@ mod tests {
         let bare = doc! { "_id": { "_data": "x" }, "operationType": "invalidate" };
         let read = ReadEvent::of(RawDocumentBuf::try_from(&bare).unwrap(), 41).unwrap();
         assert_eq!((read.position.offset, read.operation), (41, Operation::Invalidate));
+    }
+
+    #[test]
+    fn the_event_of_a_document_names_its_collection_and_no_other_event_does() {
+        let id = "07".repeat(16);
+        let data = format!("8267C867A2000000192B042C0100296E5A1004{id}463C6F7004");
+        let read = |operation: &str| {
+            let event = doc! { "_id": { "_data": &data }, "operationType": operation };
+            ReadEvent::of(RawDocumentBuf::try_from(&event).unwrap(), 0).unwrap()
+        };
+        for operation in ["insert", "update", "replace", "delete"] {
+            assert_eq!(read(operation).collection, Some(Uuid::from_bytes([7; 16])), "{operation}");
+        }
+        for operation in ["drop", "rename", "dropDatabase", "invalidate", "create"] {
+            assert_eq!((read(operation).collection, read(operation).is_of_document()), (None, false));
+        }
     }
 
     #[test]

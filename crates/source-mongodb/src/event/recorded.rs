@@ -28,7 +28,7 @@ impl MessageFactory {
         Ok(match ReadEvent::of(raw.clone(), if has_time { 0 } else { placed }) {
             Some(event) => self.message(event),
             None => {
-                let position = Position { partition: 0, offset: placed, token: None };
+                let position = Position::new(0, placed);
                 // No token begins with a tilde: they are hexadecimal digits, or JSON.
                 let mut message = self.described(&Fields::of(&raw), &format!("~{record}"), position, None);
                 self.add_payload(&mut message, raw);

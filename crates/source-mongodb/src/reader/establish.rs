@@ -1,10 +1,12 @@
 //! Opens the stream: at the position that the checkpoint holds, at the start, or where lost history leaves it.
 
+use std::sync::atomic::Ordering;
+
 use bson::RawDocumentBuf;
 use mongodb::change_stream::ChangeStream;
 
-use super::{Reader, anchor, invalidated, token_document};
-use crate::error::StreamError;
+use super::{Exit, Reader, anchor, invalidated, token_document};
+use crate::error::{ErrorClass, StreamError};
 use crate::options::{OnHistoryLost, OnInvalidate, Start};
 use crate::position::StreamPosition;
 use crate::resume::{AnchorKind, Candidate};
@@ -12,11 +14,11 @@ use crate::stream::{Connection, OpenAt};
 
 impl Reader {
     /// Opens the stream where it goes on, or where `on_history_lost` says.
-    pub(super) async fn enter(&mut self) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
+    pub(super) async fn enter(&mut self) -> Result<ChangeStream<RawDocumentBuf>, Exit> {
         self.repeats.opened();
         match self.establish().await {
             Err(error) if error.class.is_position_refused() => self.recover(error).await,
-            other => other,
+            other => other.map_err(Exit::from),
         }
     }
 
@@ -45,7 +47,7 @@ impl Reader {
                 }
                 true => return Err(invalidated()),
             };
-            match self.connection().await?.open(at).await {
+            match self.open_at(&candidate.position, at).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) if error.class.is_position_refused() => {
                     if candidate.kind == AnchorKind::Seen && self.candidates.len() > 1 {
@@ -67,6 +69,17 @@ impl Reader {
             Some(error) => Err(error),
             None => self.first_start().await,
         }
+    }
+
+    /// Opens the stream at a position that the server has reached.
+    async fn open_at(
+        &mut self,
+        position: &StreamPosition,
+        at: OpenAt<'_>,
+    ) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
+        let newest = self.connection().await?.last_operation().await?;
+        self.check_reached(position, newest)?;
+        self.connection().await?.open(at).await
     }
 
     /// Starts a stream that has no checkpoint.
@@ -108,29 +121,35 @@ impl Reader {
     }
 
     async fn save_start(&mut self, position: StreamPosition) -> Result<(), StreamError> {
-        let written = self.context.writer.start_at(anchor(&position)).await;
+        if self.history_replaced {
+            self.life = self.next_life(None).await?;
+        }
+        let written = self.context.writer.start_at(anchor(&position), &self.life).await;
         self.written(written).await?;
+        self.context.started.store(true, Ordering::Relaxed);
         self.tail = None;
         self.candidates = vec![Candidate { position, kind: AnchorKind::Seen, after_invalidation: false }];
         Ok(())
     }
 
     /// Decides where to go on when the server refused the position.
-    pub(super) async fn recover(
-        &mut self,
-        error: StreamError,
-    ) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
+    pub(super) async fn recover(&mut self, error: StreamError) -> Result<ChangeStream<RawDocumentBuf>, Exit> {
         let from = match self.context.options.on_history_lost {
-            OnHistoryLost::Fail => return Err(error),
+            OnHistoryLost::Fail => return Err(error.into()),
             OnHistoryLost::FromNow => "from now; the events in between are skipped",
             OnHistoryLost::FromOplogStart => "at the oldest entry of the oplog; older events are lost",
         };
         // What was delivered is settled first: a commit of it must not bring the refused position back.
         self.context.writer.until_settled(self.tail.as_ref()).await;
         self.decide(format!("the position was refused ({}); going on {from}", error.detail));
-        match self.context.options.on_history_lost {
-            OnHistoryLost::FromOplogStart => self.start_at_oplog_start().await,
-            OnHistoryLost::FromNow | OnHistoryLost::Fail => self.start_now().await,
+        self.history_replaced = error.class == ErrorClass::HistoryReplaced;
+        let stream = match self.context.options.on_history_lost {
+            OnHistoryLost::FromOplogStart => self.start_at_oplog_start().await?,
+            OnHistoryLost::FromNow | OnHistoryLost::Fail => self.start_now().await?,
+        };
+        match self.history_replaced {
+            true => Err(Exit::Recreated),
+            false => Ok(stream),
         }
     }
 }

@@ -24,6 +24,10 @@ const POLL: Duration = Duration::from_millis(20);
 const OPLOG_INTERVAL: Duration = Duration::from_secs(60);
 /// How long that may take.
 const OPLOG_LIMIT: Duration = Duration::from_secs(5);
+/// How often it is looked at whether the server has reached the position: each time that this many answers may take, and at least each time
+/// that this time has passed.
+const LOOK_ANSWERS: u32 = 10;
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// The pause after a heartbeat that could not be written.
 const HEARTBEAT_RETRY: Duration = Duration::from_secs(5);
 
@@ -48,11 +52,33 @@ impl Reader {
             self.candidates = vec![Candidate { position, kind: AnchorKind::Seen, after_invalidation: false }];
             self.certified = Some(token);
         }
+        self.look_at_history().await?;
         self.heartbeat().await?;
         if asked.elapsed() < ANSWERED_AT_ONCE {
             tokio::time::sleep(POLL).await;
         }
         Ok(())
+    }
+
+    /// Looks from time to time whether the server has reached the position. When a connection is cut, the driver resumes the stream by itself,
+    /// also on a server that was restored meanwhile, whose changes it would skip.
+    async fn look_at_history(&mut self) -> Result<(), StreamError> {
+        let interval = self.context.options.max_await.saturating_mul(LOOK_ANSWERS).min(LOOK_INTERVAL);
+        if self.looked_at.elapsed() < interval {
+            return Ok(());
+        }
+        self.looked_at = Instant::now();
+        let candidate = self.candidates.first().map(|candidate| candidate.position.clone());
+        let Some((position, connection)) = candidate.zip(self.connection.clone()) else { return Ok(()) };
+        match tokio::time::timeout(OPLOG_LIMIT, connection.last_operation()).await {
+            Ok(Ok(newest)) => self.check_reached(&position, newest),
+            // The stream itself tells what is wrong.
+            Ok(Err(error)) => {
+                tracing::debug!(stream = %self.context.options.stream, %error, "last operation of the server unknown");
+                Ok(())
+            }
+            Err(_) => Ok(()),
+        }
     }
 
     async fn heartbeat(&mut self) -> Result<(), StreamError> {

@@ -6,15 +6,18 @@
 pub(crate) mod peer;
 pub(crate) mod relay;
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bson::{Document, Timestamp, doc};
-use lazaret_core::Operation;
+use lazaret_core::incarnation::{Beginning, Incarnation, IncarnationRegistry, Incarnations};
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
-use lazaret_core::store::{KeyValue, Locks};
-use lazaret_core::{Message, Position};
+use lazaret_core::store::{KeyValue, LetterStore, Locks, Result as StoreResult};
+use lazaret_core::{ConsumerName, Message, Operation, Partition, Position};
+use lazaret_memory::MemoryStore;
 use lazaret_source_mongodb::{
     FullDocument, LeaseOptions, MongoSource, MongoSourceOptions, MongoStatus, RestartPolicy, Start,
 };
@@ -140,10 +143,40 @@ impl Shop {
     }
 }
 
+/// The incarnations that the store of a consumer keeps, as its engine gives them to the source.
+pub(crate) struct Registry(pub(crate) Arc<MemoryStore>);
+
+impl Registry {
+    fn consumer() -> ConsumerName {
+        "orders".into()
+    }
+}
+
+#[async_trait]
+impl IncarnationRegistry for Registry {
+    async fn incarnations(&self) -> StoreResult<Incarnations> {
+        self.0.incarnations(&Self::consumer()).await
+    }
+
+    async fn begin(&self, beginning: &Beginning) -> StoreResult<Incarnations> {
+        self.0.begin_incarnation(&Self::consumer(), beginning).await
+    }
+}
+
+/// The incarnation of the stream `orders` that was recorded last.
+pub(crate) async fn current_incarnation(store: &MemoryStore) -> Incarnation {
+    let known = store.incarnations(&Registry::consumer()).await.unwrap();
+    known.current(&Partition::new("orders", 0)).unwrap().clone()
+}
+
 /// A source whose events a test takes one by one.
 pub(crate) struct Reading {
     pub(crate) source: MongoSource,
     pub(crate) assigned: bool,
+    /// What the last assignment said is settled beyond the position.
+    pub(crate) settled: Vec<RangeInclusive<u64>>,
+    /// The partitions whose incarnation began.
+    pub(crate) recreated: Vec<Partition>,
     pub(crate) messages: Vec<Message>,
     pub(crate) errors: Vec<SourceError>,
 }
@@ -153,20 +186,31 @@ impl Reading {
         Self {
             source: MongoSource::open(options, store).unwrap(),
             assigned: false,
+            settled: vec![],
+            recreated: vec![],
             messages: vec![],
             errors: vec![],
         }
     }
 
+    /// Opens a source whose incarnations are recorded, as with an engine.
+    pub(crate) fn attached(options: MongoSourceOptions, store: &Arc<MemoryStore>) -> Self {
+        let mut reading = Self::open(options, store.clone());
+        reading.source.attach(Arc::new(Registry(store.clone())));
+        reading
+    }
+
     async fn step(&mut self, what: &str) {
         let next = tokio::time::timeout(LONG, self.source.next()).await;
         match next.unwrap_or_else(|_| panic!("timed out waiting until {what}; {:?}", self.status())) {
-            Ok(SourceEvent::Assigned(_)) => {
+            Ok(SourceEvent::Assigned(assignments)) => {
                 self.assigned = true;
+                self.settled = assignments[0].settled.clone();
                 self.messages.clear();
             }
             Ok(SourceEvent::Messages(messages)) => self.messages.extend(messages),
             Ok(SourceEvent::Lost(_)) => self.assigned = false,
+            Ok(SourceEvent::Recreated(partitions)) => self.recreated.extend(partitions),
             Ok(SourceEvent::Committed(outcome)) => outcome.unwrap(),
             Ok(other) => panic!("unexpected {other:?}"),
             Err(error) => self.errors.push(error),
@@ -211,10 +255,23 @@ impl Reading {
 
     /// Commits everything up to the nth message.
     pub(crate) async fn commit(&mut self, nth: usize) {
+        self.commit_with(nth, vec![]).await;
+    }
+
+    /// The same, with ranges of offsets that are settled beyond it.
+    pub(crate) async fn commit_with(&mut self, nth: usize, settled_beyond: Vec<RangeInclusive<u64>>) {
         let position: Position = self.messages[nth].position.clone();
         let partition = self.source.partition();
-        let commit = Commit { partition, position: Some(position), settled_beyond: vec![] };
+        let commit = Commit { partition, position: Some(position), settled_beyond };
         self.source.commit(vec![commit]).await.unwrap();
+    }
+
+    /// Takes events until an incarnation began, and this many of its messages have come.
+    pub(crate) async fn until_recreated(&mut self, count: usize) {
+        let holds = |reading: &Self| reading.recreated.len() == 1 && reading.messages.len() >= count;
+        self.until(&format!("{count} messages of another incarnation have come"), holds).await;
+        let (ids, status) = (self.ids(), self.status());
+        assert_eq!(ids.len(), count, "{ids:?}; {status:?}; {:?}", self.errors);
     }
 
     /// Drops it as a crash does, and ends its lease.

@@ -37,6 +37,8 @@ struct State {
     /// Events before this tick are gone.
     oldest: u32,
     events: Vec<(u32, Document)>,
+    /// The UUID of the collection, in hexadecimal digits, as the tokens of events name it. Without it they name none.
+    collection: Option<&'static str>,
     /// The position of each cursor; the index is the id minus one.
     cursors: Vec<u32>,
     aggregate_faults: VecDeque<Fault>,
@@ -70,6 +72,11 @@ impl Drop for Peer {
 /// The resume token of a tick.
 pub(crate) fn token(tick: u32) -> String {
     format!("82{:08X}{:08X}2B0229296E04", EPOCH + tick, 1)
+}
+
+/// The resume token of an event in a collection with this UUID.
+pub(crate) fn event_token(tick: u32, collection: &str) -> String {
+    format!("82{:08X}{:08X}2B042C0100296E5A1004{collection}04", EPOCH + tick, 1)
 }
 
 fn tick_of(token: &Document) -> u32 {
@@ -117,7 +124,8 @@ impl Peer {
         let mut state = self.lock();
         state.now += 1;
         let tick = state.now;
-        let mut event = doc! { "_id": { "_data": token(tick) }, "clusterTime": time(tick) };
+        let data = state.collection.map_or_else(|| token(tick), |id| event_token(tick, id));
+        let mut event = doc! { "_id": { "_data": data }, "clusterTime": time(tick) };
         event.extend(fields);
         state.events.push((tick, event));
         drop(state);
@@ -135,6 +143,19 @@ impl Peer {
     pub(crate) fn invalidate(&self) -> u32 {
         self.push(doc! { "operationType": "drop", "ns": { "db": "shop", "coll": "orders" } });
         self.push(doc! { "operationType": "invalidate" })
+    }
+
+    /// Events are of a collection with this UUID from now on.
+    pub(crate) fn create(&self, collection: &'static str) {
+        self.lock().collection = Some(collection);
+    }
+
+    /// The server is restored from a state before all events, with a clock that is set back. The cursors stay, as those that the driver has
+    /// resumed.
+    pub(crate) fn set_back(&self) {
+        let mut state = self.lock();
+        (state.now, state.oldest) = (1, 1);
+        state.events.clear();
     }
 
     /// The cluster time goes on by writes to other collections.
@@ -382,7 +403,8 @@ async fn get_more(command: &Document, state: &Mutex<State>, changed: &Notify) ->
         }
     }
     state.empty_answers += u64::from(batch.is_empty());
-    let reached = end.unwrap_or(state.now);
+    // A position that was certified stays so.
+    let reached = end.unwrap_or_else(|| state.now.max(position));
     state.cursors[index] = reached;
     let id = if end.is_some() { 0 } else { id };
     let mut cursor = doc! { "id": id, "ns": "shop.orders", "nextBatch": batch };

@@ -162,6 +162,17 @@ impl Taker {
         }
     }
 
+    /// Takes events until the source stops, and returns the error. No message may come.
+    pub(crate) async fn until_refused(&mut self) -> String {
+        loop {
+            match tokio::time::timeout(LONG, self.source.next()).await.expect("it is refused") {
+                Ok(SourceEvent::Messages(messages)) => panic!("{messages:?}"),
+                Err(error) if !error.is_temporary() => return error.to_string(),
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+
     /// Takes events until none comes for a while.
     pub(crate) async fn until_quiet(&mut self) {
         while self.step(SHORT).await {}

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lazaret_core::incarnation::{Beginning, Incarnations};
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::rules::LetterLookup;
 use lazaret_core::store::{
     Act, Actor, AttemptNote, Capabilities, Claim, Cleared, Counts, Grant, HandOff, HeadsPage, Lease,
     LeaseUse, LetterStore, Limits, Occupancy, OpenedPage, Pause, PauseScope, Placed, Result, Settled,
-    Settlement,
+    Settlement, begin_incarnation, read_incarnations,
 };
 use lazaret_core::{ConsumerName, MessageId, Partition, QueueName, SequenceId, Timestamp};
 
@@ -142,6 +143,18 @@ impl LetterStore for MongoStore {
 
     async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>> {
         self.pauses_of(consumer).await
+    }
+
+    async fn incarnations(&self, consumer: &ConsumerName) -> Result<Incarnations> {
+        read_incarnations(self, consumer).await
+    }
+
+    async fn begin_incarnation(
+        &self,
+        consumer: &ConsumerName,
+        beginning: &Beginning,
+    ) -> Result<Incarnations> {
+        begin_incarnation(self, consumer, beginning).await
     }
 
     async fn server_time(&self) -> Result<Option<Timestamp>> {

@@ -209,7 +209,7 @@ impl Held {
             number: Some(int(self.number)),
             group: letter.cause.as_ref().map(|cause| cause.fingerprint),
             stream: letter.message.stream.clone(),
-            partition: position.partition.into(),
+            partition: position.partition_number().stored(),
             offset,
             due: letter.due_at.map(nanos),
             touched: nanos(letter.last_touched_at),

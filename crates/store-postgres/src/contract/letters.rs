@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lazaret_core::incarnation::{Beginning, Incarnations};
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::{
     Act, Actor, AttemptNote, Capabilities, Changes, Claim, Cleared, Counts, Grant, HandOff, HeadsPage, Lease,
     LeaseUse, LetterStore, Limits, Occupancy, OpenedPage, Pause, PauseScope, Placed, Result, Settled,
-    Settlement, Topic,
+    Settlement, Topic, begin_incarnation, read_incarnations,
 };
 use lazaret_core::{ConsumerName, MessageId, Partition, QueueName, SequenceId, Timestamp};
 
@@ -206,6 +207,18 @@ impl LetterStore for PostgresStore {
 
     async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>> {
         self.list_pauses(consumer).await
+    }
+
+    async fn incarnations(&self, consumer: &ConsumerName) -> Result<Incarnations> {
+        read_incarnations(self, consumer).await
+    }
+
+    async fn begin_incarnation(
+        &self,
+        consumer: &ConsumerName,
+        beginning: &Beginning,
+    ) -> Result<Incarnations> {
+        begin_incarnation(self, consumer, beginning).await
     }
 
     async fn server_time(&self) -> Result<Option<Timestamp>> {

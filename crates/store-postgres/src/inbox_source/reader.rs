@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use lazaret_core::source::Ownership;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
@@ -27,8 +28,10 @@ pub(super) struct ReaderLease {
 
 #[derive(Debug)]
 struct State {
-    /// When it ends, by the clock of this process. That goes on while the process is stopped.
+    /// When it ends, by the clock of timers.
     until: Mutex<Instant>,
+    /// The same for the engine, by a clock that goes on while the machine is suspended.
+    ownership: Ownership,
     lost: Notify,
     stop: Notify,
 }
@@ -42,24 +45,57 @@ impl State {
         *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
     }
 
+    /// The store has given the lease, when it was asked then.
+    fn given(&self, asked: Asked, lease: Duration) {
+        self.set_until(end(asked.at, lease));
+        self.ownership.confirm(asked.steady, usable(lease));
+    }
+
     fn lose(&self) {
+        self.ownership.end();
         self.set_until(Instant::now());
         self.lost.notify_one();
     }
 }
 
+/// When the store was asked for a lease.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    at: Instant,
+    /// The same by the clock of an ownership.
+    steady: Duration,
+}
+
+impl Asked {
+    /// It is asked now.
+    pub(super) fn now(ownership: &Ownership) -> Self {
+        Self { at: Instant::now(), steady: ownership.now() }
+    }
+}
+
+/// The part of a lease that is used.
+fn usable(lease: Duration) -> Duration {
+    lease - lease / MARGIN
+}
+
 /// The end of a lease that was asked for at this time.
 fn end(asked: Instant, lease: Duration) -> Instant {
-    asked + (lease - lease / MARGIN)
+    asked + usable(lease)
 }
 
 impl ReaderLease {
     /// Keeps the lease that this instance asked for at that time.
-    pub(super) fn keep(inbox: &InboxLog, fence: i64, asked: Instant) -> Self {
-        let until = Mutex::new(end(asked, inbox.options.lease));
-        let state = Arc::new(State { until, lost: Notify::new(), stop: Notify::new() });
+    pub(super) fn keep(inbox: &InboxLog, fence: i64, ownership: Ownership, asked: Asked) -> Self {
+        let until = Mutex::new(asked.at);
+        let state = Arc::new(State { until, ownership, lost: Notify::new(), stop: Notify::new() });
+        state.given(asked, inbox.options.lease);
         let keeper = tokio::spawn(keep(inbox.clone(), fence, state.clone()));
         Self { fence, state, keeper }
+    }
+
+    /// How long it is certain that this instance has it.
+    pub(super) fn ownership(&self) -> Ownership {
+        self.state.ownership.clone()
     }
 
     /// `true` while no other instance can have taken it.
@@ -91,6 +127,7 @@ impl ReaderLease {
 
 impl Drop for ReaderLease {
     fn drop(&mut self) {
+        self.state.ownership.end();
         self.state.stop.notify_one();
     }
 }
@@ -104,10 +141,10 @@ async fn keep(inbox: InboxLog, fence: i64, state: Arc<State>) {
             () = state.stop.notified() => break,
             () = tokio::time::sleep(pause) => {}
         }
-        let (asked, until) = (Instant::now(), state.until());
+        let (asked, until) = (Asked::now(&state.ownership), state.until());
         match timeout_at(until, inbox.store.renew_inbox(&inbox, fence)).await {
             Ok(Ok(true)) => {
-                state.set_until(end(asked, lease));
+                state.given(asked, lease);
                 pause = lease / RENEWALS;
             }
             Ok(Ok(false)) => return state.lose(),

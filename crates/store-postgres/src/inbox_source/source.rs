@@ -4,14 +4,13 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lazaret_core::source::{Assignment, Commit, Source, SourceError, SourceEvent};
+use lazaret_core::source::{Assignment, Commit, Ownership, Source, SourceError, SourceEvent};
 use lazaret_core::store::Changes;
 use lazaret_core::{Partition, StreamName};
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use super::log::InboxLog;
-use super::reader::ReaderLease;
+use super::reader::{Asked, ReaderLease};
 use super::rows::Acquired;
 
 /// The shortest time between two attempts to get the lease.
@@ -75,7 +74,7 @@ impl InboxSource {
 
     /// Its only partition.
     pub fn partition(&self) -> Partition {
-        Partition { stream: self.stream(), index: 0 }
+        Partition::new(self.stream(), 0)
     }
 
     /// What it does now.
@@ -99,7 +98,8 @@ impl InboxSource {
 
     /// Takes the lease, if no other instance has it.
     async fn assign(&mut self) -> Result<Option<SourceEvent>, SourceError> {
-        let asked = Instant::now();
+        let ownership = Ownership::leased();
+        let asked = Asked::now(&ownership);
         match self.log.store.acquire_inbox(&self.log, &self.reader).await? {
             Acquired::HeldBy(reader) => {
                 // The part behind the slash is random.
@@ -110,10 +110,15 @@ impl InboxSource {
             Acquired::Lease { fence, from, settled, next } => {
                 // Stored and returned without an await between: cancellation loses nothing but the lease, which this reader can take again.
                 self.log.seen(next);
-                self.lease = Some(ReaderLease::keep(&self.log, fence, asked));
+                let lease = self.lease.insert(ReaderLease::keep(&self.log, fence, ownership, asked));
+                let ownership = lease.ownership();
                 (self.cursor, self.paused) = (from, false);
                 self.set_status(InboxStatus::Reading);
-                Ok(Some(SourceEvent::Assigned(vec![Assignment { partition: self.partition(), settled }])))
+                Ok(Some(SourceEvent::Assigned(vec![Assignment {
+                    partition: self.partition(),
+                    settled,
+                    ownership,
+                }])))
             }
         }
     }

@@ -7,7 +7,7 @@ use lazaret_core::store::HandOff;
 use lazaret_core::store::rules::{self, LaterLetter};
 use lazaret_core::{Letter, LetterState, Partition};
 
-use super::{partition_arrays, partition_of};
+use super::partition_arrays;
 use crate::error::Work;
 use crate::store::Queue;
 use crate::transaction::Transaction;
@@ -38,7 +38,8 @@ impl Transaction<'_> {
         let mut asked = Vec::new();
         for HandOff { letter, grant, .. } in items.iter().filter(|item| !held.contains_key(&item.letter.id)) {
             let Some(open) = self.unit.sequence(queue, &letter.sequence) else { continue };
-            let (offset, known) = (letter.message.position.offset, self.grant(queue, &partition_of(letter)));
+            let (offset, known) =
+                (letter.message.position.offset, self.grant(queue, &letter.message.partition()));
             if rules::may_precede(grant.is_some(), offset, known.horizon) {
                 asked.push((open.sid, letter));
             }
@@ -58,7 +59,7 @@ impl Transaction<'_> {
             return Ok(later);
         }
         let sids: Vec<i64> = asked.iter().map(|(sid, _)| *sid).collect();
-        let partitions: Vec<Partition> = asked.iter().map(|(_, letter)| partition_of(letter)).collect();
+        let partitions: Vec<Partition> = asked.iter().map(|(_, letter)| letter.message.partition()).collect();
         let (streams, indexes) = partition_arrays(&partitions);
         let offsets: Vec<i64> =
             asked.iter().map(|(_, letter)| bound(letter.message.position.offset)).collect();

@@ -159,7 +159,7 @@ impl ExactlyOnce {
         let transaction = self.begin(&delivery).await?;
         let Some(transaction) = transaction else {
             let known = HandlerError::msg("the effects of this message were committed before");
-            return Err(known.verdict(Verdict::Duplicate));
+            return Err(known.verdict(Verdict::Duplicate).reason(Reason::DUPLICATE));
         };
         let transaction = Arc::new(transaction);
         let outcome = CURRENT.scope(transaction.clone(), inner.handle(delivery.clone())).await;
@@ -182,8 +182,8 @@ impl ExactlyOnce {
         let failed = |error: Error| failed_attempt(of_driver(error, "mark", Certainty::NotDone));
         let statement = client.prepare_cached(&self.shared.insert).await.map_err(failed)?;
         let transaction = Transaction { client: Some(client) };
-        let id = delivery.message().id.as_str();
-        let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&self.shared.scope, &id];
+        let id = delivery.dedupe_id();
+        let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&self.shared.scope, &id.as_str()];
         let client = transaction.client();
         // Sent together, in this order.
         let (_, marked) =

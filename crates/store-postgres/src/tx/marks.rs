@@ -34,7 +34,7 @@ const NAME_BYTES: usize = 63;
 /// {
 ///     let marks = Marks::new("lazaret_marks").expect("a plain name");
 ///     let mut transaction = pool.begin().await?;
-///     let marked = transaction.execute(&marks.insert_sql(), &["payments", delivery.message().id.as_str()]).await?;
+///     let marked = transaction.execute(&marks.insert_sql(), &["payments", delivery.dedupe_id().as_str()]).await?;
 ///     if marked == 0 {
 ///         // Dropping the transaction rolls it back.
 ///         return Err(HandlerError::msg("its effects were committed before").verdict(Verdict::Duplicate));

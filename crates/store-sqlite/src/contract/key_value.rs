@@ -4,23 +4,22 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lazaret_core::store::{Expect, KeyValue, Reading, Result, Versioned, Written};
+use lazaret_core::store::{Expect, ExpiryTime, KeyValue, Reading, Result, Versioned, Written};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::Work;
-use crate::rows::{bound, later, time, unsigned};
+use crate::rows::{bound, nanos, time, unsigned};
 use crate::step::Step;
 use crate::store::SqliteStore;
 
 /// Number of expired values that each write removes. More than a write adds, so they never accumulate (I7).
 const PRUNE: i64 = 16;
 
+/// The value as it is stored, expired or not.
 fn read(connection: &Connection, (space, name): (&str, &str), now: i64) -> Work<Reading> {
-    let mut select = connection.prepare_cached(
-        "SELECT value, version, expires_at FROM key_values
-         WHERE space = ?1 AND name = ?2 AND (expires_at IS NULL OR expires_at > ?3)",
-    )?;
-    let found = select.query_row(params![space, name, now], |row| {
+    let mut select = connection
+        .prepare_cached("SELECT value, version, expires_at FROM key_values WHERE space = ?1 AND name = ?2")?;
+    let found = select.query_row([space, name], |row| {
         Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, i64>(1)?, row.get::<_, Option<i64>>(2)?))
     });
     let found = match found.optional()? {
@@ -34,12 +33,12 @@ fn read(connection: &Connection, (space, name): (&str, &str), now: i64) -> Work<
     Ok(Reading { found, now: time(now) })
 }
 
-fn prune(step: &Step<'_>) -> Work<()> {
+fn prune(step: &Step<'_>, passed: ExpiryTime) -> Work<()> {
     let mut delete = step.connection.prepare_cached(
         "DELETE FROM key_values WHERE kid IN (
              SELECT kid FROM key_values WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2)",
     )?;
-    delete.execute([step.now, PRUNE])?;
+    delete.execute([nanos(passed.earliest), PRUNE])?;
     Ok(())
 }
 
@@ -49,9 +48,10 @@ fn write(
     expect: Expect,
     value: Option<&[u8]>,
     ttl: Option<Duration>,
+    passed: ExpiryTime,
 ) -> Work<Written> {
-    prune(step)?;
-    let reading = read(step.connection, (space, name), step.now)?;
+    prune(step, passed)?;
+    let reading = passed.unexpired(read(step.connection, (space, name), step.now)?);
     let version = reading.found.as_ref().map(|found| found.version);
     let holds = match expect {
         Expect::Anything => true,
@@ -73,15 +73,17 @@ fn write(
          DO UPDATE SET value = excluded.value, version = excluded.version, expires_at = excluded.expires_at",
     )?;
     let version = bound(version.unwrap_or_default() + 1);
-    upsert.execute(params![space, name, value, version, ttl.map(|ttl| later(step.now, ttl))])?;
+    let end = ttl.map(|ttl| nanos(passed.end_of(ttl)));
+    upsert.execute(params![space, name, value, version, end])?;
     Ok(Written::Done)
 }
 
 #[async_trait]
 impl KeyValue for SqliteStore {
     async fn read(&self, space: &str, name: &str) -> Result<Reading> {
-        let (space, name) = (space.to_owned(), name.to_owned());
-        self.ask("read", move |view| read(view.connection, (&space, &name), view.now)).await
+        let key = (space.to_owned(), name.to_owned());
+        let stored = self.ask("read", move |view| read(view.connection, (&key.0, &key.1), view.now)).await?;
+        self.expiry().unexpired(self, space, stored).await
     }
 
     async fn write(
@@ -92,8 +94,10 @@ impl KeyValue for SqliteStore {
         value: Option<Bytes>,
         ttl: Option<Duration>,
     ) -> Result<Written> {
-        let (space, name) = (space.to_owned(), name.to_owned());
-        let work = move |step: &mut Step<'_>| write(step, (&space, &name), expect, value.as_deref(), ttl);
+        let passed = self.expiry().time(self, space).await?;
+        let key = (space.to_owned(), name.to_owned());
+        let work =
+            move |step: &mut Step<'_>| write(step, (&key.0, &key.1), expect, value.as_deref(), ttl, passed);
         SqliteStore::write(self, "write", work).await
     }
 }

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use lazaret_core::incarnation::{Beginning, Incarnations};
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::{
     Act, Actor, AttemptNote, Capabilities, Claim, Cleared, Counts, Grant, HandOff, HeadsPage, Lease,
     LeaseUse, LetterStore, Limits, Occupancy, OpenedPage, Pause, PauseScope, Placed, Result, Settled,
-    Settlement,
+    Settlement, begin_incarnation, read_incarnations,
 };
 use lazaret_core::{ConsumerName, MessageId, Partition, QueueName, SequenceId};
 
@@ -182,5 +183,17 @@ impl LetterStore for SqliteStore {
     async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>> {
         let consumer = consumer.clone();
         self.ask("pauses", move |view| pauses::pauses(view.connection, &consumer)).await
+    }
+
+    async fn incarnations(&self, consumer: &ConsumerName) -> Result<Incarnations> {
+        read_incarnations(self, consumer).await
+    }
+
+    async fn begin_incarnation(
+        &self,
+        consumer: &ConsumerName,
+        beginning: &Beginning,
+    ) -> Result<Incarnations> {
+        begin_incarnation(self, consumer, beginning).await
     }
 }

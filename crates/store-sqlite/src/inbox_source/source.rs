@@ -43,7 +43,7 @@ impl InboxSource {
 
     /// Its only partition.
     pub fn partition(&self) -> Partition {
-        Partition { stream: self.stream(), index: 0 }
+        Partition::new(self.stream(), 0)
     }
 
     fn is_ours(&self, partitions: &[Partition]) -> bool {
@@ -65,7 +65,8 @@ impl InboxSource {
         });
         self.cursor = committed.map_or(0, |committed| committed.unsigned_abs() + 1);
         self.assigned = true;
-        Ok(SourceEvent::Assigned(vec![Assignment { partition: self.partition(), settled }]))
+        // An inbox in a file has one reader, which nobody replaces while it is stopped.
+        Ok(SourceEvent::Assigned(vec![Assignment::new(self.partition(), settled)]))
     }
 
     /// Reads the next batch. While paused, it only updates the lag.

@@ -16,8 +16,9 @@ use crate::rows::{Body, bound, limit as rows_of, nanos, unsigned};
 /// Page size where all rows are processed (I7).
 const PAGE: usize = 512;
 
+/// Letters that wait (4) do not expire.
 pub(crate) const EXPIRING: &str = select_letter_row!(
-    ", sequence, expires_at FROM letters WHERE qid = ?1 AND sid IS NOT NULL AND expires_at <= ?2
+    ", sequence, expires_at FROM letters WHERE qid = ?1 AND sid IS NOT NULL AND expires_at <= ?2 AND state <> 4
      AND (expires_at, lid) > (?3, ?4) ORDER BY expires_at, lid LIMIT ?5"
 );
 pub(crate) const CLOSED_BEFORE: &str =
@@ -81,8 +82,8 @@ impl Queue<'_> {
                 "SELECT 1 FROM letters WHERE sid = ?1 AND stream = ?2 AND partition = ?3
                  AND ((idx < ?4 AND position > ?5) OR (idx > ?4 AND position < ?5)) LIMIT 1",
             )?;
-            let stream = message.stream.as_str();
-            select.exists(params![open.sid, stream, position.partition, free, bound(position.offset)])?
+            let (stream, partition) = (message.stream.as_str(), position.partition_number().stored());
+            select.exists(params![open.sid, stream, partition, free, bound(position.offset)])?
         };
         let later = if out_of_order { self.first_later(open.sid, &Place::of(letter))? } else { None };
         let view = RestoreView { row: &open.row, free: unsigned(free)?, out_of_order, later };

@@ -65,7 +65,7 @@ impl Queue<'_> {
             LetterChange::Close(state, None) => self.close(letter.lid, state)?,
             LetterChange::Close(state, Some(attempt)) => self.close_after(letter.lid, state, &attempt)?,
             LetterChange::Hold(state) => self.set_state(letter.lid, state)?,
-            LetterChange::Release => self.reset(letter.lid)?,
+            LetterChange::Release(state) => self.reset(letter.lid, state)?,
             LetterChange::Restore(index) => self.reopen(letter.lid, sid, index)?,
             LetterChange::Requeue(_) => self.rewrite(letter, change, failed, ended)?,
             LetterChange::Forget => self.forget(letter.lid)?,
@@ -159,12 +159,13 @@ impl Queue<'_> {
         Ok(())
     }
 
-    fn reset(&self, lid: i64) -> Work<()> {
+    fn reset(&self, lid: i64, state: LetterState) -> Work<()> {
         let mut update = self.connection.prepare_cached(
-            "UPDATE letters SET state = ?2, due_at = ?3, touched_at = ?3, attempts = 0, crash_attempts = 0, poison = 0,
+            "UPDATE letters SET state = ?2, due_at = ?4, touched_at = ?3, attempts = 0, crash_attempts = 0, poison = 0,
              revision = revision + 1 WHERE lid = ?1",
         )?;
-        update.execute(params![lid, LetterState::Retrying as i64, self.now])?;
+        let due_at = (state == LetterState::Retrying).then_some(self.now);
+        update.execute(params![lid, state as i64, self.now, due_at])?;
         Ok(())
     }
 
@@ -198,14 +199,15 @@ impl Queue<'_> {
         let gid = self.group_number(letter.cause.as_ref().map(|cause| cause.fingerprint))?;
         let (state, attempts) = (letter.state, letter.attempts);
         let counts = [letter.attempts, letter.crash_attempts, letter.replay_attempts];
-        let [due_at, first_failed_at, last_failed_at] =
-            [letter.due_at, letter.first_failed_at, letter.last_failed_at].map(|at| at.map(nanos));
+        let [due_at, first_failed_at, last_failed_at, expires_at] =
+            [letter.due_at, letter.first_failed_at, letter.last_failed_at, letter.expires_at]
+                .map(|at| at.map(nanos));
         let poison = letter.poison;
         let (body, _) = Body::of(letter);
         let mut update = self.connection.prepare_cached(
             "UPDATE letters SET state = ?2, due_at = ?3, touched_at = ?4, attempts = ?5, crash_attempts = ?6,
              replay_attempts = ?7, poison = ?8, first_failed_at = ?9, last_failed_at = ?10, body = ?11, gid = ?12,
-             reason = ?13, revision = revision + 1 WHERE lid = ?1",
+             reason = ?13, expires_at = ?14, revision = revision + 1 WHERE lid = ?1",
         )?;
         update.execute(params![
             lid,
@@ -221,6 +223,7 @@ impl Queue<'_> {
             body.encode()?,
             gid,
             body.reason(),
+            expires_at,
         ])?;
         if ended { self.list_end(*id, state, attempts) } else { Ok(()) }
     }
@@ -290,7 +293,7 @@ fn insert_letter(connection: &Connection, place: &NewPlace, letter: &EncodedLett
         letter.expires_at,
         letter.first_failed_at,
         letter.last_failed_at,
-        letter.place.partition,
+        letter.place.partition.stored(),
         bound(letter.place.offset),
         letter.place.stream.as_str(),
         letter.sequence.as_str(),

@@ -20,6 +20,10 @@ pub(crate) const OLDEST_OF_GROUP: &str =
     "SELECT enqueued_at FROM letters WHERE gid = ?1 AND sid IS NOT NULL ORDER BY lid LIMIT 1";
 pub(crate) const OLDEST_OF_QUEUE: &str =
     "SELECT enqueued_at FROM letters WHERE qid = ?1 AND sid IS NOT NULL ORDER BY lid LIMIT 1";
+/// Letters that wait (4) do not expire.
+pub(crate) const NEXT_EXPIRY: &str =
+    "SELECT expires_at FROM letters WHERE qid = ?1 AND sid IS NOT NULL AND expires_at IS NOT NULL AND state <> 4
+     ORDER BY expires_at LIMIT 1";
 
 /// A cursor in the list of groups: number of open letters of the last group returned, and its number.
 #[derive(Clone, Copy)]
@@ -126,8 +130,10 @@ pub(crate) fn queues(connection: &Connection) -> Work<Vec<QueueSummary>> {
         let queue = QueueName::from(row.get::<_, String>(1)?);
         let used = is_used(row.get(2)?);
         if let Some(listing) = Listing::of(connection, &queue)?.filter(|_| used) {
-            let (counts, oldest) = (listing.counts()?, first_time(connection, OLDEST_OF_QUEUE, row.get(0)?)?);
-            queues.push(QueueSummary { queue, counts, oldest });
+            let oldest = first_time(connection, OLDEST_OF_QUEUE, row.get(0)?)?;
+            let next_expiry = first_time(connection, NEXT_EXPIRY, row.get(0)?)?;
+            let counts = listing.counts()?;
+            queues.push(QueueSummary { queue, counts, oldest, next_expiry });
         }
     }
     Ok(queues)

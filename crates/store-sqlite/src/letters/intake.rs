@@ -166,7 +166,7 @@ impl Queue<'_> {
         let mut select = self.connection.prepare_cached(
             "SELECT idx, position FROM letters WHERE sid = ?1 AND stream = ?2 AND partition = ?3 ORDER BY idx DESC",
         )?;
-        let mut letters = select.query(params![sid, place.stream.as_str(), place.partition])?;
+        let mut letters = select.query(params![sid, place.stream.as_str(), place.partition.stored()])?;
         while let Some(other) = letters.next()? {
             if other.get::<_, i64>(1)? <= offset {
                 break;

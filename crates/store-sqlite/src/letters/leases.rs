@@ -114,13 +114,13 @@ impl Queue<'_> {
         let row = open.row.claimed(owner, lease, kind, unsigned(self.numbers.fence)?, self.time());
         self.write_sequence(None, Some(open), &SequenceChange::Put(row.clone()))?;
         let lease = row.lease_of(self.name, &open.name).ok_or_else(missing)?;
-        let interrupted = open.row.was_interrupted(self.time());
+        let (interrupted, lost) = (open.row.was_interrupted(self.time()), open.row.was_lost(self.time()));
         let mut head = match head {
             Some(head) => head,
             None => self.whole_head(open.sid, bound(open.row.head.index))?.ok_or_else(missing)?,
         };
         row.head.date(&mut head.letter);
-        Ok(UndecodedClaim { lease, head, interrupted })
+        Ok(UndecodedClaim { lease, head, interrupted, lost })
     }
 
     pub(crate) fn renew(&mut self, lease: &Lease, duration: Duration, used_for: LeaseUse) -> Work<Lease> {

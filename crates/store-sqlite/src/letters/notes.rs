@@ -24,7 +24,7 @@ impl Queue<'_> {
             upsert.execute(params![
                 self.numbers.qid,
                 note.place.stream.as_str(),
-                note.place.partition,
+                note.place.partition.stored(),
                 offset,
                 note.message.as_str(),
                 note.attempts,
@@ -41,7 +41,7 @@ impl Queue<'_> {
         delete.execute(params![
             self.numbers.qid,
             partition.stream.as_str(),
-            partition.index,
+            partition.number().stored(),
             bound(up_to)
         ])?;
         Ok(())
@@ -60,7 +60,7 @@ pub(crate) fn attempt_notes(
          WHERE qid = ?1 AND stream = ?2 AND partition = ?3 ORDER BY position, message",
     )?;
     for partition in partitions {
-        let mut found = select.query(params![qid, partition.stream.as_str(), partition.index])?;
+        let mut found = select.query(params![qid, partition.stream.as_str(), partition.number().stored()])?;
         while let Some(row) = found.next()? {
             let body = NoteBody::decode(row.get_ref(3)?.as_blob().map_err(rusqlite::Error::from)?)?;
             notes.push(AttemptNote {

@@ -175,8 +175,9 @@ impl Queue<'_> {
                 let head = state.letter.take().zip(state.body.take());
                 let head = head.map(|(letter, body)| UndecodedLetter { letter, body });
                 let claim = self.lease_sequence(open, poller.owner, poller.lease, kind, head)?;
-                let UndecodedClaim { lease, head: UndecodedLetter { letter, body }, interrupted } = claim;
-                poller.poll.tried(machine, stage, item, Claim { lease, head: letter, interrupted });
+                let UndecodedClaim { lease, head: UndecodedLetter { letter, body }, interrupted, lost } =
+                    claim;
+                poller.poll.tried(machine, stage, item, Claim { lease, head: letter, interrupted, lost });
                 poller.bodies.push(body);
             }
             (ItemAction::Act(act), _) => {

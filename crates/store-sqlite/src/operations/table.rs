@@ -226,7 +226,7 @@ pub(crate) fn under_way(connection: &Connection, limit: usize) -> Work<Vec<Opera
 }
 
 /// Stores a new operation and returns its number.
-pub(super) fn insert_operation(connection: &Connection, machine: &OperationMachine) -> Work<OperationId> {
+pub(crate) fn insert_operation(connection: &Connection, machine: &OperationMachine) -> Work<OperationId> {
     let operation = &machine.operation;
     let mut insert = connection.prepare_cached(
         "INSERT INTO operations (plan, action, conduct, state, stage, letters, ok, failed_again, skipped, who, via,

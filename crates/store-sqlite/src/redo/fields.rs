@@ -1,11 +1,19 @@
 //! Binary encoding of consecutive values: numbers of eight bytes, and texts and blobs with a length prefix.
 
+use lazaret_core::message::PartitionNumber;
+
 use crate::error::{Fault, Work};
 
 /// Appends values to bytes.
 pub(crate) mod put {
+    use lazaret_core::message::PartitionNumber;
+
     pub(crate) fn number(into: &mut Vec<u8>, number: u64) {
         into.extend_from_slice(&number.to_le_bytes());
+    }
+
+    pub(crate) fn partition(into: &mut Vec<u8>, partition: PartitionNumber) {
+        signed(into, partition.stored());
     }
 
     pub(crate) fn signed(into: &mut Vec<u8>, number: i64) {
@@ -64,6 +72,10 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn number(&mut self) -> Work<u64> {
         self.chunk().map(u64::from_le_bytes)
+    }
+
+    pub(crate) fn partition(&mut self) -> Work<PartitionNumber> {
+        PartitionNumber::from_stored(self.signed()?).ok_or_else(corrupt)
     }
 
     pub(crate) fn signed(&mut self) -> Work<i64> {

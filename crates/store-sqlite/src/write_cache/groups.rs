@@ -41,9 +41,16 @@ impl Groups {
     }
 
     /// Discards the changes of the current request.
-    pub(crate) fn undo(&mut self) {
+    pub(super) fn undo(&mut self) {
         self.new.clear();
         self.new_names.clear();
+    }
+
+    /// Forgets what is a copy of the file.
+    pub(super) fn forget_copies(&mut self) {
+        let changed = &self.changed;
+        self.known.retain(|gid, _| changed.contains(gid));
+        self.names.retain(|_, gid| changed.contains(gid));
     }
 
     /// Writes the changes since the last time. A group without letters is removed.

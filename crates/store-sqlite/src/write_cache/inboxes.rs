@@ -68,6 +68,11 @@ impl Inboxes {
         self.new.clear();
     }
 
+    /// Forgets what is a copy of the file.
+    pub(super) fn forget_copies(&mut self) {
+        self.known.retain(|_, known| known.written != Some(known.now));
+    }
+
     /// Writes the changes since the last time.
     pub(super) fn write(&mut self, connection: &Connection) -> Work<()> {
         for known in self.known.values_mut().filter(|known| known.written != Some(known.now)) {

@@ -73,7 +73,7 @@ impl Writer {
                     return Err(lost(connection, failure));
                 }
                 Err(_) => {
-                    self.cache.undo();
+                    self.cache.undo_with_savepoint();
                     execute(connection, "ROLLBACK TO request").map_err(GroupFailure::of)?;
                 }
             }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lazaret_core::policy::Limit;
 use lazaret_core::store::{ErrorKind, GroupId};
-use lazaret_core::{Failure, LetterId, LetterState, Phase, QueueName};
+use lazaret_core::{Failure, LetterId, LetterState, Phase, QueueName, Reason};
 use lazaret_engine::{Event, Observer};
 use tokio::sync::Notify;
 
@@ -151,6 +151,13 @@ impl AlertObserver {
     }
 }
 
+/// Returns `true` when a failure shows that producer and consumer disagree about the schema: the message cannot be decoded, or the
+/// handler says that it is invalid. A message that is too large is no such failure, although it is refused before it is decoded.
+fn is_schema_break(failure: &Failure) -> bool {
+    let is_undecodable = failure.phase == Phase::Decode && failure.reason != Reason::TOO_LARGE;
+    is_undecodable || failure.reason == Reason::INVALID_SCHEMA
+}
+
 impl Observer for AlertObserver {
     fn on(&self, event: &Event<'_>) {
         match event {
@@ -161,7 +168,7 @@ impl Observer for AlertObserver {
             Event::Relayed { queue, state, cause: Some(cause), .. } => {
                 self.letter(queue, None, *state, cause);
             }
-            Event::Failed { queue, failure, .. } if failure.phase == Phase::Decode => {
+            Event::Failed { queue, failure, .. } if is_schema_break(failure) => {
                 self.of_queue(AlertEvent::DecodeFailure, queue, Some(failure.reason.to_string()));
             }
             Event::Poison { queue, .. } => self.of_queue(AlertEvent::Poison, queue, None),

@@ -75,7 +75,9 @@ rules! {
     Poison = "poison" Critical Some("LazaretPoison"),
         "a message fails the same way on every attempt, or crashes the process";
     DecodeFailure = "decode-failure" Critical Some("LazaretDecodeFailures"),
-        "messages cannot be decoded: producer and consumer disagree about the schema";
+        "messages are invalid or cannot be decoded: producer and consumer disagree about the schema";
+    ConsumerFailed = "consumer-failed" Critical Some("LazaretConsumerFailed"),
+        "the consumer has failed and is not running";
     FuseBlown = "fuse-blown" Critical Some("LazaretFuseBlown"),
         "too many terminal failures: the consumer is paused until it is resumed";
     BreakerOpened = "breaker-opened" Warning Some("LazaretBreakerOpen"),
@@ -95,11 +97,11 @@ rules! {
     RetryRate = "retry-rate" Warning Some("LazaretRetryRateHigh"),
         "the retry rate is high: a dependency is unstable, or a deployment is bad";
     RetryAge = "retry-age" Warning Some("LazaretOldestRetry"),
-        "a letter has been retrying longer than the threshold";
+        "a message has been retried longer than the threshold";
     RetryStorm = "retry-storm" Critical Some("LazaretRetryStorm"),
         "most attempts fail";
     Blocked = "blocked" Critical Some("LazaretBlocked"),
-        "messages are in flight and none is handled";
+        "messages are in flight and none is handled, or an attempt does not end";
     OperationStopped = "operation-stopped" Warning None,
         "an operation stopped because too many letters failed again";
     ApprovalNeeded = "approval-needed" Info None,

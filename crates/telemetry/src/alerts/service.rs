@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::policy::BreakerState;
-use lazaret_core::store::{Group, GroupId, GroupsRequest, Operation, OperationState, Store};
+use lazaret_core::store::{Group, GroupId, GroupsRequest, Operation, Store};
 use lazaret_core::{Clock, Timestamp};
 use lazaret_engine::{FuseState, Handle, Observer};
 use tokio::task::JoinSet;
@@ -16,7 +16,7 @@ use super::event_buffer::{AlertObserver, EventBuffer, Pending};
 use super::firing::{FiringAlerts, Occurrence};
 use super::notice::{AuditAnchor, Facts, Notice, Status, Subject};
 use super::rules::AlertEvent;
-use super::store_poll::{self, PollResult, StorePoll, finished, needs_action};
+use super::store_poll::{self, Plans, PollResult, StorePoll, finished, needed_decision, needs_action};
 use super::thresholds::{Evaluator, Sample, Thresholds};
 use super::webhook::{self, NoticeQueue, Sender, Webhook};
 use crate::error::Error;
@@ -92,6 +92,8 @@ pub struct Service {
     audit_head: Option<AuditAnchor>,
     /// Where the next store poll continues, when one poll does not cover all groups.
     poll_after: Option<Subject>,
+    /// The consumers of the plans of the operations in progress. A plan never changes.
+    plans: Plans,
 }
 
 impl Service {
@@ -127,6 +129,7 @@ impl Service {
             groups: BTreeMap::new(),
             audit_head: None,
             poll_after: None,
+            plans: Plans::new(),
         })
     }
 
@@ -193,6 +196,7 @@ impl Service {
                 biased;
                 () = stop.cancelled() => break,
                 () = self.buffer.changed.notified() => self.drain_events(),
+                () = self.metrics.failed_changed() => self.evaluate_failed(),
                 // The poll runs beside the loop: an unresponsive store is an alert itself and delays none (I9).
                 result = finished(&mut poll) => self.apply_poll(result),
                 _ = ticks.tick() => {
@@ -202,6 +206,8 @@ impl Service {
             }
         }
         self.drain_events();
+        // A process may end because its consumers have failed.
+        self.evaluate_failed();
         // The senders end when their queues are closed and empty.
         self.queues.clear();
         while sending.join_next().await.is_some() {}
@@ -275,6 +281,27 @@ impl Service {
         for handle in self.metrics.handles() {
             self.evaluate_consumer(&handle, now);
         }
+        self.evaluate_failed();
+    }
+
+    /// Fires for consumers that have failed permanently, or are not restarted within a window.
+    fn evaluate_failed(&mut self) {
+        let (now, window) = (self.clock.now(), self.options.thresholds.window);
+        let mut failed = self.metrics.failed_consumers();
+        failed.retain(|_, failed| failed.permanently || failed.since.elapsed() >= window);
+        for consumer in failed.keys() {
+            let subject =
+                Subject { event: AlertEvent::ConsumerFailed, consumer: Some(consumer.clone()), detail: None };
+            let owner = self.metrics.owner_of(consumer);
+            let occurrence = Occurrence { facts: Facts::default(), owner, count: 1, quiet: None };
+            let notice = self.firing.fire(&subject, occurrence, now);
+            self.send(notice);
+        }
+        for subject in self.firing.of(AlertEvent::ConsumerFailed) {
+            if !subject.consumer.as_ref().is_some_and(|consumer| failed.contains_key(consumer)) {
+                self.resolve(&subject, now);
+            }
+        }
     }
 
     fn evaluate_consumer(&mut self, handle: &Handle, now: Timestamp) {
@@ -312,7 +339,7 @@ impl Service {
         let some = self.groups.range((from, Bound::Unbounded)).take(GROUPS_PER_POLL);
         let some: Vec<_> = some.map(|(subject, group)| (subject.clone(), group.clone())).collect();
         self.poll_after = some.get(GROUPS_PER_POLL - 1).map(|(subject, _)| subject.clone());
-        store_poll::poll(self.store.clone(), self.buffer.clone(), some)
+        store_poll::poll(self.store.clone(), self.buffer.clone(), some, self.plans.clone())
     }
 
     /// Fires and resolves alerts from the result of a store poll.
@@ -328,32 +355,39 @@ impl Service {
                 self.resolve(&subject, now);
             }
         }
-        if let Some(operations) = result.operations {
+        if let Some((operations, plans)) = result.operations {
+            self.plans = plans;
             self.apply_operations(&operations, now);
         }
     }
 
     fn apply_operations(&mut self, operations: &[Operation], now: Timestamp) {
-        let mut current = Vec::new();
+        let mut current = HashSet::new();
         for operation in operations {
-            let event = match operation.state {
-                OperationState::AwaitingApproval => AlertEvent::ApprovalNeeded,
-                OperationState::Paused if operation.is_stopped() => AlertEvent::OperationStopped,
-                _ => continue,
-            };
+            let Some(event) = needed_decision(operation) else { continue };
             let id = operation.id.to_string();
-            let subject = Subject { event, consumer: None, detail: Some(id.clone()) };
-            let facts =
-                Facts { operation: Some(id), value: Some(operation.failed_again as f64), ..Facts::default() };
-            let occurrence = Occurrence { facts, owner: None, count: 1, quiet: None };
-            let notice = self.firing.fire(&subject, occurrence, now);
-            self.send(notice);
-            current.push(subject);
+            let facts = Facts {
+                operation: Some(id.clone()),
+                value: Some(operation.failed_again as f64),
+                ..Facts::default()
+            };
+            // One notice for each owner that is concerned; for a plan without letters, one without.
+            let consumers = self.plans.get(&operation.plan).cloned().unwrap_or_default();
+            let consumers = consumers.into_iter().map(Some);
+            let nobody = (consumers.len() == 0).then_some(None);
+            for consumer in consumers.chain(nobody) {
+                let owner = consumer.as_deref().and_then(|consumer| self.metrics.owner_of(consumer));
+                let subject = Subject { event, consumer, detail: Some(id.clone()) };
+                let occurrence = Occurrence { facts: facts.clone(), owner, count: 1, quiet: None };
+                let notice = self.firing.fire(&subject, occurrence, now);
+                self.send(notice);
+                current.insert(subject);
+            }
         }
         let firing = [AlertEvent::ApprovalNeeded, AlertEvent::OperationStopped]
             .map(|event| self.firing.of(event))
             .concat();
-        for subject in firing.iter().filter(|subject| !current.contains(subject)) {
+        for subject in firing.iter().filter(|subject| !current.contains(*subject)) {
             self.resolve(subject, now);
         }
     }

@@ -21,8 +21,10 @@ pub struct Thresholds {
     pub storm_share: f64,
     /// The minimum number of failures per window for a retry storm.
     pub storm_failures: u64,
-    /// The age of the oldest retrying letter.
+    /// The age of the oldest message that is retried, in the store or in memory, since its first failed attempt.
     pub retry_age: Duration,
+    /// The age of the oldest running attempt.
+    pub attempt_age: Duration,
     /// The number of consecutive windows without a handled message while messages wait.
     pub blocked_windows: u32,
     /// The duration of a pause.
@@ -40,6 +42,7 @@ impl Default for Thresholds {
             storm_share: 0.5,
             storm_failures: 100,
             retry_age: Duration::from_secs(15 * 60),
+            attempt_age: Duration::from_secs(15 * 60),
             blocked_windows: 5,
             paused_for: Duration::from_secs(15 * 60),
             quiet: Duration::from_secs(10 * 60),
@@ -57,24 +60,29 @@ pub(super) struct Sample {
     pub(super) held: bool,
     /// The scope and the start of the oldest pause.
     pub(super) paused: Option<(&'static str, Timestamp)>,
-    /// When the oldest retrying letter was enqueued.
+    /// When the oldest retrying letter was enqueued, or the oldest message that waits in memory first failed.
     pub(super) retrying_since: Option<Timestamp>,
+    /// When the oldest message that waits in memory first failed.
+    pub(super) failing_since: Option<Timestamp>,
+    /// The age of the oldest running attempt.
+    pub(super) attempt_age: Duration,
 }
 
 impl Sample {
     pub(super) fn of(handle: &Handle, overview: &Overview) -> Self {
         let pauses = handle.pauses();
         let oldest = pauses.iter().min_by_key(|pause| pause.since);
+        let failing_since = handle.queues().filter_map(|queue| handle.failing_since(queue)).min();
+        let stored = |queue| overview.get(queue)?.oldest.get(&LetterState::Retrying).copied();
         Self {
             stats: handle.stats(),
             in_flight: handle.in_flight(),
             lag: handle.lag(),
             held: !pauses.is_empty() || handle.is_store_failing(),
             paused: oldest.map(|pause| (scope_name(&pause.scope), pause.since)),
-            retrying_since: handle
-                .queues()
-                .filter_map(|queue| overview.get(queue)?.oldest.get(&LetterState::Retrying).copied())
-                .min(),
+            retrying_since: handle.queues().filter_map(stored).chain(failing_since).min(),
+            failing_since,
+            attempt_age: handle.attempt_age().unwrap_or_default(),
         }
     }
 }
@@ -117,13 +125,19 @@ impl Evaluator {
         conditions
     }
 
-    /// Messages wait and none is handled.
+    /// Messages wait and none is handled, or one attempt does not end while others are handled.
     fn blocked(&mut self, before: &Stats, sample: &Sample, limits: &Thresholds) -> Condition {
-        let stalled = sample.stats.handled == before.handled
-            && !sample.held
-            && sample.in_flight > 0
-            && (sample.lag.is_some_and(|lag| lag > 0) || sample.stats.failed > before.failed);
+        let attempt = sample.attempt_age;
+        let waits = sample.lag.is_some_and(|lag| lag > 0)
+            || sample.stats.failed > before.failed
+            || sample.failing_since.is_some()
+            || attempt >= limits.window;
+        let stalled = sample.stats.handled == before.handled && !sample.held && sample.in_flight > 0 && waits;
         self.stalled_windows = if stalled { self.stalled_windows.saturating_add(1) } else { 0 };
+        if attempt >= limits.attempt_age {
+            let (value, limit) = (attempt.as_secs_f64(), limits.attempt_age.as_secs_f64());
+            return measured(AlertEvent::Blocked, true, value, limit);
+        }
         let facts = Facts { value: Some(sample.in_flight as f64), ..Facts::default() };
         let holds = self.stalled_windows >= limits.blocked_windows;
         Condition { event: AlertEvent::Blocked, holds, facts }
@@ -221,6 +235,43 @@ mod tests {
         for _ in 0..9 {
             assert!(evaluate(&held).is_empty(), "a paused consumer is not blocked");
         }
+    }
+
+    /// Evaluates a sample at each of these minutes, and returns what holds at the last one. Nothing holds before.
+    fn after_five_windows(sample: impl Fn(u64) -> Sample) -> Vec<&'static str> {
+        let (limits, mut evaluator) = (Thresholds::default(), Evaluator::default());
+        let mut evaluate =
+            |minute: u64| holding(&evaluator.evaluate(&sample(minute), &limits, at(60 * minute as i64)));
+        for minute in 0..5 {
+            assert!(evaluate(minute).is_empty(), "minute {minute}");
+        }
+        evaluate(5)
+    }
+
+    #[test]
+    fn a_retry_that_waits_in_memory_blocks_and_has_an_age() {
+        // One message of a quiet topic waits in place for half an hour: no lag, and no failures meanwhile.
+        let quiet = Sample { in_flight: 1, lag: Some(0), ..Sample::default() };
+        assert!(after_five_windows(|_| quiet.clone()).is_empty());
+        let waits = Sample { failing_since: Some(at(0)), retrying_since: Some(at(0)), ..quiet };
+        assert_eq!(after_five_windows(|_| waits.clone()), ["blocked"]);
+        let late = Evaluator::default().evaluate(&waits, &Thresholds::default(), at(900));
+        assert_eq!(holding(&late), ["retry-age"]);
+    }
+
+    #[test]
+    fn an_attempt_that_does_not_end_blocks_also_while_others_are_handled() {
+        let hangs =
+            |handled, seconds| Sample { attempt_age: Duration::from_secs(seconds), ..sample(handled, 0, 0) };
+        let alone = |minute| Sample { lag: Some(0), ..hangs(0, 60 * (minute + 1)) };
+        assert_eq!(after_five_windows(alone), ["blocked"]);
+        let (limits, mut evaluator) = (Thresholds::default(), Evaluator::default());
+        assert!(holding(&evaluator.evaluate(&hangs(1, 0), &limits, at(0))).is_empty());
+        assert!(holding(&evaluator.evaluate(&hangs(2, 899), &limits, at(899))).is_empty());
+        let hanging = evaluator.evaluate(&hangs(3, 960), &limits, at(960));
+        assert_eq!(holding(&hanging), ["blocked"]);
+        let facts = &hanging.iter().find(|condition| condition.holds).unwrap().facts;
+        assert_eq!((facts.value, facts.limit), (Some(960.0), Some(900.0)));
     }
 
     #[test]

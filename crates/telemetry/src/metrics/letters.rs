@@ -28,9 +28,12 @@ const SCAN_PAGES: usize = 8;
 pub struct QueueOverview {
     /// The letters by state.
     pub counts: Counts,
-    /// When the oldest letter of each open state was enqueued. When several states have letters, this is refreshed at a
+    /// When the oldest letter of each open state was enqueued; for `retrying`, when the oldest message that waits in memory first
+    /// failed, if that is earlier. When several states have letters, this is refreshed at a
     /// longer interval; for states with too many letters to scan, it is the oldest letter of the queue.
     pub oldest: BTreeMap<LetterState, Timestamp>,
+    /// When the next open letter expires.
+    pub next_expiry: Option<Timestamp>,
 }
 
 /// A snapshot of all queues.
@@ -68,21 +71,27 @@ impl LetterGauges {
         lock(&self.overview).clone()
     }
 
-    /// Reads a new snapshot. Queues of running consumers are exported with zeros even when they have no letters.
+    /// Reads a new snapshot. Queues of running consumers are exported with zeros even when they have no letters. Each comes with the
+    /// first failure of the oldest message that waits in memory.
     pub(super) async fn refresh(
         &self,
         store: &dyn Store,
-        running: impl FnOnce() -> Vec<QueueName>,
+        running: impl FnOnce() -> Vec<(QueueName, Option<Timestamp>)>,
         now: Timestamp,
     ) -> Result<Arc<Overview>> {
         let mut overview = Overview::new();
         for summary in store.queues().await? {
             let oldest = self.oldest(store, &summary, now).await?;
-            overview.insert(summary.queue, QueueOverview { counts: summary.counts, oldest });
+            let QueueSummary { queue, counts, next_expiry, .. } = summary;
+            overview.insert(queue, QueueOverview { counts, oldest, next_expiry });
         }
         lock(&self.scans).retain(|queue, _| overview.contains_key(queue));
-        for queue in running() {
-            overview.entry(queue).or_default();
+        for (queue, failing_since) in running() {
+            let oldest = &mut overview.entry(queue).or_default().oldest;
+            let retrying = oldest.get(&LetterState::Retrying).copied();
+            if let Some(since) = retrying.into_iter().chain(failing_since).min() {
+                oldest.insert(LetterState::Retrying, since);
+            }
         }
         for (queue, snapshot) in &overview {
             self.export(queue, snapshot, now);
@@ -127,6 +136,9 @@ impl LetterGauges {
             let age = snapshot.oldest.get(&state).map_or(0.0, |oldest| age(*oldest, now).as_secs_f64());
             self.instruments.gauge(&names::OLDEST_LETTER, labels()).set(age);
         }
+        // It may have passed: letters are closed at an interval.
+        let left = snapshot.next_expiry.map_or(f64::NAN, |at| age(now, at).as_secs_f64());
+        self.instruments.gauge(&names::NEXT_EXPIRY, of_queue(queue.consumer(), queue)).set(left);
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! The healthy path pays nothing: handled messages are read from [`Handle::stats`](lazaret_engine::Handle::stats).
 
+mod failed;
 mod instruments;
 mod labels;
 mod letters;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lazaret_core::policy::Limit;
-use lazaret_core::{Failure, LetterState, QueueName, Reason};
+use lazaret_core::{Failure, LetterState, Partition, QueueName, Reason};
 use lazaret_engine::{Event, Observer};
 use metrics::{Label, SharedString};
 
@@ -44,6 +44,12 @@ impl MetricsObserver {
 
     fn poison(&self, queue: &QueueName) {
         self.instruments.counter(&names::POISON, self.of(queue, [])).increment(1);
+    }
+
+    fn incarnations(&self, partition: &Partition, began: u64) {
+        let stream = SharedString::from(partition.stream.as_str().to_owned());
+        let labels = vec![label("consumer", &self.consumer), Label::new("stream", stream)];
+        self.instruments.counter(&names::INCARNATIONS, labels).increment(began);
     }
 
     fn exhausted(&self, queue: &QueueName, limit: Option<Limit>, reason: &Reason) {
@@ -102,6 +108,9 @@ impl Observer for MetricsObserver {
                 let labels = vec![label("consumer", &self.consumer), reason];
                 self.instruments.counter(&names::BREAKER_OPENED, labels).increment(1);
             }
+            // From 0, so that the first one is an increase.
+            Event::Assigned { partition, .. } => self.incarnations(partition, 0),
+            Event::IncarnationBegan { partition } => self.incarnations(partition, 1),
             Event::CommitFailed { .. } => {
                 let labels = vec![label("consumer", &self.consumer)];
                 self.instruments.counter(&names::COMMIT_FAILURES, labels).increment(1);

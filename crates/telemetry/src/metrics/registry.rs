@@ -14,6 +14,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use super::failed::{FailedConsumer, FailedConsumers};
 use super::instruments::Instruments;
 use super::labels::{Reasons, ReplayOutcome, SCOPES, label, of_queue, scope_name};
 use super::letters::{LetterGauges, Overview};
@@ -62,6 +63,9 @@ struct ScrapedStream {
 /// Reads the lag of a file, in bytes.
 type ReadBytes = Box<dyn Fn() -> Option<u64> + Send + Sync>;
 
+/// Reads how many records retry topics and dead-letter topics hold.
+type ReadTopics = Box<dyn Fn() -> Option<(u64, u64)> + Send + Sync>;
+
 struct Inner {
     instruments: Arc<Instruments>,
     rendering: Option<Box<dyn Rendering>>,
@@ -72,9 +76,12 @@ struct Inner {
     streams: Mutex<BTreeMap<String, ScrapedStream>>,
     /// The files of the consumers that read one.
     files: Mutex<BTreeMap<String, ReadBytes>>,
+    /// What the broker holds of consumers with retry topics.
+    topics: Mutex<BTreeMap<String, ReadTopics>>,
     /// Whether the metrics of the process are exported.
     has_process: AtomicBool,
     letters: LetterGauges,
+    failed: FailedConsumers,
 }
 
 /// Renders what a recorder holds.
@@ -135,7 +142,9 @@ impl Metrics {
             owners: Mutex::default(),
             streams: Mutex::default(),
             files: Mutex::default(),
+            topics: Mutex::default(),
             has_process: AtomicBool::new(false),
+            failed: FailedConsumers::default(),
         }))
     }
 
@@ -176,8 +185,28 @@ impl Metrics {
         consumers.insert(name, scraped);
     }
 
-    /// Sets whether a consumer has failed.
+    /// Sets whether a consumer has failed. One that fails is restarted, or runs again after a reload.
     pub fn failed(&self, consumer: &str, failed: bool) {
+        self.set_failed(consumer, failed);
+        match failed {
+            true => self.0.failed.fails(consumer, false),
+            false => self.0.failed.runs(consumer),
+        }
+    }
+
+    /// Sets that a consumer has failed, and is not restarted before a person acts.
+    ///
+    /// ```
+    /// let metrics = lazaret_telemetry::Metrics::prometheus();
+    /// metrics.failed_permanently("orders");
+    /// assert!(metrics.render().contains("lazaret_consumer_failed{consumer=\"orders\"} 1"));
+    /// ```
+    pub fn failed_permanently(&self, consumer: &str) {
+        self.set_failed(consumer, true);
+        self.0.failed.fails(consumer, true);
+    }
+
+    fn set_failed(&self, consumer: &str, failed: bool) {
         let gauge = self.0.instruments.gauge(&names::CONSUMER_FAILED, vec![label("consumer", consumer)]);
         gauge.set(if failed { 1.0 } else { 0.0 });
     }
@@ -219,6 +248,18 @@ impl Metrics {
     /// ```
     pub fn file(&self, consumer: &str, bytes_behind: impl Fn() -> Option<u64> + Send + Sync + 'static) {
         lock(&self.0.files).insert(consumer.to_owned(), Box::new(bytes_behind));
+    }
+
+    /// Registers the retry topics and dead-letter topics of a consumer: how many records they hold, those to be retried and the
+    /// dead ones, is read at each scrape, `None` while unknown. A later one replaces it.
+    ///
+    /// ```
+    /// let metrics = lazaret_telemetry::Metrics::prometheus();
+    /// metrics.topics("orders", || Some((2, 3)));
+    /// assert!(metrics.render().contains("lazaret_broker_letters{consumer=\"orders\",state=\"dead\"} 3"));
+    /// ```
+    pub fn topics(&self, consumer: &str, count: impl Fn() -> Option<(u64, u64)> + Send + Sync + 'static) {
+        lock(&self.0.topics).insert(consumer.to_owned(), Box::new(count));
     }
 
     /// Exports the metrics of this process, `process_*`, at each scrape. For a program that has no other exporter of them.
@@ -263,8 +304,10 @@ impl Metrics {
             };
             instruments.counter(&names::POISON, with(&[])).increment(0);
             instruments.counter(&names::LEASES_LOST, with(&[])).increment(0);
-            let undecodable = [("reason", "INVALID_SCHEMA"), ("phase", Phase::Decode.as_str())];
-            instruments.counter(&names::FAILURES, with(&undecodable)).increment(0);
+            for phase in [Phase::Decode, Phase::Handle] {
+                let invalid = [("reason", "INVALID_SCHEMA"), ("phase", phase.as_str())];
+                instruments.counter(&names::FAILURES, with(&invalid)).increment(0);
+            }
             for outcome in ReplayOutcome::ALL {
                 instruments.counter(&names::REPLAY, with(&[("outcome", outcome.as_str())])).increment(0);
             }
@@ -275,6 +318,16 @@ impl Metrics {
     /// The team that owns the dead letters of a consumer, if there is one.
     pub(crate) fn owner_of(&self, consumer: &str) -> Option<String> {
         lock(&self.0.owners).get(consumer).filter(|owner| !owner.is_empty()).cloned()
+    }
+
+    /// The consumers that have failed.
+    pub(crate) fn failed_consumers(&self) -> BTreeMap<String, FailedConsumer> {
+        self.0.failed.all()
+    }
+
+    /// Waits until a consumer fails or runs again. Cancellation safe.
+    pub(crate) async fn failed_changed(&self) {
+        self.0.failed.changed().await;
     }
 
     /// The letters at the last refresh.
@@ -298,6 +351,14 @@ impl Metrics {
         for (name, bytes_behind) in lock(&self.0.files).iter() {
             let gauge = self.0.instruments.gauge(&names::SOURCE_LAG_BYTES, vec![label("consumer", name)]);
             gauge.set(bytes_behind().map_or(f64::NAN, |bytes| bytes as f64));
+        }
+        for (name, count) in lock(&self.0.topics).iter() {
+            let (retrying, dead) = count().unzip();
+            for (state, records) in [("retrying", retrying), ("dead", dead)] {
+                let labels = vec![label("consumer", name), Label::from_static_parts("state", state)];
+                let gauge = self.0.instruments.gauge(&names::BROKER_LETTERS, labels);
+                gauge.set(records.map_or(f64::NAN, |records| records as f64));
+            }
         }
         if self.0.has_process.load(Ordering::Relaxed) {
             process::export(&self.0.instruments);
@@ -352,8 +413,13 @@ impl Metrics {
         }
     }
 
-    fn queues(&self) -> Vec<QueueName> {
-        lock(&self.0.consumers).values().flat_map(|scraped| scraped.handle.queues().cloned()).collect()
+    /// The queues of the registered consumers, and since when a message of each has been failing in memory.
+    fn queues(&self) -> Vec<(QueueName, Option<Timestamp>)> {
+        let consumers = lock(&self.0.consumers);
+        let of = |handle: &Handle| -> Vec<_> {
+            handle.queues().map(|queue| (queue.clone(), handle.failing_since(queue))).collect()
+        };
+        consumers.values().flat_map(|scraped| of(&scraped.handle)).collect()
     }
 
     /// The histogram of the attempts of a queue.
@@ -413,7 +479,9 @@ impl Metrics {
             Some(BreakerState::Open { .. }) => 2.0,
         };
         let probe = handle.breaker_probe_in().unwrap_or_default().as_secs_f64();
+        let attempt = handle.attempt_age().unwrap_or_default().as_secs_f64();
         for (family, value) in [
+            (&names::OLDEST_ATTEMPT, attempt),
             (&names::BREAKER_PROBE, probe),
             (&names::PAUSED, flag(scope("consumer") > 0)),
             (&names::BREAKER_STATE, breaker),

@@ -100,6 +100,7 @@ pub(crate) fn scripted(fixed: Arc<std::sync::atomic::AtomicBool>) -> BoxHandler 
                 () if is_fixed => Ok(()),
                 () if word.contains("flaky") && context.attempt() < 3 => Err(refuse("TIMEOUT")),
                 () if word.contains("hopeless") => Err(refuse("TIMEOUT")),
+                () if word.contains("invalid") => Err(refuse("INVALID_SCHEMA")),
                 () if word.contains("bad") => Err(refuse("CARD_DECLINED").verdict(Verdict::DeadLetter)),
                 () => Ok(()),
             }

@@ -241,6 +241,7 @@ impl<S: Store> Driver<S> {
                     attempt: None,
                     leave_out_payload: false,
                     detach: matches!(how, How::Leave),
+                    expires_at: None,
                 }))
             }
         };

@@ -55,6 +55,9 @@ macro_rules! __dedupe_test_suite {
                 abandoning_what_was_never_claimed_is_no_error
                 of_many_concurrent_claims_one_succeeds
                 a_clock_that_is_set_back_does_not_prolong_a_dead_claim
+                a_clock_that_is_set_forward_ends_neither_marks_nor_claims
+                steps_of_the_clock_do_not_change_the_window
+                a_mark_of_a_wrong_clock_lasts_for_the_window
             }
         }
     };
@@ -202,4 +205,61 @@ pub async fn a_clock_that_is_set_back_does_not_prolong_a_dead_claim<S: Dedupe>(t
     assert_eq!(claim(&t, "1", "next").await, DedupeClaim::Claimed);
     assert_eq!(claim(&t, "2", "next").await, DedupeClaim::InFlight);
     assert_eq!(claim(&t, "3", "next").await, DedupeClaim::Done);
+}
+
+pub async fn a_clock_that_is_set_forward_ends_neither_marks_nor_claims<S: Dedupe>(t: Backend<S>) {
+    claim(&t, "1", "a").await;
+    done(&t, "1", "a").await;
+    claim(&t, "2", "living").await;
+    t.set_forward(WINDOW);
+    assert_eq!(claim(&t, "1", "b").await, DedupeClaim::Done, "a copy that comes at once");
+    assert_eq!(claim(&t, "2", "b").await, DedupeClaim::InFlight);
+    // Other writes remove what has expired: nothing has.
+    for id in 0..50 {
+        claim(&t, &format!("other-{id}"), "c").await;
+    }
+    t.advance(LEASE / 2);
+    assert_eq!(claim(&t, "2", "b").await, DedupeClaim::InFlight);
+    assert_eq!(claim(&t, "2", "living").await, DedupeClaim::Claimed, "it is still its own");
+    t.advance(LEASE - secs(1));
+    assert_eq!(claim(&t, "2", "b").await, DedupeClaim::InFlight);
+    t.advance(secs(1));
+    assert_eq!(claim(&t, "2", "b").await, DedupeClaim::Claimed, "its owner died");
+    t.advance(WINDOW - LEASE / 2 - LEASE - secs(1));
+    assert_eq!(claim(&t, "1", "b").await, DedupeClaim::Done);
+    t.advance(secs(1));
+    assert_eq!(claim(&t, "1", "b").await, DedupeClaim::Claimed, "the window has passed");
+}
+
+pub async fn steps_of_the_clock_do_not_change_the_window<S: Dedupe>(t: Backend<S>) {
+    claim(&t, "1", "a").await;
+    done(&t, "1", "a").await;
+    // Fifty steps of two hours or less, back and forth, a minute after each other, and the clock ends where it began.
+    for step in 0..25 {
+        let by = secs(3600 + step * 144);
+        t.set_forward(by);
+        t.advance(secs(60));
+        assert_eq!(claim(&t, "1", "b").await, DedupeClaim::Done, "after {step} steps forward");
+        t.set_back(by);
+        t.advance(secs(60));
+        assert_eq!(claim(&t, "1", "b").await, DedupeClaim::Done, "after {step} steps back");
+    }
+    t.set_back(WINDOW);
+    t.advance(WINDOW - secs(25 * 120 + 1));
+    assert_eq!(claim(&t, "1", "b").await, DedupeClaim::Done);
+    t.advance(secs(1));
+    assert_eq!(claim(&t, "1", "b").await, DedupeClaim::Claimed, "marks are not kept for ever");
+}
+
+pub async fn a_mark_of_a_wrong_clock_lasts_for_the_window<S: Dedupe>(t: Backend<S>) {
+    // Marked while the clock is wrong, and corrected afterwards.
+    claim(&t, "0", "a").await;
+    t.set_back(WINDOW);
+    t.advance(secs(60));
+    done(&t, "1", "a").await;
+    t.set_forward(WINDOW);
+    t.advance(WINDOW - secs(1));
+    assert_eq!(claim(&t, "1", "b").await, DedupeClaim::Done);
+    t.advance(secs(1));
+    assert_eq!(claim(&t, "1", "b").await, DedupeClaim::Claimed);
 }

@@ -56,14 +56,19 @@ impl<S> Backend<S> {
         self.clock.now()
     }
 
-    /// Advances the clock.
+    /// Advances the clock: time passes.
     pub fn advance(&self, by: Duration) {
         self.clock.advance(by);
     }
 
-    /// Sets the clock back.
+    /// Sets the clock back. No time passes.
     pub fn set_back(&self, by: Duration) {
         self.clock.set(self.clock.now() - by);
+    }
+
+    /// Sets the clock forward. No time passes.
+    pub fn set_forward(&self, by: Duration) {
+        self.clock.set(self.clock.now() + by);
     }
 }
 

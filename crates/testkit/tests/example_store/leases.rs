@@ -34,13 +34,13 @@ impl View<'_> {
         let row = self.doc.row.as_ref()?;
         let mut head = self.open_from(0).next()?;
         let fence = self.doc.fence + 1;
-        let interrupted = row.was_interrupted(self.now);
+        let (interrupted, lost) = (row.was_interrupted(self.now), row.was_lost(self.now));
         let row = row.claimed(owner, lease, kind, fence, self.now);
         row.head.date(&mut head);
         let lease = row.lease_of(self.queue, self.sequence)?;
         let mut change = self.put(row);
         change.doc.fence = fence;
-        Some((Claim { lease, head, interrupted }, change))
+        Some((Claim { lease, head, interrupted, lost }, change))
     }
 
     /// The row without what a clock that was set back prolongs. Its head has another due time then, and so has the letter.

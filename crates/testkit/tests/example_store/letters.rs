@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lazaret_core::incarnation::{Beginning, Incarnations};
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::rules::{self, LeaseKind, LetterLookup};
 use lazaret_core::store::{
     Act, Actor, AttemptNote, Capabilities, Claim, Cleared, Counts, ErrorKind, Grant, HandOff, HeadsPage,
     Lease, LeaseUse, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
+    begin_incarnation, read_incarnations,
 };
 use lazaret_core::{ConsumerName, MessageId, Partition, QueueName, SequenceId, Timestamp};
 
@@ -193,6 +195,18 @@ impl LetterStore for DocumentStore {
     async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>> {
         let pauses = self.db.pauses.get(consumer).unwrap_or_default().value.value;
         Ok(pauses.into_values().collect())
+    }
+
+    async fn incarnations(&self, consumer: &ConsumerName) -> Result<Incarnations> {
+        read_incarnations(self, consumer).await
+    }
+
+    async fn begin_incarnation(
+        &self,
+        consumer: &ConsumerName,
+        beginning: &Beginning,
+    ) -> Result<Incarnations> {
+        begin_incarnation(self, consumer, beginning).await
     }
 
     async fn capabilities(&self) -> Result<Capabilities> {

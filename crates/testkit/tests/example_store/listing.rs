@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use lazaret_core::letter::{Letter, LetterId};
+use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::query::Query;
 use lazaret_core::store::rules::SequenceRow;
 use lazaret_core::store::{
@@ -210,8 +210,18 @@ impl DocumentStore {
         let names: BTreeSet<QueueName> = names.into_iter().collect();
         let summaries = names.into_iter().map(|queue| {
             let (counts, oldest) = (self.counts_of(&queue)?, self.oldest(&queue, |_| true));
-            Ok(QueueSummary { queue, counts, oldest })
+            let next_expiry = self.next_expiry(&queue);
+            Ok(QueueSummary { queue, counts, oldest, next_expiry })
         });
         summaries.collect()
+    }
+
+    /// When the next open letter expires. Letters that wait do not.
+    fn next_expiry(&self, queue: &QueueName) -> Option<Timestamp> {
+        let ends = self.db.letters.scan(.., |(of, _), doc| {
+            let letter = doc.letter.as_ref().filter(|letter| of == queue && letter.state.is_open());
+            letter.filter(|letter| letter.state != LetterState::Waiting)?.expires_at
+        });
+        ends.into_iter().min()
     }
 }

@@ -24,6 +24,7 @@ mod small;
 use std::sync::Arc;
 
 use lazaret_core::Clock;
+use lazaret_core::store::ExpiryClock;
 use lazaret_testkit::{checkpoints_test_suite, dedupe_test_suite, locks_test_suite, model, store_test_suite};
 
 use database::Database;
@@ -32,13 +33,14 @@ use database::Database;
 pub(crate) struct DocumentStore {
     db: Arc<Database>,
     clock: Arc<dyn Clock>,
+    expiry: ExpiryClock,
     /// A planted bug, which the crash test has to find: what is left to do is not part of the decision.
     forgetful: bool,
 }
 
 impl DocumentStore {
     pub(crate) fn new(db: Arc<Database>, clock: Arc<dyn Clock>) -> Self {
-        Self { db, clock, forgetful: false }
+        Self { db, expiry: ExpiryClock::new(clock.clone()), clock, forgetful: false }
     }
 }
 
@@ -50,4 +52,10 @@ dedupe_test_suite!(dedupe, |clock| async move { DocumentStore::new(Arc::default(
 #[test]
 fn the_example_store_behaves_like_the_model() {
     model::check(64, |clock| async move { DocumentStore::new(Arc::default(), clock) });
+}
+
+#[test]
+fn the_example_store_counts_operations_like_the_model() {
+    // I11
+    model::check_operations(64, |clock| async move { DocumentStore::new(Arc::default(), clock) });
 }

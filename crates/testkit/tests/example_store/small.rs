@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::query::Query;
-use lazaret_core::store::rules::{AuditLine, later};
+use lazaret_core::store::rules::AuditLine;
 use lazaret_core::store::{
     Actor, Audit, AuditEntry, AuditNote, Change, Expect, Expired, GroupsPage, GroupsRequest, KeyValue,
     LettersPage, QueueSummary, Reading, Result, Triage, Versioned, Written,
@@ -76,18 +76,21 @@ impl Audit for DocumentStore {
     }
 }
 
+impl DocumentStore {
+    /// The value as it is stored, expired or not.
+    fn stored_value(&self, key: &(String, String)) -> Reading {
+        let found = self.db.values.get(key).map(|Stored { value: Value { value, expires_at }, version }| {
+            Versioned { value, version, expires_at }
+        });
+        Reading { found, now: self.clock.now() }
+    }
+}
+
 #[async_trait]
 impl KeyValue for DocumentStore {
     async fn read(&self, space: &str, name: &str) -> Result<Reading> {
-        let now = self.clock.now();
-        let stored = self.db.values.get(&(space.to_owned(), name.to_owned()));
-        let current = stored.filter(|stored| stored.value.expires_at.is_none_or(|end| end > now));
-        let found = current.map(|Stored { value: Value { value, expires_at }, version }| Versioned {
-            value,
-            version,
-            expires_at,
-        });
-        Ok(Reading { found, now })
+        let stored = self.stored_value(&(space.to_owned(), name.to_owned()));
+        self.expiry.unexpired(self, space, stored).await
     }
 
     async fn write(
@@ -98,10 +101,12 @@ impl KeyValue for DocumentStore {
         value: Option<Bytes>,
         ttl: Option<Duration>,
     ) -> Result<Written> {
+        let time = self.expiry.time(self, space).await?;
         let key = (space.to_owned(), name.to_owned());
         loop {
-            let stored = self.db.values.get(&key).map_or(0, |stored| stored.version);
-            let reading = self.read(space, name).await?;
+            let reading = self.stored_value(&key);
+            let stored = reading.found.as_ref().map_or(0, |stored| stored.version);
+            let reading = time.unexpired(reading);
             let found = reading.found.as_ref().map(|found| found.version);
             let holds = match expect {
                 Expect::Anything => true,
@@ -111,7 +116,7 @@ impl KeyValue for DocumentStore {
             if !holds {
                 return Ok(Written::Conflict(reading));
             }
-            let expires_at = ttl.map(|ttl| later(reading.now, ttl));
+            let expires_at = ttl.map(|ttl| time.end_of(ttl));
             let written = match value.clone() {
                 Some(value) => self.db.values.put_if_version(&key, stored, Value { value, expires_at })?,
                 None => stored == 0 || self.db.values.delete_if_version(&key, stored)?,

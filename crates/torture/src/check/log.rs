@@ -52,6 +52,7 @@ pub(super) fn check_log(scope: &Scope, records: &[Record], findings: &mut Findin
         runs: HashMap::new(),
         assignments: HashMap::new(),
         killed: HashSet::new(),
+        begun_lost: HashMap::new(),
         clock: MachineClock::default(),
         findings: &mut *findings,
     };
@@ -75,6 +76,8 @@ struct Check<'c> {
     /// How often each partition was assigned to each process.
     assignments: HashMap<(u32, u32), u32>,
     killed: HashSet<u32>,
+    /// How many attempts each process began of partitions that it lost in one of its stops.
+    begun_lost: HashMap<(u32, usize), usize>,
     clock: MachineClock,
     findings: &'c mut Findings,
 }
@@ -131,6 +134,7 @@ impl Check<'_> {
         }
         let late = self.is_late(process, key, line);
         self.findings.late += u64::from(late);
+        self.check_woken(line, process, key);
         if !late {
             self.keys.check_begin(message, process, &self.observed, self.findings);
             self.check_under_way(line, message, process);
@@ -141,6 +145,21 @@ impl Check<'_> {
         let runs = self.runs.entry(key).or_default();
         runs.retain(|run| run.process != process || run.message != message);
         runs.push(Run { process, message, attempt, given_up: false });
+    }
+
+    /// I6: a process that was stopped confirms what it owns before it calls a handler again. It may have been stopped after that, once in
+    /// each shard.
+    fn check_woken(&mut self, line: usize, process: u32, key: u32) {
+        let Some(stop) = self.ownership.lost_in_stop(process, key, line).filter(|_| self.scope.fleet) else {
+            return;
+        };
+        let begun = self.begun_lost.entry((process, stop)).or_default();
+        *begun += 1;
+        if *begun == shards() + 1 {
+            self.findings.violated(|| {
+                format!("I6: process {process} was woken, and begins attempts of partitions that it has lost")
+            });
+        }
     }
 
     /// I2, I6: nothing else of the key is under way.
@@ -235,6 +254,11 @@ impl Check<'_> {
             }
         }
     }
+}
+
+/// The number of shards of a process.
+fn shards() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// The clock of the machine, which somebody may set during the run.

@@ -1,7 +1,7 @@
 //! Which processes of a fleet are late, by the log: they lost a partition or a lease, and have not noticed it yet.
 //!
-//! A process that is stopped goes on where it was when it is woken. If others have taken over, it may end an attempt, and begin those that
-//! it had in its lanes, until it hears of that. It can settle nothing of it.
+//! A process that is stopped goes on where it was when it is woken. If others have taken over, it may end an attempt, and begin one in each
+//! of its shards: that in which it was stopped, just before the handler was called. It can settle nothing of it.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -128,6 +128,17 @@ impl<'r> Ownership<'r> {
             })
     }
 
+    /// The stop of the process before this line, if another one got the partition of the key since, and the process has not heard of it.
+    pub(super) fn lost_in_stop(&self, process: u32, key: u32, line: usize) -> Option<usize> {
+        let partition = self.partition(key);
+        let stop = self.stops.get(&process)?.iter().rfind(|stop| stop.line < line)?.line;
+        let notices = self.of_partitions.get(&(process, partition)).map_or(&[][..], Vec::as_slice);
+        let knows = notices.iter().any(|(at, _)| (stop..=line).contains(at));
+        let acts = self.assigned.get(&partition)?;
+        let is_taken = acts.iter().any(|(at, by)| *by != process && (stop..=line).contains(at));
+        (is_taken && !knows).then_some(stop)
+    }
+
     /// Returns `true` if another process got the partition of the key, or began an attempt of the key, in these lines.
     fn is_taken_over(&self, process: u32, key: u32, lines: &RangeInclusive<usize>) -> bool {
         let acts = [self.assigned.get(&self.partition(key)), self.begun.get(&key)];
@@ -171,6 +182,8 @@ mod tests {
         let ownership = ownership(&records, 8, 9);
         let late: Vec<usize> = (0..records.len()).filter(|line| ownership.is_late(1, 8, *line)).collect();
         assert_eq!(late, [3, 4, 5], "key 8 is in partition 0");
+        assert_eq!((ownership.lost_in_stop(1, 8, 5), ownership.lost_in_stop(1, 8, 7)), (Some(2), None));
+        assert_eq!(ownership.lost_in_stop(1, 9, 5), None);
         assert!(!ownership.is_late(1, 9, 5), "nobody has taken over partition 1");
         assert!(!ownership.is_late(2, 8, 5));
     }

@@ -137,6 +137,9 @@ fn consumer(consumer: &api::Consumer, rate: Option<f64>, now: Timestamp) -> Cons
 
 /// Returns what needs attention, the most important first.
 fn note(consumer: &api::Consumer, now: Timestamp) -> Option<String> {
+    if let Some(limit) = &consumer.held_by {
+        return Some(format!("held by its limit: {limit}"));
+    }
     if consumer.store_trouble {
         return Some("the store does not accept letters".to_owned());
     }

@@ -87,8 +87,14 @@ pub fn act(
             let state = if act == Act::Park { LetterState::Parked } else { LetterState::Quarantined };
             (state, stays(state, None, LetterChange::Hold(state)))
         }
+        Act::Release | Act::Restore if letter.index == row.head.index => {
+            let state = LetterState::Retrying;
+            (state, stays(state, Some(now), LetterChange::Release(state)))
+        }
+        // It runs after the head, if that succeeds.
         Act::Release | Act::Restore => {
-            (LetterState::Retrying, stays(LetterState::Retrying, Some(now), LetterChange::Release))
+            let state = LetterState::Waiting;
+            (state, stays(state, None, LetterChange::Release(state)))
         }
     };
     Ok(effects.audited(AuditLine::of_letter(by, act.as_str(), letter.id, letter.state, after)))
@@ -202,6 +208,20 @@ mod tests {
             effects.letter.apply(&mut letter, NOW);
             assert_eq!(letter.state, state, "letter, count change and audit agree");
         }
+    }
+
+    #[test]
+    fn a_released_letter_behind_the_head_waits_for_it() {
+        // I2
+        let head = letter(LetterState::Dead);
+        let mut behind = Letter { index: 11, attempts: 3, ..letter(LetterState::Dead) };
+        let row = SequenceRow { count: 2, ..row_of(&head) };
+        let effects = act(Act::Release, &behind, Some(&row), None, &ada(), NOW).unwrap();
+        assert_eq!(effects.audit.unwrap().after.as_deref(), Some("waiting"));
+        assert_eq!(effects.count_change.after.unwrap().state, LetterState::Waiting);
+        assert_eq!(effects.sequence.row().map(|row| row.head), Some(row.head));
+        effects.letter.apply(&mut behind, NOW);
+        assert_eq!((behind.state, behind.due_at, behind.attempts), (LetterState::Waiting, None, 0));
     }
 
     #[test]

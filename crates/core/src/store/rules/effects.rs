@@ -171,8 +171,8 @@ pub enum LetterChange {
     Close(LetterState, Option<AttemptRecord>),
     /// Keep it in place in another open state that does not run automatically.
     Hold(LetterState),
-    /// Keep it in place, due now, with fresh attempts.
-    Release,
+    /// Keep it in place with fresh attempts: `retrying`, due now, or `waiting` behind the head.
+    Release(LetterState),
     /// Reopen it from `evicted` as `dead`, at this index.
     Restore(u64),
     /// Keep it in place after another failure.
@@ -196,8 +196,8 @@ impl LetterChange {
                 }
             }
             Self::Hold(state) => (letter.state, letter.due_at) = (state, None),
-            Self::Release => {
-                (letter.state, letter.due_at) = (LetterState::Retrying, Some(now));
+            Self::Release(state) => {
+                (letter.state, letter.due_at) = (state, (state == LetterState::Retrying).then_some(now));
                 (letter.attempts, letter.crash_attempts, letter.poison) = (0, 0, false);
             }
             Self::Restore(index) => {
@@ -218,6 +218,10 @@ pub(super) fn failed_at(requeue: &Requeue, now: Timestamp) -> Option<Timestamp> 
 
 fn requeue_letter(letter: &mut Letter, requeue: Requeue, now: Timestamp) {
     if let Some(at) = failed_at(&requeue, now) {
+        if letter.first_failed_at.is_none() || letter.state == LetterState::Waiting {
+            // Its time starts now. A time that has passed while it waited is none; one to come was set by a person.
+            letter.expires_at = letter.expires_at.filter(|end| *end > now).or(requeue.expires_at);
+        }
         letter.first_failed_at.get_or_insert(at);
         letter.last_failed_at = Some(at);
     }

@@ -162,7 +162,12 @@ pub fn hand_off(request: &HandOffRequest<'_>, view: &HandOffView<'_>) -> Result<
         (Some(held), _) => return Ok(Entry::Held(held)),
         (None, Some(kind)) => {
             let kind = if kind == ErrorKind::Fenced { ErrorKind::Conflict } else { kind };
-            return refuse(kind, HAND_OFF, "an earlier message of its sequence was refused in this call");
+            let context = "an earlier message of its sequence was refused in this call";
+            let refused = StoreError::not_done(kind, HAND_OFF, context);
+            return Err(match view.limits.exceeded(view.row.map(|row| row.count), view.sequences) {
+                Some((limit, _)) if kind == ErrorKind::Full => refused.with_limit(limit),
+                _ => refused,
+            });
         }
         (None, None) => {}
     }
@@ -171,13 +176,10 @@ pub fn hand_off(request: &HandOffRequest<'_>, view: &HandOffView<'_>) -> Result<
         (Placement::Behind, None) => return Ok(Entry::NotOpen(view.revision)),
         _ => {}
     }
-    if view.limits.is_full(view.row.map(|row| row.count), view.sequences) {
-        let what = if view.row.is_some() { "the sequence" } else { "the queue" };
-        return refuse(
-            ErrorKind::Full,
-            HAND_OFF,
-            format!("{what} is full: message {} was not stored", request.message),
-        );
+    if let Some((limit, max)) = view.limits.exceeded(view.row.map(|row| row.count), view.sequences) {
+        let (what, message) = (if view.row.is_some() { "sequence" } else { "queue" }, request.message);
+        let context = format!("the {what} is full, {limit} is {max}: message {message} was not stored");
+        return Err(StoreError::not_done(ErrorKind::Full, HAND_OFF, context).with_limit(limit));
     }
     Ok(match view.row {
         None => Entry::Open,

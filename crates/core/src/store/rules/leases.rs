@@ -83,7 +83,7 @@ impl ClockWatch {
 }
 
 /// The longest time that is left of another owner's lease if leases have this length.
-pub(crate) fn longest_rest(lease: Duration) -> Duration {
+fn longest_rest(lease: Duration) -> Duration {
     lease.max(SHORTEST_CLAMP)
 }
 
@@ -202,7 +202,11 @@ pub fn settle(
         }
         Settlement::Requeue(requeue) => (AfterSettle::Requeued, requeued(row, &head, requeue, view.now)?),
         Settlement::Resolve(attempt) => close_and_continue(view, row, held, |row, next| {
-            Effects::close(&head, LetterState::Resolved, attempt, row, next, view.now)
+            let closed = Effects::close(&head, LetterState::Resolved, attempt, row, next, view.now);
+            match held.kind {
+                LeaseKind::Operation(id) => closed.audited(resolved_by(id, &head)),
+                LeaseKind::Due | LeaseKind::Replay => closed,
+            }
         }),
         Settlement::Evict(why) => give_up(view, row, held, &head, LetterState::Evicted, ("evict", why)),
         Settlement::Skip(why) => give_up(view, row, held, &head, LetterState::Skipped, ("skip", why)),
@@ -210,6 +214,12 @@ pub fn settle(
     let may_be_taken = after == AfterSettle::Blocked && outcome.is_some();
     let continued = may_be_taken.then(|| held.for_next_letter());
     Ok(Settle { effects, after, outcome, continued })
+}
+
+/// The audit line of a letter that an operation has resolved (I11). The operation's own lines say who asked for that.
+fn resolved_by(operation: OperationId, head: &LetterView) -> AuditLine {
+    let by = Actor::engine(format!("replayed by operation {operation}"));
+    AuditLine::of_letter(&by, "resolve", head.id, head.state, LetterState::Resolved)
 }
 
 /// Closes a letter without a success, audited (I11).
@@ -384,6 +394,18 @@ mod tests {
                 "a lease that does not continue is released"
             );
             assert_eq!(settled.outcome.is_some(), kind == operation);
+        }
+    }
+
+    #[test]
+    fn a_letter_that_an_operation_resolved_has_an_audit_line_that_names_both() {
+        // I11
+        let line = resolve(LeaseKind::Operation(OperationId(7)), None, false).effects.audit.unwrap();
+        assert_eq!(line.subject, letter(1, LetterState::Waiting).id.to_string());
+        assert_eq!((line.action.as_str(), line.after.as_deref()), ("resolve", Some("resolved")));
+        assert!(line.by.why.contains("op_7"), "{}", line.by.why);
+        for kind in [LeaseKind::Due, LeaseKind::Replay] {
+            assert_eq!(resolve(kind, None, false).effects.audit, None, "it is in the history of the letter");
         }
     }
 

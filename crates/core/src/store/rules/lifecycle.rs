@@ -50,9 +50,10 @@ pub fn purge(letter: &LetterView, by: Option<&Actor>) -> Result<Effects> {
     })
 }
 
-/// Closes an open letter whose TTL has passed. `None` for a letter in flight, which is postponed.
+/// Closes an open letter whose TTL has passed. `None` for a letter in flight, which is postponed, and for one that waits behind others: its
+/// time starts with its [first failure](crate::store::Requeue::expires_at).
 pub fn expire(letter: &LetterView, row: &SequenceRow, next: Option<Head>, now: Timestamp) -> Option<Effects> {
-    if row.is_in_flight(letter.index, now) {
+    if letter.state == LetterState::Waiting || row.is_in_flight(letter.index, now) {
         return None;
     }
     let by = Actor::engine("ttl expired");

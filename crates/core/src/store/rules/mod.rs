@@ -76,7 +76,6 @@ pub use intake::{
     Entry, FIRST_INDEX, GrantRow, HandOffRequest, HandOffView, INDEX_STEP, LaterLetter, Slot, hand_off,
     insert, may_precede, place, skip_audit,
 };
-pub(crate) use leases::longest_rest;
 pub use leases::{
     AfterSettle, ClockWatch, Settle, SettleView, clamp_row, latest_lease_end, release, renew, settle,
 };

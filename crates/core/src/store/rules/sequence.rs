@@ -118,17 +118,16 @@ pub struct HeldLease {
     pub until: Timestamp,
     /// Its purpose.
     pub kind: LeaseKind,
-    /// What its owner used it for at the last renewal. For a replay it says something else, because attempts of replays are not
-    /// counted by leases: `Attempt` if the lease before it [was interrupted](SequenceRow::was_interrupted), so that the next claim
-    /// for due letters learns of it.
+    /// What its owner used it for at the last renewal. It begins with `Attempt` if the lease before it
+    /// [was interrupted](SequenceRow::was_interrupted), so that the next claim for due letters learns of it, too, unless a settlement has
+    /// counted that attempt. Attempts of replays are not counted by leases, and do not change it.
     pub used_for: LeaseUse,
 }
 
 impl HeldLease {
     /// The lease when its owner continues with the next letter.
     pub(super) fn for_next_letter(&self) -> Self {
-        let used_for = if self.kind == LeaseKind::Due { self.used_for } else { LeaseUse::Wait };
-        Self { used_for, ..self.clone() }
+        Self { used_for: LeaseUse::Wait, ..self.clone() }
     }
 
     /// The lease that is left when its owner ends it and the letter stays at the head: that of the attempt which was interrupted
@@ -239,10 +238,15 @@ impl SequenceRow {
     }
 
     /// `true` if the last lease for due letters has expired: neither a settlement nor a release ended it, so an attempt at the head
-    /// may have begun, and its end is unknown. Not so if its owner [waited](LeaseUse::Wait). Replays since then do not change
+    /// had begun, and its end is unknown. Not so if its owner [waited](LeaseUse::Wait). Replays since then do not change
     /// that. Ask before the row is [claimed](Self::claimed) again.
     pub fn was_interrupted(&self, now: Timestamp) -> bool {
         self.lease.as_ref().is_some_and(|lease| lease.until <= now && lease.used_for == LeaseUse::Attempt)
+    }
+
+    /// `true` if the last lease has expired, whatever it was for. Ask before the row is [claimed](Self::claimed) again.
+    pub fn was_lost(&self, now: Timestamp) -> bool {
+        self.lease.as_ref().is_some_and(|lease| lease.until <= now)
     }
 
     /// The operation for which it is leased now.
@@ -315,8 +319,7 @@ impl SequenceRow {
     /// its head gets the [due time of the row](Head::date).
     pub fn claimed(&self, owner: &str, lease: Duration, kind: LeaseKind, fence: u64, now: Timestamp) -> Self {
         let until = later(now, lease);
-        let is_attempt = kind == LeaseKind::Due || self.was_interrupted(now);
-        let used_for = if is_attempt { LeaseUse::Attempt } else { LeaseUse::Wait };
+        let used_for = if self.was_interrupted(now) { LeaseUse::Attempt } else { LeaseUse::Wait };
         let held = HeldLease { owner: owner.to_owned(), fence, until, kind, used_for };
         Self { lease: Some(held), ..self.set_back(now).unwrap_or_else(|| self.clone()) }
     }
@@ -397,17 +400,23 @@ mod tests {
         }
     }
 
+    /// The row after its owner has recorded an attempt.
+    fn during_an_attempt(row: &SequenceRow) -> SequenceRow {
+        let lease = row.lease.clone().map(|lease| HeldLease { used_for: LeaseUse::Attempt, ..lease });
+        SequenceRow { lease, ..row.clone() }
+    }
+
     #[test]
     fn only_an_expired_lease_for_due_letters_was_interrupted() {
         let claimed = |kind| row().claimed("w", Duration::from_secs(30), kind, 1, at(0));
-        let due = claimed(LeaseKind::Due);
-        assert!(due.was_interrupted(at(30)) && !due.was_interrupted(at(29)));
+        let fresh = claimed(LeaseKind::Due);
+        assert!(!fresh.was_interrupted(at(30)) && fresh.was_lost(at(30)), "no attempt was recorded");
+        let due = during_an_attempt(&fresh);
+        assert!(due.was_interrupted(at(30)) && !due.was_interrupted(at(29)) && !due.was_lost(at(29)));
         let expired = due.expired();
         assert!(expired.was_interrupted(at(30)) && !expired.is_leased(at(1)));
         assert_eq!(expired.schedule(), row().schedule(), "it is due again");
-        assert!(!row().was_interrupted(at(30)), "never leased, or released");
-        let waiting = due.lease.clone().map(|lease| HeldLease { used_for: LeaseUse::Wait, ..lease });
-        assert!(!SequenceRow { lease: waiting, ..row() }.was_interrupted(at(30)), "no attempt had begun");
+        assert!(!row().was_interrupted(at(30)) && !row().was_lost(at(30)), "never leased, or released");
         for kind in [LeaseKind::Replay, LeaseKind::Operation(OperationId(1))] {
             assert!(!claimed(kind).was_interrupted(at(30)));
             assert_eq!(claimed(kind).released().lease, None);
@@ -419,7 +428,9 @@ mod tests {
         // I4
         let claim =
             |row: &SequenceRow, kind, now| row.claimed("w", Duration::from_secs(30), kind, 2, at(now));
-        let lost = claim(&row(), LeaseKind::Due, 0);
+        let lost = during_an_attempt(&claim(&row(), LeaseKind::Due, 0));
+        let again = claim(&lost, LeaseKind::Due, 30);
+        assert!(again.was_interrupted(at(60)), "the claim that learnt of it was lost, too");
         for kind in [LeaseKind::Replay, LeaseKind::Operation(OperationId(1))] {
             let replayed = claim(&lost, kind, 30);
             assert!(replayed.is_leased(at(59)) && replayed.was_interrupted(at(60)), "it was cut off");

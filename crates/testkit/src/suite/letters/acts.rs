@@ -59,6 +59,20 @@ pub async fn a_released_letter_runs_again_now_with_fresh_attempts<S: Store>(t: F
     assert_eq!(t.due_one("w").await.head.message.id.as_str(), "1");
 }
 
+pub async fn a_released_letter_behind_the_head_waits_for_it<S: Store>(t: Fixture<S>) {
+    // I2
+    t.fill("a", 2).await;
+    assert_eq!((t.state("a-1").await, t.get("a-1").await.attempts), (LetterState::Dead, 3));
+    t.advance(secs(1));
+    let released = t.act("a-1", Act::Release).await.unwrap();
+    assert_eq!((released.state, released.due_at), (LetterState::Waiting, None));
+    assert_eq!((released.attempts, released.last_touched_at), (0, t.now()));
+    assert_eq!(t.get("a-1").await, released);
+    assert!(t.due("w", 10).await.is_empty(), "its head is dead");
+    t.act("a-0", Act::Resolve).await.unwrap();
+    assert_eq!(t.due_one("w").await.head.message.id.as_str(), "a-1");
+}
+
 pub async fn a_parked_head_holds_its_sequence_until_it_is_released<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(5))).await;
     assert_eq!(t.act("1", Act::Park).await.unwrap().due_at, None, "nothing will try it");

@@ -81,13 +81,18 @@ pub async fn a_claim_reports_that_the_lease_before_it_expired<S: Store>(t: Fixtu
     // I4: the attempt under the lost lease counts.
     t.open(t.retrying("a", "1", secs(0))).await;
     let first = t.due_one("w").await;
-    assert!(!first.interrupted, "there was none before it");
+    assert!(!first.interrupted && !first.lost, "there was none before it");
+    t.store.renew(&first.lease, LEASE, LeaseUse::Attempt).await.unwrap();
+    t.advance(LEASE + secs(1));
+    let unheard = t.due_one("w").await;
+    assert!(unheard.interrupted && unheard.lost);
     t.advance(LEASE + secs(1));
     let second = t.due_one("w").await;
-    assert!(second.interrupted);
+    assert!(second.interrupted && second.lost, "until a settlement counts it");
     t.store.release(&second.lease).await.unwrap();
     let third = t.due_one("w").await;
-    assert!(!third.interrupted, "the one before it was released");
+    assert!(!third.interrupted && !third.lost, "the one before it was released");
+    t.store.renew(&third.lease, LEASE, LeaseUse::Attempt).await.unwrap();
     t.store.settle(&third.lease, third.head.id, fail_again(&third.head)).await.unwrap();
     assert!(!t.due_one("w").await.interrupted, "the one before it was settled");
 }
@@ -95,7 +100,8 @@ pub async fn a_claim_reports_that_the_lease_before_it_expired<S: Store>(t: Fixtu
 pub async fn replays_do_not_hide_that_a_lease_expired<S: Store>(t: Fixture<S>) {
     // I4: the lost attempt is counted by the next claim for due letters, whatever replays came before it.
     t.open(t.retrying("a", "1", secs(0))).await;
-    t.due_one("w").await;
+    let attempt = t.due_one("w").await;
+    t.store.renew(&attempt.lease, LEASE, LeaseUse::Attempt).await.unwrap();
     t.advance(LEASE + secs(1));
     let given_up = t.claim("a", "person").await.unwrap();
     t.store.renew(&given_up.lease, LEASE, LeaseUse::Wait).await.unwrap();
@@ -116,11 +122,13 @@ pub async fn an_expired_lease_says_nothing_about_the_letter_behind<S: Store>(t: 
     t.open(t.retrying("a", "1", secs(0))).await;
     t.behind(t.waiting("a", "2")).await;
     t.behind(t.waiting("a", "3")).await;
-    t.due_one("w").await;
+    let attempt = t.due_one("w").await;
+    t.store.renew(&attempt.lease, LEASE, LeaseUse::Attempt).await.unwrap();
     t.advance(LEASE + secs(1));
     t.act("1", Act::Resolve).await.unwrap();
     let second = t.due_one("w").await;
     assert_eq!((ids([&second.head]), second.interrupted), (vec!["2"], false), "no attempt at it was lost");
+    t.store.renew(&second.lease, LEASE, LeaseUse::Attempt).await.unwrap();
     t.advance(LEASE + secs(1));
     let replay = t.claim("a", "person").await.unwrap();
     let settled = t.store.settle(&replay.lease, replay.head.id, resolve()).await.unwrap();
@@ -138,6 +146,7 @@ async fn was_interrupted<S: Store>(t: &Fixture<S>, uses: &[LeaseUse]) -> bool {
     }
     t.advance(LEASE + secs(1));
     let next = t.due_one("w").await;
+    assert!(next.lost);
     t.store.release(&next.lease).await.unwrap();
     next.interrupted
 }
@@ -145,16 +154,19 @@ async fn was_interrupted<S: Store>(t: &Fixture<S>, uses: &[LeaseUse]) -> bool {
 pub async fn a_lease_that_expired_while_its_owner_waited_was_no_attempt<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     t.behind(t.waiting("a", "2")).await;
+    assert!(!was_interrupted(&t, &[]).await, "it may never have learnt of the claim");
     assert!(!was_interrupted(&t, &[LeaseUse::Wait]).await);
+    assert!(was_interrupted(&t, &[LeaseUse::Attempt]).await);
     assert!(was_interrupted(&t, &[LeaseUse::Wait, LeaseUse::Attempt]).await, "it began after the wait");
     assert!(!was_interrupted(&t, &[LeaseUse::Attempt, LeaseUse::Wait]).await);
-    // What the lease is used for stays with it when it continues with the next letter.
+    // The attempt at one letter says nothing about the next one.
     let claim = t.due_one("w").await;
-    t.store.renew(&claim.lease, LEASE, LeaseUse::Wait).await.unwrap();
+    t.store.renew(&claim.lease, LEASE, LeaseUse::Attempt).await.unwrap();
     let settled = t.store.settle(&claim.lease, claim.head.id, resolve()).await.unwrap();
     assert!(matches!(settled, Settled::Next(_)));
     t.advance(LEASE + secs(1));
-    assert!(!t.due_one("w").await.interrupted);
+    let next = t.due_one("w").await;
+    assert!(!next.interrupted && next.lost);
 }
 
 pub async fn a_lease_names_its_sequence_owner_and_end<S: Store>(t: Fixture<S>) {

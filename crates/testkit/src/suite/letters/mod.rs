@@ -10,6 +10,7 @@ pub mod concurrency;
 pub mod detached;
 pub mod fixture;
 pub mod flowwarden;
+pub mod incarnations;
 pub mod intake;
 pub mod leases;
 pub mod listing;
@@ -23,6 +24,7 @@ pub use concurrency::*;
 pub use detached::*;
 pub use fixture::{Fixture, operator, resolve};
 pub use flowwarden::*;
+pub use incarnations::*;
 pub use intake::*;
 pub use leases::*;
 pub use listing::*;
@@ -272,6 +274,7 @@ macro_rules! __store_test_suite {
                 a_head_taken_out_by_hand_releases_those_behind_it
                 a_letter_in_the_middle_can_be_taken_out
                 a_released_letter_runs_again_now_with_fresh_attempts
+                a_released_letter_behind_the_head_waits_for_it
                 a_parked_head_holds_its_sequence_until_it_is_released
                 a_restored_letter_is_dead_in_its_old_place
                 a_restored_head_is_the_head_again
@@ -288,6 +291,10 @@ macro_rules! __store_test_suite {
                 the_audit_comes_in_pages
                 clearing_is_audited_once_and_can_be_taken_back
                 clearing_after_the_lease_ended_takes_the_head_too
+                an_incarnation_is_recorded_once_with_its_time
+                the_incarnations_of_consumers_are_apart
+                horizons_and_notes_belong_to_one_incarnation
+                a_letter_keeps_its_incarnation_and_stands_behind_those_of_earlier_ones
                 a_pause_says_who_why_and_since_when
                 every_scope_can_be_paused_and_resumed
                 pausing_what_is_paused_replaces_who_and_why
@@ -386,7 +393,9 @@ macro_rules! __store_test_suite {
                 a_letter_expires_at_its_time_and_not_before
                 each_letter_that_expires_is_audited
                 an_expired_head_releases_those_behind_it
-                a_letter_behind_others_expires_too
+                a_letter_that_waits_behind_others_does_not_expire
+                the_time_of_a_letter_that_waited_starts_with_its_first_failure
+                the_next_letter_of_a_queue_to_expire_is_known_before
                 a_head_in_work_does_not_expire_under_the_worker
                 no_more_than_the_limit_expires_in_one_call
                 closed_letters_are_purged_when_they_were_kept_long_enough
@@ -408,6 +417,7 @@ macro_rules! __store_test_suite {
                 letters_that_are_not_there_are_left_out
                 closed_letters_are_left_out
                 what_stands_behind_a_letter_that_was_not_selected_is_not_replayed
+                what_a_query_by_state_leaves_out_is_told
                 quarantined_letters_are_replayed_only_when_asked_for
                 letters_without_their_payload_are_not_replayed
                 what_is_parked_is_not_parked_again
@@ -427,6 +437,7 @@ macro_rules! __store_test_suite {
                 operations_come_latest_first_in_pages
                 operations_under_way_are_listed_however_many_followed
                 nothing_happens_before_a_second_person_approves
+                a_refused_command_changes_no_counter_of_a_running_operation
                 a_rejected_operation_touches_nothing
                 a_scheduled_operation_waits_for_its_time
                 a_schedule_in_the_past_is_now

@@ -9,10 +9,11 @@ use crate::suite::letters::fixture::{operator, resolve};
 use crate::suite::secs;
 
 pub async fn acts_are_done_and_audited_letter_by_letter<S: Store>(t: Fixture<S>) {
-    for (action, state) in [
-        (Action::Park, LetterState::Parked),
-        (Action::Release, LetterState::Retrying),
-        (Action::Evict, LetterState::Evicted),
+    for (action, states) in [
+        (Action::Park, [LetterState::Parked; 2]),
+        // I2: the second one waits for the first.
+        (Action::Release, [LetterState::Retrying, LetterState::Waiting]),
+        (Action::Evict, [LetterState::Evicted; 2]),
     ] {
         t.enqueue(action.as_str(), action.as_str()).await;
         t.enqueue(action.as_str(), &format!("{action}-2")).await;
@@ -28,7 +29,7 @@ pub async fn acts_are_done_and_audited_letter_by_letter<S: Store>(t: Fixture<S>)
         let audit = t.audit().await.split_off(before + 1);
         assert_eq!(audit.len(), 2);
         let by = Actor::new(operator().who, format!("operation {id}"), operator().why);
-        for (line, message) in audit.iter().zip(named) {
+        for ((line, message), state) in audit.iter().zip(named).zip(states) {
             let letter = t.get(message).await;
             assert_eq!((letter.state, letter.last_touched_at), (state, t.now()));
             assert_eq!((line.action.as_str(), &line.by), (action.as_str(), &by));

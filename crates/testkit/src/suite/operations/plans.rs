@@ -1,9 +1,10 @@
 //! Plans: which letters are frozen and excluded, in which order, and that nothing else changes.
 
 use lazaret_core::letter::{Letter, LetterState};
+use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Act, Action, Change, ErrorKind, Exclusion, Item, OperationId, PayloadDigest, Plan, PlanId, PlanRequest,
-    RolloutPolicy, Selection, Store, plan_hash,
+    Act, Action, Change, ErrorKind, Exclusion, Item, OperationId, OperationState, PayloadDigest, Plan,
+    PlanId, PlanRequest, RolloutPolicy, Selection, Store, plan_hash,
 };
 use lazaret_core::{LetterId, QueueName};
 
@@ -97,6 +98,28 @@ pub async fn what_stands_behind_a_letter_that_was_not_selected_is_not_replayed<S
     for action in [Action::Evict, Action::Park, Action::Release] {
         let plan = t.freeze_named(action, &["a-2", "a-3"]).await;
         assert_eq!((plan.letters, plan.sequences), (2, 1), "an act overtakes no letter");
+    }
+}
+
+pub async fn what_a_query_by_state_leaves_out_is_told<S: Store>(t: Fixture<S>) {
+    // I2: one of the dead letters stands behind a letter that will be retried, another one behind a parked one.
+    t.fill("a", 2).await;
+    t.fill("b", 2).await;
+    t.fill("c", 2).await;
+    t.act("a-0", Act::Release).await.unwrap();
+    t.act("b-0", Act::Park).await.unwrap();
+    let dead = || Selection::Query(Query::parse("state:dead").unwrap());
+    let plan = t.store.freeze(&request(Action::Retry, dead()), &operator()).await.unwrap();
+    assert_eq!((plan.letters, &plan.excluded), (2, &vec![(Exclusion::Behind, 2)]));
+    assert_eq!(t.planned(plan.id).await, ["c-0", "c-1"]);
+    let id = t.begin(&plan, &RolloutPolicy::unlimited()).await;
+    t.drain(|_| false).await;
+    assert_eq!((t.tally(id).await, t.state_of(id).await), ((2, 0, 0, 0), OperationState::Done));
+    let kept = t.store.plan(plan.id).await.unwrap().unwrap();
+    assert_eq!(kept.excluded, [(Exclusion::Behind, 2)], "also when it is over");
+    for action in [Action::Evict, Action::Park, Action::Release] {
+        let plan = t.store.freeze(&request(action, dead()), &operator()).await.unwrap();
+        assert_eq!((plan.letters, plan.excluded.len()), (2, 0), "an act overtakes no letter");
     }
 }
 

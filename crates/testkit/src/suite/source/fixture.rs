@@ -96,7 +96,7 @@ impl<H: SourceHarness> SourceFixture<H> {
     }
 
     pub(super) fn partition(&self, index: u32) -> Partition {
-        Partition { stream: self.harness.stream(), index }
+        Partition::new(self.harness.stream(), index)
     }
 }
 
@@ -143,6 +143,9 @@ impl Consumer {
                     assert!(self.held.remove(&partition).is_some(), "only what was assigned is lost");
                     self.lost.push(partition);
                 }
+            }
+            SourceEvent::Recreated(partitions) => {
+                panic!("the stream was not recreated: {partitions:?}")
             }
             SourceEvent::End => self.ends += 1,
             SourceEvent::Committed(_) => unreachable!("no commit was begun"),

@@ -1,10 +1,12 @@
 //! Expiry of open letters, and retention of closed ones.
 
-use lazaret_core::store::{Act, Actor, Change, Expired, LeaseUse, Placed, Placement, Settled, Store};
+use lazaret_core::store::{
+    Act, Actor, Change, Expired, LeaseUse, Placed, Placement, Requeue, Settled, Store,
+};
 use lazaret_core::{Letter, LetterState, MessageId};
 
 use crate::suite::letters::Fixture;
-use crate::suite::letters::fixture::{LEASE, failure, resolve};
+use crate::suite::letters::fixture::{LEASE, failure, requeued, resolve};
 use crate::suite::secs;
 
 /// Opens a sequence with a dead letter that leaves after this many seconds.
@@ -64,15 +66,63 @@ pub async fn an_expired_head_releases_those_behind_it<S: Store>(t: Fixture<S>) {
     assert!(matches!(t.settle(&claim, &claim.head, resolve()).await.unwrap(), Settled::Closed));
 }
 
-pub async fn a_letter_behind_others_expires_too<S: Store>(t: Fixture<S>) {
+pub async fn a_letter_that_waits_behind_others_does_not_expire<S: Store>(t: Fixture<S>) {
+    // I1: nobody has tried it.
+    mortal(&t, "a", "1", 5).await;
+    for message in ["2", "3"] {
+        t.behind(Letter { expires_at: Some(t.now() + secs(5)), ..t.waiting("a", message) }).await;
+    }
+    t.advance(secs(60));
+    assert_eq!(t.expire(None, 10).await, Expired { expired: 1, purged: 0, more: false });
+    assert_eq!(t.messages("a").await, ["2", "3"]);
+    assert_eq!(t.expire(None, 10).await, Expired::default(), "not as the head either");
+    assert_eq!((t.state("2").await, t.state("3").await), (LetterState::Waiting, LetterState::Waiting));
+    assert_eq!(t.due_one("w").await.head.message.id.as_str(), "2");
+}
+
+pub async fn the_time_of_a_letter_that_waited_starts_with_its_first_failure<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
-    let waiting = Letter { expires_at: Some(t.now() + secs(5)), ..t.waiting("a", "2") };
-    t.behind(waiting).await;
-    t.behind(t.waiting("a", "3")).await;
-    t.advance(secs(5));
+    t.behind(t.waiting("a", "2")).await;
+    t.advance(secs(600));
+    t.act("1", Act::Evict).await.unwrap();
+    let fail = async |state, expires_at| {
+        let claim = t.claim("a", "w").await.unwrap();
+        let attempt = Some(t.failed_attempt(claim.head.attempts + 1, "boom"));
+        let cause = Some(failure("boom"));
+        let requeue = Requeue { state, cause, attempt, expires_at, ..Requeue::of(&claim.head) };
+        t.settle(&claim, &claim.head, requeued(requeue)).await.unwrap();
+        t.get("2").await.expires_at
+    };
+    let end = Some(t.now() + secs(60));
+    assert_eq!(fail(LetterState::Dead, end).await, end);
+    t.advance(secs(59));
+    assert_eq!(
+        fail(LetterState::Dead, Some(t.now() + secs(60))).await,
+        end,
+        "later failures do not prolong it"
+    );
+    assert_eq!(t.expire(None, 10).await, Expired::default());
+    t.advance(secs(1));
     assert_eq!(t.expire(None, 10).await.expired, 1);
-    assert_eq!(t.messages("a").await, ["1", "3"]);
-    assert_eq!(t.group(&failure("boom")).await.unwrap().blocked_behind, 1);
+    assert_eq!(t.state("2").await, LetterState::Expired);
+}
+
+pub async fn the_next_letter_of_a_queue_to_expire_is_known_before<S: Store>(t: Fixture<S>) {
+    let next = async || t.store.queues().await.unwrap()[0].next_expiry;
+    t.enqueue("z", "immortal").await;
+    assert_eq!(next().await, None);
+    mortal(&t, "a", "1", 60).await;
+    mortal(&t, "b", "2", 30).await;
+    let soon = t.now() + secs(5);
+    t.behind(Letter { expires_at: Some(soon), ..t.waiting("a", "3") }).await;
+    assert_eq!(next().await, Some(t.now() + secs(30)), "one that waits does not expire");
+    t.change("immortal", Change::ExpiresAt(Some(soon))).await.unwrap();
+    assert_eq!(next().await, Some(soon));
+    t.advance(secs(40));
+    assert_eq!(t.expire(None, 10).await.expired, 2);
+    assert_eq!(next().await, Some(t.now() + secs(20)));
+    t.act("1", Act::Resolve).await.unwrap();
+    assert_eq!(next().await, None);
 }
 
 pub async fn a_head_in_work_does_not_expire_under_the_worker<S: Store>(t: Fixture<S>) {

@@ -1,0 +1,115 @@
+//! A daemon whose disk is full when it starts.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::support::{Folder, WORKER, event, get, wait_for};
+
+const CONFIG: &str = "
+listen: 127.0.0.1:0
+store: sqlite:disk/lazaret.db
+consumers:
+  shop:
+    source: { file: { path: events.jsonl, follow: true } }
+    handler: { command: { program: [python3, handler.py], mode: lines, workers: 2, timeout: 5m } }
+    advanced: { commit-interval: 10ms }
+";
+
+/// A disk of 16 MiB, as long as this lives.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// Mounts a disk. `None` where this process may not.
+    fn mount(at: PathBuf) -> Option<Self> {
+        std::fs::create_dir(&at).unwrap();
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=16m", "tmpfs"]).arg(&at).output();
+        if !mounted.is_ok_and(|ran| ran.status.success()) {
+            println!("not run: a small disk needs the right to mount it");
+            return None;
+        }
+        Some(Self(at))
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.0.join("ballast")
+    }
+
+    /// Writes until there is no room, not even for a byte.
+    fn fill(&self) {
+        let mut file = File::options().create(true).append(true).open(self.ballast()).unwrap();
+        for part in [1 << 16, 1 << 12, 1] {
+            while file.write_all(&vec![b'x'; part]).is_ok() {}
+        }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// Starts the daemon, kills it when it has letters, and leaves no room for what it has to do at its next start.
+fn killed_on_a_full_disk(folder: &Folder) -> Option<SmallDisk> {
+    let disk = SmallDisk::mount(folder.path("disk"))?;
+    folder.write("lazaret.yaml", CONFIG);
+    folder.write("handler.py", WORKER);
+    let lines: String = (0..40).map(|n| event(n, &format!("k{n}"), "poison")).collect();
+    folder.write("events.jsonl", &lines);
+    let mut daemon = folder.start(&["run"]);
+    let address = daemon.address();
+    wait_for("the letters", || get(&address, "/v1/status").1.contains("\"dead\":40").then_some(()));
+    daemon.kill();
+    disk.fill();
+    // After a crash of the machine the shared memory of SQLite is gone, and needs room again.
+    std::fs::remove_file(folder.path("disk/lazaret.db-shm")).unwrap();
+    disk.fill();
+    Some(disk)
+}
+
+fn waits(log: &Path) -> bool {
+    std::fs::read_to_string(log).is_ok_and(|log| log.contains("store not opened, its disk is full"))
+}
+
+#[test]
+fn a_daemon_that_starts_on_a_full_disk_says_why_and_goes_on_when_there_is_room() {
+    // I1, I9
+    let folder = Folder::new();
+    let Some(disk) = killed_on_a_full_disk(&folder) else { return };
+    folder.append("events.jsonl", &event(40, "k40", "fine"));
+    let mut daemon = folder.start(&["run"]);
+    wait_for("the reason in the log", || waits(&folder.path("stderr.log")).then_some(()));
+    daemon.logs("API listening, store not open", 1);
+    let address = daemon.address();
+    assert_eq!(get(&address, "/healthz").0, 200);
+    let (status, ready) = get(&address, "/readyz");
+    assert_eq!(status, 503, "{ready}");
+    assert!(ready.contains("shop is waiting: store not opened") && ready.contains("full"), "{ready}");
+    let (status, told) = get(&address, "/v1/status");
+    assert!(status == 507 && told.contains("the store is not open"), "{status} {told}");
+    assert!(get(&address, "/metrics").1.contains("lazaret_consumer_failed{consumer=\"shop\"} 1"));
+    std::fs::remove_file(disk.ballast()).unwrap();
+    daemon.logs("store opened", 1);
+    wait_for("the consumer", || (get(&address, "/readyz").0 == 200).then_some(()));
+    wait_for("the rest", || {
+        let (_, status) = get(&address, "/v1/status");
+        (status.contains("\"dead\":40") && status.contains("\"handled\":1,")).then_some(())
+    });
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(0));
+}
+
+#[test]
+fn a_daemon_that_waits_for_its_disk_can_be_stopped() {
+    let folder = Folder::new();
+    let Some(_disk) = killed_on_a_full_disk(&folder) else { return };
+    let mut daemon = folder.start(&["run"]);
+    daemon.logs("API listening, store not open", 1);
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(0));
+}

@@ -1,0 +1,177 @@
+//! A topic that is deleted and created again: every message of the new one is handled or a letter.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazaret_core::store::{LetterStore, Triage};
+use lazaret_core::{ConsumerName, HandlerError, LetterState, Message, QueueName, Reason};
+use lazaret_engine::{Consumer, DedupeOptions, Options, Stats};
+use lazaret_memory::MemoryStore;
+use lazaret_source_kafka::KafkaSource;
+use rdkafka::producer::FutureRecord;
+use support::{LONG, Topic, broker};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// How the topic is recreated, and what is done to the positions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Variant {
+    WhileDown,
+    WhileRunning,
+    /// Somebody commits the old positions, which are beyond the end of the new topic.
+    OldPositions,
+    /// Somebody commits a position that the new topic has.
+    SmallerPosition,
+    Dedupe,
+}
+
+/// A consumer whose handler fails for payloads with `bad`.
+struct Bench {
+    topic: Topic,
+    store: Arc<MemoryStore>,
+    handled: watch::Sender<BTreeSet<String>>,
+    dedupe: bool,
+}
+
+impl Bench {
+    fn start(&self) -> (CancellationToken, JoinHandle<Stats>) {
+        let handled = self.handled.clone();
+        let handler = move |message: Message| {
+            let handled = handled.clone();
+            async move {
+                let payload = String::from_utf8(message.payload.unwrap().into()).unwrap();
+                let fails = payload.contains("bad");
+                handled.send_modify(|handled| _ = handled.insert(payload));
+                if fails { Err(HandlerError::msg("no").reason(Reason::DOMAIN_INVALID)) } else { Ok(()) }
+            }
+        };
+        let filter: Arc<MemoryStore> = self.store.clone();
+        let window = Duration::from_secs(3600);
+        let options = Options {
+            commit_interval: Duration::from_millis(50),
+            dedupe: self.dedupe.then(|| DedupeOptions { filter, window }),
+            ..Options::default()
+        };
+        let consumer = Consumer::builder("orders")
+            .source(KafkaSource::open(self.topic.options()).unwrap())
+            .store(self.store.clone())
+            .handler(handler)
+            .options(options)
+            .fuse(None)
+            .breaker(None)
+            .build()
+            .unwrap();
+        let drain = CancellationToken::new();
+        let stop = drain.clone();
+        (stop, tokio::spawn(async move { consumer.run(drain).await.unwrap() }))
+    }
+
+    async fn send(&self, life: &str, count: u32, partitions: u32) {
+        for number in 0..count {
+            let what = if number % 10 == 0 { "bad" } else { "good" };
+            let payload = format!("{life}-{what}-{number}");
+            let record = FutureRecord::to(&self.topic.name).key(&*payload).payload(&*payload);
+            self.topic.send(record.partition((number % partitions) as i32)).await;
+        }
+    }
+
+    /// Waits until each message of this life was tried.
+    async fn until_tried(&self, life: &str, count: usize) {
+        let mut handled = self.handled.subscribe();
+        let of_life = |handled: &BTreeSet<String>| handled.iter().filter(|p| p.starts_with(life)).count();
+        let tried = tokio::time::timeout(LONG, handled.wait_for(|handled| of_life(handled) == count)).await;
+        let found = of_life(&self.handled.borrow());
+        assert!(tried.is_ok(), "{found} of {count} messages of the {life} topic were tried");
+    }
+
+    /// The payloads of the dead letters of this life.
+    async fn dead(&self, life: &str) -> BTreeSet<String> {
+        let queue = QueueName::of("orders", "orders");
+        let mut dead = BTreeSet::new();
+        for head in self.store.heads(&queue, None, 10_000).await.unwrap().heads {
+            assert_eq!(head.state, LetterState::Dead);
+            dead.insert(String::from_utf8(head.message.payload.clone().unwrap().into()).unwrap());
+        }
+        dead.into_iter().filter(|payload| payload.starts_with(life)).collect()
+    }
+}
+
+async fn recreate(variant: Variant) {
+    let Some(broker) = broker() else { return };
+    let bench = Bench {
+        topic: Topic::new(broker, 4).await,
+        store: Arc::new(MemoryStore::default()),
+        handled: watch::Sender::default(),
+        dedupe: variant == Variant::Dedupe,
+    };
+    bench.send("old", 400, 4).await;
+    let (stop, run) = bench.start();
+    bench.until_tried("old", 400).await;
+    (0..4).for_each(|partition| bench.topic.until_committed(partition, |offset, _| offset == 100));
+    let running = match variant {
+        Variant::WhileRunning => Some((stop, run)),
+        _ => {
+            stop.cancel();
+            run.await.unwrap();
+            None
+        }
+    };
+    bench.topic.recreate(2).await;
+    bench.send("new", 200, 2).await;
+    match variant {
+        Variant::OldPositions => (0..2).for_each(|partition| bench.topic.set_committed(partition, 101, "")),
+        Variant::SmallerPosition => (0..2).for_each(|partition| bench.topic.set_committed(partition, 50, "")),
+        _ => {}
+    }
+    let (stop, run) = running.unwrap_or_else(|| bench.start());
+    // I1: each of them, though messages with the same positions were handled, marked, or are letters.
+    bench.until_tried("new", 200).await;
+    (0..2).for_each(|partition| bench.topic.until_committed(partition, |offset, _| offset == 100));
+    stop.cancel();
+    run.await.unwrap();
+    assert_eq!((bench.dead("old").await.len(), bench.dead("new").await.len()), (40, 20), "{variant:?}");
+    let seen = bench.store.incarnations(&ConsumerName::from("orders")).await.unwrap();
+    let stream = &seen.0[&bench.topic.name.as_str().into()];
+    assert_eq!((stream.stream.number, stream.stream.id.is_some()), (1, true), "{variant:?}");
+    // Nothing is repeated that is known: the positions are those of the new topic.
+    let before = bench.handled.send_replace(BTreeSet::new());
+    assert_eq!(before.len(), 600);
+    bench.send("more", 10, 1).await;
+    let (stop, run) = bench.start();
+    bench.until_tried("more", 10).await;
+    stop.cancel();
+    run.await.unwrap();
+    assert_eq!(bench.handled.borrow().len(), 10, "{variant:?}");
+    assert_eq!(bench.store.queues().await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_was_recreated_while_the_consumer_was_down_loses_nothing() {
+    recreate(Variant::WhileDown).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_is_recreated_while_it_is_read_loses_nothing() {
+    recreate(Variant::WhileRunning).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn positions_of_the_deleted_topic_that_are_put_back_skip_nothing() {
+    recreate(Variant::OldPositions).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_smaller_position_that_is_put_back_skips_nothing() {
+    recreate(Variant::SmallerPosition).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_duplicate_filter_takes_no_message_of_a_new_topic_for_one_of_the_old() {
+    recreate(Variant::Dedupe).await;
+}
