@@ -26,7 +26,7 @@
 //! - `positions`: settled offsets, their encoding as commit metadata, commits.
 //! - `options`, `state`, `error`: options, state, and classified errors of the client.
 //! - `record`: records as bytes, and the messages that they become; [`headers`]: the headers of relayed records.
-//! - `client`: the librdkafka client: callbacks, assignments, batches (the only `unsafe`), topic metadata, producers.
+//! - `client`: the librdkafka client: callbacks, assignments, batches and topic ids (the only `unsafe`), topic metadata, producers.
 //! - `transaction_hook`, `retry_topics`, `topology`: configuration of retry topics, and which message goes where.
 //! - `lookup`, `retry_reader`, `owned_partition`: where a partition starts, and reading one.
 //! - `relay`, `letter_writer`, `topic_reader`: records out, and records in without a group.
