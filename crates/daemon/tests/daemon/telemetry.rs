@@ -216,6 +216,42 @@ fn alert_on_first_can_be_switched_off() {
     daemon.wait();
 }
 
+#[test]
+fn a_webhook_is_told_of_a_consumer_that_failed_for_good_until_it_runs_again() {
+    let receiver = Receiver::start();
+    let alerts = format!(
+        "alerts: {{ webhooks: [{{ url: 'http://{}/hook', events: [consumer-failed] }}] }}",
+        receiver.address
+    );
+    let folder = folder(&alerts);
+    let mut daemon = folder.start(&["run"]);
+    let address = daemon.address();
+    post(&address, 0, "fine", "");
+    post(&address, 1, "stop", "");
+    wait_for("a notice", || (!receiver.all().is_empty()).then_some(()));
+    let notices = || -> Vec<Value> {
+        receiver.all().iter().map(|got| serde_json::from_slice(&got.body).unwrap()).collect()
+    };
+    let fired = notices().remove(0);
+    assert_eq!((&fired["event"], &fired["status"]), (&"consumer-failed".into(), &"firing".into()));
+    assert_eq!((&fired["consumer"], &fired["owner"]), (&"shop".into(), &"shop-team".into()));
+    assert_eq!(fired["severity"], "critical");
+    for word in ["payload-of", "key-of", "ENOUGH"] {
+        assert!(!fired.to_string().contains(word), "{word} in {fired}");
+    }
+    // Nobody restarts it but a person.
+    daemon.logs("correct the cause and send SIGHUP", 1);
+    assert!(get(&address, "/v1/status").1.contains("\"state\":\"failed\""));
+    folder.write("handler.py", &WORKER.replace("\"verdict\": \"stop\"", "\"verdict\": \"handled\""));
+    daemon.signal(Signal::HUP);
+    wait_for("its end", || (notices().len() == 2).then_some(()));
+    let resolved = notices().remove(1);
+    assert_eq!((&resolved["key"], &resolved["status"]), (&fired["key"], &"resolved".into()));
+    wait_for("readiness", || (get(&address, "/readyz").0 == 200).then_some(()));
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(0));
+}
+
 #[cfg(feature = "otlp")]
 #[test]
 fn attempts_are_spans_of_the_trace_that_the_message_names() {
