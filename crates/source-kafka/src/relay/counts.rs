@@ -1,14 +1,17 @@
 //! Counts what retry topics and dead-letter topics hold, in the broker.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rdkafka::TopicPartitionList;
+use lazaret_core::Timestamp;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaResult;
-use rdkafka::{ClientConfig, Offset};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::message::Headers as _;
+use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 use tokio::sync::watch;
 
+use crate::headers::FIRST;
 use crate::topology::Topology;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -20,10 +23,13 @@ pub struct RelayCounts {
     pub retrying: u64,
     /// Records of dead-letter topics, of whatever writer. Reading them removes none.
     pub dead: u64,
+    /// The earliest time of the first records in the partitions of dead-letter topics: of the first failure, or of the record if it
+    /// names none. `None` without records, and where they cannot be read.
+    pub oldest_dead: Option<Timestamp>,
 }
 
 /// The topics to count, each with the number of its partitions.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct CountedTopics {
     retries: Vec<(String, i32)>,
     dead: Vec<(String, i32)>,
@@ -40,7 +46,7 @@ impl CountedTopics {
     }
 
     /// Counts the records. It blocks.
-    fn count(&self, client: &BaseConsumer) -> KafkaResult<RelayCounts> {
+    fn count(&self, client: &BaseConsumer, first_records: &mut FirstRecords) -> KafkaResult<RelayCounts> {
         let mut retries = TopicPartitionList::new();
         for (topic, partitions) in self.retries.iter().filter(|(_, partitions)| *partitions > 0) {
             retries.add_partition_range(topic, 0, partitions - 1);
@@ -58,11 +64,76 @@ impl CountedTopics {
         for (topic, partitions) in &self.dead {
             for partition in 0..*partitions {
                 let (low, high) = client.fetch_watermarks(topic, partition, REQUEST_TIMEOUT)?;
-                counts.dead += u64::try_from(high - low).unwrap_or(0);
+                if high > low {
+                    counts.dead += u64::try_from(high - low).unwrap_or(0);
+                    let first = first_records.time(client, topic, partition, low);
+                    counts.oldest_dead = [counts.oldest_dead, first].into_iter().flatten().min();
+                }
             }
         }
         Ok(counts)
     }
+}
+
+/// The times of the first records of partitions, with the offsets at which the partitions begin: each is read once.
+#[derive(Debug, Default)]
+struct FirstRecords(BTreeMap<(String, i32), (i64, Timestamp)>);
+
+impl FirstRecords {
+    /// Returns the time of the first record of a partition that begins at this offset; `None` if it cannot be read.
+    fn time(&mut self, client: &BaseConsumer, topic: &str, partition: i32, low: i64) -> Option<Timestamp> {
+        let place = (topic.to_owned(), partition);
+        if let Some((_, known)) = self.0.get(&place).filter(|(begin, _)| *begin == low) {
+            return Some(*known);
+        }
+        // A user who may not read the topic may still count its records.
+        let read = read_first(client, topic, partition, low).unwrap_or_else(|error| {
+            tracing::debug!(topic, partition, %error, "first dead letter not read");
+            None
+        });
+        if let Some(time) = read {
+            self.0.insert(place, (low, time));
+        }
+        read
+    }
+}
+
+/// Reads the time of the first record from this offset on; `None` if only markers of transactions follow.
+fn read_first(
+    client: &BaseConsumer,
+    topic: &str,
+    partition: i32,
+    low: i64,
+) -> KafkaResult<Option<Timestamp>> {
+    let mut place = TopicPartitionList::new();
+    place.add_partition_offset(topic, partition, Offset::Offset(low))?;
+    // Errors from before, such as of connections: nothing is assigned yet.
+    while client.poll(Duration::ZERO).is_some() {}
+    client.assign(&place)?;
+    let deadline = Instant::now() + REQUEST_TIMEOUT;
+    let read = loop {
+        match client.poll(deadline.saturating_duration_since(Instant::now())) {
+            Some(Ok(record)) if (record.topic(), record.partition()) == (topic, partition) => {
+                break Ok(time_of(&record));
+            }
+            Some(Ok(_)) => {}
+            Some(Err(KafkaError::PartitionEOF(_))) => break Ok(None),
+            Some(Err(error)) => break Err(error),
+            None if Instant::now() >= deadline => break Ok(None),
+            None => {}
+        }
+    };
+    client.unassign()?;
+    read
+}
+
+/// The time at which the message of a record first failed, or else that of the record.
+fn time_of(record: &impl Message) -> Option<Timestamp> {
+    let first_failure = record.headers().and_then(|headers| {
+        let named = headers.iter().filter(|header| header.key == FIRST).last()?;
+        std::str::from_utf8(named.value?).ok()?.parse().ok()
+    });
+    first_failure.or_else(|| Timestamp::from_millisecond(record.timestamp().to_millis()?).ok())
 }
 
 /// Counts at this interval, as long as the owner lives. `None` until the broker has answered, and while it does not.
@@ -75,22 +146,28 @@ pub(super) fn watch<T: Send + Sync + 'static>(
 ) -> watch::Receiver<Option<RelayCounts>> {
     // What is in an open transaction counts as well, and is not waited for.
     config.set("group.id", group).set("isolation.level", "read_uncommitted");
+    // Of a dead-letter topic, the first records are read, which commits nothing.
+    config.set("enable.auto.commit", "false").set("enable.auto.offset.store", "false");
+    config.set("auto.offset.reset", "earliest").set("enable.partition.eof", "true");
+    config.set("queued.min.messages", "1").set("fetch.message.max.bytes", "65536");
     let (sender, counts) = watch::channel(None);
     tokio::spawn(async move {
         let topics = Arc::new(topics);
-        let mut client: Option<Arc<BaseConsumer>> = None;
+        let (mut client, mut first_records) = (None::<Arc<BaseConsumer>>, FirstRecords::default());
         while owner.strong_count() > 0 && !sender.is_closed() {
             if client.is_none() {
                 client = config.create().map(Arc::new).ok();
             }
             if let Some(client) = client.clone() {
-                let topics = topics.clone();
-                let counted = tokio::task::spawn_blocking(move || topics.count(&client)).await;
-                let counted = match counted {
-                    Ok(Ok(counts)) => Some(counts),
-                    Ok(Err(error)) => {
-                        tracing::debug!(%error, "retry topics not counted");
-                        None
+                let (topics, mut known) = (topics.clone(), std::mem::take(&mut first_records));
+                let counted = tokio::task::spawn_blocking(move || {
+                    let counts = topics.count(&client, &mut known);
+                    (counts, known)
+                });
+                let counted = match counted.await {
+                    Ok((counts, known)) => {
+                        first_records = known;
+                        counts.inspect_err(|error| tracing::debug!(%error, "retry topics not counted")).ok()
                     }
                     Err(_) => None,
                 };
