@@ -4,17 +4,18 @@ use clap::Args;
 use jiff::{SignedDuration, Timestamp};
 use lazaret_api::values::duration;
 use lazaret_api::{
-    Breaker, Consumer, ConsumerState, Fuse, Instance, OnDead, OperationState, Pause, PauseScope,
+    Breaker, Consumer, ConsumerState, Fuse, Instance, OnDead, Operation, OperationState, Pause, PauseScope,
 };
 
 use super::Run;
+use super::plan::excluded;
 use crate::client::Client;
 use crate::context::Context;
 use crate::error::Result;
 use crate::exit::Exit;
 use crate::hints::{query_value, quoted, resume_command};
 use crate::output::{
-    Cell, Column, Format, Line, Record, Screen, Tone, age, count, error_summary, print_page, span,
+    Cell, Column, Format, Line, Record, Screen, Tone, age, count, error_summary, plural, print_page, span,
 };
 use crate::watch::{Interrupt, is_transient};
 
@@ -157,6 +158,9 @@ fn print_tables(screen: &Screen, status: &lazaret_api::Status, now: Timestamp) -
     if !status.operations.is_empty() {
         screen.line(&Line::new())?;
         screen.table(&Record::table(&status.operations, now))?;
+        for line in status.operations.iter().filter_map(exclusions) {
+            screen.line(&line)?;
+        }
     }
     // A process alone is not a fleet.
     if status.instances.len() > 1 {
@@ -164,6 +168,14 @@ fn print_tables(screen: &Screen, status: &lazaret_api::Status, now: Timestamp) -
         screen.table(&Record::table(&status.instances, now))?;
     }
     Ok(())
+}
+
+/// Tells which letters the plan of an operation excludes, if any.
+fn exclusions(operation: &Operation) -> Option<Line> {
+    let letters = operation.excluded.iter().map(|of| of.letters).sum::<u64>();
+    let line = Line::new().add(&operation.id, Tone::Strong);
+    let why = excluded(&operation.excluded, &[]);
+    (letters > 0).then(|| line.plain(format!(" excludes {}: {why}", plural(letters, "letter"))))
 }
 
 /// Tells why a consumer is failed, blocked or paused.
@@ -378,9 +390,12 @@ impl Record for Consumer {
         "breaker",
         "attempt-age-seconds",
         "held-by",
+        "in-broker.retrying",
+        "in-broker.dead",
+        "in-broker.oldest-dead-at",
     ];
 
-    fn cells(&self, _now: Timestamp) -> Vec<Cell> {
+    fn cells(&self, now: Timestamp) -> Vec<Cell> {
         let fuse = if self.fuse == Fuse::Blown { Tone::Bad } else { Tone::Dim };
         let breaker =
             if matches!(self.breaker, Breaker::Open | Breaker::HalfOpen) { Tone::Bad } else { Tone::Dim };
@@ -392,11 +407,11 @@ impl Record for Consumer {
             number(self.handled),
             number(self.failed),
             problem_count(self.retrying, Tone::Warning),
-            problem_count(self.dead, Tone::Bad),
+            problem_count(self.dead_with_topics(), Tone::Bad),
             problem_count(self.parked, Tone::Warning),
             problem_count(self.quarantined, Tone::Bad),
             problem_count(self.waiting, Tone::Warning),
-            Cell::or_dash(self.oldest_age_seconds.map(span)),
+            Cell::or_dash(self.oldest_with_topics(now).map(span)),
             Cell::new(self.fuse.as_str()).tone(fuse),
             Cell::new(self.breaker.as_str()).tone(breaker),
         ]
