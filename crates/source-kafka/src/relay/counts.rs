@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lazaret_core::Timestamp;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::Headers as _;
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 use tokio::sync::watch;
@@ -77,24 +77,28 @@ impl CountedTopics {
 
 /// The times of the first records of partitions, with the offsets at which the partitions begin: each is read once.
 #[derive(Debug, Default)]
-struct FirstRecords(BTreeMap<(String, i32), (i64, Timestamp)>);
+struct FirstRecords(BTreeMap<(String, i32), (i64, Option<Timestamp>)>);
 
 impl FirstRecords {
     /// Returns the time of the first record of a partition that begins at this offset; `None` if it cannot be read.
     fn time(&mut self, client: &BaseConsumer, topic: &str, partition: i32, low: i64) -> Option<Timestamp> {
         let place = (topic.to_owned(), partition);
         if let Some((_, known)) = self.0.get(&place).filter(|(begin, _)| *begin == low) {
-            return Some(*known);
+            return *known;
         }
-        // A user who may not read the topic may still count its records.
-        let read = read_first(client, topic, partition, low).unwrap_or_else(|error| {
-            tracing::debug!(topic, partition, %error, "first dead letter not read");
-            None
-        });
-        if let Some(time) = read {
+        let (time, is_final) = match read_first(client, topic, partition, low) {
+            // Behind markers of transactions, records may follow.
+            Ok(time) => (time, time.is_some()),
+            Err(error) => {
+                tracing::debug!(topic, partition, %error, "first dead letter not read");
+                // Whoever may not read the topic may still count its records.
+                (None, error.rdkafka_error_code() == Some(RDKafkaErrorCode::TopicAuthorizationFailed))
+            }
+        };
+        if is_final {
             self.0.insert(place, (low, time));
         }
-        read
+        time
     }
 }
 
@@ -181,8 +185,52 @@ pub(super) fn watch<T: Send + Sync + 'static>(
 
 #[cfg(test)]
 mod tests {
+    use rdkafka::message::{Header, OwnedHeaders};
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::producer::{FutureProducer, FutureRecord};
+
     use super::*;
     use crate::retry_topics::RetryTopics;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_first_records_of_a_dead_letter_topic_tell_how_old_it_is() {
+        let cluster = MockCluster::new(1).unwrap();
+        for topic in ["failed", "retries"] {
+            cluster.create_topic(topic, 2, 1).unwrap();
+        }
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", cluster.bootstrap_servers());
+        let producer: FutureProducer = config.create().unwrap();
+        let write = async |partition: i32, second: i64, first_failure: Option<&str>| {
+            let headers = match first_failure {
+                Some(time) => OwnedHeaders::new().insert(Header { key: FIRST, value: Some(time) }),
+                None => OwnedHeaders::new(),
+            };
+            let record = FutureRecord::to("failed").partition(partition).key("k").payload("p");
+            let record = record.timestamp(second * 1000).headers(headers);
+            producer.send(record, REQUEST_TIMEOUT).await.unwrap();
+        };
+        let (owner, sized) = (Arc::new(()), |topic: &str| vec![(topic.to_owned(), 2)]);
+        let topics = CountedTopics { retries: sized("retries"), dead: sized("failed") };
+        let mut counts = watch(Arc::downgrade(&owner), config, "g", topics, Duration::from_millis(20));
+        let mut counted = async |dead: u64| {
+            let is_there = |counts: &Option<RelayCounts>| counts.is_some_and(|counts| counts.dead == dead);
+            let waited = tokio::time::timeout(Duration::from_secs(240), counts.wait_for(is_there)).await;
+            waited.expect("it is counted").unwrap().unwrap().oldest_dead
+        };
+        assert_eq!(counted(0).await, None);
+        // A record of another writer names no failure.
+        write(1, 1_700_000_500, None).await;
+        assert_eq!(counted(1).await, Timestamp::from_second(1_700_000_500).ok());
+        write(0, 1_700_000_900, Some("2023-11-14T22:13:20Z")).await;
+        assert_eq!(counted(2).await, Timestamp::from_second(1_700_000_000).ok());
+        // The time of the first record of a partition is kept.
+        write(0, 1_700_000_950, Some("2001-09-09T01:46:40Z")).await;
+        assert_eq!(counted(3).await, Timestamp::from_second(1_700_000_000).ok());
+        // It ends with its owner.
+        drop(owner);
+        while counts.changed().await.is_ok() {}
+    }
 
     #[test]
     fn a_dead_letter_topic_of_several_streams_is_counted_once() {
