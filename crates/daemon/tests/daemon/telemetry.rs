@@ -252,6 +252,22 @@ fn a_webhook_is_told_of_a_consumer_that_failed_for_good_until_it_runs_again() {
     assert_eq!(daemon.wait().code(), Some(0));
 }
 
+#[test]
+fn a_run_until_idle_tells_of_a_consumer_that_failed_for_good_before_it_ends() {
+    let receiver = Receiver::start();
+    let hook = format!("url: 'http://{}/hook', events: [consumer-failed]", receiver.address);
+    let folder = folder(&format!("alerts: {{ webhooks: [{{ {hook} }}] }}"));
+    let file = folder.read("lazaret.yaml").replace("inbox: {}", "file: { path: events.jsonl }");
+    folder.write("lazaret.yaml", &file);
+    folder.write("events.jsonl", &event(0, "a", "stop"));
+    assert_eq!(folder.run(&["run", "--until-idle"]), 1, "{}", folder.read("stderr.log"));
+    let got = receiver.all();
+    assert_eq!(got.len(), 1, "{got:?}");
+    let notice: Value = serde_json::from_slice(&got[0].body).unwrap();
+    assert_eq!((&notice["event"], &notice["status"]), (&"consumer-failed".into(), &"firing".into()));
+    assert_eq!((&notice["consumer"], &notice["owner"]), (&"shop".into(), &"shop-team".into()));
+}
+
 #[cfg(feature = "otlp")]
 #[test]
 fn attempts_are_spans_of_the_trace_that_the_message_names() {
