@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use lazaret_adopt::kafka::Adoption;
 use lazaret_adopt::mirror::{Mirror, MirrorState};
+use lazaret_core::letter::{AttemptKind, AttemptRecord};
 use lazaret_core::store::{Act, Actor, HandOff, LetterStore, Limits, Locks, Outbox, Placement};
 use lazaret_core::{
     Failure, Letter, LetterId, LetterState, Message, Phase, Position, QueueName, Reason, Timestamp,
@@ -203,6 +204,45 @@ async fn a_mirrored_letter_can_be_adopted_as_it_was() {
     // I8: in the queue that they come from, they are copies of its own letters.
     let again = Adoption::of(&topic.options(), &topic.name).into_queue(queue()).run(&*store).await.unwrap();
     assert_eq!((again.run.adopted, again.run.already_there), (0, 20));
+}
+
+#[tokio::test]
+async fn a_mirrored_letter_counts_its_equal_failures_in_a_row() {
+    let cluster = MockCluster::new(1).unwrap();
+    let name = unique("m-");
+    cluster.create_topic(&name, 1, 1).unwrap();
+    let topic = Topic::existing(cluster.bootstrap_servers(), &name);
+    let store = Arc::new(MemoryStore::default());
+    let refused = || Failure::new(Reason::DOMAIN_INVALID, "Refused", "the order was refused");
+    let timeout = || Failure::new(Reason::TIMEOUT, "Timeout", "no answer");
+    let failures = [
+        vec![refused()],
+        vec![refused(), refused()],
+        vec![refused(), timeout(), refused(), refused(), refused()],
+    ];
+    for (number, failures) in (0..).zip(failures) {
+        let mut failed = letter(number, LetterState::Dead);
+        failed.attempts = 0;
+        for failure in failures {
+            failed.attempts += 1;
+            failed.cause = Some(failure.clone());
+            failed.record(AttemptRecord {
+                attempt: failed.attempts,
+                kind: AttemptKind::Live,
+                at: Timestamp::now(),
+                took: Duration::ZERO,
+                failure: Some(failure),
+            });
+        }
+        put(&*store, failed).await;
+    }
+    let mut running = start(mirror(&topic), store);
+    running.until("all are there", |state| state.mirrored == 3).await;
+    running.end().await;
+    let records = read(&topic).await;
+    let counted: Vec<_> =
+        records.iter().map(|record| record.headers.get_str("x-same-failure-count").unwrap()).collect();
+    assert_eq!((ids(&records), counted), (expected(0..3), vec!["1", "2", "3"]));
 }
 
 #[tokio::test]

@@ -201,7 +201,8 @@ pub struct Operation {
     pub skipped: u64,
     /// The number of letters.
     pub letters: u64,
-    /// The letters that were selected for its plan and are not part of it, by reason, most first. Absent without any, and in lists.
+    /// The letters that were selected for its plan and are not part of it, by reason, most first. Absent without any, and in lists; the
+    /// status has them for its latest 20 operations.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub excluded: Vec<Excluded>,
     /// The plan.

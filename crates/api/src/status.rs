@@ -206,6 +206,18 @@ pub struct Consumer {
 }
 
 impl Consumer {
+    /// The dead letters in the store, and the records of dead-letter topics in the broker.
+    pub fn dead_with_topics(&self) -> u64 {
+        self.dead.saturating_add(self.in_broker.map_or(0, |counts| counts.dead))
+    }
+
+    /// The age in seconds of the oldest open letter, message in memory, or record of a dead-letter topic.
+    pub fn oldest_with_topics(&self, now: jiff::Timestamp) -> Option<f64> {
+        let in_topics = self.in_broker.and_then(|counts| counts.oldest_dead_at);
+        let in_topics = in_topics.map(|at| now.duration_since(at).as_secs_f64().max(0.0));
+        self.oldest_age_seconds.into_iter().chain(in_topics).reduce(f64::max)
+    }
+
     /// When its next letter expires, if it does within a day.
     pub fn expires_soon(&self, now: jiff::Timestamp) -> Option<jiff::Timestamp> {
         let next = self.queues.iter().filter_map(|queue| queue.next_expiry_at).min()?;
@@ -271,6 +283,9 @@ pub struct BrokerCounts {
     pub retrying: u64,
     /// Records of dead-letter topics, read or not.
     pub dead: u64,
+    /// When the oldest record of a dead-letter topic first failed; absent without records, and where the topic cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest_dead_at: Option<jiff::Timestamp>,
 }
 
 /// The status of a queue.

@@ -109,6 +109,7 @@ pub(crate) fn table(visit: &Visit, operations: &[Operation]) -> Markup {
                     a.title-link data-open href=(links::operation(&of.id)) { (plan::verb(of.action)) " " span.mono { (of.id) } }
                     span.sub { (visible(&cut(&of.by.why, 120))) }
                     @if let Some(note) = &of.note { span.sub.note { (visible(note)) } }
+                    @if !of.excluded.is_empty() { span.sub.note { "excluded: " (plan::exclusions(&of.excluded)) } }
                 }
                 td { (badge::operation(of.state)) }
                 td.progress.in-narrow { (progress(of, false)) }

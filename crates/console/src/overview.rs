@@ -204,6 +204,12 @@ fn consumers(visit: &Visit, consumers: &[Consumer]) -> Markup {
                     td {
                         (badge::consumer(of.state))
                         (guards(of))
+                        @if let Some(counts) = of.in_broker {
+                            span.sub {
+                                span.nowrap { (count(counts.dead)) " in dead-letter topics" } " · "
+                                span.nowrap { (count(counts.retrying)) " in retry topics" }
+                            }
+                        }
                     }
                     td.num.in-medium { (number(of.lag)) }
                     td.num.in-medium { (number(of.in_flight)) }

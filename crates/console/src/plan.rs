@@ -6,7 +6,8 @@ use axum::response::Response;
 use lazaret_api::numbers::{count, plural, span};
 use lazaret_api::values::{self, Ramp};
 use lazaret_api::{
-    Action, BeginRequest, Code, Exclusion, ItemPage, Operation, Plan, PlanRequest, Problem, Scope, Selection,
+    Action, BeginRequest, Code, Excluded, Exclusion, ItemPage, Operation, Plan, PlanRequest, Problem, Scope,
+    Selection,
 };
 use maud::{Markup, html};
 
@@ -252,6 +253,12 @@ fn preview(visit: &Visit, plan: &Plan) -> Markup {
             }
         }
     }
+}
+
+/// The excluded letters by reason, on one line.
+pub(crate) fn exclusions(excluded: &[Excluded]) -> String {
+    let parts = excluded.iter().map(|of| format!("{} {}", count(of.letters), exclusion(of.reason)));
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 const fn exclusion(reason: Exclusion) -> &'static str {

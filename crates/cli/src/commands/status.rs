@@ -4,17 +4,18 @@ use clap::Args;
 use jiff::{SignedDuration, Timestamp};
 use lazaret_api::values::duration;
 use lazaret_api::{
-    Breaker, Consumer, ConsumerState, Fuse, Instance, OnDead, OperationState, Pause, PauseScope,
+    Breaker, Consumer, ConsumerState, Fuse, Instance, OnDead, Operation, OperationState, Pause, PauseScope,
 };
 
 use super::Run;
+use super::plan::excluded;
 use crate::client::Client;
 use crate::context::Context;
 use crate::error::Result;
 use crate::exit::Exit;
 use crate::hints::{query_value, quoted, resume_command};
 use crate::output::{
-    Cell, Column, Format, Line, Record, Screen, Tone, age, count, error_summary, print_page, span,
+    Cell, Column, Format, Line, Record, Screen, Tone, age, count, error_summary, plural, print_page, span,
 };
 use crate::watch::{Interrupt, is_transient};
 
@@ -157,6 +158,9 @@ fn print_tables(screen: &Screen, status: &lazaret_api::Status, now: Timestamp) -
     if !status.operations.is_empty() {
         screen.line(&Line::new())?;
         screen.table(&Record::table(&status.operations, now))?;
+        for line in status.operations.iter().filter_map(exclusions) {
+            screen.line(&line)?;
+        }
     }
     // A process alone is not a fleet.
     if status.instances.len() > 1 {
@@ -164,6 +168,14 @@ fn print_tables(screen: &Screen, status: &lazaret_api::Status, now: Timestamp) -
         screen.table(&Record::table(&status.instances, now))?;
     }
     Ok(())
+}
+
+/// Tells which letters the plan of an operation excludes, if any.
+fn exclusions(operation: &Operation) -> Option<Line> {
+    let letters = operation.excluded.iter().map(|of| of.letters).sum::<u64>();
+    let line = Line::new().add(&operation.id, Tone::Strong);
+    let why = excluded(&operation.excluded, &[]);
+    (letters > 0).then(|| line.plain(format!(" excludes {}: {why}", plural(letters, "letter"))))
 }
 
 /// Tells why a consumer is failed, blocked or paused.
@@ -378,9 +390,12 @@ impl Record for Consumer {
         "breaker",
         "attempt-age-seconds",
         "held-by",
+        "in-broker.retrying",
+        "in-broker.dead",
+        "in-broker.oldest-dead-at",
     ];
 
-    fn cells(&self, _now: Timestamp) -> Vec<Cell> {
+    fn cells(&self, now: Timestamp) -> Vec<Cell> {
         let fuse = if self.fuse == Fuse::Blown { Tone::Bad } else { Tone::Dim };
         let breaker =
             if matches!(self.breaker, Breaker::Open | Breaker::HalfOpen) { Tone::Bad } else { Tone::Dim };
@@ -392,11 +407,11 @@ impl Record for Consumer {
             number(self.handled),
             number(self.failed),
             problem_count(self.retrying, Tone::Warning),
-            problem_count(self.dead, Tone::Bad),
+            problem_count(self.dead_with_topics(), Tone::Bad),
             problem_count(self.parked, Tone::Warning),
             problem_count(self.quarantined, Tone::Bad),
             problem_count(self.waiting, Tone::Warning),
-            Cell::or_dash(self.oldest_age_seconds.map(span)),
+            Cell::or_dash(self.oldest_with_topics(now).map(span)),
             Cell::new(self.fuse.as_str()).tone(fuse),
             Cell::new(self.breaker.as_str()).tone(breaker),
         ]
@@ -405,10 +420,22 @@ impl Record for Consumer {
 
 #[cfg(test)]
 mod tests {
-    use lazaret_api::{BreakerCause, LetterError};
+    use lazaret_api::{
+        BreakerCause, BrokerCounts, Excluded, Exclusion, LetterError, QueueStatus, StateCounts,
+        StreamIncarnation,
+    };
 
     use super::*;
-    use crate::fixtures::{at, consumer};
+    use crate::fixtures::{NOW, at, consumer, operation};
+
+    /// A consumer of which nothing needs to be told.
+    fn quiet(dead: u64) -> Consumer {
+        Consumer { breaker: Breaker::Closed, ..consumer("shop", ConsumerState::Running, dead) }
+    }
+
+    fn told(consumer: &Consumer) -> Vec<String> {
+        notes(consumer, at(NOW)).iter().map(|line| line.render(false)).collect()
+    }
 
     #[test]
     fn time_that_passes_is_no_change() {
@@ -434,26 +461,95 @@ mod tests {
 
     #[test]
     fn what_holds_a_consumer_and_an_attempt_that_does_not_end_are_told() {
-        let told = |consumer: &Consumer| -> Vec<String> {
-            notes(consumer, at(0)).iter().map(|line| line.render(false)).collect()
-        };
         let held = Consumer {
             held_by: Some("max-sequence-size".into()),
             store_trouble: true,
             attempt_age_seconds: Some(1080.0),
-            breaker: Breaker::Closed,
-            ..consumer("shop", ConsumerState::Running, 0)
+            ..quiet(0)
         };
         assert_eq!(
             told(&held),
             ["shop is held by its limit: max-sequence-size", "shop: an attempt has been running for 18m00s"]
         );
-        let short = Consumer {
-            attempt_age_seconds: Some(59.0),
-            breaker: Breaker::Closed,
-            ..consumer("shop", ConsumerState::Running, 0)
-        };
+        let short = Consumer { attempt_age_seconds: Some(59.0), ..quiet(0) };
         assert_eq!(told(&short), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_dead_letter_topics_hold_counts_as_dead_and_old() {
+        let counts = BrokerCounts { retrying: 2, dead: 3, oldest_dead_at: Some(at(NOW - 90_000)) };
+        let shop = Consumer { in_broker: Some(counts), oldest_age_seconds: Some(60.0), ..quiet(4) };
+        let shown = |shop: &Consumer, name: &str| {
+            let table = Consumer::table(std::slice::from_ref(shop), at(NOW)).render(200, false);
+            let (columns, row) = table.split_once('\n').unwrap();
+            let end = columns.find(name).unwrap() + name.len();
+            row[..end].split(' ').next_back().unwrap().to_owned()
+        };
+        assert_eq!((shown(&shop, "DEAD"), shown(&shop, "OLDEST")), ("7".into(), "1d01h".into()));
+        assert_eq!(shown(&shop, "RETRYING"), "17", "those of the store");
+        assert_eq!(
+            told(&shop),
+            ["shop has 3 in dead-letter topics and 2 in retry topics, counted in the broker"]
+        );
+        // The oldest letter of the store is older.
+        let store = Consumer { oldest_age_seconds: Some(180_000.0), ..shop };
+        assert_eq!(shown(&store, "OLDEST"), "2d02h");
+        let empty = Consumer { in_broker: Some(BrokerCounts::default()), ..quiet(4) };
+        assert_eq!((shown(&empty, "DEAD"), told(&empty)), ("4".into(), Vec::new()));
+    }
+
+    #[test]
+    fn letters_that_expire_within_a_day_are_told() {
+        let expiring = |in_seconds: i64| {
+            let queue = QueueStatus {
+                queue: "shop/shop".into(),
+                sequences: 1,
+                states: StateCounts::default(),
+                oldest_at: None,
+                next_expiry_at: Some(at(NOW + in_seconds)),
+            };
+            Consumer { queues: vec![queue], ..quiet(1) }
+        };
+        assert_eq!(
+            told(&expiring(5400)),
+            ["shop letters expire: the next one in 1h30m, unless it is replayed or resolved"]
+        );
+        assert_eq!(told(&expiring(90_000)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_recreated_stream_is_told_for_a_day() {
+        let recreated = |partition, seconds_ago: i64| {
+            let life = StreamIncarnation {
+                stream: "orders".into(),
+                partition,
+                incarnation: 1,
+                id: None,
+                since: at(NOW - seconds_ago),
+            };
+            told(&Consumer { incarnations: vec![life], ..quiet(0) })
+        };
+        assert_eq!(
+            recreated(None, 64),
+            ["shop: orders was recreated, seen 1m04s ago, and is read from its beginning"]
+        );
+        assert_eq!(
+            recreated(Some(3), 64),
+            ["shop: partition 3 of orders was recreated, seen 1m04s ago, and is read from its beginning"]
+        );
+        assert_eq!(recreated(None, 86_400), Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_operation_tells_which_letters_its_plan_excludes() {
+        let of = |reason, letters| Excluded { reason, letters };
+        let running = operation(OperationState::Running, 0);
+        assert!(exclusions(&running).is_none());
+        let excluded = vec![of(Exclusion::Behind, 2), of(Exclusion::Closed, 1)];
+        assert_eq!(
+            exclusions(&Operation { excluded, ..running }).unwrap().render(false),
+            "op_31 excludes 3 letters: 2 behind a letter that is not in the plan, 1 closed"
+        );
     }
 
     #[test]

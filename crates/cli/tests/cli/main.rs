@@ -25,6 +25,7 @@ mod payloads;
 mod reading;
 #[cfg(all(unix, feature = "postgres"))]
 mod serve_postgres;
+mod status_text;
 mod status_watch;
 mod support;
 #[cfg(unix)]

@@ -3,9 +3,10 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 
+use lazaret_engine::DeadLetterOptions;
 use serde_json::Value;
 
-use crate::support::{Bench, ada, ended, finish, lazaret, message};
+use crate::support::{Bench, Setup, ada, ended, finish, lazaret, message};
 
 fn keys(value: &Value) -> Vec<&str> {
     value.as_object().unwrap().keys().map(String::as_str).collect()
@@ -194,6 +195,24 @@ fn a_letter_is_shown_complete_with_its_raw_payload() {
     bench.run(&["show", "00000000"]).ends(4);
     bench.run(&["show", "00000000-0000-0000-0000-000000000000"]).ends(4);
     bench.run(&["show", "nonsense"]).ends(2);
+}
+
+#[test]
+fn an_open_letter_whose_payload_was_not_stored_says_so() {
+    let dead_letter = DeadLetterOptions { include_payload: false, ..DeadLetterOptions::default() };
+    let bench = Bench::with(Setup { dead_letter, ..Setup::default() });
+    bench.letters(&[message("m-1", "a", "bad")], 1);
+    let detail = bench.run(&["show", "message:m-1", "-o", "json"]).ends(0).json();
+    assert_eq!((&detail["state"], &detail["content"]["payload-state"]), (&"dead".into(), &"left-out".into()));
+    let shown = bench.run(&["show", "message:m-1"]).ends(0).out;
+    assert!(shown.contains("--- payload (0 bytes"), "{shown}");
+    assert!(shown.contains("\nnot stored: the consumer has include-payload: false\n"), "{shown}");
+    for wrong in ["tombstone", "was closed", "hidden"] {
+        assert!(!shown.contains(wrong), "{shown}");
+    }
+    let none = bench.run(&["show", "message:m-1", "--payload"]).ends(4);
+    assert!(none.out.is_empty(), "{}", none.out);
+    assert!(none.err.contains("it was not stored: the consumer has include-payload: false"), "{}", none.err);
 }
 
 #[test]

@@ -6,12 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lazaret_api::Scope;
+use lazaret_api::{BrokerCounts, Scope};
 use lazaret_core::handler::Payload;
+use lazaret_core::incarnation::Beginning;
 use lazaret_core::policy::{OnDead, OnDeadPolicy, RetryPolicy};
 use lazaret_core::redaction::Redaction;
 use lazaret_core::store::{HandOff, LetterStore, Limits, Placement};
-use lazaret_core::{Failure, HandlerError, Letter, LetterState, Message, Position, QueueName, Reason, Store};
+use lazaret_core::{
+    ConsumerName, Failure, HandlerError, Letter, LetterState, Message, Position, QueueName, Reason, Store,
+};
 use lazaret_engine::{Consumer, DeadLetterOptions, Options as EngineOptions};
 use lazaret_server::{Approval, Registry, Server, Token, TokenHash, Tokens};
 use lazaret_store_sqlite::{InboxLog, InboxOptions, SqliteStore};
@@ -44,6 +47,7 @@ pub(crate) struct Setup {
     pub(crate) approval: Approval,
     pub(crate) redaction: Redaction,
     pub(crate) on_dead: OnDead,
+    pub(crate) dead_letter: DeadLetterOptions,
 }
 
 /// A running server with a consumer whose handler refuses messages that contain `bad` until it is repaired, and always those
@@ -52,6 +56,7 @@ pub(crate) struct Bench {
     pub(crate) url: String,
     runtime: Runtime,
     store: SqliteStore,
+    registry: Registry,
     repaired: Arc<AtomicBool>,
     shutdown: CancellationToken,
     folder: tempfile::TempDir,
@@ -121,8 +126,9 @@ impl Bench {
         let repaired = Arc::new(AtomicBool::new(false));
         let shutdown = CancellationToken::new();
         let store = SqliteStore::open(folder.path().join("lazaret.db"), Default::default()).unwrap();
-        let url = runtime.block_on(serve(&store, setup, &repaired, &shutdown));
-        Self { url, runtime, store, repaired, shutdown, folder }
+        let registry = Registry::default();
+        let url = runtime.block_on(serve(&store, &registry, setup, &repaired, &shutdown));
+        Self { url, runtime, store, registry, repaired, shutdown, folder }
     }
 
     /// Repairs the handler: from now on it accepts `bad`.
@@ -144,6 +150,21 @@ impl Bench {
         let placed = self.runtime.block_on(self.store.hand_off(&queue, &Limits::NONE, vec![item]));
         for placed in placed.unwrap() {
             placed.unwrap();
+        }
+    }
+
+    /// Reports what the topics of the strategy `topics` hold; `None` for a broker that does not answer.
+    pub(crate) fn set_in_broker(&self, counts: Option<BrokerCounts>) {
+        self.registry.in_broker(ORDERS, move || counts);
+    }
+
+    /// Records that a stream of the consumer was deleted and created again.
+    pub(crate) fn recreate_stream(&self, stream: &str) {
+        let consumer = ConsumerName::from(ORDERS);
+        for (id, after) in [("first", None), ("second", Some(0))] {
+            let id = Some(id.into());
+            let beginning = Beginning { stream: stream.into(), partition: None, id, after };
+            self.runtime.block_on(self.store.begin_incarnation(&consumer, &beginning)).unwrap();
         }
     }
 
@@ -325,21 +346,23 @@ pub(crate) fn ended(mut child: Child) -> Ran {
 
 async fn serve(
     store: &SqliteStore,
+    registry: &Registry,
     setup: Setup,
     repaired: &Arc<AtomicBool>,
     shutdown: &CancellationToken,
 ) -> String {
     let inbox = store.inbox_log(ORDERS, InboxOptions::default());
-    let registry = Registry::default();
     registry.starting(ORDERS, setup.approval);
-    let consumer = consumer(store, &inbox, &registry, repaired, setup.on_dead);
+    let on_dead = OnDeadPolicy { on_dead: setup.on_dead, ..OnDeadPolicy::default() };
+    let dead_letter = DeadLetterOptions { on_dead, ..setup.dead_letter };
+    let consumer = consumer(store, &inbox, registry, repaired, dead_letter);
     registry.running(consumer.handle());
     tokio::spawn({
         let shutdown = shutdown.clone();
         async move { consumer.run(shutdown).await.map(|_| ()) }
     });
     let server = Server::builder(Arc::new(store.clone()) as Arc<dyn Store>)
-        .registry(registry)
+        .registry(registry.clone())
         .inbox(ORDERS, inbox)
         .tokens(if setup.tokens.is_empty() { Tokens::default() } else { Tokens::new(setup.tokens).unwrap() })
         .options(lazaret_server::Options { redaction: setup.redaction, ..Default::default() })
@@ -358,7 +381,7 @@ fn consumer(
     inbox: &InboxLog,
     registry: &Registry,
     repaired: &Arc<AtomicBool>,
-    on_dead: OnDead,
+    dead_letter: DeadLetterOptions,
 ) -> Consumer {
     let repaired = repaired.clone();
     let handler = move |Payload(payload): Payload| {
@@ -374,8 +397,6 @@ fn consumer(
         }
     };
     let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
-    let on_dead = OnDeadPolicy { on_dead, ..OnDeadPolicy::default() };
-    let dead_letter = Some(DeadLetterOptions { on_dead, ..DeadLetterOptions::default() });
     // Tests fail many messages in a row, and a fuse would pause the consumer.
     let commit_interval = Duration::from_millis(10);
     Consumer::builder(ORDERS)
@@ -384,7 +405,7 @@ fn consumer(
         .options(EngineOptions {
             retry,
             commit_interval,
-            dead_letter,
+            dead_letter: Some(dead_letter),
             fuse: None,
             ..EngineOptions::default()
         })

@@ -5,6 +5,7 @@
 
 mod access;
 mod commands;
+mod conditions;
 mod edits;
 mod guards;
 mod hostile;

@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lazaret_api::{EffectiveConfig, Scope};
+use lazaret_api::{BrokerCounts, EffectiveConfig, Scope};
 use lazaret_console::Options as ConsoleOptions;
 use lazaret_core::handler::{Attempt, Payload};
+use lazaret_core::incarnation::Beginning;
 use lazaret_core::policy::RetryPolicy;
 use lazaret_core::store::{HandOff, Instance, Instances, LetterStore, Limits, Placement};
-use lazaret_core::{Failure, HandlerError, Letter, LetterState, Message, Position, QueueName, Reason, Store};
+use lazaret_core::{
+    ConsumerName, Failure, HandlerError, Letter, LetterState, Message, Position, QueueName, Reason, Store,
+};
 use lazaret_engine::{Consumer, DeadLetterOptions, Options as EngineOptions};
 use lazaret_server::{Approval, Registry, Server, Token, TokenHash, Tokens};
 use lazaret_store_sqlite::{InboxLog, InboxOptions, SqliteStore};
@@ -39,6 +42,7 @@ pub(crate) struct Bench {
     pub(crate) store: SqliteStore,
     /// The same store, as the consumer sees it.
     consumers_store: Arc<Unreliable<SqliteStore>>,
+    registry: Registry,
     fixed: Arc<AtomicBool>,
     shutdown: CancellationToken,
     _folder: tempfile::TempDir,
@@ -99,17 +103,26 @@ impl Bench {
     }
 
     pub(crate) async fn with(tokens: Vec<Token>, approval: Approval) -> Self {
-        Self::built(tokens, approval, ConsoleOptions::default(), EffectiveConfig::default()).await
+        let config = EffectiveConfig::default();
+        Self::built(tokens, approval, ConsoleOptions::default(), config, DeadLetterOptions::default()).await
     }
 
     /// A server that was started from this configuration.
     pub(crate) async fn with_config(tokens: Vec<Token>, config: EffectiveConfig) -> Self {
-        Self::built(tokens, Approval::None, ConsoleOptions::default(), config).await
+        let dead_letter = DeadLetterOptions::default();
+        Self::built(tokens, Approval::None, ConsoleOptions::default(), config, dead_letter).await
     }
 
     /// A server whose console has these options.
     pub(crate) async fn with_console(console: ConsoleOptions) -> Self {
-        Self::built(Vec::new(), Approval::None, console, EffectiveConfig::default()).await
+        let config = EffectiveConfig::default();
+        Self::built(Vec::new(), Approval::None, console, config, DeadLetterOptions::default()).await
+    }
+
+    /// A server whose consumer keeps its dead letters like this.
+    pub(crate) async fn with_dead_letters(dead_letter: DeadLetterOptions) -> Self {
+        let (console, config) = (ConsoleOptions::default(), EffectiveConfig::default());
+        Self::built(Vec::new(), Approval::None, console, config, dead_letter).await
     }
 
     async fn built(
@@ -117,6 +130,7 @@ impl Bench {
         approval: Approval,
         console: ConsoleOptions,
         config: EffectiveConfig,
+        dead_letter: DeadLetterOptions,
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(folder.path().join("lazaret.db"), Default::default()).unwrap();
@@ -125,13 +139,13 @@ impl Bench {
         registry.starting("orders", approval);
         let fixed = Arc::new(AtomicBool::new(false));
         let consumers_store = Arc::new(Unreliable::new(store.clone(), 1));
-        let consumer = consumer(&consumers_store, &inbox, &registry, &fixed);
+        let consumer = consumer(&consumers_store, &inbox, &registry, &fixed, dead_letter);
         registry.running(consumer.handle());
         let shutdown = CancellationToken::new();
         tokio::spawn(consumer.run(shutdown.clone()));
         let tokens = if tokens.is_empty() { Tokens::default() } else { Tokens::new(tokens).unwrap() };
         let server = Server::builder(Arc::new(store.clone()) as Arc<dyn Store>)
-            .registry(registry)
+            .registry(registry.clone())
             .inbox("orders", inbox)
             .instances(Arc::new(store.clone()))
             .tokens(tokens)
@@ -146,7 +160,8 @@ impl Bench {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client =
             reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build();
-        Self { base, client: client.unwrap(), store, consumers_store, fixed, shutdown, _folder: folder }
+        let client = client.unwrap();
+        Self { base, client, store, consumers_store, registry, fixed, shutdown, _folder: folder }
     }
 
     /// Stores a dead letter, past the limits of an inbox. Returns its id.
@@ -181,6 +196,21 @@ impl Bench {
             consumers: [(consumer.into(), Vec::new())].into(),
         };
         self.store.report(&instance, DEADLINE).await.unwrap();
+    }
+
+    /// Reports what the topics of the strategy `topics` hold; `None` for a broker that does not answer.
+    pub(crate) fn set_in_broker(&self, counts: Option<BrokerCounts>) {
+        self.registry.in_broker("orders", move || counts);
+    }
+
+    /// Records that a stream of the consumer was deleted and created again.
+    pub(crate) async fn recreate_stream(&self, stream: &str) {
+        let consumer = ConsumerName::from("orders");
+        for (id, after) in [("first", None), ("second", Some(0))] {
+            let id = Some(id.into());
+            let beginning = Beginning { stream: stream.into(), partition: None, id, after };
+            self.store.begin_incarnation(&consumer, &beginning).await.unwrap();
+        }
     }
 
     /// Makes the handler accept every message.
@@ -299,6 +329,7 @@ fn consumer(
     inbox: &InboxLog,
     registry: &Registry,
     fixed: &Arc<AtomicBool>,
+    dead_letter: DeadLetterOptions,
 ) -> Consumer {
     let fixed = fixed.clone();
     let handler = move |Payload(payload): Payload, _: Attempt| {
@@ -315,8 +346,7 @@ fn consumer(
         }
     };
     let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
-    let dead_letter =
-        Some(DeadLetterOptions { owner: Some("orders-team".into()), ..DeadLetterOptions::default() });
+    let dead_letter = Some(DeadLetterOptions { owner: Some("orders-team".into()), ..dead_letter });
     let commit_interval = Duration::from_millis(10);
     let options = EngineOptions { retry, commit_interval, dead_letter, ..EngineOptions::default() };
     Consumer::builder("orders")

@@ -52,10 +52,10 @@ pub(super) async fn open(
             let counts = relay.watch_counts(COUNT_INTERVAL);
             registry.in_broker(&config.name, {
                 let counts = counts.clone();
-                move || counts.borrow().map(|RelayCounts { retrying, dead }| BrokerCounts { retrying, dead })
+                move || counts.borrow().map(in_broker)
             });
             telemetry.metrics.topics(&config.name, move || {
-                counts.borrow().map(|RelayCounts { retrying, dead }| (retrying, dead))
+                counts.borrow().map(|RelayCounts { retrying, dead, .. }| (retrying, dead))
             });
             (source, Some(Arc::new(relay) as Arc<dyn Relay>))
         }
@@ -68,6 +68,11 @@ pub(super) async fn open(
     });
     registry.source_readiness(&config.name, move || is_ready(&state.borrow()));
     Ok((source, relay))
+}
+
+fn in_broker(counts: RelayCounts) -> BrokerCounts {
+    let RelayCounts { retrying, dead, oldest_dead } = counts;
+    BrokerCounts { retrying, dead, oldest_dead_at: oldest_dead }
 }
 
 /// Says why a source reads nothing, or not all of its partitions.

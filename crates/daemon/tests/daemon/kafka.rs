@@ -12,6 +12,7 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{ClientConfig, Message};
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::support::{DEADLINE, Daemon, Folder, WORKER, attempts, get, wait_for};
 use crate::unknown_compression::push_unknown_compression;
@@ -63,6 +64,13 @@ pub(crate) async fn fill(brokers: &str, topic: &str, kinds: &[&str]) {
     }
 }
 
+/// The value of a header of a record.
+fn header(record: &impl Message, name: &str) -> String {
+    let headers = record.headers().unwrap();
+    let value = headers.iter().find(|header| header.key == name).and_then(|header| header.value).unwrap();
+    String::from_utf8(value.to_vec()).unwrap()
+}
+
 pub(crate) fn folder(brokers: &str, topic: &str, keys: &str) -> Folder {
     let folder = Folder::new();
     let config = format!(
@@ -109,6 +117,24 @@ async fn topics_are_read_to_their_end_and_dead_letters_are_copied_to_a_topic() {
     // Nothing is read twice.
     assert_eq!(folder.run(&["run", "--until-idle"]), 3);
     assert_eq!(handled(&folder), [0, 2, 3]);
+}
+
+#[tokio::test]
+async fn a_mirrored_letter_says_how_often_it_failed_the_same_way() {
+    let Some(brokers) = broker() else { return };
+    let from = topic(&brokers).await;
+    let copies = topic(&brokers).await;
+    fill(&brokers, &from, &["transient"]).await;
+    let keys = format!(
+        "    retry: {{ max-attempts: 2, initial-delay: 5ms, max-delay: 20ms }}\n    dead-letter: {{ topic: {copies} }}\n"
+    );
+    let folder = folder(&brokers, &from, &keys);
+    assert_eq!(folder.run(&["run", "--until-idle"]), 3, "{}", folder.read("stderr.log"));
+    let reader: BaseConsumer = client(&brokers).create().unwrap();
+    reader.subscribe(&[&copies]).unwrap();
+    let copy = wait_for("the copy", || reader.poll(Duration::from_millis(100))).unwrap();
+    assert_eq!(header(&copy, "x-attempt-count"), "2");
+    assert_eq!(header(&copy, "x-same-failure-count"), "2");
 }
 
 #[tokio::test]
@@ -363,17 +389,19 @@ async fn the_nth_retry_waits_the_nth_delay_in_the_topic_of_its_name() {
     folder.write("stderr.log", "");
     let mut daemon = folder.start(&["run"]);
     let address = daemon.address();
-    let counted = r#""in-broker":{"retrying":0,"dead":1}"#;
-    wait_for("the count of the broker", || get(&address, "/v1/status").1.contains(counted).then_some(()));
+    let in_broker = wait_for("the count of the broker", || {
+        let status: Value = serde_json::from_str(&get(&address, "/v1/status").1).unwrap();
+        let counts = status["consumers"][0]["in-broker"].clone();
+        (counts["dead"] == 1).then_some(counts)
+    });
     daemon.kill();
     reader.subscribe(&[&dead]).unwrap();
     let copy = wait_for("the dead letter", || reader.poll(Duration::from_millis(100))).unwrap();
-    let header = |name: &str| {
-        let headers = copy.headers().unwrap();
-        let value = headers.iter().find(|header| header.key == name).and_then(|header| header.value).unwrap();
-        String::from_utf8(value.to_vec()).unwrap()
-    };
+    let header = |name: &str| header(&copy, name);
     assert_eq!(header("x-attempt-count"), "4");
+    assert_eq!(header("x-same-failure-count"), "4", "each attempt failed the same way");
+    assert_eq!(in_broker["retrying"], 0, "{in_broker}");
+    assert_eq!(in_broker["oldest-dead-at"], header("x-first-failure-at"), "{in_broker}");
     let at = |name: &str| header(name).parse::<jiff::Timestamp>().unwrap();
     let waited = at("x-last-failure-at").duration_since(at("x-first-failure-at"));
     assert!(waited >= jiff::SignedDuration::from_millis(1200), "never early: {waited}");

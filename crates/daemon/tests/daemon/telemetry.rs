@@ -216,6 +216,58 @@ fn alert_on_first_can_be_switched_off() {
     daemon.wait();
 }
 
+#[test]
+fn a_webhook_is_told_of_a_consumer_that_failed_for_good_until_it_runs_again() {
+    let receiver = Receiver::start();
+    let alerts = format!(
+        "alerts: {{ webhooks: [{{ url: 'http://{}/hook', events: [consumer-failed] }}] }}",
+        receiver.address
+    );
+    let folder = folder(&alerts);
+    let mut daemon = folder.start(&["run"]);
+    let address = daemon.address();
+    post(&address, 0, "fine", "");
+    post(&address, 1, "stop", "");
+    wait_for("a notice", || (!receiver.all().is_empty()).then_some(()));
+    let notices = || -> Vec<Value> {
+        receiver.all().iter().map(|got| serde_json::from_slice(&got.body).unwrap()).collect()
+    };
+    let fired = notices().remove(0);
+    assert_eq!((&fired["event"], &fired["status"]), (&"consumer-failed".into(), &"firing".into()));
+    assert_eq!((&fired["consumer"], &fired["owner"]), (&"shop".into(), &"shop-team".into()));
+    assert_eq!(fired["severity"], "critical");
+    for word in ["payload-of", "key-of", "ENOUGH"] {
+        assert!(!fired.to_string().contains(word), "{word} in {fired}");
+    }
+    // Nobody restarts it but a person.
+    daemon.logs("correct the cause and send SIGHUP", 1);
+    assert!(get(&address, "/v1/status").1.contains("\"state\":\"failed\""));
+    folder.write("handler.py", &WORKER.replace("\"verdict\": \"stop\"", "\"verdict\": \"handled\""));
+    daemon.signal(Signal::HUP);
+    wait_for("its end", || (notices().len() == 2).then_some(()));
+    let resolved = notices().remove(1);
+    assert_eq!((&resolved["key"], &resolved["status"]), (&fired["key"], &"resolved".into()));
+    wait_for("readiness", || (get(&address, "/readyz").0 == 200).then_some(()));
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(0));
+}
+
+#[test]
+fn a_run_until_idle_tells_of_a_consumer_that_failed_for_good_before_it_ends() {
+    let receiver = Receiver::start();
+    let hook = format!("url: 'http://{}/hook', events: [consumer-failed]", receiver.address);
+    let folder = folder(&format!("alerts: {{ webhooks: [{{ {hook} }}] }}"));
+    let file = folder.read("lazaret.yaml").replace("inbox: {}", "file: { path: events.jsonl }");
+    folder.write("lazaret.yaml", &file);
+    folder.write("events.jsonl", &event(0, "a", "stop"));
+    assert_eq!(folder.run(&["run", "--until-idle"]), 1, "{}", folder.read("stderr.log"));
+    let got = receiver.all();
+    assert_eq!(got.len(), 1, "{got:?}");
+    let notice: Value = serde_json::from_slice(&got[0].body).unwrap();
+    assert_eq!((&notice["event"], &notice["status"]), (&"consumer-failed".into(), &"firing".into()));
+    assert_eq!((&notice["consumer"], &notice["owner"]), (&"shop".into(), &"shop-team".into()));
+}
+
 #[cfg(feature = "otlp")]
 #[test]
 fn attempts_are_spans_of_the_trace_that_the_message_names() {

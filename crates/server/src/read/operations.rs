@@ -60,6 +60,17 @@ pub(super) async fn visible(
     Ok(visible)
 }
 
+/// Adds the letters that the plans of these operations exclude.
+pub(super) async fn add_excluded(app: &App, operations: &mut [Operation]) -> Result<()> {
+    for operation in operations {
+        let Ok(id) = operation.plan.parse::<PlanId>() else { continue };
+        if let Some(plan) = app.store.plan(id).await? {
+            *operation = operation.clone().with_excluded(&plan);
+        }
+    }
+    Ok(())
+}
+
 pub(crate) async fn show(
     State(app): State<App>,
     caller: Caller,

@@ -14,7 +14,7 @@ use lazaret_core::store::{Counts, Instances, QueueSummary};
 use lazaret_engine::{FuseState, Handle};
 use serde::Deserialize;
 
-use super::operations::visible;
+use super::operations::{add_excluded, visible};
 use crate::activity;
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
@@ -24,6 +24,8 @@ use crate::registry::Entry;
 
 /// The maximum number of operations.
 const OPERATIONS: usize = 200;
+/// The maximum number of operations whose plans are read for the letters that they exclude.
+const PLANS: usize = 20;
 
 pub(crate) async fn status(State(app): State<App>, caller: Caller) -> Result<axum::Json<Status>> {
     let mut queues = queues(&app).await?;
@@ -37,7 +39,9 @@ pub(crate) async fn status(State(app): State<App>, caller: Caller) -> Result<axu
         consumers.push(consumer(&app, &name, None, own).await?);
     }
     consumers.sort_by(|a, b| a.name.cmp(&b.name));
-    let operations = visible(&app, &caller, &app.store.under_way(OPERATIONS).await?).await?;
+    let mut operations = visible(&app, &caller, &app.store.under_way(OPERATIONS).await?).await?;
+    let latest = operations.len().min(PLANS);
+    add_excluded(&app, &mut operations[..latest]).await?;
     let store = StoreCapabilities::from(&app.store.capabilities().await?);
     let instances = visible_instances(&app, &caller).await?;
     Ok(axum::Json(Status { consumers, operations, store, instances }))

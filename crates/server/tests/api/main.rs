@@ -15,5 +15,6 @@ mod openapi;
 mod operations;
 mod parsing;
 mod redaction;
+mod status;
 mod support;
 mod triage;

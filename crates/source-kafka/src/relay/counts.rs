@@ -1,14 +1,17 @@
 //! Counts what retry topics and dead-letter topics hold, in the broker.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rdkafka::TopicPartitionList;
+use lazaret_core::Timestamp;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaResult;
-use rdkafka::{ClientConfig, Offset};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::message::Headers as _;
+use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 use tokio::sync::watch;
 
+use crate::headers::FIRST;
 use crate::topology::Topology;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -20,10 +23,13 @@ pub struct RelayCounts {
     pub retrying: u64,
     /// Records of dead-letter topics, of whatever writer. Reading them removes none.
     pub dead: u64,
+    /// The earliest time of the first records in the partitions of dead-letter topics: of the first failure, or of the record if it
+    /// names none. `None` without records, and where they cannot be read.
+    pub oldest_dead: Option<Timestamp>,
 }
 
 /// The topics to count, each with the number of its partitions.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct CountedTopics {
     retries: Vec<(String, i32)>,
     dead: Vec<(String, i32)>,
@@ -40,7 +46,7 @@ impl CountedTopics {
     }
 
     /// Counts the records. It blocks.
-    fn count(&self, client: &BaseConsumer) -> KafkaResult<RelayCounts> {
+    fn count(&self, client: &BaseConsumer, first_records: &mut FirstRecords) -> KafkaResult<RelayCounts> {
         let mut retries = TopicPartitionList::new();
         for (topic, partitions) in self.retries.iter().filter(|(_, partitions)| *partitions > 0) {
             retries.add_partition_range(topic, 0, partitions - 1);
@@ -58,11 +64,80 @@ impl CountedTopics {
         for (topic, partitions) in &self.dead {
             for partition in 0..*partitions {
                 let (low, high) = client.fetch_watermarks(topic, partition, REQUEST_TIMEOUT)?;
-                counts.dead += u64::try_from(high - low).unwrap_or(0);
+                if high > low {
+                    counts.dead += u64::try_from(high - low).unwrap_or(0);
+                    let first = first_records.time(client, topic, partition, low);
+                    counts.oldest_dead = [counts.oldest_dead, first].into_iter().flatten().min();
+                }
             }
         }
         Ok(counts)
     }
+}
+
+/// The times of the first records of partitions, with the offsets at which the partitions begin: each is read once.
+#[derive(Debug, Default)]
+struct FirstRecords(BTreeMap<(String, i32), (i64, Option<Timestamp>)>);
+
+impl FirstRecords {
+    /// Returns the time of the first record of a partition that begins at this offset; `None` if it cannot be read.
+    fn time(&mut self, client: &BaseConsumer, topic: &str, partition: i32, low: i64) -> Option<Timestamp> {
+        let place = (topic.to_owned(), partition);
+        if let Some((_, known)) = self.0.get(&place).filter(|(begin, _)| *begin == low) {
+            return *known;
+        }
+        let (time, is_final) = match read_first(client, topic, partition, low) {
+            // Behind markers of transactions, records may follow.
+            Ok(time) => (time, time.is_some()),
+            Err(error) => {
+                tracing::debug!(topic, partition, %error, "first dead letter not read");
+                // Whoever may not read the topic may still count its records.
+                (None, error.rdkafka_error_code() == Some(RDKafkaErrorCode::TopicAuthorizationFailed))
+            }
+        };
+        if is_final {
+            self.0.insert(place, (low, time));
+        }
+        time
+    }
+}
+
+/// Reads the time of the first record from this offset on; `None` if only markers of transactions follow.
+fn read_first(
+    client: &BaseConsumer,
+    topic: &str,
+    partition: i32,
+    low: i64,
+) -> KafkaResult<Option<Timestamp>> {
+    let mut place = TopicPartitionList::new();
+    place.add_partition_offset(topic, partition, Offset::Offset(low))?;
+    // Errors from before, such as of connections: nothing is assigned yet.
+    while client.poll(Duration::ZERO).is_some() {}
+    client.assign(&place)?;
+    let deadline = Instant::now() + REQUEST_TIMEOUT;
+    let read = loop {
+        match client.poll(deadline.saturating_duration_since(Instant::now())) {
+            Some(Ok(record)) if (record.topic(), record.partition()) == (topic, partition) => {
+                break Ok(time_of(&record));
+            }
+            Some(Ok(_)) => {}
+            Some(Err(KafkaError::PartitionEOF(_))) => break Ok(None),
+            Some(Err(error)) => break Err(error),
+            None if Instant::now() >= deadline => break Ok(None),
+            None => {}
+        }
+    };
+    client.unassign()?;
+    read
+}
+
+/// The time at which the message of a record first failed, or else that of the record.
+fn time_of(record: &impl Message) -> Option<Timestamp> {
+    let first_failure = record.headers().and_then(|headers| {
+        let named = headers.iter().filter(|header| header.key == FIRST).last()?;
+        std::str::from_utf8(named.value?).ok()?.parse().ok()
+    });
+    first_failure.or_else(|| Timestamp::from_millisecond(record.timestamp().to_millis()?).ok())
 }
 
 /// Counts at this interval, as long as the owner lives. `None` until the broker has answered, and while it does not.
@@ -75,22 +150,28 @@ pub(super) fn watch<T: Send + Sync + 'static>(
 ) -> watch::Receiver<Option<RelayCounts>> {
     // What is in an open transaction counts as well, and is not waited for.
     config.set("group.id", group).set("isolation.level", "read_uncommitted");
+    // Of a dead-letter topic, the first records are read, which commits nothing.
+    config.set("enable.auto.commit", "false").set("enable.auto.offset.store", "false");
+    config.set("auto.offset.reset", "earliest").set("enable.partition.eof", "true");
+    config.set("queued.min.messages", "1").set("fetch.message.max.bytes", "65536");
     let (sender, counts) = watch::channel(None);
     tokio::spawn(async move {
         let topics = Arc::new(topics);
-        let mut client: Option<Arc<BaseConsumer>> = None;
+        let (mut client, mut first_records) = (None::<Arc<BaseConsumer>>, FirstRecords::default());
         while owner.strong_count() > 0 && !sender.is_closed() {
             if client.is_none() {
                 client = config.create().map(Arc::new).ok();
             }
             if let Some(client) = client.clone() {
-                let topics = topics.clone();
-                let counted = tokio::task::spawn_blocking(move || topics.count(&client)).await;
-                let counted = match counted {
-                    Ok(Ok(counts)) => Some(counts),
-                    Ok(Err(error)) => {
-                        tracing::debug!(%error, "retry topics not counted");
-                        None
+                let (topics, mut known) = (topics.clone(), std::mem::take(&mut first_records));
+                let counted = tokio::task::spawn_blocking(move || {
+                    let counts = topics.count(&client, &mut known);
+                    (counts, known)
+                });
+                let counted = match counted.await {
+                    Ok((counts, known)) => {
+                        first_records = known;
+                        counts.inspect_err(|error| tracing::debug!(%error, "retry topics not counted")).ok()
                     }
                     Err(_) => None,
                 };
@@ -104,8 +185,52 @@ pub(super) fn watch<T: Send + Sync + 'static>(
 
 #[cfg(test)]
 mod tests {
+    use rdkafka::message::{Header, OwnedHeaders};
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::producer::{FutureProducer, FutureRecord};
+
     use super::*;
     use crate::retry_topics::RetryTopics;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_first_records_of_a_dead_letter_topic_tell_how_old_it_is() {
+        let cluster = MockCluster::new(1).unwrap();
+        for topic in ["failed", "retries"] {
+            cluster.create_topic(topic, 2, 1).unwrap();
+        }
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", cluster.bootstrap_servers());
+        let producer: FutureProducer = config.create().unwrap();
+        let write = async |partition: i32, second: i64, first_failure: Option<&str>| {
+            let headers = match first_failure {
+                Some(time) => OwnedHeaders::new().insert(Header { key: FIRST, value: Some(time) }),
+                None => OwnedHeaders::new(),
+            };
+            let record = FutureRecord::to("failed").partition(partition).key("k").payload("p");
+            let record = record.timestamp(second * 1000).headers(headers);
+            producer.send(record, REQUEST_TIMEOUT).await.unwrap();
+        };
+        let (owner, sized) = (Arc::new(()), |topic: &str| vec![(topic.to_owned(), 2)]);
+        let topics = CountedTopics { retries: sized("retries"), dead: sized("failed") };
+        let mut counts = watch(Arc::downgrade(&owner), config, "g", topics, Duration::from_millis(20));
+        let mut counted = async |dead: u64| {
+            let is_there = |counts: &Option<RelayCounts>| counts.is_some_and(|counts| counts.dead == dead);
+            let waited = tokio::time::timeout(Duration::from_secs(240), counts.wait_for(is_there)).await;
+            waited.expect("it is counted").unwrap().unwrap().oldest_dead
+        };
+        assert_eq!(counted(0).await, None);
+        // A record of another writer names no failure.
+        write(1, 1_700_000_500, None).await;
+        assert_eq!(counted(1).await, Timestamp::from_second(1_700_000_500).ok());
+        write(0, 1_700_000_900, Some("2023-11-14T22:13:20Z")).await;
+        assert_eq!(counted(2).await, Timestamp::from_second(1_700_000_000).ok());
+        // The time of the first record of a partition is kept.
+        write(0, 1_700_000_950, Some("2001-09-09T01:46:40Z")).await;
+        assert_eq!(counted(3).await, Timestamp::from_second(1_700_000_000).ok());
+        // It ends with its owner.
+        drop(owner);
+        while counts.changed().await.is_ok() {}
+    }
 
     #[test]
     fn a_dead_letter_topic_of_several_streams_is_counted_once() {

@@ -110,6 +110,10 @@ fn summary(snapshot: &Snapshot) -> StyledLine {
     let open = sum(|of| of.retrying + of.dead + of.parked + of.quarantined + of.waiting);
     let line = StyledLine::new().plain(plural(status.consumers.len() as u64, "consumer"));
     let line = line.plain(format!(", {}", plural(open, "open letter")));
+    let line = match sum(|of| of.in_broker.map_or(0, |counts| counts.dead)) {
+        0 => line,
+        in_topics => line.plain(format!(", {} in dead-letter topics", count(in_topics))),
+    };
     let line = match status.instances.len() {
         0 | 1 => line,
         instances => line.plain(format!(", {}", plural(instances as u64, "instance"))),
@@ -126,7 +130,7 @@ fn consumer(consumer: &api::Consumer, rate: Option<f64>, now: Timestamp) -> Cons
         state: consumer.state.as_str().to_owned(),
         tone: status::state_tone(consumer.state),
         retrying: consumer.retrying,
-        dead: consumer.dead,
+        dead: consumer.dead_with_topics(),
         held: consumer.parked + consumer.quarantined,
         waiting: consumer.waiting,
         lag: consumer.lag,

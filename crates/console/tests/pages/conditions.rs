@@ -1,0 +1,91 @@
+//! What a person must know about consumers and operations stands on the overview.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use lazaret_api::BrokerCounts;
+use lazaret_core::store::Limits;
+use lazaret_engine::DeadLetterOptions;
+use serde_json::json;
+
+use crate::support::{Answer, Bench, bad, eventually, id};
+
+async fn overview(bench: &Bench) -> Answer {
+    bench.get("/console/overview").await.expect(200)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_limit_that_holds_a_consumer_is_named() {
+    // I9
+    let limits = Limits { max_sequences: Some(1), ..Limits::NONE };
+    let bench = Bench::with_dead_letters(DeadLetterOptions { limits, ..DeadLetterOptions::default() }).await;
+    overview(&bench).await.lacks("is held by its limit");
+    bench.feed(None, &[bad("a", "1"), bad("b", "2")]).await;
+    eventually("it is named", || async {
+        overview(&bench).await.text.contains("</strong> is held by its limit max-sequences.")
+    })
+    .await;
+    overview(&bench).await.shows("nothing is lost").shows("max-sequences is 1").lacks("is blocked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_topics_of_a_consumer_hold_is_counted_also_when_it_is_nothing() {
+    let bench = Bench::new().await;
+    overview(&bench).await.lacks("in dead-letter topics");
+    bench.set_in_broker(Some(BrokerCounts::default()));
+    let page = overview(&bench).await;
+    page.shows(">0 in dead-letter topics<").shows(">0 in retry topics<").lacks("counted in the broker");
+    let oldest_dead_at = Some(Timestamp::now() - SignedDuration::from_hours(50));
+    bench.set_in_broker(Some(BrokerCounts { retrying: 2, dead: 1234, oldest_dead_at }));
+    let page = overview(&bench).await;
+    page.shows(">1,234 in dead-letter topics<").shows(">2 in retry topics<");
+    page.shows(" has 1,234 in dead-letter topics and 2 in retry topics, counted in the broker.");
+    bench.set_in_broker(None);
+    overview(&bench).await.lacks("in dead-letter topics");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recreated_stream_is_named() {
+    let bench = Bench::new().await;
+    overview(&bench).await.lacks("was recreated");
+    bench.recreate_stream("case-<events>").await;
+    overview(&bench).await.shows("case-&lt;events&gt; was recreated and is read from its beginning");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn letters_that_will_expire_are_told_with_a_link_to_them() {
+    let ttl = Some(Duration::from_secs(7200));
+    let bench = Bench::with_dead_letters(DeadLetterOptions { ttl, ..DeadLetterOptions::default() }).await;
+    overview(&bench).await.lacks("letters expire");
+    let letters = bench.letters(None, &[bad("a", "1")], 1).await;
+    let page = overview(&bench).await;
+    page.shows(": letters expire, the next one in ").shows("unless it is replayed or resolved");
+    let link = page.between("replayed or resolved. <a href=\"", "\"").replace("&amp;", "&");
+    bench.get(&link).await.expect(200).shows(id(&letters[0]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn letters_that_the_plan_of_an_operation_excludes_are_told() {
+    let bench = Bench::new().await;
+    bench.letters(None, &[bad("a", "1"), bad("b", "2")], 2).await;
+    for query in ["seq:a", "state:dead"] {
+        overview(&bench).await.lacks("excluded: ");
+        let begin =
+            json!({"action": "retry", "query": query, "at": "2040-01-01T00:00:00Z", "reason": "later"});
+        let request = bench.request(reqwest::Method::POST, "/v1/operations", None);
+        let request = request.header("content-type", "application/json").body(begin.to_string());
+        bench.send(request).await.expect(201);
+    }
+    overview(&bench).await.shows("excluded: 1 held by another operation<");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_letter_whose_payload_was_not_stored_says_so() {
+    let without = DeadLetterOptions { include_payload: false, ..DeadLetterOptions::default() };
+    let bench = Bench::with_dead_letters(without).await;
+    let letters = bench.letters(None, &[bad("a", "1")], 1).await;
+    assert_eq!(letters[0]["state"], "dead");
+    let page = bench.get(&format!("/console/letters/{}", id(&letters[0]))).await.expect(200);
+    page.shows("The payload was not stored: the consumer has <code>include-payload: false</code>.");
+    page.lacks("tombstone").lacks("was closed").lacks("are hidden");
+}
