@@ -10,7 +10,7 @@ use lazaret_api::Scope;
 use lazaret_core::handler::Payload;
 use lazaret_core::policy::{OnDead, OnDeadPolicy, RetryPolicy};
 use lazaret_core::redaction::Redaction;
-use lazaret_core::store::{HandOff, LetterStore, Limits, Placement};
+use lazaret_core::store::{Actor, Change, HandOff, LetterStore, Limits, Placement, Triage};
 use lazaret_core::{Failure, HandlerError, Letter, LetterState, Message, Position, QueueName, Reason, Store};
 use lazaret_engine::{Consumer, DeadLetterOptions, Options as EngineOptions};
 use lazaret_server::{Approval, Registry, Server, Token, TokenHash, Tokens};
@@ -145,6 +145,14 @@ impl Bench {
         for placed in placed.unwrap() {
             placed.unwrap();
         }
+    }
+
+    /// Lets the letter with this id expire at this time.
+    pub(crate) fn set_expiry(&self, letter: &str, at: jiff::Timestamp) {
+        let (queue, change) = (QueueName::of(ORDERS, ORDERS), Change::ExpiresAt(Some(at)));
+        let by = Actor::new("ada", "test", "nobody needs it later");
+        let changed = self.store.change(&queue, letter.parse().unwrap(), &change, &by);
+        self.runtime.block_on(changed).unwrap();
     }
 
     /// Returns a folder that is removed with the bench.
