@@ -198,8 +198,8 @@ fn a_webhook_is_told_before_letters_expire_and_when_they_have() {
         assert_eq!(status, 200, "{body}");
     };
     let told = |event: &str| {
-        let notices = || receiver.all().into_iter().map(|got| serde_json::from_slice(&got.body).unwrap());
-        wait_for(event, || notices().find(|notice: &Value| notice["event"] == event))
+        let read = |got: Got| -> Value { serde_json::from_slice(&got.body).unwrap() };
+        wait_for(event, || receiver.all().into_iter().map(read).find(|notice| notice["event"] == event))
     };
     set_expiry(Timestamp::now() + Duration::from_secs(3 * 3600));
     let notice = told("letters-expiring");
