@@ -1,7 +1,6 @@
 //! When the next letters of groups expire. What is read for that is decided by [`NextExpiries`].
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 
 use bson::{Document, doc};
 use lazaret_core::letter::LetterState;
@@ -41,11 +40,16 @@ impl Expiries {
         store: &MongoStore,
         group: &GroupDoc,
     ) -> Result<Option<Timestamp>> {
-        let next = match self.0.entry(group.queue.clone()) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(unknown) => unknown.insert(store.next_expiries(&group.queue).await?),
+        let next = match self.0.get(&group.queue) {
+            Some(known) => known.of(&group.fingerprint),
+            None => {
+                let read = store.next_expiries(&group.queue).await?;
+                let next = read.of(&group.fingerprint);
+                self.0.insert(group.queue.clone(), read);
+                next
+            }
         };
-        match next.of(&group.fingerprint) {
+        match next {
             GroupExpiry::Known(next) => Ok(next),
             GroupExpiry::OfOldest => store.expiry_of_oldest(group).await,
         }

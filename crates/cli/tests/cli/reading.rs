@@ -180,8 +180,8 @@ fn a_group_and_the_status_tell_when_the_next_letter_expires() {
     assert!(line.contains("(in 29d23h)"), "the default is 30 days: {line}");
     let status = bench.run(&["status"]).ends(0).out;
     assert!(!status.contains("letters expire"), "{status}");
-    let half_past_three = jiff::Timestamp::now() + std::time::Duration::from_secs(3 * 3600 + 1800);
-    bench.set_expiry(letters[1]["id"].as_str().unwrap(), half_past_three);
+    let in_hours = jiff::Timestamp::now() + std::time::Duration::from_secs(3 * 3600 + 1800);
+    bench.set_expiry(letters[1]["id"].as_str().unwrap(), in_hours);
     let shown = bench.run(&["group", group]).ends(0).out;
     let line = shown.lines().find(|line| line.starts_with("next expires ")).expect(&shown);
     assert!(line.contains("(in 3h"), "{line}");
