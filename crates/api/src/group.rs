@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use crate::enums::State;
 use crate::failure::LetterError;
 use crate::numbers::count;
+use crate::status::within_a_day;
 
 /// The number of letters by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -102,6 +103,10 @@ pub struct Group {
     pub blocked_behind: u64,
     /// When the oldest open letter was enqueued.
     pub oldest_at: Option<jiff::Timestamp>,
+    /// When the next open letter expires; absent if none does. Of more than 100 letters, none of which is among the 500 of the queue that
+    /// expire next, the 100 oldest count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_expiry_at: Option<jiff::Timestamp>,
     /// When the first letter of the group was enqueued.
     pub first_seen_at: jiff::Timestamp,
     /// When a letter of the group last failed.
@@ -110,6 +115,13 @@ pub struct Group {
     pub trend: Vec<u64>,
     /// The width of a bucket, in seconds.
     pub trend_bucket_seconds: u64,
+}
+
+impl Group {
+    /// When its next letter expires, if it does within a day.
+    pub fn expires_soon(&self, now: jiff::Timestamp) -> Option<jiff::Timestamp> {
+        within_a_day(self.next_expiry_at, now)
+    }
 }
 
 impl From<&store::Group> for Group {
@@ -126,6 +138,7 @@ impl From<&store::Group> for Group {
             sequences: group.counts.sequences,
             blocked_behind: group.blocked_behind,
             oldest_at: group.oldest,
+            next_expiry_at: group.next_expiry,
             first_seen_at: group.first_seen,
             last_seen_at: group.last_seen,
             trend: group.trend.to_vec(),

@@ -220,9 +220,13 @@ impl Consumer {
 
     /// When its next letter expires, if it does within a day.
     pub fn expires_soon(&self, now: jiff::Timestamp) -> Option<jiff::Timestamp> {
-        let next = self.queues.iter().filter_map(|queue| queue.next_expiry_at).min()?;
-        (next.duration_since(now) <= jiff::SignedDuration::from_hours(24)).then_some(next)
+        within_a_day(self.queues.iter().filter_map(|queue| queue.next_expiry_at).min(), now)
     }
+}
+
+/// The time of the next expiry, if it is so near that people are told.
+pub(crate) fn within_a_day(next: Option<jiff::Timestamp>, now: jiff::Timestamp) -> Option<jiff::Timestamp> {
+    next.filter(|at| at.duration_since(now) <= jiff::SignedDuration::from_hours(24))
 }
 
 /// A stream that was deleted and created again, or a partition whose log began anew. What was known by position before is not applied to

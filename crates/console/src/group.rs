@@ -110,6 +110,9 @@ fn numbers(visit: &Visit, group: &Group, starts: &[Timestamp]) -> Markup {
             div { span.value { (count(group.sequences)) } span.label { "blocked sequences" } }
             div { span.value.warn[group.blocked_behind > 0] { (count(group.blocked_behind)) } span.label { "waiting behind them" } }
             div { span.value { (maybe_age(group.oldest_at, visit.now)) } span.label { "oldest" } }
+            @if let Some(at) = group.next_expiry_at {
+                div { span.value.warn[group.expires_soon(visit.now).is_some()] { (age(at, visit.now)) } span.label { "next letter expires" } }
+            }
             div { span.value { (age(group.first_seen_at, visit.now)) } span.label { "since first seen" } }
             div { span.value { (age(group.last_seen_at, visit.now)) } span.label { "since last seen" } }
             div { span.value { (chart::spark(&group.trend, group.trend_bucket_seconds, starts, visit.now)) } span.label { "new letters, 24\u{a0}h" } }

@@ -182,7 +182,7 @@ fn row(visit: &Visit, group: &Group, starts: &Starts, selectable: bool) -> Marku
             }
             td.wide {
                 a.title-link data-open href=(links::group(&group.id)) { (visible(&title(group))) }
-                span.sub { span.tag { (visible(&group.reason)) } @if let Some(kind) = telling_type(&group.error.error_type) { " " (visible(&kind)) } " in " (visible(&group.queue)) @if let Some(owner) = &group.owner { ", owned by " span.owner { (visible(owner)) } } }
+                span.sub { span.tag { (visible(&group.reason)) } @if let Some(kind) = telling_type(&group.error.error_type) { " " (visible(&kind)) } " in " (visible(&group.queue)) @if let Some(owner) = &group.owner { ", owned by " span.owner { (visible(owner)) } } @if let Some(at) = group.expires_soon(visit.now) { ", " span.warn { "next letter expires " (age(at, visit.now)) } } }
             }
             td.in-medium { (chart::spark(&group.trend, group.trend_bucket_seconds, &starts.of_queue(&group.queue), visit.now)) }
             td.num { (count(group.letters)) }

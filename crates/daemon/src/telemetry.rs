@@ -196,6 +196,7 @@ fn thresholds(configured: &AlertThresholds) -> Thresholds {
         attempt_age,
         blocked_windows,
         paused_for,
+        expires_within,
         quiet,
     } = *configured;
     Thresholds {
@@ -207,6 +208,7 @@ fn thresholds(configured: &AlertThresholds) -> Thresholds {
         attempt_age,
         blocked_windows,
         paused_for,
+        expires_within,
         quiet,
     }
 }
@@ -237,7 +239,7 @@ mod tests {
         assert_eq!(read(""), Thresholds::default());
         assert_eq!(read("thresholds: { window: 1m }"), Thresholds::default());
         let all = "window: 2m, retry-rate: 30/m, storm-share: 0.25, storm-failures: 10, retry-age: 1h, \
-                   attempt-age: 10m, blocked-windows: 3, paused-for: 30m, quiet: 5m";
+                   attempt-age: 10m, blocked-windows: 3, paused-for: 30m, expires-within: 2d, quiet: 5m";
         let minutes = |n: u64| Duration::from_secs(60 * n);
         let configured = Thresholds {
             window: minutes(2),
@@ -248,6 +250,7 @@ mod tests {
             attempt_age: minutes(10),
             blocked_windows: 3,
             paused_for: minutes(30),
+            expires_within: minutes(2 * 24 * 60),
             quiet: minutes(5),
         };
         assert_eq!(read(&format!("thresholds: {{ {all} }}")), configured);

@@ -15,7 +15,7 @@ use mongodb::{Client, Collection, Namespace};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub(crate) use self::reads::{by_ids, count, find_one, first, get, list, project};
+pub(crate) use self::reads::{by_ids, count, find_one, first, get, list, list_fields, project};
 use crate::calls::{Calls, Documents};
 use crate::error::{DUPLICATE_KEY, corrupt, invalid, of_code, reading, writing};
 

@@ -76,6 +76,7 @@ mod effects;
 mod ends;
 mod error;
 mod grants;
+mod group_expiry;
 mod intake;
 mod key_values;
 mod leases;

@@ -15,6 +15,7 @@ use crate::documents::group::GroupDoc;
 use crate::documents::letter::LetterDoc;
 use crate::documents::sequence::SequenceDoc;
 use crate::error::reading;
+use crate::group_expiry::Expiries;
 use crate::store::MongoStore;
 use crate::values::{int, time, uint};
 
@@ -244,8 +245,9 @@ impl MongoStore {
         let more = cut(&mut docs, request.limit);
         let next = docs.last().filter(|_| more).map(|doc| format!("{}/{}", doc.open, doc.id));
         let mut groups = Vec::with_capacity(docs.len());
+        let mut expiries = Expiries::default();
         for doc in docs {
-            groups.extend(self.to_group(&doc, now).await?);
+            groups.extend(self.to_group(&doc, &mut expiries, now).await?);
         }
         Ok(GroupsPage { groups, next })
     }
@@ -254,16 +256,22 @@ impl MongoStore {
         self.catch_up().await?;
         let now = self.now().await?;
         match get::<GroupDoc>(&self.db().groups, id.to_string()).await? {
-            Some(doc) => self.to_group(&doc, now).await,
+            Some(doc) => self.to_group(&doc, &mut Expiries::default(), now).await,
             None => Ok(None),
         }
     }
 
-    async fn to_group(&self, doc: &GroupDoc, now: Timestamp) -> Result<Option<Group>> {
+    async fn to_group(
+        &self,
+        doc: &GroupDoc,
+        expiries: &mut Expiries,
+        now: Timestamp,
+    ) -> Result<Option<Group>> {
         let Some(row) = &doc.row else { return Ok(None) };
         let group = doc! { "lazaret.group": doc.fingerprint.to_string() };
         let oldest = self.oldest(&doc.queue, group).await?;
-        Ok(Some(row.to_row().to_group(doc.group_id(), oldest, now)))
+        let next_expiry = expiries.next_of(self, doc).await?;
+        Ok(Some(row.to_row().to_group(doc.group_id(), oldest, next_expiry, now)))
     }
 
     /// When the oldest open letter of these was taken in.

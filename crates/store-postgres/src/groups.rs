@@ -9,6 +9,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use crate::error::{Fault, Work};
+use crate::group_expiry::Key;
 use crate::group_notes::with_notes;
 use crate::store::{PostgresStore, first};
 use crate::values::{Columns, bound, from_json, limit as rows_of, nanos, text, to_json, unsigned};
@@ -190,6 +191,10 @@ impl PostgresStore {
         };
         let (least, wanted) = (i64::from(!request.closed), rows_of(limit.saturating_add(1)));
         let rows = self.ask(GROUPS, PAGE, &[&of, &least, &open, &qid, &fingerprint, &wanted]).await?;
+        let name = |row: &Row| -> Work<Key> { Ok((row.try_get(12)?, row.try_get(13)?)) };
+        let names: Work<Vec<Key>> = rows.iter().take(limit).map(name).collect();
+        let names = names.map_err(|fault| fault.into_error(GROUPS))?;
+        let expiries = self.group_expiries(GROUPS, &names).await?;
         let now = self.now(GROUPS).await?;
         let read = |rows: &[Row]| -> Work<GroupsPage> {
             let mut groups = Vec::with_capacity(rows.len());
@@ -204,7 +209,8 @@ impl PostgresStore {
                     .fingerprint
                     .parse()
                     .map_err(|_| Fault::Corrupt(format!("failed to decode group {}", place.fingerprint)))?;
-                groups.push(group.to_group(GroupId { queue, fingerprint }, oldest, now));
+                let next_expiry = expiries.get(&(place.qid, place.fingerprint)).copied();
+                groups.push(group.to_group(GroupId { queue, fingerprint }, oldest, next_expiry, now));
             }
             let last = rows.get(limit - 1).filter(|_| rows.len() > limit);
             let place = |row: &Row| -> Work<Place> {
@@ -218,13 +224,16 @@ impl PostgresStore {
     pub(crate) async fn group_of(&self, id: &GroupId) -> Result<Option<Group>> {
         const GROUP: &str = "group";
         let Some(queue) = self.find_queue(GROUP, &id.queue).await? else { return Ok(None) };
-        let rows = self.ask(GROUP, ONE, &[&queue.qid, &id.fingerprint.to_string()]).await?;
+        let name = (queue.qid, id.fingerprint.to_string());
+        let rows = self.ask(GROUP, ONE, &[&name.0, &name.1]).await?;
+        let expiries = self.group_expiries(GROUP, std::slice::from_ref(&name)).await?;
         let now = self.now(GROUP).await?;
         let read = |row: &Row| -> Work<Option<Group>> {
             let mut c = Columns::of(row);
             let group = current(&mut c)?;
             let oldest = c.moment()?;
-            Ok(group.map(|group| group.to_group(id.clone(), oldest, now)))
+            let next_expiry = expiries.get(&name).copied();
+            Ok(group.map(|group| group.to_group(id.clone(), oldest, next_expiry, now)))
         };
         first(&rows, read).map(Option::flatten).map_err(|fault| fault.into_error(GROUP))
     }

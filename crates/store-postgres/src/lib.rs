@@ -47,6 +47,7 @@ mod contract;
 mod dsn;
 mod ends;
 mod error;
+mod group_expiry;
 mod group_notes;
 mod groups;
 mod hosts;

@@ -10,7 +10,7 @@ use tokio_postgres::SimpleQueryMessage;
 use crate::options::PostgresStoreOptions;
 use crate::store::PostgresStore;
 use crate::transaction::Transaction;
-use crate::{audit, group_notes, groups, intake, leases, listing, retention, views};
+use crate::{audit, group_expiry, group_notes, groups, intake, leases, listing, retention, views};
 
 /// A statement, what it is for, and the indexes that it must go by.
 const STATEMENTS: &[(&str, &str, &[&str])] = &[
@@ -25,6 +25,8 @@ const STATEMENTS: &[(&str, &str, &[&str])] = &[
     ("heads", listing::HEADS, &["sequences_touched", "letters_place"]),
     ("opened sequences", listing::OPENED, &["sequences_revision"]),
     ("the oldest letter of a group", groups::ONE, &["letters_group"]),
+    ("letters of queues that expire next", group_expiry::NEXT, &["letters_expiring"]),
+    ("expiries of the oldest letters of groups", group_expiry::OF_OLDEST, &["letters_group"]),
     ("notes about groups, to be added", group_notes::TAKE, &["group_notes_pkey"]),
     ("the oldest letter of each queue", groups::QUEUES, &["letters_open", "letters_expiring"]),
     ("the audit of a subject", audit::ABOUT, &["audit_subject"]),

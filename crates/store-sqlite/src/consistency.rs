@@ -238,6 +238,8 @@ mod tests {
             (groups::OLDEST_OF_GROUP, "letters_group (gid=?)"),
             (groups::OLDEST_OF_QUEUE, "letters_oldest (qid=?)"),
             (groups::NEXT_EXPIRY, "letters_expiring (qid=?"),
+            (groups::NEXT_EXPIRIES, "letters_expiring (qid=?"),
+            (groups::EXPIRIES_OF_OLDEST, "letters_group (gid=?)"),
             (EXPIRING, "letters_expiring (qid=? AND expires_at"),
             (CLOSED_BEFORE, "letters_closed (qid=? AND closed_at"),
         ] {

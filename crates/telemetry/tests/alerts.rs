@@ -12,7 +12,8 @@ use lazaret_core::Clock;
 use lazaret_core::policy::{BreakerPolicy, FusePolicy, RetryPolicy};
 use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Act, Action, Actor, Command, Limits, PauseScope, PlanRequest, RolloutPolicy, Selection, audit_hash_text,
+    Act, Action, Actor, Change, Command, Limits, PauseScope, PlanRequest, RolloutPolicy, Selection,
+    audit_hash_text,
 };
 use lazaret_engine::{Builder, Consumer, DeadLetterOptions, Options as EngineOptions};
 use lazaret_memory::MemoryStore;
@@ -534,6 +535,56 @@ async fn a_schema_that_a_handler_refuses_is_told_and_a_large_message_is_not() {
     bench.push(&["b-invalid"]);
     let told = notice(&receiver.wait_for(2).await[1]);
     assert_eq!((&told["event"], &told["reason"]), (&"decode-failure".into(), &"INVALID_SCHEMA".into()));
+    watched.stop().await;
+}
+
+#[tokio::test]
+async fn letters_are_told_before_they_expire_and_when_they_have() {
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let receiver = Receiver::start(&[]).await;
+    let thresholds = Thresholds {
+        expires_within: Duration::from_secs(7200),
+        quiet: Duration::from_millis(1),
+        ..Thresholds::default()
+    };
+    let webhooks = [webhook(&receiver, &["letters-expiring", "letters-expired"])];
+    let service = service_with(&bench, &metrics, &webhooks, thresholds);
+    let alerts = service.alerts();
+    metrics.owner(NAME, Some("checkout-team"));
+    let mut watched = start(&bench, service, &metrics, true).await;
+    bench.push(&["a-bad"]);
+    eventually("a letter", || watched.running.handle.stats().handed_off == 1).await;
+    let letter = bench.store.heads(&queue(), None, 1).await.unwrap().heads.remove(0).id;
+    let set = async |expires| {
+        let by = Actor::engine("test");
+        bench.store.change(&queue(), letter, &Change::ExpiresAt(expires), &by).await.unwrap();
+    };
+    // By default it has 30 days.
+    let (hour, now) = (Duration::from_secs(3600), || bench.clock.now());
+    for left in [None, Some(3 * hour), Some(hour)] {
+        if let Some(left) = left {
+            set(Some(now() + left)).await;
+        }
+        metrics.refresh(&*bench.store, now()).await.unwrap();
+    }
+    let told = notice(&receiver.wait_for(1).await[0]);
+    assert_eq!((&told["event"], &told["status"]), (&"letters-expiring".into(), &"firing".into()));
+    assert_eq!((&told["consumer"], &told["owner"]), (&NAME.into(), &"checkout-team".into()));
+    assert_eq!((&told["queue"], &told["limit"]), (&queue().as_str().into(), &7200.0.into()));
+    let left = told["value"].as_f64().unwrap();
+    assert!(left > 0.0 && left <= 3600.0, "{told}");
+    set(None).await;
+    metrics.refresh(&*bench.store, now()).await.unwrap();
+    let all = summaries(&receiver.wait_for(2).await);
+    assert_eq!(all, ["letters-expiring firing", "letters-expiring resolved"]);
+    watched.running.stop().await;
+    set(Some(now())).await;
+    let next = bench.builder(scripted(Arc::default())).observer(alerts.observer(NAME, None, true));
+    watched.running = live(next, &metrics);
+    let expired = receiver.wait_for(4).await.split_off(2);
+    assert_eq!(summaries(&expired), ["letters-expired firing", "letters-expired resolved"]);
+    let told = notice(&expired[0]);
+    assert_eq!((&told["queue"], &told["count"]), (&queue().as_str().into(), &1.into()));
     watched.stop().await;
 }
 

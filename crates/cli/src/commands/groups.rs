@@ -169,6 +169,10 @@ pub(super) fn describe(group: &Group, now: Timestamp) -> Fields {
         format!("{} open, {} behind them", count(group.sequences), plural(group.blocked_behind, "letter"));
     fields.add("sequences", blocked);
     fields.maybe("oldest", group.oldest_at.map(|at| time_with_age(at, now)));
+    if let Some(at) = group.next_expiry_at {
+        let tone = if group.expires_soon(now).is_some() { Tone::Warning } else { Tone::Plain };
+        fields.toned("next expires", time_with_age(at, now), tone);
+    }
     fields.add("first seen", time_with_age(group.first_seen_at, now));
     fields.add("last seen", time_with_age(group.last_seen_at, now));
     let bucket = crate::output::span(group.trend_bucket_seconds as f64);
@@ -203,6 +207,7 @@ impl Record for Group {
         "first-seen-at",
         "last-seen-at",
         "owner",
+        "next-expiry-at",
     ];
 
     fn cells(&self, now: Timestamp) -> Vec<Cell> {

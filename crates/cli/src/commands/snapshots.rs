@@ -38,6 +38,7 @@ fn groups() {
         sequences: 96,
         blocked_behind: 412,
         oldest_at: Some(at(0)),
+        next_expiry_at: None,
         first_seen_at: at(0),
         last_seen_at: at(1800),
         trend: vec![0, 1, 2, 5, 9, 3, 0, 0],

@@ -171,6 +171,33 @@ fn groups_are_found_by_prefix() {
 }
 
 #[test]
+fn a_group_and_the_status_tell_when_the_next_letter_expires() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad"), message("m-2", "b", "bad")], 2);
+    let letters = bench.run(&["ls", "-o", "jsonl"]).ends(0).lines();
+    let group = letters[0]["group"].as_str().unwrap();
+    let shown = bench.run(&["group", group]).ends(0).out;
+    let line = shown.lines().find(|line| line.starts_with("next expires ")).expect(&shown);
+    assert!(line.contains("(in 29d23h)"), "the default is 30 days: {line}");
+    let status = bench.run(&["status"]).ends(0).out;
+    assert!(!status.contains("letters expire"), "{status}");
+    let in_hours = jiff::Timestamp::now() + std::time::Duration::from_secs(3 * 3600 + 1800);
+    bench.set_expiry(letters[1]["id"].as_str().unwrap(), in_hours);
+    let shown = bench.run(&["group", group]).ends(0).out;
+    let line = shown.lines().find(|line| line.starts_with("next expires ")).expect(&shown);
+    assert!(line.contains("(in 3h"), "{line}");
+    let status = bench.run(&["status"]).ends(0).out;
+    assert!(status.contains("orders letters expire: the next one in 3h"), "{status}");
+    let letters = bench.run(&["ls", "-o", "jsonl"]).ends(0).lines();
+    let found = bench.run(&["group", group, "-o", "json"]).ends(0).json();
+    let next = &found["next-expiry-at"];
+    assert!(next.is_string() && letters.iter().any(|letter| letter["expires-at"] == *next), "{found}");
+    let csv = bench.run(&["groups", "-o", "csv"]).ends(0).out;
+    let (header, row) = csv.trim_end().split_once('\n').unwrap();
+    assert!(header.ends_with(",next-expiry-at") && row.ends_with(next.as_str().unwrap()), "{csv}");
+}
+
+#[test]
 fn a_letter_is_shown_complete_with_its_raw_payload() {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad\nthing")], 1);

@@ -11,7 +11,7 @@ use lazaret_core::handler::Payload;
 use lazaret_core::incarnation::Beginning;
 use lazaret_core::policy::{OnDead, OnDeadPolicy, RetryPolicy};
 use lazaret_core::redaction::Redaction;
-use lazaret_core::store::{HandOff, LetterStore, Limits, Placement};
+use lazaret_core::store::{Actor, Change, HandOff, LetterStore, Limits, Placement, Triage};
 use lazaret_core::{
     ConsumerName, Failure, HandlerError, Letter, LetterState, Message, Position, QueueName, Reason, Store,
 };
@@ -166,6 +166,14 @@ impl Bench {
             let beginning = Beginning { stream: stream.into(), partition: None, id, after };
             self.runtime.block_on(self.store.begin_incarnation(&consumer, &beginning)).unwrap();
         }
+    }
+
+    /// Lets the letter with this id expire at this time.
+    pub(crate) fn set_expiry(&self, letter: &str, at: jiff::Timestamp) {
+        let (queue, change) = (QueueName::of(ORDERS, ORDERS), Change::ExpiresAt(Some(at)));
+        let by = Actor::new("ada", "test", "nobody needs it later");
+        let changed = self.store.change(&queue, letter.parse().unwrap(), &change, &by);
+        self.runtime.block_on(changed).unwrap();
     }
 
     /// Returns a folder that is removed with the bench.

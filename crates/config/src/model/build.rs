@@ -191,6 +191,7 @@ fn thresholds(fields: &Fields) -> AlertThresholds {
         attempt_age: duration(fields, "attempt-age"),
         blocked_windows: fields.count_u32("blocked-windows").unwrap_or_default(),
         paused_for: duration(fields, "paused-for"),
+        expires_within: duration(fields, "expires-within"),
         quiet: duration(fields, "quiet"),
     }
 }

@@ -147,6 +147,8 @@ pub struct AlertThresholds {
     pub blocked_windows: u32,
     /// The duration of a pause.
     pub paused_for: Duration,
+    /// The time until the next letter of a queue expires.
+    pub expires_within: Duration,
     /// The time without a new event that resolves an alert without an end of its own.
     pub quiet: Duration,
 }

@@ -288,6 +288,12 @@ static THRESHOLDS: Section = Section {
         .or("5"),
         Key::new("paused-for", Kind::Duration { zero: false }, "`paused-too-long`: duration of a pause.").or("15m"),
         Key::new(
+            "expires-within",
+            Kind::Duration { zero: false },
+            "`letters-expiring`: time until the next letter of a queue expires. With a `ttl` below it, every letter is told.",
+        )
+        .or("1d"),
+        Key::new(
             "quiet",
             Kind::Duration { zero: false },
             "Time without a new event after which an alert is resolved that has no end of its own.",
@@ -306,7 +312,7 @@ static WEBHOOK: Section = Section {
             .secret()
             .example("${ALERT_SECRET}"),
         Key::new("events", Kind::List { of: &Kind::Enum(EVENTS), min: 1 }, "Events to send.")
-            .or("[first-letter, poison, decode-failure, consumer-failed, fuse-blown, store-unavailable, queue-full, retry-storm, retry-age, blocked, paused-too-long, operation-stopped]"),
+            .or("[first-letter, poison, decode-failure, consumer-failed, fuse-blown, store-unavailable, queue-full, retry-storm, retry-age, blocked, paused-too-long, operation-stopped, letters-expiring, letters-expired]"),
         Key::new("timeout", Kind::Duration { zero: false }, "Timeout of a request.").or("10s"),
     ],
 };
@@ -336,6 +342,8 @@ pub(crate) static EVENTS: &[EnumValue] = &[
     ),
     EnumValue("operation-stopped", "an operation stopped because too many letters failed"),
     EnumValue("approval-needed", "an operation waits for approval"),
+    EnumValue("letters-expiring", "letters expire within a day (`thresholds`)"),
+    EnumValue("letters-expired", "letters expired, because nobody replayed or resolved them"),
 ];
 
 static TELEMETRY: Section = Section {

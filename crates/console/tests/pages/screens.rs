@@ -1,5 +1,7 @@
 //! Every screen renders, empty and full, and says what it should.
 
+use std::time::Duration;
+
 use lazaret_api::{ConsumerConfig, EffectiveConfig, GroupingRules, Scope};
 use lazaret_console::Options;
 use lazaret_core::fingerprint::{GroupPart, Grouping};
@@ -90,6 +92,21 @@ async fn groups_show_their_owner_and_when_their_consumer_started() {
         let page = bench.get(path).await.expect(200);
         page.shows(mark).shows("1 instance of the consumer started in that time");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_show_when_their_next_letter_expires() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(None, &[bad("a", "1"), bad("b", "1")], 2).await;
+    let group = encoded_path(letters[0]["group"].as_str().unwrap());
+    let label = "<span class=\"label\">next letter expires</span>";
+    let later = bench.get(&group).await.expect(200).between("id=\"group-numbers\"", label);
+    assert!(later.contains("in 29d23h") && !later.contains("warn"), "the default is 30 days: {later}");
+    bench.get("/console/groups").await.expect(200).lacks("next letter expires");
+    bench.expire_in(&letters[1], Duration::from_secs(3 * 3600 + 1800)).await;
+    let soon = bench.get(&group).await.expect(200).between("id=\"group-numbers\"", label);
+    assert!(soon.contains("in 3h") && soon.contains("class=\"value warn\""), "{soon}");
+    bench.get("/console/groups").await.expect(200).shows("<span class=\"warn\">next letter expires <time");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,9 @@ use lazaret_console::Options as ConsoleOptions;
 use lazaret_core::handler::{Attempt, Payload};
 use lazaret_core::incarnation::Beginning;
 use lazaret_core::policy::RetryPolicy;
-use lazaret_core::store::{HandOff, Instance, Instances, LetterStore, Limits, Placement};
+use lazaret_core::store::{
+    Actor, Change, HandOff, Instance, Instances, LetterStore, Limits, Placement, Triage,
+};
 use lazaret_core::{
     ConsumerName, Failure, HandlerError, Letter, LetterState, Message, Position, QueueName, Reason, Store,
 };
@@ -185,6 +187,14 @@ impl Bench {
             placed.unwrap();
         }
         id
+    }
+
+    /// Lets a letter expire after this time.
+    pub(crate) async fn expire_in(&self, letter: &Value, time: Duration) {
+        let queue = QueueName::of("orders", "orders");
+        let change = Change::ExpiresAt(Some(jiff::Timestamp::now() + time));
+        let by = Actor::new("ada", "test", "nobody needs it later");
+        self.store.change(&queue, id(letter).parse().unwrap(), &change, &by).await.unwrap();
     }
 
     /// Reports an instance that runs this consumer and started just now.

@@ -117,6 +117,9 @@ pub struct Group {
     pub blocked_behind: u64,
     /// When the oldest open letter of the group was enqueued; `None` without an open one.
     pub oldest: Option<Timestamp>,
+    /// When the next open letter of the group expires; `None` if none does. The cost is [bounded](super::rules::NextExpiries): for a group
+    /// of many letters, none of which is among the next of its queue to expire, it is the earliest expiry of its oldest letters.
+    pub next_expiry: Option<Timestamp>,
     /// When the first letter entered the group.
     pub first_seen: Timestamp,
     /// When a letter of it last failed.

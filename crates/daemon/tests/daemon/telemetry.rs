@@ -4,7 +4,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use lazaret_core::Timestamp;
 use lazaret_telemetry::alerts::signature;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -173,6 +175,47 @@ fn a_webhook_gets_one_signed_notice_for_a_new_kind_of_failure() {
     }
     let log = folder.read("stderr.log");
     assert!(!log.contains("secret-of-the-hook") && !log.contains("/hook"), "{log}");
+}
+
+#[test]
+fn a_webhook_is_told_before_letters_expire_and_when_they_have() {
+    let receiver = Receiver::start();
+    let alerts = format!(
+        "alerts: {{ thresholds: {{ expires-within: 4h }}, \
+         webhooks: [{{ url: 'http://{}/hook', events: [letters-expiring, letters-expired] }}] }}",
+        receiver.address
+    );
+    let folder = folder(&alerts);
+    let mut daemon = folder.start(&["run"]);
+    let address = daemon.address();
+    post(&address, 0, "poison", "");
+    wait_for("the letter", || get(&address, "/v1/status").1.contains("\"dead\":1").then_some(()));
+    let letters: Value = serde_json::from_str(&get(&address, "/v1/letters").1).unwrap();
+    let path = format!("/v1/letters/{}/expiry", letters["letters"][0]["id"].as_str().unwrap());
+    let set_expiry = |at: Timestamp| {
+        let body = format!("{{\"expires-at\": \"{at}\", \"reason\": \"nobody needs it later\"}}");
+        let (status, body) = ask(&address, "PUT", &path, "content-type: application/json\r\n", &body);
+        assert_eq!(status, 200, "{body}");
+    };
+    let told = |event: &str| {
+        let read = |got: Got| -> Value { serde_json::from_slice(&got.body).unwrap() };
+        wait_for(event, || receiver.all().into_iter().map(read).find(|notice| notice["event"] == event))
+    };
+    set_expiry(Timestamp::now() + Duration::from_secs(3 * 3600));
+    let notice = told("letters-expiring");
+    assert_eq!(notice["status"], "firing");
+    assert_eq!((&notice["queue"], &notice["owner"]), (&"shop/shop".into(), &"shop-team".into()));
+    assert_eq!(notice["limit"], 14400.0);
+    // It is closed when the consumer starts again, not a minute later.
+    set_expiry(Timestamp::now());
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(0));
+    let daemon = folder.start(&["run"]);
+    let notice = told("letters-expired");
+    assert_eq!(notice["status"], "firing");
+    assert_eq!((&notice["queue"], &notice["count"]), (&"shop/shop".into(), &1.into()));
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(0));
 }
 
 /// Whether the Python code of the docs takes this request for one of Lazaret.

@@ -384,7 +384,8 @@ impl Queue {
     pub(super) fn group(&self, fingerprint: Fingerprint, now: Timestamp) -> Option<Group> {
         let row = self.groups.get(&fingerprint)?;
         let id = GroupId { queue: self.name.clone(), fingerprint };
-        Some(row.to_group(id, self.oldest(|letter| LetterView::of(letter).group == Some(fingerprint)), now))
+        let of_group = |letter: &Letter| LetterView::of(letter).group == Some(fingerprint);
+        Some(row.to_group(id, self.oldest(of_group), self.next_expiry(of_group), now))
     }
 
     /// When the oldest open letter of these was enqueued.
@@ -393,9 +394,9 @@ impl Queue {
         open.map(|letter| letter.enqueued_at).min()
     }
 
-    /// When the next open letter expires. Letters that wait do not.
-    pub(super) fn next_expiry(&self) -> Option<Timestamp> {
-        let open = self.letters.values().filter(|letter| letter.state.is_open());
+    /// When the next open letter of these expires. Letters that wait do not.
+    pub(super) fn next_expiry(&self, of: impl Fn(&Letter) -> bool) -> Option<Timestamp> {
+        let open = self.letters.values().filter(|letter| letter.state.is_open() && of(letter));
         open.filter(|letter| letter.state != LetterState::Waiting)
             .filter_map(|letter| letter.expires_at)
             .min()

@@ -81,7 +81,7 @@ impl Triage for MemoryStore {
                 queue: queue.name.clone(),
                 counts: queue.counts(),
                 oldest: queue.oldest(|_| true),
-                next_expiry: queue.next_expiry(),
+                next_expiry: queue.next_expiry(|_| true),
             })
             .collect())
     }

@@ -156,6 +156,7 @@ mod tests {
             counts,
             blocked_behind: 0,
             oldest: Some(at),
+            next_expiry: None,
             first_seen: at,
             last_seen: Timestamp::from_second(4000).unwrap(),
             trend: [0; 24],

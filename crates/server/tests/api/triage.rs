@@ -193,6 +193,24 @@ async fn groups_are_counted_filtered_and_found_by_their_fingerprint() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_group_tells_when_its_next_letter_expires() {
+    let bench = Bench::new().await;
+    elsewhere(&bench, "billing/mail", &[("a", "1"), ("b", "2")]).await;
+    let letters = bench.get("/v1/letters").await.expect(200).json;
+    let id = |n: usize| letters["letters"][n]["id"].as_str().unwrap();
+    let group = format!("/v1/groups/{}", encoded(letters["letters"][0]["group"].as_str().unwrap()));
+    let next = async || bench.get(&group).await.expect(200).json["next-expiry-at"].clone();
+    assert_eq!(next().await, json!(null), "none of them expires");
+    for (n, at) in [(0, "2199-01-01T00:00:00Z"), (1, "2198-01-01T00:00:00Z")] {
+        let path = format!("/v1/letters/{}/expiry", id(n));
+        bench.put(&path, json!({"expires-at": at, "reason": "nobody needs it later"})).await.expect(200);
+    }
+    assert_eq!(next().await, json!("2198-01-01T00:00:00Z"));
+    let listed = bench.get("/v1/groups").await.expect(200).json;
+    assert_eq!(listed["groups"][0]["next-expiry-at"], json!("2198-01-01T00:00:00Z"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_sequence_is_found_whatever_its_name_is() {
     let bench = Bench::new().await;
     let names = ["a/b c", "ü&=?#", "100%", "../..", "\u{1f600}", "a'b\"c;--"];

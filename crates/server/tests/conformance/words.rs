@@ -74,6 +74,7 @@ pub(crate) fn group(group: api::Group) -> Group {
         counts,
         blocked_behind: group.blocked_behind,
         oldest: group.oldest_at,
+        next_expiry: group.next_expiry_at,
         first_seen: group.first_seen_at,
         last_seen: group.last_seen_at,
         trend: group.trend.try_into().unwrap(),

@@ -54,9 +54,21 @@ pub(crate) async fn list<T: DeserializeOwned>(
     sort: Document,
     limit: usize,
 ) -> Result<Vec<T>> {
+    list_fields(from, filter, Document::new(), sort, limit).await
+}
+
+/// The documents that fit, in this order, at most `limit`, reduced to some fields.
+pub(crate) async fn list_fields<T: DeserializeOwned>(
+    from: &Documents,
+    filter: Document,
+    fields: Document,
+    sort: Document,
+    limit: usize,
+) -> Result<Vec<T>> {
     let limit = i64::try_from(limit.max(1)).unwrap_or(i64::MAX);
     let found = from.call(|from| async move {
-        from.find(filter).sort(sort).limit(limit).await?.try_collect::<Vec<_>>().await
+        let found = from.find(filter).projection(fields).sort(sort).limit(limit).await?;
+        found.try_collect::<Vec<_>>().await
     });
     found.await.map_err(reading)?.into_iter().map(decode).collect()
 }

@@ -1,12 +1,16 @@
 //! Lists of groups and of queues.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use lazaret_core::store::rules::{EXPIRIES_OF_GROUP, EXPIRIES_OF_QUEUE, GroupExpiry, NextExpiries};
 use lazaret_core::store::{ErrorKind, Group, GroupId, GroupsPage, GroupsRequest, QueueSummary, StoreError};
 use lazaret_core::{LetterState, QueueName, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 
 use super::listing::Listing;
 use crate::error::Work;
-use crate::rows::{bound, first, limit as rows_of, time};
+use crate::rows::{bound, first, limit as rows_of, state, time};
 use crate::write_cache::groups::{CachedGroup, read_group, select_group};
 use crate::write_cache::is_used;
 
@@ -24,6 +28,10 @@ pub(crate) const OLDEST_OF_QUEUE: &str =
 pub(crate) const NEXT_EXPIRY: &str =
     "SELECT expires_at FROM letters WHERE qid = ?1 AND sid IS NOT NULL AND expires_at IS NOT NULL AND state <> 4
      ORDER BY expires_at LIMIT 1";
+pub(crate) const NEXT_EXPIRIES: &str = "SELECT gid, expires_at FROM letters
+     WHERE qid = ?1 AND sid IS NOT NULL AND expires_at IS NOT NULL AND state <> 4 ORDER BY expires_at LIMIT ?2";
+pub(crate) const EXPIRIES_OF_OLDEST: &str =
+    "SELECT expires_at, state FROM letters WHERE gid = ?1 AND sid IS NOT NULL ORDER BY lid LIMIT ?2";
 
 /// A cursor in the list of groups: number of open letters of the last group returned, and its number.
 #[derive(Clone, Copy)]
@@ -70,9 +78,10 @@ pub(crate) fn groups(connection: &Connection, now: i64, request: &GroupsRequest)
         Place { open: bound(open.map(|(count, _)| *count).sum()), gid: *gid }.text()
     });
     let mut groups = Vec::with_capacity(found.len());
+    let mut expiries = Expiries::default();
     for (gid, facts) in found {
         let queue = queue_name(connection, facts.qid)?;
-        groups.push(shown(connection, now, queue, gid, &facts)?);
+        groups.push(shown(connection, now, queue, gid, &facts, &mut expiries)?);
     }
     Ok(GroupsPage { groups, next })
 }
@@ -106,12 +115,62 @@ pub(crate) fn group(connection: &Connection, now: i64, id: &GroupId) -> Work<Opt
     let Some(qid) = qid_of(connection, &id.queue)? else { return Ok(None) };
     let mut select = connection.prepare_cached(select_group!("WHERE qid = ?1 AND fingerprint = ?2"))?;
     let found = first(select.query(rusqlite::params![qid, id.fingerprint.to_string()])?, read_group)?;
-    found.map(|(gid, facts)| shown(connection, now, id.queue.clone(), gid, &facts)).transpose()
+    let expiries = &mut Expiries::default();
+    found.map(|(gid, facts)| shown(connection, now, id.queue.clone(), gid, &facts, expiries)).transpose()
 }
 
-fn shown(connection: &Connection, now: i64, queue: QueueName, gid: i64, group: &CachedGroup) -> Work<Group> {
+fn shown(
+    connection: &Connection,
+    now: i64,
+    queue: QueueName,
+    gid: i64,
+    group: &CachedGroup,
+    expiries: &mut Expiries,
+) -> Work<Group> {
     let id = GroupId { queue, fingerprint: group.fingerprint };
-    Ok(group.row.to_group(id, first_time(connection, OLDEST_OF_GROUP, gid)?, time(now)))
+    let oldest = first_time(connection, OLDEST_OF_GROUP, gid)?;
+    let next_expiry = expiries.next_of(connection, group.qid, gid)?;
+    Ok(group.row.to_group(id, oldest, next_expiry, time(now)))
+}
+
+/// The letters that expire next, by queue. Those of a queue are read once for all of its groups.
+#[derive(Default)]
+struct Expiries(HashMap<i64, NextExpiries<i64>>);
+
+impl Expiries {
+    /// When the next open letter of a group expires.
+    fn next_of(&mut self, connection: &Connection, qid: i64, gid: i64) -> Work<Option<Timestamp>> {
+        let next = match self.0.entry(qid) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(next_expiries(connection, qid)?),
+        };
+        match next.of(&gid) {
+            GroupExpiry::Known(next) => Ok(next),
+            GroupExpiry::OfOldest => expiry_of_oldest(connection, gid),
+        }
+    }
+}
+
+fn next_expiries(connection: &Connection, qid: i64) -> Work<NextExpiries<i64>> {
+    let mut select = connection.prepare_cached(NEXT_EXPIRIES)?;
+    let mut rows = select.query([qid, rows_of(EXPIRIES_OF_QUEUE)])?;
+    let mut letters = Vec::new();
+    while let Some(row) = rows.next()? {
+        letters.push((row.get(0)?, time(row.get(1)?)));
+    }
+    Ok(NextExpiries::new(letters))
+}
+
+fn expiry_of_oldest(connection: &Connection, gid: i64) -> Work<Option<Timestamp>> {
+    let mut select = connection.prepare_cached(EXPIRIES_OF_OLDEST)?;
+    let mut rows = select.query([gid, rows_of(EXPIRIES_OF_GROUP)])?;
+    let mut next = None;
+    while let Some(row) = rows.next()? {
+        let expires: Option<i64> = row.get(0)?;
+        let waits = state(row.get(1)?)? == LetterState::Waiting;
+        next = [next, expires.filter(|_| !waits)].into_iter().flatten().min();
+    }
+    Ok(next.map(time))
 }
 
 /// The timestamp returned by a query.

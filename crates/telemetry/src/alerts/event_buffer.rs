@@ -124,6 +124,14 @@ impl AlertObserver {
         self.occurred(event, Some(queue.to_string()), facts);
     }
 
+    /// Records letters that were closed because their time had passed.
+    fn expired(&self, queue: &QueueName, letters: u64) {
+        self.record(AlertEvent::LettersExpired, Some(queue.to_string()), |pending| {
+            pending.count += letters;
+            pending.facts = Facts { queue: Some(queue.to_string()), ..Facts::default() };
+        });
+    }
+
     /// Records a letter that is not retried automatically. It has no id if it was relayed to a topic.
     fn letter(&self, queue: &QueueName, letter: Option<LetterId>, state: LetterState, cause: &Failure) {
         let stored = letter.is_some();
@@ -175,6 +183,7 @@ impl Observer for AlertObserver {
             Event::RetryExhausted { queue, limit: Some(Limit::Crashes), reason, .. } => {
                 self.of_queue(AlertEvent::Poison, queue, Some(reason.to_string()));
             }
+            Event::Expired { queue, letters } => self.expired(queue, *letters),
             Event::HandOffFailed { queue, kind: ErrorKind::Full, .. } => {
                 self.of_queue(AlertEvent::QueueFull, queue, None);
             }

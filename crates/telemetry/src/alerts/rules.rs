@@ -106,6 +106,10 @@ rules! {
         "an operation stopped because too many letters failed again";
     ApprovalNeeded = "approval-needed" Info None,
         "an operation waits for a second person's approval";
+    LettersExpiring = "letters-expiring" Warning Some("LazaretLettersExpireSoon"),
+        "letters expire soon unless they are replayed or resolved";
+    LettersExpired = "letters-expired" Critical Some("LazaretLettersExpired"),
+        "letters expired: nobody replayed or resolved them in time";
 }
 
 impl fmt::Display for AlertEvent {

@@ -310,7 +310,8 @@ impl Service {
         let sample = Sample::of(handle, &self.metrics.overview());
         let evaluator = self.evaluators.entry(consumer.clone()).or_default();
         for condition in evaluator.evaluate(&sample, &self.options.thresholds, now) {
-            let subject = Subject { event: condition.event, consumer: Some(consumer.clone()), detail: None };
+            let (event, detail) = (condition.event, condition.detail);
+            let subject = Subject { event, consumer: Some(consumer.clone()), detail };
             let occurrence =
                 Occurrence { facts: condition.facts, owner: owner.clone(), count: 1, quiet: None };
             let notice = self.firing.set(condition.holds, &subject, occurrence, now);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lazaret_core::{LetterState, Timestamp};
+use lazaret_core::{LetterState, QueueName, Timestamp};
 use lazaret_engine::{Handle, Stats};
 
 use super::notice::Facts;
@@ -29,6 +29,8 @@ pub struct Thresholds {
     pub blocked_windows: u32,
     /// The duration of a pause.
     pub paused_for: Duration,
+    /// The time until the next letter of a queue expires.
+    pub expires_within: Duration,
     /// The time without an occurrence after which an alert is resolved.
     pub quiet: Duration,
 }
@@ -45,6 +47,7 @@ impl Default for Thresholds {
             attempt_age: Duration::from_secs(15 * 60),
             blocked_windows: 5,
             paused_for: Duration::from_secs(15 * 60),
+            expires_within: Duration::from_secs(24 * 3600),
             quiet: Duration::from_secs(10 * 60),
         }
     }
@@ -66,6 +69,8 @@ pub(super) struct Sample {
     pub(super) failing_since: Option<Timestamp>,
     /// The age of the oldest running attempt.
     pub(super) attempt_age: Duration,
+    /// The queues, each with the time at which its next letter expires.
+    pub(super) next_expiries: Vec<(QueueName, Option<Timestamp>)>,
 }
 
 impl Sample {
@@ -74,6 +79,7 @@ impl Sample {
         let oldest = pauses.iter().min_by_key(|pause| pause.since);
         let failing_since = handle.queues().filter_map(|queue| handle.failing_since(queue)).min();
         let stored = |queue| overview.get(queue)?.oldest.get(&LetterState::Retrying).copied();
+        let next_expiry = |queue: &QueueName| overview.get(queue).and_then(|queue| queue.next_expiry);
         Self {
             stats: handle.stats(),
             in_flight: handle.in_flight(),
@@ -83,6 +89,7 @@ impl Sample {
             retrying_since: handle.queues().filter_map(stored).chain(failing_since).min(),
             failing_since,
             attempt_age: handle.attempt_age().unwrap_or_default(),
+            next_expiries: handle.queues().map(|queue| (queue.clone(), next_expiry(queue))).collect(),
         }
     }
 }
@@ -99,6 +106,8 @@ pub(super) struct Evaluator {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Condition {
     pub(super) event: AlertEvent,
+    /// The queue, where the event concerns one.
+    pub(super) detail: Option<String>,
     pub(super) holds: bool,
     pub(super) facts: Facts,
 }
@@ -112,6 +121,8 @@ impl Evaluator {
         now: Timestamp,
     ) -> Vec<Condition> {
         let mut conditions = vec![pause(sample, limits, now), oldest_retry(sample, limits, now)];
+        let next_expiries = sample.next_expiries.iter();
+        conditions.extend(next_expiries.map(|(queue, next)| expiring(queue, *next, limits, now)));
         let (before, since) = *self.window.get_or_insert((sample.stats, now));
         let elapsed = age(since, now);
         if sample.stats.read < before.read || sample.stats.handled < before.handled {
@@ -140,12 +151,13 @@ impl Evaluator {
         }
         let facts = Facts { value: Some(sample.in_flight as f64), ..Facts::default() };
         let holds = self.stalled_windows >= limits.blocked_windows;
-        Condition { event: AlertEvent::Blocked, holds, facts }
+        Condition { event: AlertEvent::Blocked, detail: None, holds, facts }
     }
 }
 
 fn measured(event: AlertEvent, holds: bool, value: f64, limit: f64) -> Condition {
-    Condition { event, holds, facts: Facts { value: Some(value), limit: Some(limit), ..Facts::default() } }
+    let facts = Facts { value: Some(value), limit: Some(limit), ..Facts::default() };
+    Condition { event, detail: None, holds, facts }
 }
 
 fn pause(sample: &Sample, limits: &Thresholds, now: Timestamp) -> Condition {
@@ -160,6 +172,17 @@ fn oldest_retry(sample: &Sample, limits: &Thresholds, now: Timestamp) -> Conditi
     let elapsed = sample.retrying_since.map_or(Duration::ZERO, |since| age(since, now));
     let (value, limit) = (elapsed.as_secs_f64(), limits.retry_age.as_secs_f64());
     measured(AlertEvent::RetryAge, elapsed >= limits.retry_age, value, limit)
+}
+
+/// It holds until the letter is closed, which may be a little after its time.
+fn expiring(queue: &QueueName, next: Option<Timestamp>, limits: &Thresholds, now: Timestamp) -> Condition {
+    let left = next.map(|at| age(now, at));
+    let holds = left.is_some_and(|left| left <= limits.expires_within);
+    let (value, limit) = (left.unwrap_or_default().as_secs_f64(), limits.expires_within.as_secs_f64());
+    let mut condition = measured(AlertEvent::LettersExpiring, holds, value, limit);
+    condition.facts.queue = Some(queue.to_string());
+    condition.detail = Some(queue.to_string());
+    condition
 }
 
 fn rates(before: &Stats, after: &Stats, elapsed: Duration, limits: &Thresholds) -> [Condition; 2] {
@@ -200,6 +223,33 @@ mod tests {
         let mut evaluator = Evaluator::default();
         assert!(holding(&evaluator.evaluate(&old, &limits, at(899))).is_empty());
         assert_eq!(holding(&evaluator.evaluate(&old, &limits, at(900))), ["paused-too-long", "retry-age"]);
+    }
+
+    #[test]
+    fn letters_that_expire_are_told_a_day_before_for_each_queue() {
+        let (limits, mut evaluator) = (Thresholds::default(), Evaluator::default());
+        let [orders, mails] = ["orders", "mails"].map(|component| QueueName::of("shop", component));
+        let next = |at| Sample {
+            next_expiries: vec![(orders.clone(), Some(at)), (mails.clone(), None)],
+            ..Sample::default()
+        };
+        let day = 24 * 3600;
+        let mut expiring = |sample: &Sample, now| {
+            let mut conditions = evaluator.evaluate(sample, &limits, at(now));
+            conditions.retain(|condition| condition.event == AlertEvent::LettersExpiring);
+            assert_eq!(conditions.len(), 2, "the end is reported as well");
+            conditions.retain(|condition| condition.holds);
+            conditions
+        };
+        assert!(expiring(&next(at(day + 10)), 9).is_empty());
+        for (now, left) in [(10, 86_400.0), (day, 10.0), (day + 60, 0.0)] {
+            let condition = expiring(&next(at(day + 10)), now).remove(0);
+            assert_eq!(condition.detail.as_deref(), Some("shop/orders"));
+            let facts = condition.facts;
+            assert_eq!((facts.value, facts.limit), (Some(left), Some(86_400.0)), "at {now}");
+            assert_eq!(facts.queue.as_deref(), Some("shop/orders"));
+        }
+        assert!(expiring(&next(at(30 * day)), day).is_empty(), "it was replayed");
     }
 
     #[test]

@@ -185,7 +185,8 @@ impl DocumentStore {
                 letter.cause.as_ref().is_some_and(|cause| cause.fingerprint == id.fingerprint)
             };
             let oldest = self.oldest(&id.queue, of_group);
-            row.to_group(id, oldest, now)
+            let next_expiry = self.next_expiry(&id.queue, of_group);
+            row.to_group(id, oldest, next_expiry, now)
         });
         let groups = groups.filter(|group| request.closed || group.counts.open() > 0);
         let mut groups: Vec<_> =
@@ -210,17 +211,17 @@ impl DocumentStore {
         let names: BTreeSet<QueueName> = names.into_iter().collect();
         let summaries = names.into_iter().map(|queue| {
             let (counts, oldest) = (self.counts_of(&queue)?, self.oldest(&queue, |_| true));
-            let next_expiry = self.next_expiry(&queue);
+            let next_expiry = self.next_expiry(&queue, |_| true);
             Ok(QueueSummary { queue, counts, oldest, next_expiry })
         });
         summaries.collect()
     }
 
-    /// When the next open letter expires. Letters that wait do not.
-    fn next_expiry(&self, queue: &QueueName) -> Option<Timestamp> {
+    /// When the next open letter of these expires. Letters that wait do not.
+    fn next_expiry(&self, queue: &QueueName, wanted: impl Fn(&Letter) -> bool) -> Option<Timestamp> {
         let ends = self.db.letters.scan(.., |(of, _), doc| {
             let letter = doc.letter.as_ref().filter(|letter| of == queue && letter.state.is_open());
-            letter.filter(|letter| letter.state != LetterState::Waiting)?.expires_at
+            letter.filter(|letter| letter.state != LetterState::Waiting && wanted(letter))?.expires_at
         });
         ends.into_iter().min()
     }

@@ -218,8 +218,15 @@ impl GroupRow {
         self.by_state == [0; 9]
     }
 
-    /// The public view of the group. `oldest` is when its oldest open letter was enqueued.
-    pub fn to_group(&self, id: GroupId, oldest: Option<Timestamp>, now: Timestamp) -> Group {
+    /// The public view of the group. `oldest` is when its oldest open letter was enqueued, `next_expiry` when its next one
+    /// [expires](super::NextExpiries).
+    pub fn to_group(
+        &self,
+        id: GroupId,
+        oldest: Option<Timestamp>,
+        next_expiry: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Group {
         Group {
             id,
             reason: self.latest.reason.clone(),
@@ -228,6 +235,7 @@ impl GroupRow {
             counts: Counts { sequences: self.sequences, by_state: self.by_state },
             blocked_behind: self.behind,
             oldest,
+            next_expiry,
             first_seen: self.first_seen,
             last_seen: self.last_seen,
             trend: self.trend.at(now),

@@ -15,6 +15,7 @@
 //! | `act`, `restore` | [`act`], [`place_restored`], [`restore`] |
 //! | `change`, `purge`, `expire`, `clear` | [`check_change`], [`purge`], [`expire`], [`clear`] |
 //! | a group's counters | [`GroupRow`] |
+//! | a group's next expiry | [`NextExpiries`] |
 //! | `freeze`, `poll_work`, an item's outcome | [`exclusion`], [`Freeze`], [`Poll`], [`item_action`], [`item_outcomes`] |
 //!
 //! # Without transactions over several documents
@@ -59,6 +60,7 @@
 mod acts;
 mod effects;
 mod freezing;
+mod group_expiry;
 mod groups;
 mod intake;
 mod leases;
@@ -71,6 +73,7 @@ pub use effects::{
     AuditLine, Blocked, CountChange, CountedAs, Detached, Effects, Failed, LetterChange, LetterView,
 };
 pub use freezing::{Candidate, Freeze, Frozen, FrozenItem, exclusion, plan};
+pub use group_expiry::{EXPIRIES_OF_GROUP, EXPIRIES_OF_QUEUE, GroupExpiry, NextExpiries};
 pub use groups::{GroupChanges, GroupRow, LatestFailure};
 pub use intake::{
     Entry, FIRST_INDEX, GrantRow, HandOffRequest, HandOffView, INDEX_STEP, LaterLetter, Slot, hand_off,

@@ -396,6 +396,9 @@ macro_rules! __store_test_suite {
                 a_letter_that_waits_behind_others_does_not_expire
                 the_time_of_a_letter_that_waited_starts_with_its_first_failure
                 the_next_letter_of_a_queue_to_expire_is_known_before
+                the_next_letter_of_a_group_to_expire_is_known_before
+                the_next_expiry_of_a_group_is_found_behind_many_of_others
+                the_next_expiry_of_a_large_group_is_found_among_its_later_letters
                 a_head_in_work_does_not_expire_under_the_worker
                 no_more_than_the_limit_expires_in_one_call
                 closed_letters_are_purged_when_they_were_kept_long_enough

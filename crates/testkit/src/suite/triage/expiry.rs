@@ -1,9 +1,10 @@
 //! Expiry of open letters, and retention of closed ones.
 
+use lazaret_core::store::rules::{EXPIRIES_OF_GROUP, EXPIRIES_OF_QUEUE};
 use lazaret_core::store::{
-    Act, Actor, Change, Expired, LeaseUse, Placed, Placement, Requeue, Settled, Store,
+    Act, Actor, Change, Expired, HandOff, LeaseUse, Limits, Placed, Placement, Requeue, Settled, Store,
 };
-use lazaret_core::{Letter, LetterState, MessageId};
+use lazaret_core::{Failure, Letter, LetterState, MessageId, Reason, Timestamp};
 
 use crate::suite::letters::Fixture;
 use crate::suite::letters::fixture::{LEASE, failure, requeued, resolve};
@@ -123,6 +124,70 @@ pub async fn the_next_letter_of_a_queue_to_expire_is_known_before<S: Store>(t: F
     assert_eq!(next().await, Some(t.now() + secs(20)));
     t.act("1", Act::Resolve).await.unwrap();
     assert_eq!(next().await, None);
+}
+
+/// When the next letter of the group of this failure expires: alone, and in the list of groups.
+async fn next_of_group<S: Store>(t: &Fixture<S>, failure: &Failure) -> Option<Timestamp> {
+    let next = t.group(failure).await.unwrap().next_expiry;
+    let listed = t.groups().await.into_iter().find(|group| group.id.fingerprint == failure.fingerprint);
+    assert_eq!(listed.map(|group| group.next_expiry), Some(next), "the list says the same");
+    next
+}
+
+/// Fills a sequence with dead letters `sequence-0`, `sequence-1`, … that failed like this and expire one second after the other.
+async fn fill_mortal<S: Store>(
+    t: &Fixture<S>,
+    sequence: &str,
+    failure: &Failure,
+    from: Timestamp,
+    count: usize,
+) {
+    let letter = |n: usize| Letter {
+        cause: Some(failure.clone()),
+        expires_at: Some(from + secs(n as u64)),
+        ..t.dead(sequence, &format!("{sequence}-{n}"))
+    };
+    let items = (0..count).map(|n| HandOff { letter: letter(n), placement: Placement::Open, grant: None });
+    for placed in t.store.hand_off(&t.queue, &Limits::NONE, items.collect()).await.unwrap() {
+        placed.unwrap();
+    }
+}
+
+pub async fn the_next_letter_of_a_group_to_expire_is_known_before<S: Store>(t: Fixture<S>) {
+    let (boom, other) = (failure("boom"), Failure::new(Reason::CONFLICT, "DbError", "no row"));
+    t.enqueue("z", "immortal").await;
+    assert_eq!(next_of_group(&t, &boom).await, None);
+    mortal(&t, "a", "1", 60).await;
+    mortal(&t, "b", "2", 30).await;
+    let soon = t.now() + secs(5);
+    t.open(Letter { cause: Some(other.clone()), expires_at: Some(soon), ..t.dead("c", "3") }).await;
+    t.behind(Letter { expires_at: Some(soon), ..t.waiting("a", "4") }).await;
+    assert_eq!(next_of_group(&t, &boom).await, Some(t.now() + secs(30)), "of its own letters");
+    assert_eq!(next_of_group(&t, &other).await, Some(soon));
+    t.change("immortal", Change::ExpiresAt(Some(t.now() + secs(4)))).await.unwrap();
+    assert_eq!(next_of_group(&t, &boom).await, Some(t.now() + secs(4)));
+    t.advance(secs(40));
+    assert_eq!(t.expire(None, 10).await.expired, 3);
+    assert_eq!(next_of_group(&t, &boom).await, Some(t.now() + secs(20)));
+    let closed = t.group(&other).await.unwrap();
+    assert_eq!((closed.counts.open(), closed.next_expiry), (0, None), "it has no open letter");
+    t.act("1", Act::Resolve).await.unwrap();
+    assert_eq!(t.group(&boom).await.unwrap().next_expiry, None);
+}
+
+pub async fn the_next_expiry_of_a_group_is_found_behind_many_of_others<S: Store>(t: Fixture<S>) {
+    let other = Failure::new(Reason::CONFLICT, "DbError", "no row");
+    let end = t.now() + secs(10_000);
+    t.open(Letter { cause: Some(other.clone()), expires_at: Some(end), ..t.dead("b", "1") }).await;
+    fill_mortal(&t, "a", &failure("boom"), t.now() + secs(60), EXPIRIES_OF_QUEUE).await;
+    assert_eq!(next_of_group(&t, &failure("boom")).await, Some(t.now() + secs(60)));
+    assert_eq!(next_of_group(&t, &other).await, Some(end));
+}
+
+pub async fn the_next_expiry_of_a_large_group_is_found_among_its_later_letters<S: Store>(t: Fixture<S>) {
+    fill_mortal(&t, "a", &failure("boom"), t.now() + secs(600), EXPIRIES_OF_GROUP).await;
+    mortal(&t, "b", "soon", 60).await;
+    assert_eq!(next_of_group(&t, &failure("boom")).await, Some(t.now() + secs(60)));
 }
 
 pub async fn a_head_in_work_does_not_expire_under_the_worker<S: Store>(t: Fixture<S>) {

@@ -21,6 +21,7 @@ fn group(id: &str) -> Group {
         sequences: 5,
         blocked_behind: 12,
         oldest_at: Some(at(0)),
+        next_expiry_at: None,
         first_seen_at: at(0),
         last_seen_at: at(1800),
         trend: vec![0, 1],
