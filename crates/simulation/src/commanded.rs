@@ -208,10 +208,16 @@ impl Commanded {
     ///
     /// `is_set_back`: the store's clock is set back now and then. A lease that had expired may hold again then, and the settlement of a
     /// letter that was skipped meanwhile is accepted.
-    pub(crate) fn compare(&mut self, operation: &Operation, items: &[Item], is_set_back: bool) -> Vec<String> {
+    pub(crate) fn compare(
+        &mut self,
+        operation: &Operation,
+        items: &[Item],
+        is_set_back: bool,
+    ) -> Vec<String> {
         let Operation { id, state, .. } = operation;
         let mut faults = Vec::new();
-        let number = |outcome| items.iter().filter(|item| item.outcome == outcome).count() as u64;
+        let number =
+            |outcome: Option<Outcome>| items.iter().filter(|item| item.outcome == outcome).count() as u64;
         let (ok, failed) = (number(Some(Outcome::Ok)), number(Some(Outcome::FailedAgain)));
         let (letters, left) = (items.len() as u64, number(None));
         let outcomes = (ok, failed, letters - ok - failed - left);
@@ -454,8 +460,7 @@ mod tests {
 
     #[test]
     fn the_rules_give_every_answer_that_is_expected() {
-        let commands =
-            [Command::Approve, Command::Reject, Command::Pause, Command::Resume, Command::Cancel];
+        let commands = [Command::Approve, Command::Reject, Command::Pause, Command::Resume, Command::Cancel];
         // Every sequence of three commands, by each of two people.
         let calls: Vec<(Command, Actor)> =
             commands.into_iter().flat_map(|command| [(command, ada()), (command, bob())]).collect();

@@ -119,8 +119,7 @@ impl Ledger {
     fn acting(&self, component: usize) -> Vec<(OperationId, PlanId)> {
         let entries = self.lock();
         let unfinished = entries.operations.values().filter(|known| !known.is_finished);
-        let acting =
-            unfinished.filter(|known| known.action != Action::Retry && known.component == component);
+        let acting = unfinished.filter(|known| known.action != Action::Retry && known.component == component);
         acting.map(|known| (known.id, known.plan)).collect()
     }
 }
@@ -248,9 +247,10 @@ impl World {
                 self.report_operation(Some(format!("{id} is {state} at the end, with {left} letters left")));
             }
             let entries: Vec<&AuditEntry> = audit.iter().filter(|entry| entry.subject == subject).collect();
-            let known = self.ledger.lock();
-            let fault = known.operations.get(&id).and_then(|known| known.compare_audit(&operation, &entries));
-            drop(known);
+            let fault = match self.ledger.lock().operations.get(&id) {
+                Some(known) => known.compare_audit(&operation, &entries),
+                None => Some(format!("{id} was never begun")),
+            };
             self.report_operation(fault);
         }
     }

@@ -120,9 +120,7 @@ impl World {
         let request = PlanRequest {
             action,
             max_letters: letters.len() as u64,
-            selection: Selection::Letters(
-                letters.iter().map(|letter| (queue.clone(), letter.id)).collect(),
-            ),
+            selection: Selection::Letters(letters.iter().map(|letter| (queue.clone(), letter.id)).collect()),
             valid_for: Duration::from_secs(60),
         };
         let Ok(plan) = self.run(self.store.freeze(&request, by)) else { return };
@@ -210,6 +208,7 @@ impl World {
 
     /// Approves what waits for it, and resumes what is paused. Returns `true` when every operation is over, with all of its letters.
     pub(crate) fn finish_operations(&self) -> bool {
+        self.ledger.disarm();
         let second = person(PEOPLE[1]);
         let mut are_over = true;
         for id in self.ledger.unfinished() {
