@@ -224,7 +224,8 @@ impl Commanded {
         let counters = (operation.ok, operation.failed_again, operation.skipped);
         if counters != outcomes || operation.letters != letters || operation.sent() != ok + failed {
             faults.push(format!(
-                "{id} counts {counters:?} of {} letters as ok, failed again and skipped, but {outcomes:?} of {letters} are",
+                "{id} counts {counters:?} of {} letters as ok, failed again and skipped, but {outcomes:?} of \
+                 {letters} are",
                 operation.letters
             ));
         }

@@ -171,6 +171,9 @@ impl Poller<'_> {
             (ItemAction::Postpone, _) => self.poll.postponed(machine, stage, item),
             (ItemAction::Skip | ItemAction::Try, sequence) => {
                 self.write_outcome(machine, item, Outcome::SkippedChanged);
+                // The sequence of a letter that was purged is known from the plan alone.
+                let planned = || self.operations.planned_sequence(machine.operation.plan, item.ordinal);
+                let sequence = sequence.or_else(planned);
                 if self.poll.skipped(machine, stage, item)
                     && let Some(sequence) = sequence
                 {

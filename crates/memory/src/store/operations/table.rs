@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use jiff::Timestamp;
-use lazaret_core::QueueName;
 use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::store::rules::{
     self, Frozen, FrozenItem, ItemOutcomes, ItemView, Pending, SequenceRow, later,
@@ -13,6 +12,7 @@ use lazaret_core::store::{
     Item, Operation, OperationId, OperationMachine, OperationState, OperationsPage, Outcome, PayloadDigest,
     Plan, PlanId,
 };
+use lazaret_core::{QueueName, SequenceId};
 
 use crate::store::audit::AuditLog;
 
@@ -191,6 +191,12 @@ impl OperationTable {
             outcome: *outcome,
         });
         items.collect()
+    }
+
+    /// The sequence of a letter when its plan was frozen.
+    pub(super) fn planned_sequence(&self, plan: PlanId, ordinal: u64) -> Option<SequenceId> {
+        let item = self.plans.get(&plan)?.items.get(place(ordinal))?;
+        Some(item.sequence.clone())
     }
 
     /// The next letter of this queue without an outcome, from this ordinal on.
