@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use lazaret_core::handler::{Context, Delivery, FromDelivery, Handle as Handler, HandlerFuture};
-use lazaret_core::store::{Act, Action, Actor, PauseScope, PlanRequest, RolloutPolicy, Selection, Store};
+use lazaret_core::store::{Act, Action, Actor, PauseScope, RolloutPolicy, Store};
 use lazaret_core::{HandlerError, Reason, Verdict};
 use lazaret_engine::{Consumer, DedupeOptions, Handle};
 use lazaret_testkit::RecorderFile;
@@ -53,6 +53,9 @@ impl Scripted {
         let replay = delivery.replay().is_some();
         let attempt =
             self.world.begin(&self.process, self.component, message, letter.as_deref(), replay).await;
+        if let (Some(operation), Some(letter)) = (delivery.replay(), &letter) {
+            self.world.check_sent(&self.process, &operation, letter);
+        }
         let script = self.world.script(message, self.component);
         let tries = self.world.attempts_so_far(self.component, message);
         let mut random = Random::new(self.world.plan.seed).fork(9_000_000 + attempt.number());
@@ -364,7 +367,12 @@ pub(crate) async fn operator(world: Arc<World>, handles: Arc<Handles>, over: Arc
             0..=3 => act(&world, component, &mut random, &by),
             4 => drop(Box::pin(bounded(process, replayer.process_any())).await),
             5 => drop(Box::pin(bounded(process, replayer.process_all("op"))).await),
-            6 => begin_operation(&world, component, &by),
+            6 => {
+                // With every other seed also letters behind the heads.
+                let of_each = if world.plan.seed.is_multiple_of(2) { 8 } else { 1 };
+                let rollout = RolloutPolicy::unlimited();
+                world.begin_operation(component, of_each, Action::Retry, &rollout, &by);
+            }
             7 => hold(&world, &engine, PauseScope::Sequence(key.as_str().into()), pause_millis, &by).await,
             8 => hold(&world, &engine, PauseScope::Consumer, pause_millis, &by).await,
             9 => {
@@ -396,32 +404,6 @@ async fn hold(world: &World, engine: &Reachable, scope: PauseScope, millis: u64,
     world.pauses.ending(&scope);
     world.trace(|| format!("operator resumes the {scope}"));
     let _ = bounded(process, handle.resume(&scope, by)).await;
-}
-
-/// Begins to replay all heads of a queue in one operation, with every other seed also letters behind them.
-fn begin_operation(world: &World, component: usize, by: &Actor) {
-    let queue = &world.queues[component];
-    let Ok(page) = world.run(world.store.heads(queue, None, 50)) else { return };
-    let of_each = if world.plan.seed.is_multiple_of(2) { 8 } else { 1 };
-    let mut letters = Vec::new();
-    for head in &page.heads {
-        let Ok(first) = world.run(world.store.sequence(queue, &head.sequence, 0, of_each)) else { return };
-        letters.extend(first.iter().map(|letter| (queue.clone(), letter.id)));
-    }
-    if letters.is_empty() {
-        return;
-    }
-    let request = PlanRequest {
-        action: Action::Retry,
-        max_letters: letters.len() as u64,
-        selection: Selection::Letters(letters),
-        valid_for: Duration::from_secs(60),
-    };
-    let Ok(plan) = world.run(world.store.freeze(&request, by)) else { return };
-    if plan.letters > 0 {
-        let begun = world.run(world.store.begin(plan.id, &RolloutPolicy::unlimited(), by)).is_ok();
-        world.trace(|| format!("operator began to replay {} letters: {begun}", plan.letters));
-    }
 }
 
 /// Runs an operator's request until it ends, times out, or the engine's process crashes.

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lazaret_core::store::{AttemptNote, Call, ErrorKind, Result, StoreError};
-use lazaret_core::{QueueName, Timestamp};
+use lazaret_core::store::{
+    AttemptNote, Call, ErrorKind, Lease, Outcome, PolledWork, Result, Settled, Settlement, StoreError,
+};
+use lazaret_core::{LetterId, QueueName, Timestamp};
 use tokio::time::Instant;
 
 use crate::plan::Faults;
@@ -18,6 +20,8 @@ use crate::world::{Process, World};
 const CALL_TIMEOUT: Duration = Duration::from_millis(700);
 /// The longest time that a slow request or answer takes.
 const SLOW_MILLIS: u64 = 600;
+/// The call that settles a letter and takes the next one.
+const SETTLE_AND_CONTINUE: &str = "settle_and_continue";
 /// More calls of one process at one moment than any run needs.
 const CALLS_AT_ONCE: u32 = 5000;
 
@@ -234,6 +238,66 @@ impl Connection {
         let effect = async move { store.note_attempts(&queue, notes).await };
         self.send(Call::new("note_attempts", true), effect).await
     }
+
+    /// Polls operations, and enters what the store gives away in the ledger.
+    async fn poll_work(
+        &self,
+        queue: &QueueName,
+        owner: &str,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<PolledWork> {
+        let (world, process) = (self.world.clone(), self.process.number);
+        let (queue, owner) = (queue.clone(), owner.to_owned());
+        let effect = async move {
+            let work = world.store.poll_work(&queue, &owner, lease, limit).await?;
+            world.polled(process, &queue, &work).await;
+            Ok(work)
+        };
+        self.send(Call::new("poll_work", true), effect).await
+    }
+
+    async fn settle(&self, lease: &Lease, letter: LetterId, settlement: Settlement) -> Result<Settled> {
+        self.settle_as("settle", lease, letter, settlement).await
+    }
+
+    async fn settle_and_continue(
+        &self,
+        lease: &Lease,
+        letter: LetterId,
+        settlement: Settlement,
+    ) -> Result<Settled> {
+        self.settle_as(SETTLE_AND_CONTINUE, lease, letter, settlement).await
+    }
+
+    /// Settles a letter, and enters in the ledger what it was for an operation. Operators may have a command for that moment.
+    async fn settle_as(
+        &self,
+        call: &'static str,
+        lease: &Lease,
+        letter: LetterId,
+        settlement: Settlement,
+    ) -> Result<Settled> {
+        let (world, process, lease) = (self.world.clone(), self.process.number, lease.clone());
+        let outcome = match &settlement {
+            Settlement::Requeue(_) => Outcome::FailedAgain,
+            Settlement::Resolve(_) | Settlement::Evict(_) | Settlement::Skip(_) => Outcome::Ok,
+        };
+        let effect = async move {
+            let operation = world.ledger.operation_of(&lease);
+            world.send_armed(operation, true).await;
+            let answer = match call {
+                SETTLE_AND_CONTINUE => world.store.settle_and_continue(&lease, letter, settlement).await,
+                _ => world.store.settle(&lease, letter, settlement).await,
+            };
+            if let Ok(settled) = &answer {
+                world.settled(process, &lease, letter, outcome, settled);
+            }
+            world.send_armed(operation, false).await;
+            answer
+        };
+        self.send(Call::new(call, true), effect).await
+    }
 }
 
 /// Writes of the engine may take effect late. Assignments are answered before anything else happens, and operators do not
@@ -260,8 +324,12 @@ lazaret_core::forward_store! {
     impl LetterStore for Connection {
         note_attempts => Self::trace_notes;
         server_time => Self::server_time;
+        settle => Self::settle;
+        settle_and_continue => Self::settle_and_continue;
     }
-    impl Operations for Connection {}
+    impl Operations for Connection {
+        poll_work => Self::poll_work;
+    }
     impl Triage for Connection {}
     impl Audit for Connection {}
 

@@ -2,8 +2,8 @@
 //!
 //! A seed decides everything: how many partitions, keys, members and components there are, what each handler does with
 //! each message, which store calls are lost or late, where processes crash or stop, which members are expelled, when the stream is
-//! recreated, and what operators do. After that phase there are no more faults, and the engine has to finish all work. The same
-//! seed gives the same run, so a seed that fails is a test case.
+//! recreated, and what operators do to letters, engines and operations. After that phase there are no more faults, and the engine has
+//! to finish all work, operations included. The same seed gives the same run, so a seed that fails is a test case.
 //!
 //! ```
 //! let report = lazaret_simulation::run(7, None);
@@ -18,6 +18,8 @@
 //! - `chaos`, `connection`, `source`, `drift`: the phase with faults: crashes, lost answers, cuts, rebalances, operators, wrong clocks.
 //! - `publish`: the messages. `recreate`: streams that are deleted and created again.
 //! - `suspend`: processes that are stopped for longer than their session, and go on.
+//! - `operators`: people who begin operations and approve, reject, pause, resume and cancel them, often when the store has to refuse it.
+//!   `ledger`, `commanded`: what the store let each operation do, and the checks of its answers, counters, states and audit.
 //! - `broker`, `filter`, `recorder`: the retry topic, the duplicate filter and the flight recorders, with their checks.
 //! - `invariants`: the checks. `isolation`: a scenario of its own, for I3.
 //! - `mutation`: the known bugs. `command`: the command line (`cargo xtask sim`).
@@ -26,13 +28,16 @@ mod block_on;
 mod broker;
 mod chaos;
 mod command;
+mod commanded;
 mod connection;
 mod drift;
 mod filter;
 mod history;
 mod invariants;
 mod isolation;
+mod ledger;
 mod mutation;
+mod operators;
 mod pauses;
 mod plan;
 mod publish;
@@ -162,6 +167,9 @@ async fn simulate(
     if world.plan.operators {
         faults.spawn(chaos::operator(world.clone(), handles.clone(), over.clone()));
     }
+    if world.plan.commands {
+        faults.spawn(operators::run(world.clone(), over.clone()));
+    }
     if world.plan.clock_steps {
         faults.spawn(chaos::set_clock_back(world.clone(), over.clone()));
     }
@@ -182,6 +190,7 @@ async fn simulate(
     quiesce(&world, &launcher, staying).await;
     world.check_end().await;
     world.check_kept();
+    world.check_ended_operations();
     world.pauses.clear();
     let (mut violations, trace) = world.findings();
     let seed = world.plan.seed;
@@ -190,7 +199,7 @@ async fn simulate(
 }
 
 /// Runs the engines that are left, or a new one, without faults until all work is finished. An operator evicts letters
-/// where limits are reached, and resumes what is still paused.
+/// where limits are reached, resumes what is still paused, and approves what waits for it.
 async fn quiesce(world: &Arc<World>, launcher: &Arc<Launcher>, mut engines: Vec<RunningEngine>) {
     world.trace(|| "no more faults".to_owned());
     let by = Actor::new("operator", "simulation", "to finish");
@@ -227,6 +236,9 @@ async fn quiesce(world: &Arc<World>, launcher: &Arc<Launcher>, mut engines: Vec<
 
 async fn is_quiescent(world: &World, engines: &[RunningEngine]) -> bool {
     let over = engines.iter().all(RunningEngine::is_over);
+    if !world.finish_operations() {
+        return over;
+    }
     for partition in 0..world.log.partitions() {
         let last = world.last_offset(partition);
         if last.is_some() && world.log.committed(partition) != last {
@@ -270,6 +282,7 @@ async fn remaining(world: &World, handle: &lazaret_engine::Handle) -> String {
         let (retrying, waiting) = (counts.of(LetterState::Retrying), counts.of(LetterState::Waiting));
         text.push_str(&format!("{queue}: {retrying} retrying, {waiting} waiting, next due {due:?}; "));
     }
+    text.push_str(&world.unfinished_operations());
     let paused = world.run(world.store.pauses(&ConsumerName::from(CONSUMER))).unwrap_or_default();
     let paused = paused.iter().filter(|pause| pause.scope != PauseScope::Replay).count();
     let (held, breaker, stats) = (handle.pauses().len(), handle.breaker(), handle.stats());

@@ -86,6 +86,12 @@ pub enum Mutation {
     /// The engine hands off a message under an id that a letter of an earlier incarnation has.
     #[cfg(feature = "mutations")]
     ShareLetterIds,
+    /// The store takes back the counts of the last settlement of an operation when it refuses a command.
+    #[cfg(feature = "mutations")]
+    LoseCountsOnRefusal,
+    /// The store sends letters of operations that people have paused.
+    #[cfg(feature = "mutations")]
+    IgnoreOperationPauses,
 }
 
 impl Mutation {
@@ -143,6 +149,10 @@ impl Mutation {
         Self::ForgetIncarnations,
         #[cfg(feature = "mutations")]
         Self::ShareLetterIds,
+        #[cfg(feature = "mutations")]
+        Self::LoseCountsOnRefusal,
+        #[cfg(feature = "mutations")]
+        Self::IgnoreOperationPauses,
     ];
 
     #[cfg(feature = "mutations")]
@@ -150,7 +160,10 @@ impl Mutation {
         match self {
             Self::SkipBlockedCheck => Some(EngineMutation::SkipBlockedCheck),
             Self::CommitBeforeHandOff => Some(EngineMutation::CommitBeforeHandOff),
-            Self::ForgetFences | Self::ForgetIncarnations => None,
+            Self::ForgetFences
+            | Self::ForgetIncarnations
+            | Self::LoseCountsOnRefusal
+            | Self::IgnoreOperationPauses => None,
             Self::DropOnEnqueueError => Some(EngineMutation::DropOnEnqueueError),
             Self::ResetAttemptsOnRestart => Some(EngineMutation::ResetAttemptsOnRestart),
             Self::StallFreedLanes => Some(EngineMutation::StallFreedLanes),
@@ -186,8 +199,11 @@ pub(crate) fn engine_options(mutation: Option<Mutation>, options: Options) -> Op
 /// Switches the mutation on in the store, if it is one of the store.
 #[cfg(feature = "mutations")]
 pub(crate) fn apply_to_store(mutation: Option<Mutation>, store: &MemoryStore) {
-    if mutation == Some(Mutation::ForgetFences) {
-        store.forget_fences();
+    match mutation {
+        Some(Mutation::ForgetFences) => store.forget_fences(),
+        Some(Mutation::LoseCountsOnRefusal) => store.lose_counts_on_refusal(),
+        Some(Mutation::IgnoreOperationPauses) => store.ignore_operation_pauses(),
+        _ => {}
     }
 }
 

@@ -7,6 +7,7 @@ use lazaret_core::store::Limits;
 use lazaret_core::{HandlerError, Phase, Reason, Verdict};
 use lazaret_engine::{DeadLetterOptions, Options};
 
+use crate::operators;
 use crate::random::Random;
 use crate::recreate::{self, Recreations};
 
@@ -54,6 +55,8 @@ pub(crate) struct Plan {
     pub(crate) drift: bool,
     /// The stream is deleted and created again.
     pub(crate) recreations: Recreations,
+    /// Operators command operations during the phase with faults.
+    pub(crate) commands: bool,
 }
 
 /// Faults of store calls, per mille.
@@ -176,6 +179,7 @@ impl Plan {
             cuts: false,
             drift: false,
             recreations: Recreations::default(),
+            commands: operators::draw(seed),
         };
         recreate::draw(&mut plan);
         plan

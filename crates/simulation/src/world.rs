@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::block_on::block_on;
 use crate::history::{Attempt, History, Running};
 use crate::invariants::has_left;
+use crate::ledger::Ledger;
 use crate::pauses::Pauses;
 use crate::plan::{Plan, Script};
 use crate::recorder::Isolation;
@@ -41,6 +42,7 @@ pub(crate) struct World {
     history: Mutex<History>,
     pub(crate) pauses: Pauses,
     pub(crate) isolation: Isolation,
+    pub(crate) ledger: Ledger,
 }
 
 /// One process of an engine, from its start to its crash or its end.
@@ -86,6 +88,7 @@ impl World {
             history: Mutex::default(),
             pauses: Pauses::default(),
             isolation: Isolation::default(),
+            ledger: Ledger::default(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! The engine keeps every invariant on the memory store.
 
+use std::collections::BTreeSet;
+
 use lazaret_simulation::{Scale, run, run_at};
 
 /// Seeds that once found a bug, in the order in which they did.
@@ -42,6 +44,25 @@ fn streams_can_be_recreated_at_any_moment() {
         assert!(report.violations.is_empty(), "{report}");
     }
     assert!(recreated >= 10, "{recreated} of 100 seeds recreate their stream");
+}
+
+#[test]
+fn operators_command_operations_at_any_moment() {
+    let (mut accepted, mut refused) = (BTreeSet::new(), 0);
+    for seed in 301..=450 {
+        let report = run(seed, None);
+        assert!(report.violations.is_empty(), "{report}");
+        let sent = report.trace.iter().filter_map(|line| line.split_once(" sends ")?.1.split_once(" to op_"));
+        for (command, answer) in sent {
+            match answer.contains(": refused") {
+                true => refused += 1,
+                false => _ = accepted.insert(command.to_owned()),
+            }
+        }
+    }
+    assert!(refused >= 50, "{refused} commands were refused");
+    let accepted: Vec<&str> = accepted.iter().map(String::as_str).collect();
+    assert_eq!(accepted, ["approve", "cancel", "pause", "reject", "resume"]);
 }
 
 #[test]

@@ -124,6 +124,19 @@ impl MemoryStore {
         self.begin().0.fences_forgotten = true;
     }
 
+    /// Makes each refused command take back the counts of the last settlement of its operation. For the test that the simulation
+    /// detects it.
+    #[cfg(feature = "mutations")]
+    pub fn lose_counts_on_refusal(&self) {
+        self.begin().0.operations.loses_counts = true;
+    }
+
+    /// Makes polls return letters of operations that people have paused. For the test that the simulation detects it.
+    #[cfg(feature = "mutations")]
+    pub fn ignore_operation_pauses(&self) {
+        self.begin().0.operations.ignores_pauses = true;
+    }
+
     /// Takes the lock and then reads the time, so that times follow the order of the calls.
     fn begin(&self) -> (MutexGuard<'_, State>, Timestamp) {
         // No call leaves the state half changed, so it is consistent after a panic, too.

@@ -59,7 +59,13 @@ impl Operations for MemoryStore {
     async fn command(&self, id: OperationId, command: Command, by: &Actor) -> Result<Operation> {
         let (mut state, now) = self.begin();
         let mut machine = OperationMachine::found(state.operations.machine(id).cloned(), id)?;
-        let line = machine.command(command, by, now)?;
+        let line = match machine.command(command, by, now) {
+            Ok(line) => line,
+            Err(error) => {
+                state.operations.refused(id);
+                return Err(error);
+            }
+        };
         if machine.operation.state.is_over() {
             state.cancel_pending(&mut machine, now);
         }

@@ -197,11 +197,17 @@ impl Queue<'_> {
             (ItemAction::Postpone, _) => poller.poll.postponed(machine, stage, item),
             (ItemAction::Skip | ItemAction::Try, _) => {
                 self.write_outcome(machine, item, Outcome::SkippedChanged)?;
-                if poller.poll.skipped(machine, stage, item)
-                    && let Some(letter) = &state.letter
-                {
-                    let sequence = (self.numbers.qid, letter.sequence.as_str());
-                    table::unreserve(self.connection, machine.operation.id, Some(sequence))?;
+                if poller.poll.skipped(machine, stage, item) {
+                    let plan = machine.operation.plan;
+                    let sequence = match &state.letter {
+                        Some(letter) => Some(letter.sequence.to_string()),
+                        // That of a letter that was purged is known from the plan alone.
+                        None => table::planned_sequence(self.connection, plan, item.ordinal)?,
+                    };
+                    if let Some(sequence) = &sequence {
+                        let sequence = (self.numbers.qid, sequence.as_str());
+                        table::unreserve(self.connection, machine.operation.id, Some(sequence))?;
+                    }
                 }
             }
         }

@@ -341,6 +341,13 @@ pub(super) fn payload_of(row: &Row<'_>, column: usize) -> rusqlite::Result<Paylo
     Ok(PayloadDigest::of(row.get_ref(column)?.as_blob_or_null()?))
 }
 
+/// The sequence of a letter when its plan was frozen.
+pub(super) fn planned_sequence(connection: &Connection, plan: PlanId, ordinal: u64) -> Work<Option<String>> {
+    let mut select =
+        connection.prepare_cached("SELECT sequence FROM items WHERE plan = ?1 AND ordinal = ?2")?;
+    Ok(select.query_row([bound(plan.0), bound(ordinal)], |row| row.get(0)).optional()?)
+}
+
 /// The next letter of this queue without an outcome, from this ordinal on.
 pub(super) fn next_pending(
     connection: &Connection,

@@ -7,7 +7,9 @@ use lazaret_core::QueueName;
 use lazaret_core::store::rules::{
     self, ItemAction, ItemView, LeaseKind, Pending, Poll, PollDecision, PollStep, StageCursor,
 };
-use lazaret_core::store::{OperationId, OperationMachine, Outcome, PayloadDigest, PolledWork, Result};
+use lazaret_core::store::{
+    OperationId, OperationMachine, OperationState, Outcome, PayloadDigest, PolledWork, Result,
+};
 
 use super::table::OperationTable;
 use crate::store::audit::AuditLog;
@@ -96,6 +98,10 @@ impl Poller<'_> {
         let Some(mut machine) = self.operations.machine(id).cloned() else { return Ok(()) };
         let given = self.poll.given();
         self.operations.advance(&mut machine, self.now, self.audit);
+        let is_unpaused = self.operations.ignores_pause_of(&machine.operation);
+        if is_unpaused {
+            machine.operation.state = OperationState::Running;
+        }
         match self.poll.begin(&machine) {
             PollDecision::Nothing => {}
             PollDecision::Run(stage) => {
@@ -104,6 +110,9 @@ impl Poller<'_> {
                 self.poll.end(&machine, stopped, left);
             }
             PollDecision::Sweep => self.sweep(&mut machine),
+        }
+        if is_unpaused && machine.operation.state == OperationState::Running {
+            machine.operation.state = OperationState::Paused;
         }
         self.operations.write(machine);
         if self.poll.given() > given {
@@ -162,6 +171,9 @@ impl Poller<'_> {
             (ItemAction::Postpone, _) => self.poll.postponed(machine, stage, item),
             (ItemAction::Skip | ItemAction::Try, sequence) => {
                 self.write_outcome(machine, item, Outcome::SkippedChanged);
+                // The sequence of a letter that was purged is known from the plan alone.
+                let planned = || self.operations.planned_sequence(machine.operation.plan, item.ordinal);
+                let sequence = sequence.or_else(planned);
                 if self.poll.skipped(machine, stage, item)
                     && let Some(sequence) = sequence
                 {

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use jiff::Timestamp;
-use lazaret_core::QueueName;
 use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::store::rules::{
     self, Frozen, FrozenItem, ItemOutcomes, ItemView, Pending, SequenceRow, later,
 };
 use lazaret_core::store::{
-    Item, Operation, OperationId, OperationMachine, OperationsPage, Outcome, PayloadDigest, Plan, PlanId,
+    Item, Operation, OperationId, OperationMachine, OperationState, OperationsPage, Outcome, PayloadDigest,
+    Plan, PlanId,
 };
+use lazaret_core::{QueueName, SequenceId};
 
 use crate::store::audit::AuditLog;
 
@@ -20,6 +21,10 @@ pub(in crate::store) struct OperationTable {
     plans: BTreeMap<PlanId, PlanRow>,
     last_plan: u64,
     operations: BTreeMap<OperationId, OperationRow>,
+    /// A known bug: a refused command takes back the counts of the last settlement.
+    pub(in crate::store) loses_counts: bool,
+    /// A known bug: letters of operations that people have paused are polled.
+    pub(in crate::store) ignores_pauses: bool,
 }
 
 struct PlanRow {
@@ -37,6 +42,8 @@ struct OperationRow {
     machine: OperationMachine,
     /// When a letter of it was last tried or acted upon.
     served_at: Option<Timestamp>,
+    /// The counters before the last settlement: ok, failed again, skipped. Only for the bug that takes them back.
+    counts_before: Option<[u64; 3]>,
 }
 
 impl PlanRow {
@@ -110,7 +117,8 @@ impl OperationTable {
     }
 
     pub(super) fn insert(&mut self, machine: OperationMachine) {
-        self.operations.insert(machine.operation.id, OperationRow { machine, served_at: None });
+        self.operations
+            .insert(machine.operation.id, OperationRow { machine, served_at: None, counts_before: None });
     }
 
     pub(super) fn machine(&self, id: OperationId) -> Option<&OperationMachine> {
@@ -121,6 +129,21 @@ impl OperationTable {
         if let Some(row) = self.operations.get_mut(&machine.operation.id) {
             row.machine = machine;
         }
+    }
+
+    /// A command to this operation was refused, which changes nothing without the known bug.
+    pub(super) fn refused(&mut self, id: OperationId) {
+        let Some(row) = self.operations.get_mut(&id) else { return };
+        let Some([ok, failed_again, skipped]) = row.counts_before.take() else { return };
+        let OperationMachine { operation, counted_ok, counted_failed, .. } = &mut row.machine;
+        (operation.ok, operation.failed_again, operation.skipped) = (ok, failed_again, skipped);
+        // The stop rule subtracts these.
+        (*counted_ok, *counted_failed) = (ok.min(*counted_ok), failed_again.min(*counted_failed));
+    }
+
+    /// `true` with the known bug, for an operation that a person has paused.
+    pub(super) fn ignores_pause_of(&self, operation: &Operation) -> bool {
+        self.ignores_pauses && operation.state == OperationState::Paused && !operation.is_stopped()
     }
 
     pub(super) fn mark_served(&mut self, id: OperationId, now: Timestamp) {
@@ -168,6 +191,12 @@ impl OperationTable {
             outcome: *outcome,
         });
         items.collect()
+    }
+
+    /// The sequence of a letter when its plan was frozen.
+    pub(super) fn planned_sequence(&self, plan: PlanId, ordinal: u64) -> Option<SequenceId> {
+        let item = self.plans.get(&plan)?.items.get(place(ordinal))?;
+        Some(item.sequence.clone())
     }
 
     /// The next letter of this queue without an outcome, from this ordinal on.
@@ -241,6 +270,12 @@ impl OperationTable {
     ) -> bool {
         let Some(mut machine) = self.machine(operation).cloned() else { return false };
         let Some(item) = self.pending_letter(machine.operation.plan, letter) else { return false };
+        if self.loses_counts
+            && let Some(row) = self.operations.get_mut(&operation)
+        {
+            let Operation { ok, failed_again, skipped, .. } = machine.operation;
+            row.counts_before = Some([ok, failed_again, skipped]);
+        }
         let ItemOutcomes { outcomes, continues } = rules::item_outcomes(&item, outcome);
         for (ordinals, outcome) in outcomes {
             let written = self.write_outcomes(machine.operation.plan, ordinals, outcome);

@@ -501,6 +501,7 @@ macro_rules! __store_test_suite {
                 what_a_letter_of_an_operation_leaves_behind_keeps_to_the_rate
                 a_letter_in_work_is_not_taken_by_the_scheduler
                 the_scheduler_leaves_letters_of_a_running_operation_alone
+                a_letter_that_was_purged_meanwhile_releases_those_behind_it
                 letters_that_an_operation_released_run_by_themselves
                 many_workers_never_share_a_letter
                 an_operation_may_be_about_several_queues

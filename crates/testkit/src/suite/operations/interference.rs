@@ -232,6 +232,21 @@ pub async fn the_scheduler_leaves_letters_of_a_running_operation_alone<S: Store>
     assert_eq!(t.due_one("scheduler").await.head.message.id.as_str(), "late", "that was never its own");
 }
 
+pub async fn a_letter_that_was_purged_meanwhile_releases_those_behind_it<S: Store>(t: Fixture<S>) {
+    t.enqueue("a", "1").await;
+    t.behind(t.waiting("a", "2")).await;
+    t.behind(t.waiting("a", "late")).await;
+    let plan = t.freeze_named(Action::Retry, &["1", "2"]).await;
+    let id = t.begin(&plan, &RolloutPolicy::unlimited()).await;
+    t.succeed(&t.poll_one().await).await;
+    t.act("2", Act::Evict).await.unwrap();
+    t.store.purge(&t.queue, t.id_of("2"), &operator()).await.unwrap();
+    let polled = t.poll(10).await;
+    assert_eq!((polled.items.len(), polled.settled), (0, 1));
+    assert_eq!(t.state_of(id).await, OperationState::Done);
+    assert_eq!(t.due_one("scheduler").await.head.message.id.as_str(), "late", "nothing holds it any more");
+}
+
 pub async fn letters_that_an_operation_released_run_by_themselves<S: Store>(t: Fixture<S>) {
     for sequence in ["cancelled", "failed", "changed"] {
         t.enqueue(sequence, &format!("{sequence}-1")).await;
