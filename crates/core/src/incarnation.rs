@@ -47,6 +47,15 @@ impl StreamIncarnations {
         self.partitions.get(&index).unwrap_or(&self.stream)
     }
 
+    /// Gives the current incarnations this id, and returns whether the stream had none. Partitions that began anew by themselves are
+    /// of the same server's stream.
+    fn identify(&mut self, id: Option<&Arc<str>>) -> bool {
+        let Some(id) = id.filter(|_| self.stream.id.is_none()) else { return false };
+        let all = std::iter::once(&mut self.stream).chain(self.partitions.values_mut());
+        all.filter(|known| known.id.is_none()).for_each(|known| known.id = Some(id.clone()));
+        true
+    }
+
     /// The highest number that was given.
     fn highest(&self) -> u32 {
         self.partitions.values().map(|partition| partition.number).fold(self.stream.number, u32::max)
@@ -62,8 +71,9 @@ pub struct Beginning {
     pub partition: Option<u32>,
     /// Its id, if its server has one.
     pub id: Option<Arc<str>>,
-    /// The number of the incarnation that it follows; `None` if the stream was not seen before. Of several instances that see the
-    /// same beginning, one records it, and the others get what it recorded.
+    /// The number of the incarnation that it follows; `None` if it follows none: the stream was not seen before, or was recorded when
+    /// its server had no ids, and has this one. Of several instances that see the same beginning, one records it, and the others get
+    /// what it recorded.
     pub after: Option<u32>,
 }
 
@@ -95,6 +105,8 @@ impl Incarnations {
 
     /// Records a beginning, and returns whether it was new. Nothing changes when another instance has recorded one after the
     /// incarnation that the caller knew, or when no number is free any more.
+    ///
+    /// A beginning that follows none gives its id to a stream that was recorded without one, and begins nothing there.
     pub fn begin(&mut self, beginning: &Beginning, now: Timestamp) -> bool {
         let Beginning { stream, partition, id, after } = beginning;
         let first = Incarnation { number: 0, id: id.clone(), since: now };
@@ -107,6 +119,9 @@ impl Incarnations {
             }
             return after.is_none();
         };
+        if after.is_none() && partition.is_none() {
+            return known.identify(id.as_ref());
+        }
         let current = partition.map_or(&known.stream, |index| known.of(index));
         let number = known.highest() + 1;
         if *after != Some(current.number) || number > PartitionNumber::MAX_INCARNATION {
@@ -133,6 +148,12 @@ pub trait IncarnationRegistry: Send + Sync + 'static {
 
     /// Records a beginning, and returns all that are known then. See [`Incarnations::begin`].
     async fn begin(&self, beginning: &Beginning) -> Result<Incarnations>;
+
+    /// The highest offset of each of these partitions that the consumer ever handed off to its store, in order; `None` for none. A
+    /// partition with one was read, whatever its server says. The default knows none.
+    async fn horizons(&self, partitions: &[Partition]) -> Result<Vec<Option<u64>>> {
+        Ok(vec![None; partitions.len()])
+    }
 }
 
 #[cfg(test)]
@@ -177,6 +198,24 @@ mod tests {
         assert!(!seen.begin(&stream("c", Some(0)), NOW));
         assert!(!seen.begin(&partition(1, 0), NOW));
         assert_eq!(seen, before);
+    }
+
+    #[test]
+    fn a_stream_that_was_recorded_without_an_id_gets_the_one_that_it_has() {
+        // I1: without it, the next stream of that name would be taken for this one.
+        let unnamed = |after| Beginning { id: None, ..stream("", after) };
+        let mut seen = Incarnations::default();
+        assert!(seen.begin(&unnamed(None), NOW));
+        assert!(seen.begin(&Beginning { partition: Some(3), ..unnamed(Some(0)) }, NOW));
+        assert!(!seen.begin(&unnamed(None), NOW));
+        let later = NOW + std::time::Duration::from_secs(60);
+        assert!(seen.begin(&stream("a", None), later));
+        let known = &seen.0[&StreamName::from("orders")];
+        assert_eq!(known.stream, Incarnation { number: 0, id: Some("a".into()), since: NOW });
+        assert_eq!((known.of(3).number, known.of(3).id.as_deref()), (1, Some("a")));
+        assert!(!seen.begin(&stream("b", None), later), "an id is given once");
+        assert!(seen.begin(&stream("b", Some(0)), later));
+        assert_eq!(number(&seen, 3), 2);
     }
 
     #[test]

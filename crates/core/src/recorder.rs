@@ -14,7 +14,9 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 use crate::message::{Message, MessageId, Partition, QueueName};
 
-/// The name of one message in one queue: a hash of both, which has the same size however long they are.
+/// The name of one message in one queue: a hash of both, which has the same size however long they are. A message of a later
+/// [incarnation](crate::incarnation) of its stream has another one, also when its sender gave it the same id: nothing that an earlier
+/// message of that id did is charged to it.
 ///
 /// It is stored, so it never changes between versions.
 ///
@@ -34,14 +36,39 @@ impl Identity {
     /// No identity, for recorders that keep queue and id whole and compute the identity on demand.
     pub const NONE: Self = Self(0);
 
-    /// The identity of a message in a queue.
+    /// The identity of a message of the first incarnation of its stream in a queue.
     pub fn of(queue: &QueueName, message: &MessageId) -> Self {
+        Self::in_incarnation(queue, message, 0)
+    }
+
+    /// The identity of a message of this incarnation of its stream in a queue.
+    pub fn in_incarnation(queue: &QueueName, message: &MessageId, incarnation: u32) -> Self {
         let mut hasher = SipHasher13::new();
         hasher.write(queue.as_str().as_bytes());
         // No UTF-8 text has this byte, so the border between the two is clear.
         hasher.write_u8(0xff);
         message.with_str(|id| hasher.write(id.as_bytes()));
+        if incarnation > 0 {
+            hasher.write_u8(0xff);
+            hasher.write(&incarnation.to_be_bytes());
+        }
         Self(hasher.finish128().as_u128())
+    }
+
+    /// The identity of a message in a queue.
+    ///
+    /// ```
+    /// use lazaret_core::recorder::Identity;
+    /// use lazaret_core::{Message, Position, QueueName};
+    /// let queue = QueueName::of("orders", "mail");
+    /// let mut message = Message::new("evt-1", "orders", Position::new(0, 5));
+    /// let first = Identity::of_message(&queue, &message);
+    /// assert_eq!(first, Identity::of(&queue, &message.id));
+    /// message.position.incarnation = 1;
+    /// assert_ne!(Identity::of_message(&queue, &message), first);
+    /// ```
+    pub fn of_message(queue: &QueueName, message: &Message) -> Self {
+        Self::in_incarnation(queue, &message.id, message.position.incarnation)
     }
 }
 
@@ -89,8 +116,8 @@ pub struct Suspect {
 
 impl Suspect {
     /// Returns whether this message in this queue is the suspect, whatever the length of its id.
-    pub fn is(&self, queue: &QueueName, message: &MessageId) -> bool {
-        self.identity == Identity::of(queue, message)
+    pub fn is(&self, queue: &QueueName, message: &Message) -> bool {
+        self.identity == Identity::of_message(queue, message)
     }
 }
 
@@ -123,12 +150,11 @@ pub trait FlightRecorder: Send + Sync + 'static {
     /// offset.
     fn suspects(&self) -> Vec<Suspect>;
 
-    /// The number of crashes that a message was charged with. Cheap while there are no suspects.
-    fn crashes(&self, queue: &QueueName, message: &MessageId) -> u32;
+    /// The number of crashes that the message with this identity was charged with.
+    fn crashes(&self, message: Identity) -> u32;
 
-    /// Removes a message from the suspects. Cheap while there are no suspects, so it may be called for every message that is
-    /// settled.
-    fn forget(&self, queue: &QueueName, message: &MessageId);
+    /// Removes the message with this identity from the suspects.
+    fn forget(&self, message: Identity);
 
     /// The number of attempts that ran unrecorded since the recorder was opened.
     fn unrecorded(&self) -> u64;
@@ -150,6 +176,8 @@ mod tests {
         // Files of earlier versions contain it.
         let identity = Identity::of(&QueueName::of("orders", "mail"), &"evt-1".into());
         assert_eq!(format!("{:032x}", identity.0), "8908d9ce0c79b851cef3d8fa3c8db4b2");
+        let later = Identity::in_incarnation(&QueueName::of("orders", "mail"), &"evt-1".into(), 1);
+        assert_eq!(format!("{:032x}", later.0), "a92408e66d4c682d6d14dbc698e6105b");
     }
 
     #[test]

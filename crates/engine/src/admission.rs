@@ -4,7 +4,7 @@
 //! [`Start`](Admission::Start): a live message waits in its lane, a stored run returns its lease.
 
 use lazaret_core::policy::{Charge, Dimension, Limit};
-use lazaret_core::{Message, MessageId, SequenceId, Timestamp};
+use lazaret_core::{Message, SequenceId, Timestamp};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::component::Component;
@@ -98,7 +98,7 @@ pub(crate) struct Permission<'a> {
 }
 
 /// Waits for a slot. `None` when the consumer has ended.
-pub(crate) async fn slot<'a>(component: &'a Component, message: &MessageId) -> Option<AttemptSlot<'a>> {
+pub(crate) async fn slot<'a>(component: &'a Component, message: &Message) -> Option<AttemptSlot<'a>> {
     let Component { queue, guards, flight, .. } = component;
     let permit = guards.permits.clone().acquire_owned().await.ok()?;
     Some(AttemptSlot { permit, isolation: flight.isolate(queue, message).await })

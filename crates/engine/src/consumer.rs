@@ -151,7 +151,7 @@ impl Consumer {
         }
         tasks.spawn(suspendable(options, store_refresh::run(components.clone(), shards.clone())));
         tasks.spawn(suspendable(options, store_changes::run(components.clone())));
-        source.attach(Arc::new(SeenIncarnations::of(&first)));
+        source.attach(Arc::new(SeenIncarnations::of(&first, &components)));
         let intake = Intake::new(source, components, shards, notices).run();
         tokio::pin!(intake);
         let mut deadline = None;

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lazaret_core::recorder::{FlightRecorder, Slot, Suspect};
-use lazaret_core::{Message, MessageId, Partition, QueueName};
+use lazaret_core::recorder::{FlightRecorder, Identity, Slot, Suspect};
+use lazaret_core::{Message, Partition, QueueName};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::time::Instant;
 
@@ -55,7 +55,7 @@ impl Drop for Recorded {
 /// An attempt that is in the recorder, alone if it is that of a suspect.
 pub(crate) struct Watched<'a> {
     flight: &'a Flight,
-    suspect: Option<(&'a QueueName, &'a MessageId)>,
+    suspect: Option<(&'a QueueName, &'a Message)>,
     recorded: Option<Recorded>,
     _isolation: Isolation<'a>,
 }
@@ -115,7 +115,7 @@ impl Flight {
     }
 
     /// Waits until an attempt at this message may run beside the others, or alone if it is a suspect.
-    pub(crate) async fn isolate(&self, queue: &QueueName, message: &MessageId) -> Isolation<'_> {
+    pub(crate) async fn isolate(&self, queue: &QueueName, message: &Message) -> Isolation<'_> {
         if !self.is_suspicious() || self.in_company {
             Isolation::None
         } else if self.is_suspect(queue, message) {
@@ -133,17 +133,20 @@ impl Flight {
         message: &'a Message,
         attempt: u32,
     ) -> Watched<'a> {
-        let suspect = matches!(isolation, Isolation::Exclusive(_)).then_some((queue, &message.id));
+        let suspect = matches!(isolation, Isolation::Exclusive(_)).then_some((queue, message));
         let recorded = self.recorder.as_ref().map(|recorder| record(recorder, queue, message, attempt));
         Watched { flight: self, suspect, recorded, _isolation: isolation }
     }
 
-    fn is_suspect(&self, queue: &QueueName, message: &MessageId) -> bool {
-        self.with(|suspects| suspects.iter().any(|known| !known.cleared && known.suspect.is(queue, message)))
+    fn is_suspect(&self, queue: &QueueName, message: &Message) -> bool {
+        let identity = Identity::of_message(queue, message);
+        self.with(|suspects| {
+            suspects.iter().any(|known| !known.cleared && known.suspect.identity == identity)
+        })
     }
 
     /// The suspect of this message, if it was charged with a crash.
-    pub(crate) fn charged(&self, queue: &QueueName, message: &MessageId) -> Option<Suspect> {
+    pub(crate) fn charged(&self, queue: &QueueName, message: &Message) -> Option<Suspect> {
         self.recorder.as_ref()?;
         self.with(|suspects| {
             let known = suspects.iter().find(|known| known.suspect.is(queue, message))?;
@@ -152,7 +155,7 @@ impl Flight {
     }
 
     /// Clears a suspect that ran alone. Earlier charges stay until its outcome is durable.
-    fn clear(&self, queue: &QueueName, message: &MessageId) {
+    fn clear(&self, queue: &QueueName, message: &Message) {
         let charged = self.with(|suspects| {
             let known = suspects.iter_mut().find(|known| known.suspect.is(queue, message));
             let charged = known.is_some_and(|known| {
@@ -169,21 +172,18 @@ impl Flight {
 
     /// Removes a suspect whose outcome is durable: its crashes no longer count, or are in its letter. The outcome of a message
     /// that was handled live is durable when its position is [committed](Self::committed).
-    pub(crate) fn forget(&self, queue: &QueueName, message: &MessageId) {
+    pub(crate) fn forget(&self, queue: &QueueName, message: &Message) {
         let Some(recorder) = &self.recorder else { return };
-        let known = self.with(|suspects| {
-            let before = suspects.len();
-            suspects.retain(|known| !known.suspect.is(queue, message));
+        let gone: Vec<TrackedSuspect> = self.with(|suspects| {
+            let gone = suspects.extract_if(.., |known| known.suspect.is(queue, message)).collect();
             self.suspicious.store(suspects.iter().any(|known| !known.cleared), Ordering::Release);
-            suspects.len() < before
+            gone
         });
-        if known {
-            recorder.forget(queue, message);
-        }
+        gone.iter().for_each(|known| recorder.forget(known.suspect.identity));
     }
 
     /// Records that a live message was handled.
-    pub(crate) fn handled(&self, queue: &QueueName, message: &MessageId) {
+    pub(crate) fn handled(&self, queue: &QueueName, message: &Message) {
         if self.recorder.is_some() {
             self.with(|suspects| {
                 let known = suspects.iter_mut().find(|known| known.suspect.is(queue, message));
@@ -205,7 +205,7 @@ impl Flight {
             gone
         });
         for TrackedSuspect { suspect, .. } in gone {
-            recorder.forget(&suspect.queue, &suspect.message);
+            recorder.forget(suspect.identity);
         }
     }
 
@@ -221,7 +221,7 @@ impl Flight {
             });
             self.suspicious.store(false, Ordering::Release);
             for suspect in gone.iter().filter(|suspect| suspect.crashes == 0) {
-                self.recorder.iter().for_each(|recorder| recorder.forget(&suspect.queue, &suspect.message));
+                self.recorder.iter().for_each(|recorder| recorder.forget(suspect.identity));
             }
         }
     }

@@ -99,7 +99,7 @@ impl Publish<'_> {
             Ok(()) => {
                 let Component { queue, telemetry, flight, .. } = self.component;
                 let message = self.message;
-                flight.forget(queue, &message.id);
+                flight.forget(queue, message);
                 Counters::add(&telemetry.counters.relayed, 1);
                 let (state, cause) = (letter.state, letter.cause.as_ref());
                 telemetry.emit(&Event::Relayed { queue, message, state, cause });

@@ -89,6 +89,39 @@ async fn a_suspect_that_does_no_harm_is_cleared() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_message_of_a_recreated_stream_is_not_charged_with_crashes_of_one_that_had_its_id() {
+    // I1, I4: the same id at the same offset.
+    let (bench, recorder) = (Bench::new(), RecorderFile::default());
+    let push = |name: &'static str| {
+        bench.log.push_with(0, |mut message| {
+            message.id = "evt-1".into();
+            message.with_key(name).with_payload(name)
+        });
+    };
+    let charges = || -> Vec<(u32, u32)> {
+        let suspects = recorder.suspects();
+        suspects.iter().map(|suspect| (suspect.partition.incarnation, suspect.crashes)).collect()
+    };
+    push("old");
+    for crashes in 1..=2 {
+        let running = bench.start(recorded(&recorder), |_| Reply::Hang);
+        eventually("it runs", || recorder.flying() == ["evt-1".into()]).await;
+        die(running, &recorder).await;
+        assert_eq!(charges(), [(0, crashes)]);
+    }
+    bench.log.recreate(1);
+    push("new");
+    let running = bench.start(recorded(&recorder), |_| Reply::Hang);
+    eventually("it runs", || recorder.flying() == ["evt-1".into()]).await;
+    assert_eq!(bench.calls.attempts_of("new"), [1]);
+    die(running, &recorder).await;
+    assert_eq!(charges(), [(0, 2), (1, 1)]);
+    let stats = bench.run(recorded(&recorder), |_| Reply::Done).await;
+    assert_eq!((stats.handled, bench.calls.attempts_of("new")), (1, vec![1, 2]));
+    assert_eq!(charges(), [(0, 2)], "its position is committed");
+}
+
+#[tokio::test(start_paused = true)]
 async fn attempts_count_on_over_crashes_and_deaths_in_company() {
     // I4
     let (bench, recorder) = (Bench::new(), RecorderFile::default());

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lazaret_core::policy::RetryPolicy;
-use lazaret_core::recorder::FlightRecorder;
+use lazaret_core::recorder::{FlightRecorder, Identity};
 use lazaret_core::store::{self, Dedupe, DedupeClaim, ErrorKind, StoreError};
 use lazaret_core::{LetterState, Message, MessageId, Position, QueueName};
 use lazaret_engine::{DedupeOptions, Options};
@@ -387,7 +387,7 @@ async fn a_suspect_that_waits_for_a_claim_does_not_hold_the_others() {
     let slots = [&suspect, &beside].map(|message| crashed.enter(&Bench::queue(), message, 1));
     assert!(slots.iter().all(|slot| slot.index().is_some()));
     let next = recorder.open();
-    next.forget(&Bench::queue(), &beside.id);
+    next.forget(Identity::of_message(&Bench::queue(), &beside));
     let options = Options { flight_recorder: Some(Arc::new(next)), ..filter.on(options()) };
     let running = bench.start(options, |_| Reply::Done);
     let_pass(secs(5)).await;

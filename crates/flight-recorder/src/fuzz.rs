@@ -23,7 +23,8 @@ fn corpus() -> Vec<Vec<u8>> {
         let words: Vec<AtomicU64> = (0..RECORD).map(|_| AtomicU64::new(0)).collect();
         let (queue, stream) = ("orders/mail", "orders");
         let identity = Identity::of(&queue.into(), &id.into());
-        let data = AttemptRecord { identity, offset: 41, partition: 3, attempt: 2, queue, stream, id };
+        let (partition, incarnation, attempt) = (3, 1, 2);
+        let data = AttemptRecord { identity, offset: 41, partition, incarnation, attempt, queue, stream, id };
         layout::write(&words, &data, mark);
         words
     };

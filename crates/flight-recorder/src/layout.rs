@@ -7,7 +7,8 @@
 //! | slots × 64 | one running attempt each |
 //!
 //! A record (a mark or a slot) is 64 words: state, checksum, identity (2), offset, partition and attempt, lengths, mark, then
-//! the texts, each at its fixed place. Words are in the machine's byte order; a file from a machine with another one
+//! the texts, each at its fixed place. The word of the lengths has the incarnation of the partition in its upper quarter, which was
+//! zero before there were any. Words are in the machine's byte order; a file from a machine with another one
 //! has a magic that does not fit.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -73,6 +74,11 @@ const QUEUE: Text = Text { at: 8, bytes: 128 };
 const STREAM: Text = Text { at: 24, bytes: 120 };
 const ID: Text = Text { at: 39, bytes: 200 };
 
+/// The highest incarnation that is kept. A partition of a later one is kept with this one.
+pub(crate) const MAX_INCARNATION: u32 = 0xffff;
+/// The place of the incarnation in the word of the lengths.
+const INCARNATION_SHIFT: u32 = 48;
+
 /// The location and the maximum size of a text.
 #[derive(Clone, Copy)]
 struct Text {
@@ -86,6 +92,8 @@ pub(crate) struct AttemptRecord<T> {
     pub(crate) identity: Identity,
     pub(crate) offset: u64,
     pub(crate) partition: u32,
+    /// The incarnation of the partition; at most [`MAX_INCARNATION`].
+    pub(crate) incarnation: u32,
     pub(crate) attempt: u32,
     pub(crate) queue: T,
     pub(crate) stream: T,
@@ -95,11 +103,12 @@ pub(crate) struct AttemptRecord<T> {
 impl AttemptRecord<String> {
     /// The same record_data with borrowed texts.
     pub(crate) fn as_strs(&self) -> AttemptRecord<&str> {
-        let Self { identity, offset, partition, attempt, queue, stream, id } = self;
+        let Self { identity, offset, partition, incarnation, attempt, queue, stream, id } = self;
         AttemptRecord {
             identity: *identity,
             offset: *offset,
             partition: *partition,
+            incarnation: *incarnation,
             attempt: *attempt,
             queue,
             stream,
@@ -177,7 +186,8 @@ pub(crate) fn write(record: &[AtomicU64], record_data: &AttemptRecord<&str>, mar
             put(text.at + whole.len(), u64::from_ne_bytes(last));
         }
     }
-    put(LENGTHS, lengths);
+    let incarnation = u64::from(record_data.incarnation.min(MAX_INCARNATION));
+    put(LENGTHS, incarnation << INCARNATION_SHIFT | lengths);
     record[CHECKSUM].store(sum.finish(), Ordering::Relaxed);
     record[MARK].store(mark.to_word(), Ordering::Relaxed);
     record[STATE].store(WRITTEN, Ordering::Release);
@@ -220,10 +230,11 @@ fn read_written(record: &[AtomicU64]) -> Option<AttemptRecord<String>> {
         return None;
     }
     let [queue, stream, id] = texts;
-    let whole = || Identity::of(&queue.as_str().into(), &id.as_str().into());
+    let incarnation = (lengths >> INCARNATION_SHIFT) as u32;
+    let whole = || Identity::in_incarnation(&queue.as_str().into(), &id.as_str().into(), incarnation);
     let identity = if identity == Identity::NONE { whole() } else { identity };
     let (partition, attempt) = ((partition_attempt >> 32) as u32, partition_attempt as u32);
-    Some(AttemptRecord { identity, offset, partition, attempt, queue, stream, id })
+    Some(AttemptRecord { identity, offset, partition, incarnation, attempt, queue, stream, id })
 }
 
 /// Gives a record the checksum of its content.
@@ -254,9 +265,10 @@ pub(crate) fn rest(record: &[AtomicU64]) {
     record[STATE].store(RESTING, Ordering::Release);
 }
 
-/// Whether queue and id are kept whole.
+/// Whether queue, id and incarnation are kept whole.
 pub(crate) fn fits(record_data: &AttemptRecord<&str>) -> bool {
-    record_data.queue.len() <= QUEUE.bytes && record_data.id.len() <= ID.bytes
+    let AttemptRecord { queue, id, incarnation, .. } = record_data;
+    queue.len() <= QUEUE.bytes && id.len() <= ID.bytes && *incarnation < MAX_INCARNATION
 }
 
 /// The mark in a record.
@@ -298,6 +310,7 @@ mod tests {
             identity: Identity(u128::MAX - 5),
             offset: u64::MAX,
             partition: 7,
+            incarnation: 2,
             attempt: 3,
             queue: "orders/mail",
             stream: "orders",
@@ -313,6 +326,35 @@ mod tests {
             let Found::Message(found) = read(&record) else { panic!("{id}") };
             assert_eq!(found.as_strs(), record_data(id));
         }
+    }
+
+    #[test]
+    fn a_record_of_the_first_incarnation_is_one_of_earlier_versions() {
+        let record = record();
+        write(&record, &AttemptRecord { incarnation: 0, ..record_data("evt-1") }, Mark::default());
+        // The lengths of three texts, as they were before there were incarnations.
+        assert_eq!(record[LENGTHS].load(Ordering::Relaxed), 11 << 32 | 6 << 16 | 5);
+        let Found::Message(found) = read(&record) else { panic!() };
+        assert_eq!(found.incarnation, 0);
+    }
+
+    #[test]
+    fn a_record_without_an_identity_has_that_of_its_incarnation() {
+        for incarnation in [0, 1, MAX_INCARNATION - 1] {
+            let data = AttemptRecord { identity: Identity::NONE, incarnation, ..record_data("evt-1") };
+            assert!(fits(&data));
+            let record = record();
+            write(&record, &data, Mark::default());
+            let Found::Message(found) = read(&record) else { panic!() };
+            let identity = Identity::in_incarnation(&"orders/mail".into(), &"evt-1".into(), incarnation);
+            assert_eq!((found.identity, found.incarnation), (identity, incarnation));
+        }
+        let beyond = AttemptRecord { incarnation: u32::MAX, ..record_data("evt-1") };
+        assert!(!fits(&beyond));
+        let record = record();
+        write(&record, &beyond, Mark::default());
+        let Found::Message(found) = read(&record) else { panic!() };
+        assert_eq!((found.identity, found.incarnation), (beyond.identity, MAX_INCARNATION));
     }
 
     #[test]

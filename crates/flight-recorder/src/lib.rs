@@ -4,6 +4,7 @@
 //! has a slot. Recording an attempt writes a few words of memory: no system call, no lock, no allocation.
 //!
 //! ```
+//! use lazaret_core::recorder::Identity;
 //! use lazaret_core::{FlightRecorder, Message, Position, QueueName};
 //! use lazaret_flight_recorder::{MappedRecorder, Options};
 //!
@@ -21,11 +22,11 @@
 //! // The next process reads the suspects. The message ran alone, so the crash is attributed to it.
 //! let recorder = MappedRecorder::open(&path, Options::default()).unwrap();
 //! let suspects = recorder.suspects();
-//! assert!(suspects[0].is(&queue, &message.id));
+//! assert!(suspects[0].is(&queue, &message));
 //! assert_eq!((suspects[0].attempt, suspects[0].alone, suspects[0].crashes), (1, true, 1));
 //!
 //! // After a durable outcome, the message is no suspect any more.
-//! recorder.forget(&queue, &message.id);
+//! recorder.forget(Identity::of_message(&queue, &message));
 //! assert!(recorder.suspects().is_empty());
 //! ```
 //!
@@ -47,7 +48,8 @@
 //!   oldest without a charge are replaced first.
 //! - A crash is charged once, even if the process crashes again while it opens the file.
 //!
-//! Long ids are truncated in the file; messages are identified by a 128-bit hash of queue and id.
+//! Long ids are truncated in the file; messages are identified by a 128-bit hash of queue, id and incarnation of their stream. So a
+//! message of a topic that was created again is not charged with the crashes of one of the deleted topic that had its id.
 //!
 //! # Location of the file
 //!

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use lazaret_core::recorder::{FlightRecorder, Identity, Slot, Suspect};
-use lazaret_core::{Message, MessageId, QueueName};
+use lazaret_core::{Message, QueueName};
 
 use crate::error::OpenError;
 use crate::file::{self, Opened};
@@ -114,13 +114,15 @@ impl MappedRecorder {
                 identity: Identity::NONE,
                 offset: position.offset,
                 partition: position.partition,
+                incarnation: position.incarnation,
                 attempt,
                 queue: queue.as_str(),
                 stream: stream.as_str(),
                 id,
             };
-            let fits = layout::fits(&record_data);
-            let identity = if fits { record_data.identity } else { Identity::of(queue, &message.id) };
+            // Then it is computed when it is read.
+            let fits = layout::fits(&record_data) && position.incarnation == message.position.incarnation;
+            let identity = if fits { record_data.identity } else { Identity::of_message(queue, message) };
             let record_data = AttemptRecord { identity, ..record_data };
             layout::write(layout::slot_of(self.map.words(), slot as usize), &record_data, Mark::default());
         });
@@ -174,22 +176,14 @@ impl FlightRecorder for MappedRecorder {
         self.suspected().map(|(known, _)| known.suspect.clone()).collect()
     }
 
-    fn crashes(&self, queue: &QueueName, message: &MessageId) -> u32 {
-        if self.left.load(Ordering::Acquire) == 0 {
-            return 0;
-        }
-        let identity = Identity::of(queue, message);
+    fn crashes(&self, message: Identity) -> u32 {
         self.suspected()
-            .find(|(known, _)| known.suspect.identity == identity)
+            .find(|(known, _)| known.suspect.identity == message)
             .map_or(0, |(known, _)| known.suspect.crashes)
     }
 
-    fn forget(&self, queue: &QueueName, message: &MessageId) {
-        if self.left.load(Ordering::Acquire) == 0 {
-            return;
-        }
-        let identity = Identity::of(queue, message);
-        for (known, forgotten) in self.suspected().filter(|(known, _)| known.suspect.identity == identity) {
+    fn forget(&self, message: Identity) {
+        for (known, forgotten) in self.suspected().filter(|(known, _)| known.suspect.identity == message) {
             if !forgotten.swap(true, Ordering::AcqRel) {
                 if let Some(mark) = known.mark {
                     layout::clear(layout::mark_of(self.map.words(), mark));

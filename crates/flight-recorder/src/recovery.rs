@@ -111,7 +111,8 @@ fn suspect(record_data: AttemptRecord<String>, mark: Mark) -> Suspect {
     Suspect {
         queue: record_data.queue.into(),
         message: record_data.id.into(),
-        partition: Partition::new(record_data.stream, record_data.partition),
+        partition: Partition::new(record_data.stream, record_data.partition)
+            .in_incarnation(record_data.incarnation),
         offset: record_data.offset,
         attempt: mark.attempt,
         alone: mark.alone,
@@ -141,8 +142,10 @@ mod tests {
         fn enter(&self, slot: usize, id: &str) {
             let (queue, stream) = ("orders/mail", "orders");
             let identity = Identity::of(&queue.into(), &id.into());
+            let (partition, incarnation, attempt) = (0, 0, 2);
+            let offset = slot as u64;
             let record_data =
-                AttemptRecord { identity, offset: slot as u64, partition: 0, attempt: 2, queue, stream, id };
+                AttemptRecord { identity, offset, partition, incarnation, attempt, queue, stream, id };
             layout::write(layout::slot_of(&self.0, slot), &record_data, Mark::default());
         }
 

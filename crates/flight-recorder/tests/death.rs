@@ -11,7 +11,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use lazaret_core::recorder::Suspect;
+use lazaret_core::recorder::{Identity, Suspect};
 use lazaret_core::{FlightRecorder, Message, Position, QueueName};
 use lazaret_flight_recorder::{MappedRecorder, Options};
 use tempfile::TempDir;
@@ -120,7 +120,7 @@ impl Scene {
     fn charged(&self, crashes: u32) {
         let suspects = self.suspects();
         assert_eq!(suspects.len(), 1, "{suspects:?}");
-        assert!(suspects[0].is(&queue(), &"evt-0".into()));
+        assert_eq!(suspects[0].identity, Identity::of(&queue(), &"evt-0".into()));
         assert_eq!((suspects[0].alone, suspects[0].crashes), (true, crashes));
     }
 }

@@ -5,8 +5,9 @@
 use std::fs;
 use std::path::PathBuf;
 
-use lazaret_core::recorder::Slot;
-use lazaret_core::{FlightRecorder, Message, Partition, Position, QueueName};
+use lazaret_core::recorder::{Identity, Slot};
+use lazaret_core::relay::Hop;
+use lazaret_core::{Failure, FlightRecorder, Message, Partition, Position, QueueName, Reason, Timestamp};
 use lazaret_flight_recorder::{MappedRecorder, OpenError, Options};
 use tempfile::TempDir;
 
@@ -44,6 +45,12 @@ fn queue() -> QueueName {
 
 fn message(id: &str, offset: u64) -> Message {
     Message::new(id, "orders", Position::new(3, offset))
+}
+
+fn in_incarnation(message: &Message, incarnation: u32) -> Message {
+    let mut message = message.clone();
+    message.position.incarnation = incarnation;
+    message
 }
 
 #[test]
@@ -84,17 +91,19 @@ fn suspects_come_in_the_order_of_their_places() {
 fn charges_add_up_until_they_are_forgotten() {
     let bed = Bed::new();
     let (queue, message) = (queue(), message("evt-1", 9));
+    let identity = Identity::of_message(&queue, &message);
     for crashes in 0..3 {
         let recorder = bed.open(4);
-        assert_eq!(recorder.crashes(&queue, &message.id), crashes);
+        assert_eq!(recorder.crashes(identity), crashes);
         let _taken = recorder.enter(&queue, &message, crashes + 1);
     }
     let recorder = bed.open(4);
-    assert_eq!(recorder.crashes(&queue, &message.id), 3);
-    assert_eq!(recorder.crashes(&QueueName::of("orders", "search"), &message.id), 0, "another component");
-    recorder.forget(&queue, &message.id);
-    recorder.forget(&queue, &message.id);
-    assert_eq!(recorder.crashes(&queue, &message.id), 0);
+    assert_eq!(recorder.crashes(identity), 3);
+    let elsewhere = Identity::of_message(&QueueName::of("orders", "search"), &message);
+    assert_eq!(recorder.crashes(elsewhere), 0, "another component");
+    recorder.forget(identity);
+    recorder.forget(identity);
+    assert_eq!(recorder.crashes(identity), 0);
     assert_eq!(recorder.suspects(), []);
     drop(recorder);
     assert_eq!(bed.open(4).suspects(), [], "also for the next process");
@@ -121,10 +130,62 @@ fn long_ids_are_told_apart_by_what_was_cut_off() {
     let recorder = bed.open(4);
     let suspect = recorder.suspects().remove(0);
     assert!(long("").starts_with(suspect.message.as_str()));
-    assert!(suspect.is(&queue, &long("1").into()));
-    assert!(!suspect.is(&queue, &long("2").into()));
-    recorder.forget(&queue, &long("2").into());
-    assert_eq!(recorder.crashes(&queue, &long("1").into()), 1);
+    let [first, second] = ["1", "2"].map(|end| message(&long(end), 1));
+    assert!(suspect.is(&queue, &first));
+    assert!(!suspect.is(&queue, &second));
+    recorder.forget(Identity::of_message(&queue, &second));
+    assert_eq!(recorder.crashes(Identity::of_message(&queue, &first)), 1);
+}
+
+#[test]
+fn a_message_of_a_later_incarnation_is_not_charged_with_the_crashes_of_an_earlier_one() {
+    // The topic was created again, and a message has the id and the offset of one that crashed the process.
+    let bed = Bed::new();
+    let old = message("evt-1", 5);
+    let new = in_incarnation(&old, 1);
+    let of = |message: &Message| Identity::of_message(&queue(), message);
+    let _taken = bed.open(4).enter(&queue(), &old, 1);
+    let recorder = bed.open(4);
+    assert_eq!((recorder.crashes(of(&old)), recorder.crashes(of(&new))), (1, 0));
+    assert!(!recorder.suspects()[0].is(&queue(), &new));
+    let _taken = recorder.enter(&queue(), &new, 1);
+    drop(recorder);
+    let recorder = bed.open(4);
+    let places: Vec<_> =
+        recorder.suspects().iter().map(|suspect| (suspect.partition.incarnation, suspect.crashes)).collect();
+    assert_eq!(places, [(0, 1), (1, 1)], "each has its own");
+    recorder.forget(of(&old));
+    assert_eq!((recorder.crashes(of(&old)), recorder.crashes(of(&new))), (0, 1));
+    assert!(recorder.suspects()[0].is(&queue(), &new));
+}
+
+#[test]
+fn the_incarnation_of_a_long_id_and_of_a_relayed_message_counts() {
+    let bed = Bed::new();
+    let long = in_incarnation(&message(&"x".repeat(5000), 5), 2);
+    let mut relayed = in_incarnation(&message("evt-1", 7), 3);
+    relayed.hop = Some(Box::new(Hop {
+        stream: "retry".into(),
+        position: Position::new(0, 41),
+        queue: queue(),
+        attempts: 1,
+        crashes: 0,
+        first_failed_at: Timestamp::UNIX_EPOCH,
+        last_failed_at: Timestamp::UNIX_EPOCH,
+        failure: Failure::new(Reason::TIMEOUT, "E", "no"),
+        same_failure: 1,
+        due_at: Timestamp::UNIX_EPOCH,
+        twin: false,
+        conflict: false,
+    }));
+    let _taken = {
+        let recorder = bed.open(4);
+        [&long, &relayed].map(|message| recorder.enter(&queue(), message, 1))
+    };
+    let suspects = bed.open(4).suspects();
+    assert!(suspects.iter().any(|suspect| suspect.is(&queue(), &long) && suspect.partition.incarnation == 2));
+    let found = suspects.iter().find(|suspect| suspect.is(&queue(), &relayed)).unwrap();
+    assert_eq!((found.partition.clone(), found.offset), (Partition::new("retry", 0), 41));
 }
 
 #[test]
@@ -197,7 +258,7 @@ fn a_file_grows_and_keeps_what_it_knows() {
     let bed = Bed::new();
     let _taken = bed.open(2).enter(&queue(), &message("evt-1", 1), 1);
     let recorder = bed.open(50);
-    assert_eq!((recorder.slots(), recorder.crashes(&queue(), &"evt-1".into())), (50, 1));
+    assert_eq!((recorder.slots(), recorder.crashes(Identity::of(&queue(), &"evt-1".into()))), (50, 1));
     for offset in 0..50 {
         assert!(recorder.enter(&queue(), &message(&format!("evt-{offset}"), offset), 1).index().is_some());
     }

@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use lazaret_core::recorder::Identity;
 use lazaret_core::{FlightRecorder, Message, Position, QueueName};
 use lazaret_flight_recorder::{MappedRecorder, Options};
 use lazaret_power_loss::{Event, Exploration, Log, Recording, scratch};
@@ -37,7 +38,7 @@ fn life() -> Log {
         let recorder = open(folder.path(), slots);
         recording.mark();
         for suspect in recorder.suspects().iter().take(1) {
-            recorder.forget(&queue(), &suspect.message);
+            recorder.forget(suspect.identity);
             recording.mark();
         }
         let number = u64::from(opening) * 10;
@@ -78,7 +79,7 @@ fn a_file_is_valid_after_a_power_cut_at_any_point() {
         let alone = message(99);
         let _crashed = recorder.enter(&queue(), &alone, 1);
         drop(recorder);
-        assert_eq!(open(rebuilt.path(), 9).crashes(&queue(), &alone.id), 1);
+        assert_eq!(open(rebuilt.path(), 9).crashes(Identity::of_message(&queue(), &alone)), 1);
     });
     assert!(explored.states > 500, "{explored:?}");
 }

@@ -168,7 +168,7 @@ impl Launcher {
         });
         if let Some(file) = &recorder {
             let open = file.open();
-            self.world.isolation.started(&self.world, number, file, &file.suspects());
+            self.world.isolation.started(number, file, &file.suspects());
             options.flight_recorder = Some(Arc::new(open));
         }
         let connection: Arc<dyn Store> = connection;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use lazaret_core::recorder::Identity;
 use lazaret_core::{Message, MessageId, SequenceId, Timestamp};
 use lazaret_memory::MemberId;
 
@@ -98,6 +99,8 @@ pub(crate) struct Running {
     pub(crate) component: usize,
     pub(crate) sequence: SequenceId,
     pub(crate) message: MessageId,
+    /// By which the flight recorder knows it.
+    pub(crate) identity: Identity,
     pub(crate) member: MemberId,
     pub(crate) process: u64,
     pub(crate) partition: u32,
@@ -157,7 +160,11 @@ impl Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         let now = self.world.now();
-        self.world.isolation.ended(self.process, self.component, &self.message);
+        let mine = |running: &&Running| running.attempt == self.number;
+        let identity = self.world.history().running.iter().find(mine).map(|running| running.identity);
+        if let Some(identity) = identity {
+            self.world.isolation.ended(self.process, identity);
+        }
         let mut history = self.world.history();
         history.running.retain(|running| running.attempt != self.number);
         if self.ended {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lazaret_core::recorder::Suspect;
-use lazaret_core::{Message, MessageId};
+use lazaret_core::Message;
+use lazaret_core::recorder::{Identity, Suspect};
 use lazaret_testkit::RecorderFile;
 use tokio::time::Instant;
 
@@ -20,23 +20,22 @@ pub(crate) struct Isolation(Mutex<BTreeMap<u64, Suspects>>);
 
 struct Suspects {
     file: RecorderFile,
-    left: BTreeSet<(usize, MessageId)>,
+    left: BTreeSet<Identity>,
     until: Instant,
 }
 
 impl Isolation {
     /// A process started with these suspects.
-    pub(crate) fn started(&self, world: &World, process: u64, file: &RecorderFile, suspects: &[Suspect]) {
-        let component = |suspect: &Suspect| world.queues.iter().position(|queue| *queue == suspect.queue);
-        let left = suspects.iter().filter_map(|s| Some((component(s)?, s.message.clone()))).collect();
+    pub(crate) fn started(&self, process: u64, file: &RecorderFile, suspects: &[Suspect]) {
+        let left = suspects.iter().map(|suspect| suspect.identity).collect();
         let until = Instant::now() + SUSPECT_TIMEOUT;
         self.lock().insert(process, Suspects { file: file.clone(), left, until });
     }
 
-    /// An attempt has ended.
-    pub(crate) fn ended(&self, process: u64, component: usize, message: &MessageId) {
+    /// An attempt at the message with this identity has ended.
+    pub(crate) fn ended(&self, process: u64, message: Identity) {
         if let Some(suspects) = self.lock().get_mut(&process) {
-            suspects.left.remove(&(component, message.clone()));
+            suspects.left.remove(&message);
         }
     }
 
@@ -48,10 +47,10 @@ impl Isolation {
 impl World {
     /// A message that was in flight when its process crashed runs alone.
     pub(crate) fn check_isolation(&self, process: &Process, component: usize, message: &Message) {
-        let beside: Vec<(usize, MessageId)> = {
+        let beside: Vec<_> = {
             let history = self.history();
             let mine = history.running.iter().filter(|running| running.process == process.number);
-            mine.map(|running| (running.component, running.message.clone())).collect()
+            mine.map(|running| (running.identity, running.message.clone())).collect()
         };
         let suspect = {
             let all = self.isolation.lock();
@@ -59,12 +58,10 @@ impl World {
             if beside.is_empty() || Instant::now() >= suspects.until {
                 return;
             }
-            let is_suspect = |(component, id): &(usize, MessageId)| {
-                suspects.left.contains(&(*component, id.clone()))
-                    && suspects.file.is_suspect(&self.queues[*component], id)
-            };
-            let this = (component, message.id.clone());
-            std::iter::once(&this).chain(&beside).find(|attempt| is_suspect(attempt)).cloned()
+            let this = (Identity::of_message(&self.queues[component], message), message.id.clone());
+            let is_suspect =
+                |identity: Identity| suspects.left.contains(&identity) && suspects.file.is_suspect(identity);
+            std::iter::once(&this).chain(&beside).find(|(identity, _)| is_suspect(*identity)).cloned()
         };
         if let Some((_, id)) = suspect {
             self.violated(

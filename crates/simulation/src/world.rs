@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::SignedDuration;
+use lazaret_core::recorder::Identity;
 use lazaret_core::store::Store;
 use lazaret_core::{Clock, Letter, Message, MessageId, Partition, QueueName, SequenceId, Timestamp};
 use lazaret_engine::suspension::Suspension;
@@ -306,6 +307,7 @@ impl World {
                 None => SequenceId::by_key(message),
             },
             message: name.clone(),
+            identity: Identity::of_message(&self.queues[component], message),
             member: process.member,
             process: process.number,
             partition: message.place().1.partition,

@@ -183,12 +183,14 @@ fn look_up(
             let found = fetch_offsets(&clients.group, partitions)?;
             store.check(&found)?;
             let mut lives = seen.identify(found.iter().map(|found| (&found.partition.stream, &found.log)))?;
+            seen.look_for_progress(&mut lives, found.iter().map(|found| &found.partition))?;
             let mut positions = Vec::with_capacity(found.len());
             for found in found {
                 let reset = reset.of(found.partition.stream.as_str());
                 positions.push(start_position(found, reset, seen, &mut lives)?);
             }
             commit_starts(&clients.group, &positions, reset, store.own.as_deref())?;
+            seen.complete(&lives);
             Ok(positions)
         }
         LookupPurpose::Rewind(places) => {
@@ -203,6 +205,7 @@ fn look_up(
                 }
                 positions.push(sought(clients, position)?);
             }
+            seen.complete(&lives);
             Ok(positions)
         }
         LookupPurpose::Truncated(partition, offset) => {
@@ -219,13 +222,14 @@ fn look_up(
                 }
                 let partition = plain.in_incarnation(life.number);
                 // All of a new topic; of a log that was cut, what follows the cut.
-                let start = if life.recreated { low } else { low.max(*offset) };
+                let start = if life.is_recreated() { low } else { low.max(*offset) };
                 let (committed, settled) = (None, Vec::new());
                 let recreated = true;
                 let position =
                     StartPosition { partition, log, recreated, start, committed, settled, end: high };
                 positions.push(sought(clients, position)?);
             }
+            seen.complete(&lives);
             Ok(positions)
         }
     }
@@ -308,32 +312,31 @@ fn choose(found: &BrokerOffsets, reset: OffsetReset, life: Life, is_kept: bool) 
     let (low, high) = (*low, *high);
     let start = |start, committed, settled| {
         let (partition, log) = (partition.clone(), log.clone());
-        let recreated = life.recreated;
+        let recreated = life.is_recreated();
         Choice::Start(StartPosition { partition, log, recreated, start, committed, settled, end: high })
     };
-    let fallback = match reset {
-        OffsetReset::Error => None,
-        OffsetReset::Earliest => Some(low),
-        // Nothing of a new incarnation was read before, and nothing of it may be skipped (I1).
-        OffsetReset::Latest if life.is_fresh || life.recreated => Some(low),
-        OffsetReset::Latest => Some(high),
+    // Nothing of a new log was read before, and nothing of it may be skipped (I1), whenever its incarnation was recorded.
+    let or_refuse = |what: String, settled: Vec<RangeInclusive<u64>>, is_new: bool| {
+        let from = match reset {
+            OffsetReset::Error => return Choice::Refuse(what),
+            OffsetReset::Latest if !is_new => high,
+            OffsetReset::Earliest | OffsetReset::Latest => low,
+        };
+        start(from, None, metadata::within(settled, from, high))
     };
-    let or_refuse = |what: String, settled| match fallback {
-        Some(from) => start(from, None, settled),
-        None => Choice::Refuse(what),
+    let is_later = life.number > 0;
+    let no_position = |is_new| match life.lost_its_position(log.is_some()) && is_kept {
+        true => Choice::BeginAnew(format!(
+            "the group has no position in {partition}, but the store knows that this consumer read it before"
+        )),
+        false => or_refuse(format!("{partition} has no committed position"), Vec::new(), is_new),
     };
-    let no_position = || format!("{partition} has no committed position");
-    let Some((offset, metadata)) = committed else {
-        if log.is_none() && life.was_known && is_kept {
-            return Choice::BeginAnew(format!("the group had a position in {partition}, and has none"));
-        }
-        return or_refuse(no_position(), Vec::new());
-    };
+    let Some((offset, metadata)) = committed else { return no_position(is_later) };
     let offset = *offset;
     match (log, metadata::log_of(metadata)) {
         (Some(log), Some(of)) if of != &**log => {
             tracing::warn!(%partition, offset, "position of a deleted topic ignored");
-            return or_refuse(no_position(), Vec::new());
+            return no_position(true);
         }
         (Some(_), None) if life.is_fresh => {
             tracing::warn!(
@@ -341,7 +344,7 @@ fn choose(found: &BrokerOffsets, reset: OffsetReset, life: Life, is_kept: bool) 
                 "position ignored: another tool committed it before this topic was first read, and it may be one of the deleted \
                  topic; set it again to skip messages"
             );
-            return or_refuse(no_position(), Vec::new());
+            return no_position(is_later);
         }
         _ => {}
     }
@@ -361,12 +364,13 @@ fn choose(found: &BrokerOffsets, reset: OffsetReset, life: Life, is_kept: bool) 
             return Choice::BeginAnew(what);
         }
         tracing::warn!(%partition, offset, high, "committed position beyond the end of the log");
-        return or_refuse(what, Vec::new());
+        return or_refuse(what, Vec::new(), true);
     }
     let deleted = low - offset;
     tracing::warn!(%partition, offset, deleted, "log truncated by retention before it was read");
-    let settled = fallback.map_or_else(Vec::new, |start| metadata::within(settled, start, high));
-    or_refuse(format!("the committed position {offset} of {partition} was deleted"), settled)
+    let is_own = log.is_some() && metadata::log_of(metadata) == log.as_deref();
+    let what = format!("the committed position {offset} of {partition} was deleted");
+    or_refuse(what, settled, is_later && !is_own)
 }
 
 /// Commits starts that are not committed yet. A consumer that starts at the end and crashes must not start at a later end, and where
@@ -393,6 +397,7 @@ fn commit_starts(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::incarnations::Finding;
 
     const LOG: &str = "AAAAAAAAAAAAAAAAAAAAAQ";
 
@@ -418,6 +423,10 @@ mod tests {
             Choice::Start(position) => (position.start, position.committed, position.settled),
             other => panic!("{other:?}"),
         }
+    }
+
+    fn recreated() -> Life {
+        Life { number: 1, found: Some(Finding::Recreated), was_known: true, ..Life::default() }
     }
 
     fn started(found: BrokerOffsets, reset: OffsetReset) -> Started {
@@ -494,18 +503,64 @@ mod tests {
         let text = metadata_of(Some("BBBBBBBBBBBBBBBBBBBBBA"), 15, &[17..=18]);
         for (life, reset) in [
             (Life::default(), OffsetReset::Earliest),
-            (Life { number: 1, recreated: true, ..Life::default() }, OffsetReset::Latest),
-            (Life { number: 1, is_fresh: true, ..Life::default() }, OffsetReset::Latest),
+            (Life::default(), OffsetReset::Latest),
+            (recreated(), OffsetReset::Latest),
+            (Life { number: 1, is_fresh: true, was_known: true, ..Life::default() }, OffsetReset::Latest),
         ] {
             assert_eq!(started_in(life, &found(Some((15, &text))), reset), (10, None, vec![]));
         }
         // Somebody put the old positions back, and no metadata with them.
-        let life = Life { number: 1, recreated: true, is_fresh: true, was_known: false };
+        let life = Life { is_fresh: true, ..recreated() };
         assert_eq!(started_in(life, &found(Some((15, ""))), OffsetReset::Earliest), (10, None, vec![]));
         assert_eq!(started_in(life, &found(None), OffsetReset::Latest), (10, None, vec![]));
         // Later, or in the first incarnation, positions of other tools count.
         let life = Life { number: 1, was_known: true, ..Life::default() };
         assert_eq!(started_in(life, &found(Some((15, ""))), OffsetReset::Earliest), (15, Some(15), vec![]));
+    }
+
+    #[test]
+    fn a_new_incarnation_without_a_position_of_its_own_is_read_from_its_beginning() {
+        // I1: a member may look up its partitions long after another one recorded the incarnation.
+        let later = Life { number: 1, was_known: true, ..Life::default() };
+        let of_the_old = metadata_of(Some("BBBBBBBBBBBBBBBBBBBBBA"), 15, &[]);
+        for commit in [None, Some((15, of_the_old.as_str())), Some((4, ""))] {
+            assert_eq!(started_in(later, &found(commit), OffsetReset::Latest), (10, None, vec![]));
+        }
+        // Its own position counts, and where retention deleted it, the reset does.
+        let own = metadata(12, &[14..=15]);
+        assert_eq!(
+            started_in(later, &found(Some((12, &own))), OffsetReset::Latest),
+            (12, Some(12), vec![14..=15])
+        );
+        let own = metadata(4, &[14..=15]);
+        assert_eq!(started_in(later, &found(Some((4, &own))), OffsetReset::Latest), (20, None, vec![]));
+        let first = Life { was_known: true, ..Life::default() };
+        assert_eq!(started_in(first, &found(None), OffsetReset::Latest), (20, None, vec![]));
+    }
+
+    #[test]
+    fn a_position_is_lost_if_the_partition_was_read_and_no_id_tells_that_its_log_is_the_same() {
+        // I1: a source that resets by itself would skip messages, or take them for those of the deleted topic.
+        let life = |found, was_known| Life { found, was_known, ..Life::default() };
+        for (has_id, life, is_lost) in [
+            (false, life(Some(Finding::First), false), false),
+            (false, life(Some(Finding::First), true), true),
+            (false, life(None, true), true),
+            (true, life(Some(Finding::First), false), false),
+            (true, life(Some(Finding::First), true), true),
+            (true, life(Some(Finding::Identified), true), true),
+            (true, recreated(), false),
+            (true, life(None, true), false),
+        ] {
+            let log = has_id.then(|| LOG.into());
+            let found = BrokerOffsets { log, ..found(None) };
+            for reset in [OffsetReset::Earliest, OffsetReset::Latest, OffsetReset::Error] {
+                let choice = choose(&found, reset, life, true);
+                assert_eq!(matches!(choice, Choice::BeginAnew(_)), is_lost, "{has_id} {life:?} {choice:?}");
+                // Without an engine nothing is known.
+                assert!(!matches!(choose(&found, reset, life, false), Choice::BeginAnew(_)));
+            }
+        }
     }
 
     #[test]
@@ -560,30 +615,123 @@ mod tests {
         seen.attach(Arc::new(Kept::default()), runtime.handle().clone());
         let (partition, stream) = (Partition::new("orders", 3), "orders".into());
         let identify = |log: &str| {
-            let life = seen.identify([(&stream, &Some(log.into()))].into_iter()).unwrap().of(&partition);
-            (life.number, life.recreated)
+            let lives = seen.identify([(&stream, &Some(log.into()))].into_iter()).unwrap();
+            seen.complete(&lives);
+            let life = lives.of(&partition);
+            (life.number, life.is_recreated())
         };
         assert_eq!([identify("a"), identify("a")], [(0, false); 2]);
         assert_eq!([identify("b"), identify("b"), identify("c")], [(1, true), (1, false), (2, true)]);
     }
 
+    #[test]
+    fn a_topic_that_gets_an_id_goes_on_with_it() {
+        // I1: without the id, the next topic of that name would be taken for this one.
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut seen = SeenLogs::new(false);
+        let kept = Arc::new(Kept::default());
+        seen.attach(kept.clone(), runtime.handle().clone());
+        let (partition, stream) = (Partition::new("orders", 3), "orders".into());
+        let identify = |log: Option<&str>| {
+            let lives = seen.identify([(&stream, &log.map(Into::into))].into_iter()).unwrap();
+            seen.complete(&lives);
+            let life = lives.of(&partition);
+            (life.number, life.found)
+        };
+        assert_eq!([identify(None), identify(None)], [(0, Some(Finding::First)), (0, None)]);
+        // The brokers were upgraded, and one of them was not yet when it was asked.
+        assert_eq!(identify(Some("a")), (0, Some(Finding::Identified)));
+        assert_eq!([identify(None), identify(Some("a"))], [(0, None); 2]);
+        let recorded = kept.known.lock().unwrap().clone();
+        assert_eq!(recorded.0[&stream].stream.id.as_deref(), Some("a"));
+        assert_eq!(identify(Some("b")), (1, Some(Finding::Recreated)));
+    }
+
+    #[test]
+    fn a_lookup_that_is_repeated_decides_as_the_first_one() {
+        // I1: the first one recorded what it found, and failed before the starts were committed.
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut seen = SeenLogs::new(false);
+        seen.attach(Arc::new(Kept::default()), runtime.handle().clone());
+        let (partition, stream) = (Partition::new("orders", 3), "orders".into());
+        let identify = |log: Option<&str>| {
+            let lives = seen.identify([(&stream, &log.map(Into::into))].into_iter()).unwrap();
+            let life = lives.of(&partition);
+            (lives, life.found, life.lost_its_position(log.is_some()))
+        };
+        for _ in 0..2 {
+            let (_, found, is_lost) = identify(None);
+            assert_eq!((found, is_lost), (Some(Finding::First), false), "it is the first start");
+        }
+        seen.complete(&identify(None).0);
+        assert!(identify(None).2, "a start was committed");
+        for _ in 0..2 {
+            assert_eq!(identify(Some("a")).1, Some(Finding::Identified));
+        }
+        for _ in 0..2 {
+            assert_eq!(identify(Some("b")).1, Some(Finding::Recreated));
+        }
+        seen.complete(&identify(Some("b")).0);
+        assert_eq!(identify(Some("b")).1, None);
+    }
+
+    #[test]
+    fn a_partition_with_a_horizon_was_read_before_its_stream_was_recorded() {
+        // I1: the store is one of an earlier version, and the topic is another one.
+        for log in [None, Some(LOG)] {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let mut seen = SeenLogs::new(false);
+            let known = Partition::new("orders", 3);
+            let horizons = [(known.clone(), 41)].into();
+            seen.attach(Arc::new(Kept { horizons, ..Kept::default() }), runtime.handle().clone());
+            let log = log.map(Into::into);
+            for is_repeated in [false, true] {
+                let mut lives = seen.identify([(&known.stream, &log)].into_iter()).unwrap();
+                let other = Partition::new("orders", 4);
+                seen.look_for_progress(&mut lives, [&known, &other].into_iter()).unwrap();
+                let is_lost = |partition| lives.of(partition).lost_its_position(log.is_some());
+                assert_eq!([is_lost(&known), is_lost(&other)], [true, false], "{log:?} {is_repeated}");
+            }
+            let mut lives = seen.identify([(&known.stream, &log)].into_iter()).unwrap();
+            let begun = seen.begin_anew(&mut lives, &known, log.as_ref(), "lost".to_owned());
+            match log {
+                // Only a person knows.
+                None => assert!(matches!(begun, Err(LookupError::Source(error)) if !error.is_temporary())),
+                // A repetition does not take the new incarnation for the old one.
+                Some(_) => {
+                    assert_eq!(begun.unwrap().number, 1);
+                    let mut lives = seen.identify([(&known.stream, &log)].into_iter()).unwrap();
+                    seen.look_for_progress(&mut lives, [&known].into_iter()).unwrap();
+                    assert!(!lives.of(&known).lost_its_position(true));
+                }
+            }
+        }
+    }
+
     /// Incarnations in memory.
     #[derive(Default)]
-    struct Kept(std::sync::Mutex<lazaret_core::incarnation::Incarnations>);
+    struct Kept {
+        known: std::sync::Mutex<lazaret_core::incarnation::Incarnations>,
+        horizons: std::collections::BTreeMap<Partition, u64>,
+    }
 
     #[async_trait::async_trait]
     impl lazaret_core::incarnation::IncarnationRegistry for Kept {
         async fn incarnations(&self) -> lazaret_core::store::Result<lazaret_core::incarnation::Incarnations> {
-            Ok(self.0.lock().unwrap().clone())
+            Ok(self.known.lock().unwrap().clone())
         }
 
         async fn begin(
             &self,
             beginning: &lazaret_core::incarnation::Beginning,
         ) -> lazaret_core::store::Result<lazaret_core::incarnation::Incarnations> {
-            let mut kept = self.0.lock().unwrap();
+            let mut kept = self.known.lock().unwrap();
             kept.begin(beginning, lazaret_core::Timestamp::now());
             Ok(kept.clone())
+        }
+
+        async fn horizons(&self, partitions: &[Partition]) -> lazaret_core::store::Result<Vec<Option<u64>>> {
+            Ok(partitions.iter().map(|partition| self.horizons.get(partition).copied()).collect())
         }
     }
 }

@@ -5,16 +5,19 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lazaret_core::store::{LetterStore, Triage};
-use lazaret_core::{ConsumerName, HandlerError, LetterState, Message, QueueName, Reason};
+use async_trait::async_trait;
+use lazaret_core::incarnation::{Beginning, IncarnationRegistry, Incarnations};
+use lazaret_core::source::Source;
+use lazaret_core::store::{LetterStore, Result as StoreResult, Triage};
+use lazaret_core::{ConsumerName, HandlerError, LetterState, Message, QueueName, Reason, Timestamp};
 use lazaret_engine::{Consumer, DedupeOptions, Options, Stats};
 use lazaret_memory::MemoryStore;
-use lazaret_source_kafka::KafkaSource;
+use lazaret_source_kafka::{KafkaOptions, KafkaSource};
 use rdkafka::producer::FutureRecord;
-use support::{LONG, Topic, broker};
+use support::{LONG, Reading, Topic, broker, numbers, quick};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -174,4 +177,52 @@ async fn a_smaller_position_that_is_put_back_skips_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_duplicate_filter_takes_no_message_of_a_new_topic_for_one_of_the_old() {
     recreate(Variant::Dedupe).await;
+}
+
+/// Incarnations that were all recorded long ago.
+#[derive(Default)]
+struct SeenLongAgo(Mutex<Incarnations>);
+
+#[async_trait]
+impl IncarnationRegistry for SeenLongAgo {
+    async fn incarnations(&self) -> StoreResult<Incarnations> {
+        Ok(self.0.lock().unwrap().clone())
+    }
+
+    async fn begin(&self, beginning: &Beginning) -> StoreResult<Incarnations> {
+        let mut seen = self.0.lock().unwrap();
+        seen.begin(beginning, Timestamp::UNIX_EPOCH);
+        Ok(seen.clone())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_topic_of_which_nothing_was_committed_is_read_from_its_beginning_at_any_later_time() {
+    // I1: another member has recorded it, and its messages were sent before this one gets the partition.
+    let Some(broker) = broker() else { return };
+    let topic = Topic::new(broker, 1).await;
+    topic.fill(0, 0..3).await;
+    let seen = Arc::new(SeenLongAgo::default());
+    let open = |options: KafkaOptions| {
+        let mut source = KafkaSource::open(options.with_property("auto.offset.reset", "latest")).unwrap();
+        source.attach(seen.clone());
+        Reading::new(source)
+    };
+    let mut first = open(topic.options());
+    first.until("it is assigned", |r| r.held.len() == 1).await;
+    assert_eq!(topic.committed(0).unwrap().0, 3, "the first topic is read from its end");
+    first.source.close().await.unwrap();
+    topic.recreate(1).await;
+    topic.fill(0, 10..13).await;
+    // It records the new topic, and commits for a group of its own.
+    let mut other =
+        open(quick(KafkaOptions::new(&topic.brokers, format!("{}-other", topic.group), [&topic.name])));
+    other.until("it is assigned", |r| r.held.len() == 1).await;
+    other.source.close().await.unwrap();
+    let recorded = seen.0.lock().unwrap().0[&topic.name.as_str().into()].stream.number;
+    assert_eq!(recorded, 1);
+    let mut second = open(topic.options());
+    second.until("all messages of the new topic have come", |r| r.count() == 3).await;
+    assert_eq!(second.payloads(0), numbers(10..13));
+    assert!(second.got[&0].iter().all(|message| message.position.incarnation == 1));
 }

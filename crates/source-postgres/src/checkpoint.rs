@@ -56,6 +56,11 @@ impl Progress {
         continuation::highest(self.id, &self.settled)
     }
 
+    /// The progress after which ids stand for other rows.
+    pub(crate) fn replaced(self) -> Self {
+        Self { identity: Some(continuation::REPLACED.to_owned()), ..self }
+    }
+
     fn to_token(&self) -> Result<Vec<u8>, serde_json::Error> {
         let settled = self.settled.iter().map(|range| (*range.start(), *range.end())).collect();
         let Self { id, incarnation, identity, anchor, ack, .. } = self.clone();
@@ -138,6 +143,16 @@ impl CheckpointWriter {
         .await
     }
 
+    /// Notes under a claim that ids of rows that were read stand for other rows.
+    pub(crate) async fn mark_replaced(&self, fence: u64) -> Result<(), WriteError> {
+        let reading = self.store.read(Checkpoint::SPACE, &self.name).await?;
+        let found = reading.found.as_ref();
+        let checkpoint = found.map(|found| Checkpoint::from_value(&found.value, "checkpoint")).transpose()?;
+        let processed = checkpoint.and_then(|checkpoint| checkpoint.processed);
+        let known = processed.and_then(|anchor| Progress::from_token(&anchor.token).ok()).unwrap_or_default();
+        self.write(fence, &known.replaced()).await
+    }
+
     /// Changes the checkpoint by compare-and-set, unless `change` returns `false`: then this reader is fenced.
     async fn change(&self, mut change: impl FnMut(&mut Checkpoint) -> bool + Send) -> Result<(), WriteError> {
         let mut reading = self.store.read(Checkpoint::SPACE, &self.name).await?;
@@ -196,6 +211,23 @@ mod tests {
         assert!(matches!(late, Err(WriteError::Fenced)));
         new.write(second, &Progress { id: Some(8), ..Progress::default() }).await.unwrap();
         assert_eq!(new.claim().await.unwrap().1.id, Some(8));
+    }
+
+    #[tokio::test]
+    async fn rows_that_were_replaced_are_noted_with_the_position() {
+        // I1: the next reader may find nothing that tells.
+        let store = Arc::new(MemoryStore::default());
+        let writer = writer(&store);
+        let (first, _) = writer.claim().await.unwrap();
+        writer.mark_replaced(first).await.unwrap();
+        let (fence, progress) = writer.claim().await.unwrap();
+        assert_eq!(progress, Progress::default().replaced());
+        let settled =
+            Progress { id: Some(7), incarnation: 2, identity: Some("a".into()), ..Progress::default() };
+        writer.write(fence, &settled).await.unwrap();
+        writer.mark_replaced(fence).await.unwrap();
+        assert!(matches!(writer.mark_replaced(first).await, Err(WriteError::Fenced)));
+        assert_eq!(writer.claim().await.unwrap().1, settled.replaced());
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::checkpoint::{CheckpointWriter, Progress, WriteError};
 use crate::continuation;
+use crate::delivered::DeliveredRow;
 use crate::options::OutboxOptions;
 use crate::session::Session;
 use crate::status::{OutboxState, OutboxStatus};
@@ -19,6 +20,8 @@ use crate::status::{OutboxState, OutboxStatus};
 pub(crate) struct Batch {
     pub(crate) generation: u64,
     pub(crate) messages: Vec<Message>,
+    /// The versions of their rows.
+    pub(crate) versions: Vec<i64>,
 }
 
 /// An assignment of the partition.
@@ -102,15 +105,27 @@ impl Context {
 ///
 /// A crash between the two leaves a position that is too low, behind which the rows are gone. The other order would leave rows that
 /// nobody reads.
+///
+/// If other rows have ids of rows that were delivered, they stay, and the position says so: whoever takes the lead reads the table in a
+/// new incarnation (I1). The reader of this one ends then.
 pub(crate) async fn acknowledge(
     leadership: Option<Leadership>,
     writer: &CheckpointWriter,
     progress: &Progress,
-    delete: &[i64],
+    delete: &[DeliveredRow],
 ) -> Result<(), SourceError> {
     let Some(Leadership { fence, session, position, .. }) = leadership else { return Ok(()) };
-    if !delete.is_empty() {
-        session.delete(delete).await?;
+    if !delete.is_empty() && !session.delete(delete).await? {
+        return match writer.write(fence, &progress.clone().replaced()).await {
+            Ok(()) => {
+                session.set_replaced();
+                Err(SourceError::temporary(
+                    "other rows have the ids of rows that were delivered; the table is read anew",
+                ))
+            }
+            Err(WriteError::Fenced) => Ok(()),
+            Err(WriteError::Store(error)) => Err(error.into()),
+        };
     }
     match writer.write(fence, progress).await {
         Ok(()) => {

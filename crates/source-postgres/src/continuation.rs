@@ -13,6 +13,9 @@ use crate::options::Ack;
 /// The position before all ids.
 pub(crate) const START: i64 = -1;
 
+/// The identity in a position after which other rows had the ids of rows that were delivered. No table has it.
+pub(crate) const REPLACED: &str = "replaced";
+
 /// What the server says of an outbox before it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Observed {
@@ -46,7 +49,7 @@ pub(crate) fn decide(
 ) -> Continuation {
     let Some(highest) = known.highest() else {
         return match is_another(known, observed) {
-            true => Continuation::Anew(Progress::default(), CHANGED.to_owned()),
+            true => Continuation::Anew(Progress::default(), changed(known).to_owned()),
             false => Continuation::Behind(START),
         };
     };
@@ -66,7 +69,13 @@ pub(crate) fn decide(
     }
 }
 
-const CHANGED: &str = "the table, its sequence or the history of the server is another one";
+/// What changed, when the identity is another one.
+fn changed(known: &Progress) -> &'static str {
+    match known.identity.as_deref() {
+        Some(REPLACED) => "other rows had the ids of rows that were delivered",
+        _ => "the table, its sequence or the history of the server is another one",
+    }
+}
 
 fn is_another(known: &Progress, observed: &Observed) -> bool {
     known.identity.as_ref().is_some_and(|identity| *identity != observed.identity)
@@ -80,7 +89,7 @@ fn is_behind(observed: &Observed, highest: u64) -> bool {
 /// Why ids that were read before may be drawn again, or were.
 fn reuse(known: &Progress, observed: &Observed, highest: u64) -> Option<String> {
     if !is_behind(observed, highest) {
-        return is_another(known, observed).then(|| CHANGED.to_owned());
+        return is_another(known, observed).then(|| changed(known).to_owned());
     }
     let Observed { last_id, .. } = observed;
     Some(format!("the last id that was drawn is {last_id}, but rows up to {highest} were read"))
@@ -118,7 +127,7 @@ fn by_position(known: &Progress, observed: &Observed, highest: u64) -> Continuat
         (false, Some(first), Some(position)) => {
             let what = match is_same_row {
                 Some(_) => format!("the row {position} is another one than the one that was read"),
-                None => format!("{CHANGED}, and the row {position} is not there"),
+                None => format!("{}, and the row {position} is not there", changed(known)),
             };
             Continuation::Refused(format!(
                 "{what}: the rows from {first} to {position} may not have been delivered; delete those that were"
@@ -205,6 +214,20 @@ mod tests {
         let empty = Progress { id: None, settled: vec![], ..known };
         let recreated = Observed { identity: "b".into(), ..observed() };
         anew(decide(Ack::Delete, &empty, &recreated, None));
+    }
+
+    #[test]
+    fn by_deletion_all_is_read_again_after_rows_were_replaced() {
+        // I1: whoever takes the lead, also when nothing was settled before.
+        for id in [None, Some(7)] {
+            let known =
+                Progress { id, settled: vec![], identity: Some(REPLACED.to_owned()), ..known(Ack::Delete) };
+            let Continuation::Anew(progress, why) = decide(Ack::Delete, &known, &observed(), None) else {
+                panic!("rows with ids up to the position would be skipped")
+            };
+            assert_eq!(progress, Progress::default());
+            assert!(why.contains("other rows had the ids"), "{why}");
+        }
     }
 
     #[test]

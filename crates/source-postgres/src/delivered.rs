@@ -10,14 +10,22 @@ use crate::options::Ack;
 /// The maximum number of settled ranges beyond the position (I7).
 const MAX_RANGES: usize = 1024;
 
+/// A row that was delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeliveredRow {
+    pub(crate) id: i64,
+    /// The transaction that wrote it: another row with its id has another one. 0 where rows stay.
+    pub(crate) version: i64,
+}
+
 /// What was delivered under the current assignment and is not acknowledged yet.
 #[derive(Debug, Default)]
 pub(crate) struct Delivered {
     pub(crate) generation: u64,
-    /// The ids that are not settled, in order, with the fingerprints of rows that stay.
-    open: VecDeque<(u64, Option<String>)>,
-    /// The ids that are settled, and whose rows are not deleted yet.
-    settled: Vec<i64>,
+    /// The rows that are not settled, in order, with the fingerprints of those that stay.
+    open: VecDeque<(DeliveredRow, Option<String>)>,
+    /// The rows that are settled, and not deleted yet.
+    settled: Vec<DeliveredRow>,
     last: Option<u64>,
     /// The position, and what is written of it.
     progress: Progress,
@@ -29,7 +37,7 @@ pub(crate) struct Delivered {
 pub(crate) struct Acknowledged {
     generation: u64,
     pub(crate) progress: Progress,
-    pub(crate) delete: Vec<i64>,
+    pub(crate) delete: Vec<DeliveredRow>,
 }
 
 impl Delivered {
@@ -37,19 +45,19 @@ impl Delivered {
         *self = Self { generation, progress: committed.clone(), written: committed, ..Self::default() };
     }
 
-    pub(crate) fn push(&mut self, id: u64, fingerprint: Option<String>) {
-        self.open.push_back((id, fingerprint));
+    pub(crate) fn push(&mut self, id: u64, version: i64, fingerprint: Option<String>) {
+        self.open.push_back((DeliveredRow { id: id.cast_signed(), version }, fingerprint));
         self.last = Some(id);
     }
 
     /// Takes over a commit. The position never moves back. It may stay, while messages beyond it are settled.
     pub(crate) fn commit(&mut self, commit: Commit, ack: Ack) {
         if let Some(position) = commit.position {
-            while self.open.front().is_some_and(|(id, _)| *id <= position.offset) {
-                let Some((id, fingerprint)) = self.open.pop_front() else { break };
-                (self.progress.id, self.progress.anchor) = (Some(id), fingerprint);
+            while self.open.front().is_some_and(|(row, _)| row.id.cast_unsigned() <= position.offset) {
+                let Some((row, fingerprint)) = self.open.pop_front() else { break };
+                (self.progress.id, self.progress.anchor) = (Some(row.id.cast_unsigned()), fingerprint);
                 if ack == Ack::Delete {
-                    self.settled.push(id.cast_signed());
+                    self.settled.push(row);
                 }
             }
         }
@@ -95,8 +103,16 @@ mod tests {
     fn delivered(ids: &[u64]) -> Delivered {
         let mut delivered = Delivered::default();
         delivered.assign(3, progress(2, vec![]));
-        ids.iter().for_each(|id| delivered.push(*id, None));
+        ids.iter().for_each(|id| delivered.push(*id, version_of(*id), None));
         delivered
+    }
+
+    fn version_of(id: u64) -> i64 {
+        id.cast_signed() + 1000
+    }
+
+    fn rows(ids: &[u64]) -> Vec<DeliveredRow> {
+        ids.iter().map(|id| DeliveredRow { id: id.cast_signed(), version: version_of(*id) }).collect()
     }
 
     fn commit(id: Option<u64>, settled_beyond: Vec<RangeInclusive<u64>>) -> Commit {
@@ -110,10 +126,10 @@ mod tests {
         let mut delivered = delivered(&[5, 7, 8, 12]);
         delivered.commit(commit(Some(8), vec![]), Ack::Delete);
         let what = delivered.pending().unwrap();
-        assert_eq!((what.progress.id, &what.delete[..]), (Some(8), &[5, 7, 8][..]));
+        assert_eq!((what.progress.id, &what.delete), (Some(8), &rows(&[5, 7, 8])));
         delivered.commit(commit(Some(12), vec![]), Ack::Delete);
         delivered.acknowledged(what);
-        assert_eq!(delivered.pending().unwrap().delete, [12], "what was not acknowledged yet");
+        assert_eq!(delivered.pending().unwrap().delete, rows(&[12]), "what was not acknowledged yet");
     }
 
     #[test]
@@ -152,7 +168,7 @@ mod tests {
         let mut delivered = Delivered::default();
         delivered.assign(3, progress(2, vec![]));
         for id in [5, 7] {
-            delivered.push(id, Some(format!("row {id}")));
+            delivered.push(id, 0, Some(format!("row {id}")));
         }
         delivered.commit(commit(Some(5), vec![7..=7]), Ack::Position);
         assert_eq!(delivered.pending().unwrap().progress.anchor.as_deref(), Some("row 5"));

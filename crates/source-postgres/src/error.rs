@@ -12,6 +12,8 @@ pub(crate) enum OutboxError {
     Server(StoreError),
     /// The server does not do, but may later.
     Passing(String),
+    /// Ids of rows that were read stand for other rows, or will: whoever takes the lead decides.
+    Replaced(String),
     /// The table, the role or the position does not do. A person has to change something.
     Refused(String),
 }
@@ -29,7 +31,7 @@ impl OutboxError {
     pub(crate) fn is_temporary(&self) -> bool {
         match self {
             Self::Server(error) => error.kind().is_temporary(),
-            Self::Passing(_) => true,
+            Self::Passing(_) | Self::Replaced(_) => true,
             Self::Refused(_) => false,
         }
     }
@@ -45,7 +47,7 @@ impl From<OutboxError> for SourceError {
     fn from(error: OutboxError) -> Self {
         match error {
             OutboxError::Server(error) => Self::from(error),
-            OutboxError::Passing(why) => Self::temporary(why),
+            OutboxError::Passing(why) | OutboxError::Replaced(why) => Self::temporary(why),
             OutboxError::Refused(why) => Self::permanent(why),
         }
     }
@@ -55,7 +57,7 @@ impl fmt::Display for OutboxError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Server(error) => error.fmt(f),
-            Self::Passing(why) | Self::Refused(why) => f.write_str(why),
+            Self::Passing(why) | Self::Replaced(why) | Self::Refused(why) => f.write_str(why),
         }
     }
 }

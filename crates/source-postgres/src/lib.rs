@@ -40,8 +40,8 @@
 //! # Ids that are used again
 //!
 //! A table that is created again, a sequence that is set back, or a replica that lacks the last transactions gives ids a second time. The
-//! source notices it, and never takes a new row for one that was settled: by [`Ack::Delete`] it reads the whole table again, by
-//! [`Ack::Position`] it stops unless the rows are known to be the same.
+//! source notices it, and never takes a new row for one that was settled: by [`Ack::Delete`] it deletes only rows that were delivered, and reads
+//! the whole table again, by [`Ack::Position`] it stops unless the rows are known to be the same.
 //!
 //! # One reader
 //!

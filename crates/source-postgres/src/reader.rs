@@ -87,6 +87,7 @@ impl Reader {
             let looked = Instant::now();
             let last = self.session.last_id().await?;
             self.check_not_set_back(last)?;
+            self.check_not_replaced()?;
             self.check_nothing_is_left_behind().await?;
             if self.horizon.needs_observation(last) {
                 self.observe(last).await?;
@@ -112,14 +113,24 @@ impl Reader {
     }
 
     /// A sequence never goes back by itself. Rows with ids that were read before would be skipped: whoever takes the lead decides what is
-    /// to be done (I1).
+    /// to be done (I1). Writers may have caught up by then.
     fn check_not_set_back(&self, last: i64) -> Result<(), OutboxError> {
         match last >= self.read_up_to {
             true => Ok(()),
-            false => Err(OutboxError::passing(format!(
+            false => Err(OutboxError::Replaced(format!(
                 "the last id that was drawn is {last}, but rows up to {} were read",
                 self.read_up_to
             ))),
+        }
+    }
+
+    /// A row that was delivered was replaced by another one with its id, as an acknowledgement found.
+    fn check_not_replaced(&self) -> Result<(), OutboxError> {
+        match self.session.is_replaced() {
+            true => {
+                Err(OutboxError::Replaced("other rows have the ids of rows that were delivered".to_owned()))
+            }
+            false => Ok(()),
         }
     }
 
@@ -188,9 +199,10 @@ impl Reader {
             let last_row = rows.last().map(row::id).filter(|_| !is_all);
             if !rows.is_empty() {
                 is_any = true;
+                let versions = rows.iter().map(row::version).collect();
                 let messages = self.messages(&rows);
                 drop(rows);
-                self.send(messages).await?;
+                self.send(messages, versions).await?;
             }
             self.read_up_to = last_row.unwrap_or(last_final);
             self.context.status.send_modify(|status| status.read_up_to = u64::try_from(self.read_up_to).ok());
@@ -214,7 +226,7 @@ impl Reader {
     }
 
     /// Waits until the source takes the messages. The server sees meanwhile that the session lives.
-    async fn send(&self, messages: Vec<Message>) -> Result<(), OutboxError> {
+    async fn send(&self, messages: Vec<Message>, versions: Vec<i64>) -> Result<(), OutboxError> {
         let permit = loop {
             tokio::select! {
                 permit = self.context.batches.reserve() => break permit,
@@ -223,7 +235,7 @@ impl Reader {
         };
         // Without a source, nobody waits for them.
         if let Ok(permit) = permit {
-            permit.send(Batch { generation: self.generation, messages });
+            permit.send(Batch { generation: self.generation, messages, versions });
         }
         Ok(())
     }

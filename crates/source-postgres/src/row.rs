@@ -26,6 +26,11 @@ pub(crate) fn id(row: &Row) -> i64 {
     row.get(0)
 }
 
+/// The version of a row, where rows are deleted; 0 where they stay.
+pub(crate) fn version(row: &Row) -> i64 {
+    row.get::<_, Option<i64>>(6).unwrap_or_default()
+}
+
 /// The message of a row, as [`Table::read_sql`](crate::table::Table::read_sql) selects it. `is_json` says that its payload is JSON.
 pub(crate) fn message(row: &Row, is_json: bool, stream: &StreamName, partition: PartitionNumber) -> Message {
     // The reader starts at 0.

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lazaret_core::source::Ownership;
@@ -15,6 +16,7 @@ use tokio::sync::Notify;
 use tokio_postgres::types::{PgLsn, ToSql};
 use tokio_postgres::{Client, Row, Statement};
 
+use crate::delivered::DeliveredRow;
 use crate::error::OutboxError;
 use crate::options::{Ack, OutboxOptions};
 use crate::setup;
@@ -48,6 +50,8 @@ pub(crate) struct Session {
     ownership: Ownership,
     /// How long after an answer the server keeps the session.
     kept: Duration,
+    /// Other rows have ids of rows that this session delivered.
+    replaced: AtomicBool,
     last_id: Statement,
     writers: Statement,
     log: Statement,
@@ -83,6 +87,7 @@ impl Session {
             lock: lock_of(options, &table.name),
             ownership: Ownership::leased(),
             kept: options.session_timeout - options.session_timeout / 10,
+            replaced: AtomicBool::new(false),
             last_id: client.prepare(&table.last_id_sql()).await.map_err(failed)?,
             writers: client.prepare(WRITERS).await.map_err(failed)?,
             log: client.prepare(LOG).await.map_err(failed)?,
@@ -166,19 +171,35 @@ impl Session {
         self.ask("read the outbox", &self.read, &[&after, &up_to, &limit]).await
     }
 
-    /// Deletes rows, in the order of their ids. None is deleted once the sequence was set back: the ids may be those of other rows.
-    pub(crate) async fn delete(&self, ids: &[i64]) -> Result<(), OutboxError> {
-        for ids in ids.chunks(DELETE_ROWS) {
+    /// Deletes rows, in the order of their ids. None is deleted once the sequence was set back, and none that is another version than the one
+    /// that was delivered: the ids may be those of other rows. Returns whether there is none of these.
+    pub(crate) async fn delete(&self, rows: &[DeliveredRow]) -> Result<bool, OutboxError> {
+        let mut are_same = true;
+        for rows in rows.chunks(DELETE_ROWS) {
+            let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
+            let versions: Vec<i64> = rows.iter().map(|row| row.version).collect();
             let last = ids.iter().copied().max().unwrap_or_default();
-            let answer =
-                self.ask("delete from the outbox", &self.delete, &[&ids, &last, &self.sequence_file]).await?;
-            if !answer.first().is_some_and(|row| row.get::<_, Option<bool>>(0) == Some(true)) {
+            let parameters: [&(dyn ToSql + Sync); 4] = [&ids, &last, &self.sequence_file, &versions];
+            let answer = self.ask("delete from the outbox", &self.delete, &parameters).await?;
+            let found = answer.first().filter(|row| row.get::<_, Option<bool>>(0) == Some(true));
+            let Some(found) = found else {
                 return Err(OutboxError::passing(
                     "the sequence of the ids was set back; nothing was deleted",
                 ));
-            }
+            };
+            are_same &= !found.get::<_, bool>(1);
         }
-        Ok(())
+        Ok(are_same)
+    }
+
+    /// Notes that other rows have ids of rows that were delivered.
+    pub(crate) fn set_replaced(&self) {
+        self.replaced.store(true, Ordering::Release);
+    }
+
+    /// Returns whether other rows have ids of rows that were delivered.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Acquire)
     }
 
     /// The first row up to this id.

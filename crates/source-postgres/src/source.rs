@@ -246,9 +246,9 @@ impl Source for OutboxSource {
                 batch = self.batches.recv(), if self.assigned && !self.paused => {
                     // Batches of an earlier assignment come again.
                     if let Some(batch) = batch && batch.generation == self.delivered.generation {
-                        for message in &batch.messages {
+                        for (message, version) in batch.messages.iter().zip(&batch.versions) {
                             let fingerprint = (self.ack == Ack::Position).then(|| row::fingerprint(message));
-                            self.delivered.push(message.position.offset, fingerprint);
+                            self.delivered.push(message.position.offset, *version, fingerprint);
                         }
                         return Ok(SourceEvent::Messages(batch.messages));
                     }

@@ -11,6 +11,9 @@ use crate::options::{Ack, Columns, OutboxOptions};
 /// Sessions that do not respond are ended by the server since this version.
 const MIN_VERSION: i32 = 140_000;
 
+/// The transaction that wrote a row. An update is another version of it.
+const VERSION: &str = "xmin::text::bigint";
+
 /// A table that can be read as an outbox.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -23,6 +26,8 @@ pub(crate) struct Table {
     id: String,
     /// The expressions for what a message holds, in the order of [`Table::read_sql`].
     values: [String; 5],
+    /// The expression for the version of a row: the transaction that wrote it, where rows are deleted.
+    version: &'static str,
     /// The payload is JSON.
     pub(crate) is_json: bool,
 }
@@ -100,6 +105,16 @@ impl Table {
                 ))
             })?,
         };
+        let version = match options.ack {
+            Ack::Delete if !found.get::<_, bool>(7) => {
+                return Err(OutboxError::refused(format!(
+                    "the role may read columns of {name} only, and not which transaction wrote a row; GRANT SELECT ON {name} TO the role, \
+                     or set `ack: position`"
+                )));
+            }
+            Ack::Delete => VERSION,
+            Ack::Position => "NULL::bigint",
+        };
         let text_of = |column: &str, is_there: bool| match is_there {
             true => format!("{}::text", quoted(column)),
             false => "NULL::text".to_owned(),
@@ -116,6 +131,7 @@ impl Table {
                 text_of(&options.columns.headers, headers.is_some()),
                 created_at,
             ],
+            version,
             is_json: is_json(payload),
             name,
         })
@@ -141,22 +157,26 @@ impl Table {
 
     /// Rows with ids in a range, in order: `$1` excluded, `$2` included, at most `$3`.
     pub(crate) fn read_sql(&self) -> String {
-        let Self { name, id, values, .. } = self;
+        let Self { name, id, values, version, .. } = self;
         format!(
-            "SELECT {id}::bigint, {} FROM {name} WHERE {id} > $1::bigint AND {id} <= $2::bigint ORDER BY {id} LIMIT $3::bigint",
+            "SELECT {id}::bigint, {}, {version} FROM {name} WHERE {id} > $1::bigint AND {id} <= $2::bigint ORDER BY {id} LIMIT $3::bigint",
             values.join(", ")
         )
     }
 
-    /// Deletes the rows with the ids `$1`, the last of which is `$2`, while the sequence has the file `$3` and was not set back: other rows
-    /// may have these ids by then. Returns whether that is so.
+    /// Deletes the rows with the ids `$1`, the last of which is `$2`, and the versions `$4`, while the sequence has the file `$3` and was not
+    /// set back: other rows may have these ids by then. Returns whether that is so, and whether rows with these ids have other versions:
+    /// writers may have caught up.
     pub(crate) fn delete_sql(&self) -> String {
         let Self { name, id, sequence, sequence_name, .. } = self;
         format!(
             "WITH same AS (SELECT last_value >= $2::bigint AND pg_relation_filenode({sequence}::oid) = $3::oid AS is_same \
                            FROM {sequence_name}), \
-                  gone AS (DELETE FROM {name} WHERE {id} = ANY($1::bigint[]) AND (SELECT is_same FROM same)) \
-             SELECT is_same FROM same"
+                  delivered AS (SELECT * FROM unnest($1::bigint[], $4::bigint[]) AS given (row_id, row_version)), \
+                  gone AS (DELETE FROM {name} WHERE {id} = ANY($1::bigint[]) AND (SELECT is_same FROM same) \
+                           AND ({id}::bigint, {VERSION}) IN (SELECT row_id, row_version FROM delivered)) \
+             SELECT is_same, EXISTS (SELECT FROM {name} WHERE {id} = ANY($1::bigint[]) \
+                           AND ({id}::bigint, {VERSION}) NOT IN (SELECT row_id, row_version FROM delivered)) FROM same"
         )
     }
 
@@ -190,7 +210,8 @@ async fn check_server(client: &Client) -> Result<(), OutboxError> {
 /// The table with this name in SQL.
 pub(crate) async fn relation(client: &Client, table: &str) -> Result<Option<Row>, OutboxError> {
     let sql = "SELECT c.oid, quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.relkind::text, c.relpersistence::text, \
-                      has_table_privilege(c.oid, 'DELETE'), quote_ident(n.nspname), row_security_active(c.oid) \
+                      has_table_privilege(c.oid, 'DELETE'), quote_ident(n.nspname), row_security_active(c.oid), \
+                      has_table_privilege(c.oid, 'SELECT') \
                FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)";
     client.query_opt(sql, &[&table]).await.map_err(failed)
 }

@@ -33,12 +33,15 @@ pub(crate) struct Worker {
     assigned: bool,
     /// Numbers the assignments.
     generation: u64,
+    /// Ids of rows that were read stand for other rows. Noted in the position, too, for the next process.
+    replaced: bool,
     delay: Duration,
 }
 
 impl Worker {
     pub(crate) fn new(context: Context) -> Self {
-        Self { context, session: None, leads: false, assigned: false, generation: 0, delay: RETRY.0 }
+        let (session, leads, assigned, replaced) = (None, false, false, false);
+        Self { context, session, leads, assigned, generation: 0, replaced, delay: RETRY.0 }
     }
 
     /// Works until the source is closed or dropped. A dropped source closes its connection, and the server ends its session.
@@ -134,9 +137,11 @@ impl Worker {
             return Ok(());
         }
         let (fence, known) = self.context.writer.claim().await?;
+        let known = if self.replaced { known.replaced() } else { known };
         let registry = self.context.registry();
         let before = known.incarnation;
         let progress = self.continue_from(&session, fence, known, registry.as_deref()).await?;
+        self.replaced = false;
         let after = continuation::after(&progress);
         self.generation += 1;
         let partition = PartitionNumber { index: 0, incarnation: progress.incarnation };
@@ -155,7 +160,15 @@ impl Worker {
         })));
         self.assigned = true;
         self.context.set_state(OutboxState::Reading);
-        Err(Reader::new(self.context.clone(), leadership, after).run().await)
+        let error = Reader::new(self.context.clone(), leadership, after).run().await;
+        if matches!(error, OutboxError::Replaced(_)) {
+            self.replaced = true;
+            if let Err(unmarked) = self.context.writer.mark_replaced(fence).await {
+                let stream = &self.context.options.stream;
+                tracing::warn!(%stream, ?unmarked, "incarnation of the outbox not noted in its position");
+            }
+        }
+        Err(error)
     }
 
     /// Decides what the position is worth, and makes it durable if it changes.

@@ -54,6 +54,68 @@ async fn by_deletion_a_sequence_that_begins_again_hides_no_row_while_it_is_read(
     assert_eq!(shop.count("outbox").await, 0);
 }
 
+/// Replaces the rows that are in the table in one transaction, while ten were delivered, six of them are not settled, and ids of these are used
+/// again. Then they are settled.
+async fn replace_rows_in_flight(statements: &str, expected: std::ops::Range<i64>) {
+    let Some(dsn) = server() else { return };
+    let shop = Shop::with_outbox(dsn).await;
+    let store = Arc::new(MemoryStore::default());
+    let mut taker = Taker::open(deleting(&shop), store.clone());
+    fill(&shop.client, "old", 0..10).await;
+    taker.until("they have come", |t| t.messages.len() == 10).await;
+    taker.commit(3).await.unwrap();
+    shop.sql(&format!("BEGIN; {statements}; COMMIT")).await;
+    let late = taker.commit(9).await;
+    assert!(late.as_ref().err().is_none_or(SourceError::is_temporary), "{late:?}");
+    let rows = usize::try_from(expected.end).unwrap();
+    taker.until("all rows of the table have come", |t| t.assignments == 2 && t.messages.len() == rows).await;
+    assert_eq!(taker.payloads(), payloads("new", expected));
+    assert_eq!((taker.losses, taker.source.status().borrow().incarnation), (1, 1));
+    taker.commit(rows - 1).await.unwrap();
+    assert_eq!(shop.count("outbox").await, 0);
+    // It goes on in that incarnation.
+    taker.source.close().await.unwrap();
+    fill(&shop.client, "more", 0..2).await;
+    let mut taker = Taker::open(deleting(&shop), store);
+    taker.until("the next rows have come", |t| t.messages.len() == 2).await;
+    assert_eq!(taker.source.status().borrow().incarnation, 1);
+}
+
+#[tokio::test]
+async fn by_deletion_a_late_commit_deletes_no_row_that_took_an_id_of_a_delivered_one() {
+    // I1: the sequence does not tell, as it was not set back.
+    let insert = "INSERT INTO outbox (id, key, payload) OVERRIDING SYSTEM VALUE \
+                  SELECT n + 5, 'k', 'new:' || n FROM generate_series(0, 5) n ORDER BY n";
+    replace_rows_in_flight(&format!("DELETE FROM outbox; {insert}"), 0..6).await;
+}
+
+#[tokio::test]
+async fn by_deletion_a_table_that_is_emptied_and_whose_sequence_is_set_back_loses_no_new_row() {
+    // I1: writers have caught up before anybody looks.
+    let insert =
+        "INSERT INTO outbox (key, payload) SELECT 'k', 'new:' || n FROM generate_series(0, 19) n ORDER BY n";
+    let set_back = "SELECT setval('outbox_id_seq', 4)";
+    replace_rows_in_flight(&format!("TRUNCATE outbox; {set_back}; {insert}"), 0..20).await;
+}
+
+#[tokio::test]
+async fn by_deletion_a_row_that_is_changed_after_it_was_delivered_is_delivered_again() {
+    // I1: nobody has seen what it holds now.
+    let Some(dsn) = server() else { return };
+    let shop = Shop::with_outbox(dsn).await;
+    let mut taker = Taker::open(deleting(&shop), Arc::new(MemoryStore::default()));
+    fill(&shop.client, "a", 0..3).await;
+    taker.until("they have come", |t| t.messages.len() == 3).await;
+    shop.sql("UPDATE outbox SET payload = 'b' WHERE id = 2").await;
+    let late = taker.commit(2).await;
+    assert!(late.as_ref().is_err_and(SourceError::is_temporary), "{late:?}");
+    assert_eq!(shop.count("outbox").await, 1, "the others are deleted");
+    taker.until("it has come", |t| t.assignments == 2 && t.messages.len() == 1).await;
+    assert_eq!(taker.payloads(), ["b"]);
+    taker.commit(0).await.unwrap();
+    assert_eq!(shop.count("outbox").await, 0);
+}
+
 #[tokio::test]
 async fn by_deletion_rows_with_ids_up_to_the_position_are_delivered_at_the_next_start() {
     // I1: the sequence was set back, and writers have caught up.

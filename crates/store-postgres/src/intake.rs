@@ -17,7 +17,7 @@ use self::later::LaterLetters;
 use crate::error::{Fault, Work};
 use crate::pauses::{PAUSED, pauses_lock, sequence_pause};
 use crate::sequence_row::sequence_key;
-use crate::store::{Queue, first};
+use crate::store::{PostgresStore, Queue, first};
 use crate::transaction::Transaction;
 use crate::unit::HeldGrant;
 use crate::values::{Columns, bound, letter_id, lock_key, number, partition, state, text, unsigned};
@@ -31,6 +31,9 @@ const NEAR_LIMIT: u64 = 1000;
 const LOCK_GRANTS: &str = "SELECT g.stream, g.partition, g.fence, g.turn, g.horizon FROM grants g
     JOIN unnest($2::text[], $3::bigint[]) AS u (stream, partition) ON g.stream = u.stream AND g.partition = u.partition
     WHERE g.qid = $1 ORDER BY g.stream, g.partition FOR UPDATE OF g";
+const HORIZONS: &str =
+    "SELECT g.horizon FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS u (stream, partition, place)
+    LEFT JOIN grants g ON g.qid = $1 AND g.stream = u.stream AND g.partition = u.partition ORDER BY u.place";
 /// Locks the pauses of a consumer, as [`pauses`](crate::pauses) has it, and reads the revision of its queue.
 const LOCK_PAUSES: &str =
     "SELECT pg_advisory_xact_lock_shared($1), (SELECT revision FROM queues WHERE qid = $2)";
@@ -71,6 +74,21 @@ fn partition_arrays<'p>(partitions: impl IntoIterator<Item = &'p Partition>) -> 
     let column =
         |partition: &Partition| (text(partition.stream.as_str()).into_owned(), partition.number().stored());
     partitions.into_iter().map(column).unzip()
+}
+
+impl PostgresStore {
+    /// The horizons of these partitions, in order.
+    pub(crate) async fn read_horizons(
+        &self,
+        queue: &Queue,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<u64>>> {
+        const NAME: &str = "horizons";
+        let (streams, indexes) = partition_arrays(partitions);
+        let rows = self.ask(NAME, HORIZONS, &[&queue.qid, &streams, &indexes]).await?;
+        let read = |row: &Row| Columns::of(row).get::<Option<i64>>()?.map(unsigned).transpose();
+        rows.iter().map(read).collect::<Work<_>>().map_err(|fault| fault.into_error(NAME))
+    }
 }
 
 impl Transaction<'_> {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lazaret_core::recorder::{FlightRecorder, Identity, Slot, Suspect};
-use lazaret_core::{Message, MessageId, Partition, QueueName};
+use lazaret_core::{Message, MessageId, QueueName};
 
 /// The content of a flight recorder. It outlives the processes that open it, one after the other, as a file does.
 ///
 /// ```
-/// use lazaret_core::recorder::FlightRecorder;
+/// use lazaret_core::recorder::{FlightRecorder, Identity};
 /// use lazaret_core::{Message, Position, QueueName};
 /// use lazaret_testkit::RecorderFile;
 ///
@@ -17,7 +17,8 @@ use lazaret_core::{Message, MessageId, Partition, QueueName};
 /// let process = file.open();
 /// let _slot = process.enter(&queue, &Message::new("evt-1", "orders", Position::new(0, 0)), 1);
 /// file.crashed();
-/// assert_eq!(file.open().crashes(&queue, &"evt-1".into()), 1, "it was alone in flight");
+/// let identity = Identity::of(&queue, &"evt-1".into());
+/// assert_eq!(file.open().crashes(identity), 1, "it was alone in flight");
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct RecorderFile(Arc<Mutex<State>>);
@@ -65,9 +66,7 @@ impl RecorderFile {
             (suspect.alone, suspect.crashes) = (alone, crashes + u32::from(alone));
             state.suspects.push(suspect);
         }
-        state.suspects.sort_by_key(|suspect| {
-            (suspect.partition.stream.clone(), suspect.partition.index, suspect.offset)
-        });
+        state.suspects.sort_by_key(|suspect| (suspect.partition.clone(), suspect.offset));
     }
 
     /// The messages in flight.
@@ -85,9 +84,9 @@ impl RecorderFile {
         self.lock().suspects.clone()
     }
 
-    /// `true` if this message is a suspect.
-    pub fn is_suspect(&self, queue: &QueueName, message: &MessageId) -> bool {
-        self.lock().suspects.iter().any(|suspect| suspect.is(queue, message))
+    /// `true` if the message with this identity is a suspect.
+    pub fn is_suspect(&self, message: Identity) -> bool {
+        self.lock().suspects.iter().any(|suspect| suspect.identity == message)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -129,12 +128,12 @@ impl FlightRecorder for MemoryRecorder {
         let suspect = Suspect {
             queue: queue.clone(),
             message: message.id.clone(),
-            partition: Partition::new(stream.clone(), position.partition),
+            partition: position.partition_of(stream),
             offset: position.offset,
             attempt,
             alone: false,
             crashes: 0,
-            identity: Identity::of(queue, &message.id),
+            identity: Identity::of_message(queue, message),
         };
         if let (Some(mut state), Some(slot)) = (self.state(), slot.index()) {
             state.flying.insert(slot, suspect);
@@ -146,14 +145,14 @@ impl FlightRecorder for MemoryRecorder {
         self.state().map_or_else(Vec::new, |state| state.suspects.clone())
     }
 
-    fn crashes(&self, queue: &QueueName, message: &MessageId) -> u32 {
+    fn crashes(&self, message: Identity) -> u32 {
         let suspects = self.suspects();
-        suspects.iter().find(|suspect| suspect.is(queue, message)).map_or(0, |suspect| suspect.crashes)
+        suspects.iter().find(|suspect| suspect.identity == message).map_or(0, |suspect| suspect.crashes)
     }
 
-    fn forget(&self, queue: &QueueName, message: &MessageId) {
+    fn forget(&self, message: Identity) {
         if let Some(mut state) = self.state() {
-            state.suspects.retain(|suspect| !suspect.is(queue, message));
+            state.suspects.retain(|suspect| suspect.identity != message);
         }
     }
 

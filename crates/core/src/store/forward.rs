@@ -118,6 +118,7 @@ macro_rules! __forward_methods {
     (LetterStore $wrapper:tt) => { $crate::__forward_trait! { $wrapper
         @subscribe changes;
         writes assign(queue: &$crate::QueueName, partitions: &[$crate::Partition]) -> Vec<$crate::store::Grant>;
+        reads horizons(queue: &$crate::QueueName, partitions: &[$crate::Partition]) -> Vec<Option<u64>>;
         reads opened_since(queue: &$crate::QueueName, revision: move u64, limit: move usize) -> $crate::store::OpenedPage;
         writes hand_off(queue: &$crate::QueueName, limits: &$crate::store::Limits, items: move Vec<$crate::store::HandOff>) -> Vec<$crate::store::Result<$crate::store::Placed>>;
         reads lookup(queue: &$crate::QueueName, messages: &[$crate::MessageId]) -> Vec<Option<$crate::LetterState>>;

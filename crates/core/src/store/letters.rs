@@ -429,6 +429,12 @@ pub trait LetterStore: Send + Sync + 'static {
     /// grant of them. Called at each assignment, before the first message is dispatched.
     async fn assign(&self, queue: &QueueName, partitions: &[Partition]) -> Result<Vec<Grant>>;
 
+    /// The [horizons](Grant::horizon) of these partitions in this queue, in order. Unlike [`assign`](Self::assign) it grants nothing. The
+    /// default knows none: then a stream that was recreated before its incarnations were recorded is not noticed.
+    async fn horizons(&self, _queue: &QueueName, partitions: &[Partition]) -> Result<Vec<Option<u64>>> {
+        Ok(vec![None; partitions.len()])
+    }
+
     /// The sequences of this queue that were opened or restored after `revision`; 0 returns all open ones.
     /// A sequence that was closed since may be left out. At most `limit` a page.
     async fn opened_since(&self, queue: &QueueName, revision: u64, limit: usize) -> Result<OpenedPage>;

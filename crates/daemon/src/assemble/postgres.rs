@@ -59,8 +59,17 @@ pub(super) fn inbox(store: &PostgresStore, config: &ConsumerConfig) -> InboxLog 
 pub(super) fn inbox_source(store: &PostgresStore, config: &ConsumerConfig, shared: &Shared) -> InboxSource {
     let source = inbox(store, config).source();
     let status = source.status();
-    shared.registry.source_notice(&config.name, move || notice(&status.borrow()));
+    shared.registry.source_notice(&config.name, {
+        let status = status.clone();
+        move || notice(&status.borrow())
+    });
+    shared.registry.source_readiness(&config.name, move || is_ready(&status.borrow()));
     source
+}
+
+/// Returns whether this instance reads the inbox, or stands by for another one. One that is closed says nothing about its consumer.
+fn is_ready(status: &InboxStatus) -> bool {
+    !matches!(status, InboxStatus::Starting | InboxStatus::Failed { .. })
 }
 
 /// Says why an inbox is not read; `None` while it is.
@@ -70,6 +79,7 @@ fn notice(status: &InboxStatus) -> Option<String> {
             Some(format!("standing by: the instance {reader} reads the inbox"))
         }
         InboxStatus::Starting => Some("connecting: the inbox is not read yet".to_owned()),
+        InboxStatus::Failed { error } => Some(format!("the inbox is not readable, retrying: {error}")),
         _ => None,
     }
 }
@@ -83,6 +93,22 @@ mod tests {
         assert_eq!(notice(&InboxStatus::Reading), None);
         let standby = InboxStatus::Standby { reader: "host-7".into() };
         assert_eq!(notice(&standby).unwrap(), "standing by: the instance host-7 reads the inbox");
+    }
+
+    #[test]
+    fn an_instance_is_ready_while_it_reads_or_stands_by() {
+        let standby = InboxStatus::Standby { reader: "host-7".into() };
+        for (status, is_expected) in [
+            (InboxStatus::Starting, false),
+            (InboxStatus::Failed { error: "no".to_owned() }, false),
+            (InboxStatus::Reading, true),
+            (standby, true),
+            (InboxStatus::Closed, true),
+        ] {
+            assert_eq!(is_ready(&status), is_expected, "{status:?}");
+            let why = notice(&status).unwrap_or_default();
+            assert!(is_expected || !why.is_empty(), "{status:?} does not say why");
+        }
     }
 
     #[tokio::test]

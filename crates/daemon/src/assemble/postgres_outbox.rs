@@ -19,8 +19,17 @@ pub(super) fn open(
 ) -> Result<OutboxSource, SourceError> {
     let source = OutboxSource::open(options(config, from), shared.stores.values.clone())?;
     let status = source.status();
-    shared.registry.source_notice(&config.name, move || notice(&status.borrow()));
+    shared.registry.source_notice(&config.name, {
+        let status = status.clone();
+        move || notice(&status.borrow())
+    });
+    shared.registry.source_readiness(&config.name, move || is_ready(&status.borrow().state));
     Ok(source)
+}
+
+/// Returns whether this instance reads the outbox, or stands by for another one. One that is closed says nothing about its consumer.
+fn is_ready(state: &OutboxState) -> bool {
+    !matches!(state, OutboxState::Starting | OutboxState::Restarting { .. } | OutboxState::Failed { .. })
 }
 
 /// Says why an outbox is not read; `None` while it is.
@@ -45,6 +54,23 @@ fn notice(status: &OutboxStatus) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_instance_is_ready_while_it_reads_or_stands_by() {
+        let error = || "no".to_owned();
+        for (state, is_expected) in [
+            (OutboxState::Starting, false),
+            (OutboxState::Restarting { error: error() }, false),
+            (OutboxState::Failed { error: error() }, false),
+            (OutboxState::Reading, true),
+            (OutboxState::Standby { leader: None }, true),
+            (OutboxState::Closed, true),
+        ] {
+            assert_eq!(is_ready(&state), is_expected, "{state:?}");
+            let why = notice(&OutboxStatus { state, ..OutboxStatus::default() });
+            assert!(is_expected || why.is_some());
+        }
+    }
 
     #[test]
     fn a_status_says_why_nothing_is_read() {

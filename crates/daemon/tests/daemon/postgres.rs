@@ -175,6 +175,32 @@ fn an_inbox_in_postgresql_survives_the_daemon() {
     stop(daemon, &folder);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_whose_inbox_cannot_be_read_is_not_ready() {
+    // I9
+    let Some(database) = Database::open() else { return };
+    // Statements that wait for a lock longer than this are cancelled.
+    let store = format!("{}&options=-c%20statement_timeout%3D2000", database.store());
+    let folder = folder(&store, "{ inbox: {} }", "order: key");
+    let mut daemon = folder.start(&["run"]);
+    let address = daemon.address();
+    wait_for("readiness", || (get(&address, "/readyz").0 == 200).then_some(()));
+    let (other, connection) = tokio_postgres::connect(&database.dsn, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    // The rest of the store responds.
+    let lock = format!("BEGIN; LOCK TABLE {}.inbox_messages IN ACCESS EXCLUSIVE MODE", database.schema);
+    other.batch_execute(&lock).await.unwrap();
+    wait_for("the outage", || {
+        let (status, reasons) = get(&address, "/readyz");
+        (status == 503 && reasons.contains("the inbox is not readable, retrying")).then_some(())
+    });
+    other.batch_execute("ROLLBACK").await.unwrap();
+    wait_for("readiness", || (get(&address, "/readyz").0 == 200).then_some(()));
+    post(&address, &event(0, "k", "fine"));
+    wait_for("the message", || folder.read("attempts.log").contains(" handled").then_some(()));
+    stop(daemon, &folder);
+}
+
 #[test]
 fn a_server_that_is_away_is_named_without_its_password() {
     let away = "postgres://lazaret:hunter2@127.0.0.1:1/shop?sslmode=disable";

@@ -112,7 +112,7 @@ fn a_daemon_whose_server_crashes_again_and_again_loses_nothing() {
         assert!(daemon.runs(), "{}", folder.read("stderr.log"));
     }
     expect_all(&database, &folder);
-    assert_eq!(get(&address, "/readyz").0, 200);
+    wait_for("readiness", || (get(&address, "/readyz").0 == 200).then_some(()));
     stop(daemon, &folder);
 }
 

@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use lazaret_postgres_testkit::Cluster;
 use rustix::process::Signal;
 use tokio_postgres::{Client, NoTls};
 
@@ -18,7 +19,6 @@ struct Shop {
 impl Shop {
     /// Without a server the test says that it did not run, and fails where everything must run.
     async fn open() -> Option<Self> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         let Ok(dsn) = std::env::var("LAZARET_TEST_POSTGRES") else {
             let must = std::env::var("CI").is_ok_and(|value| value == "true");
             assert!(
@@ -30,12 +30,18 @@ impl Shop {
             );
             return None;
         };
+        Some(Self::at(dsn).await)
+    }
+
+    /// On this server.
+    async fn at(dsn: String) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
         let time = jiff::Timestamp::now().as_millisecond();
         let schema = format!("lzd_{time}_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let (client, connection) = tokio_postgres::connect(&dsn, NoTls).await.unwrap();
         tokio::spawn(connection);
         client.batch_execute(&format!("CREATE SCHEMA {schema}; SET search_path = {schema}")).await.unwrap();
-        Some(Self { dsn, schema, client })
+        Self { dsn, schema, client }
     }
 
     /// A folder with a configuration. The handler appends each payload to a file, and refuses `poison`.
@@ -122,6 +128,29 @@ async fn rows_are_handled_and_deleted_across_a_kill() {
     handled.dedup();
     assert_eq!(handled, ["1", "2", "3"]);
     shop.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_whose_outbox_cannot_be_read_is_not_ready() {
+    // I9: its store responds.
+    let Some(mut cluster) = Cluster::for_test(&[]) else { return };
+    let shop = Shop::at(cluster.dsn()).await;
+    shop.create().await;
+    shop.insert(&["1"]).await;
+    let folder = shop.folder("");
+    let mut daemon = folder.start(&["run"]);
+    let address = daemon.address();
+    wait_for("readiness", || (get(&address, "/readyz").0 == 200).then_some(()));
+    shop.until_empty().await;
+    cluster.crash().unwrap();
+    wait_for("the outage", || {
+        let (status, reasons) = get(&address, "/readyz");
+        (status == 503 && reasons.contains("the outbox is not readable, retrying")).then_some(())
+    });
+    cluster.run().unwrap();
+    wait_for("readiness", || (get(&address, "/readyz").0 == 200).then_some(()));
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(0), "{}", folder.read("stderr.log"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -88,7 +88,7 @@ impl Settler<'_> {
             Purpose::Retry => None,
             Purpose::Replay(operation) => Some(operation.as_str()),
         };
-        flight.forget(queue, &message.id);
+        flight.forget(queue, message);
         let state = match settlement {
             Settlement::Resolve(_) => {
                 match self.resolved_by {

@@ -254,7 +254,7 @@ impl LiveMessage {
         let known = note.or_else(|| hop.map(|hop| FailureRecord::from_hop(hop, clock)));
         self.record = known.map(Box::new).or(self.record.take());
         let Component { queue, flight, .. } = &*self.component;
-        if let Some(suspect) = flight.charged(queue, &self.delivery.message().id) {
+        if let Some(suspect) = flight.charged(queue, self.delivery.message()) {
             let earlier = self.record.take().map(|record| *record);
             let now = self.component.now();
             let mut record = FailureRecord::crashed(earlier, &suspect, now);
@@ -423,7 +423,7 @@ impl LiveMessage {
             let slot = tokio::select! {
                 biased;
                 () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
-                slot = admission::slot(component, &self.delivery.message().id) => slot,
+                slot = admission::slot(component, self.delivery.message()) => slot,
             };
             let slot = slot.ok_or(Abandoned::Revoked)?;
             if !self.is_certain() {

@@ -82,7 +82,7 @@ impl LiveMessage {
 
     fn succeeded(&self, outcome: &Outcome, pass: Pass) {
         let Component { queue, telemetry, guards, flight, .. } = &*self.component;
-        flight.handled(queue, &self.delivery.message().id);
+        flight.handled(queue, self.delivery.message());
         match outcome {
             Outcome::Handled => {
                 Counters::add(&telemetry.counters.handled, 1);
@@ -369,7 +369,7 @@ impl LiveMessage {
             noted = noted || self.note_attempts(&letter).await;
             retry.failed(error).await?;
         }
-        flight.forget(queue, &letter.message.id);
+        flight.forget(queue, &letter.message);
         Ok(())
     }
 

@@ -61,7 +61,7 @@ impl HeadAttempt<'_> {
         interrupted: bool,
         left: &mut LeftOver,
     ) -> Option<Settled> {
-        if let Some(suspect) = self.component.flight.charged(&self.component.queue, &letter.message.id) {
+        if let Some(suspect) = self.component.flight.charged(&self.component.queue, &letter.message) {
             letter.crash_attempts = letter.crash_attempts.saturating_add(suspect.crashes);
             if *self.purpose == Purpose::Retry {
                 letter.attempts = letter.attempts.saturating_add(suspect.crashes);

@@ -166,7 +166,7 @@ impl HeadAttempt<'_> {
         if let Some(place) = self.place {
             place.enter().await;
         }
-        admission::slot(self.component, &letter.message.id).await
+        admission::slot(self.component, &letter.message).await
     }
 
     /// Takes the charge of the retry budget back, for an attempt that was not made.

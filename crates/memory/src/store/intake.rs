@@ -20,6 +20,10 @@ impl Queue {
         grants.collect()
     }
 
+    pub(super) fn horizons(&self, partitions: &[Partition]) -> Vec<Option<u64>> {
+        partitions.iter().map(|partition| self.grants.get(partition)?.horizon).collect()
+    }
+
     pub(super) fn hand_off_all(
         &mut self,
         items: Vec<HandOff>,

@@ -206,6 +206,11 @@ impl LetterStore for MemoryStore {
         Ok(self.change(queue, |queue, _| queue.assign(partitions)))
     }
 
+    async fn horizons(&self, queue: &QueueName, partitions: &[Partition]) -> Result<Vec<Option<u64>>> {
+        let horizons = self.ask(queue, |queue| Some(queue.horizons(partitions)));
+        Ok(horizons.unwrap_or_else(|| vec![None; partitions.len()]))
+    }
+
     async fn opened_since(&self, queue: &QueueName, revision: u64, limit: usize) -> Result<OpenedPage> {
         let page = self.ask(queue, |queue| Some(queue.opened_since(revision, limit)));
         Ok(page.unwrap_or(OpenedPage { sequences: Vec::new(), revision, more: false }))

@@ -25,6 +25,12 @@ impl LetterStore for MongoStore {
         Ok(grants)
     }
 
+    async fn horizons(&self, queue: &QueueName, partitions: &[Partition]) -> Result<Vec<Option<u64>>> {
+        let grants = self.grants(queue, partitions.iter().cloned().collect()).await?;
+        let horizon = |partition: &Partition| grants.get(partition).and_then(|grant| grant.row().horizon);
+        Ok(partitions.iter().map(horizon).collect())
+    }
+
     async fn opened_since(&self, queue: &QueueName, revision: u64, limit: usize) -> Result<OpenedPage> {
         self.list_opened(queue, revision, limit).await
     }

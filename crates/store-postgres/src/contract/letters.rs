@@ -24,6 +24,13 @@ impl LetterStore for PostgresStore {
         Ok(transaction!(self, "assign", |tx| tx.assign(&queue, partitions)))
     }
 
+    async fn horizons(&self, queue: &QueueName, partitions: &[Partition]) -> Result<Vec<Option<u64>>> {
+        match self.find_queue("horizons", queue).await? {
+            Some(queue) => self.read_horizons(&queue, partitions).await,
+            None => Ok(vec![None; partitions.len()]),
+        }
+    }
+
     async fn opened_since(&self, queue: &QueueName, revision: u64, limit: usize) -> Result<OpenedPage> {
         match self.find_queue("opened_since", queue).await? {
             Some(queue) => self.list_opened(&queue, revision, limit).await,

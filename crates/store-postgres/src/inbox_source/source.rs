@@ -1,5 +1,6 @@
 //! The consumer side of an inbox.
 
+use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use lazaret_core::source::{Assignment, Commit, Ownership, Source, SourceError, S
 use lazaret_core::store::Changes;
 use lazaret_core::{Partition, StreamName};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::log::InboxLog;
 use super::reader::{Asked, ReaderLease};
@@ -15,6 +17,9 @@ use super::rows::Acquired;
 
 /// The shortest time between two attempts to get the lease.
 const STANDBY: Duration = Duration::from_millis(200);
+
+/// After this time without a response, the inbox counts as one that cannot be read.
+const NO_RESPONSE: Duration = Duration::from_secs(5);
 
 /// What a source does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +35,13 @@ pub enum InboxStatus {
     },
     /// It reads the inbox.
     Reading,
+    /// The inbox cannot be read, and is tried again.
+    Failed {
+        /// The error.
+        error: String,
+    },
+    /// It was closed.
+    Closed,
 }
 
 /// Delivers the messages of an inbox, in the order in which they were taken.
@@ -48,6 +60,8 @@ pub struct InboxSource {
     cursor: u64,
     paused: bool,
     closed: bool,
+    /// Since when the store has not responded. A call that is cancelled is repeated, and may never fail.
+    asked_at: Option<Instant>,
     status: watch::Sender<InboxStatus>,
 }
 
@@ -63,8 +77,8 @@ impl InboxSource {
         // The keys of the hasher are random.
         let number = RandomState::new().build_hasher().finish();
         let (reader, changes) = (format!("{}/{number:016x}", log.options.instance), log.changes());
-        let status = watch::Sender::default();
-        Self { log, reader, lease: None, changes, cursor: 0, paused: false, closed: false, status }
+        let (asked_at, status) = (None, watch::Sender::default());
+        Self { log, reader, lease: None, changes, cursor: 0, paused: false, closed: false, asked_at, status }
     }
 
     /// The stream of its messages.
@@ -88,6 +102,10 @@ impl InboxSource {
             *before = status;
             changed
         });
+    }
+
+    fn set_failed(&self, error: impl fmt::Display) {
+        self.set_status(InboxStatus::Failed { error: error.to_string() });
     }
 
     fn is_ours(&self, partitions: &[Partition]) -> bool {
@@ -132,6 +150,7 @@ impl InboxSource {
             lease.lose();
             return Ok(None);
         }
+        self.set_status(InboxStatus::Reading);
         // Moved and returned without an await between: cancellation loses nothing.
         let Some(last) = page.messages.last() else { return Ok(None) };
         self.cursor = last.position.offset + 1;
@@ -161,10 +180,15 @@ impl Source for InboxSource {
                 return Ok(self.lose());
             }
             let cursor = self.cursor;
+            if self.asked_at.get_or_insert_with(Instant::now).elapsed() >= NO_RESPONSE {
+                self.set_failed("the store does not respond");
+            }
             let event = match self.lease {
-                Some(_) => self.read().await?,
-                None => self.assign().await?,
+                Some(_) => self.read().await,
+                None => self.assign().await,
             };
+            self.asked_at = None;
+            let event = event.inspect_err(|error| self.set_failed(error))?;
             // The process may have been stopped while it waited for the answer.
             if self.has_lost_lease() {
                 self.cursor = cursor;
@@ -231,7 +255,7 @@ impl Source for InboxSource {
         if let Some(lease) = self.lease.take() {
             lease.release().await;
         }
-        self.set_status(InboxStatus::Starting);
+        self.set_status(InboxStatus::Closed);
         Ok(())
     }
 

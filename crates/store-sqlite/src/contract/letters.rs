@@ -30,6 +30,13 @@ impl LetterStore for SqliteStore {
         self.change("assign", queue, move |queue| queue.assign(&partitions)).await
     }
 
+    async fn horizons(&self, queue: &QueueName, partitions: &[Partition]) -> Result<Vec<Option<u64>>> {
+        let count = partitions.len();
+        let partitions = partitions.to_vec();
+        let horizons = self.list("horizons", queue, move |queue| queue.horizons(&partitions)).await?;
+        Ok(horizons.unwrap_or_else(|| vec![None; count]))
+    }
+
     async fn opened_since(&self, queue: &QueueName, revision: u64, limit: usize) -> Result<OpenedPage> {
         let page = self.list("opened_since", queue, move |queue| queue.opened_since(revision, limit)).await?;
         Ok(page.unwrap_or(OpenedPage { sequences: Vec::new(), revision, more: false }))

@@ -51,6 +51,20 @@ impl<'a> Listing<'a> {
         })
     }
 
+    pub(crate) fn horizons(&self, partitions: &[Partition]) -> Work<Vec<Option<u64>>> {
+        let mut select = self
+            .connection
+            .prepare_cached("SELECT horizon FROM grants WHERE qid = ?1 AND stream = ?2 AND partition = ?3")?;
+        let mut horizons = Vec::with_capacity(partitions.len());
+        for partition in partitions {
+            let number = partition.number().stored();
+            let rows = select.query(params![self.qid, partition.stream.as_str(), number])?;
+            let horizon = first(rows, |row| row.get::<_, Option<i64>>(0)?.map(unsigned).transpose())?;
+            horizons.push(horizon.flatten());
+        }
+        Ok(horizons)
+    }
+
     pub(crate) fn lookup(&self, ids: &[LetterId]) -> Work<Vec<Option<LetterState>>> {
         let mut select =
             self.connection.prepare_cached("SELECT state FROM letters WHERE id = ?1 AND qid = ?2")?;

@@ -24,6 +24,13 @@ impl LetterStore for DocumentStore {
         partitions.iter().map(|partition| self.grant(queue, partition)).collect()
     }
 
+    async fn horizons(&self, queue: &QueueName, partitions: &[Partition]) -> Result<Vec<Option<u64>>> {
+        let horizon = |partition: &Partition| {
+            self.db.grants.get(&(queue.clone(), partition.clone()))?.value.row.horizon
+        };
+        Ok(partitions.iter().map(horizon).collect())
+    }
+
     async fn opened_since(&self, queue: &QueueName, revision: u64, limit: usize) -> Result<OpenedPage> {
         self.list_opened(queue, revision, limit)
     }

@@ -43,6 +43,37 @@ pub async fn an_incarnation_is_recorded_once_with_its_time<S: Store>(t: Fixture<
     assert_eq!([number(2), number(3)], [1, 2]);
 }
 
+pub async fn a_stream_that_was_recorded_without_an_id_gets_its_id<S: Store>(t: Fixture<S>) {
+    // I1
+    let (consumer, since) = (t.consumer(), t.now());
+    let unnamed = Beginning { id: None, ..beginning("", None, None) };
+    t.store.begin_incarnation(&consumer, &unnamed).await.unwrap();
+    t.advance(secs(60));
+    for id in ["a", "b"] {
+        let known = t.store.begin_incarnation(&consumer, &beginning(id, None, None)).await.unwrap();
+        assert_eq!(t.store.incarnations(&consumer).await.unwrap(), known);
+        let known = &known.0[&"orders".into()].stream;
+        assert_eq!((known.number, known.id.as_deref(), known.since), (0, Some("a"), since));
+    }
+}
+
+pub async fn horizons_are_read_without_a_grant<S: Store>(t: Fixture<S>) {
+    let first = t.partition();
+    let places = [first.in_incarnation(1), first.clone(), Partition::new("invoices", first.index)];
+    let none: [Option<u64>; 3] = [None; 3];
+    assert_eq!(t.store.horizons(&t.queue, &places).await.unwrap(), none);
+    let fence = fence(&t, &first).await;
+    assert_eq!(t.store.horizons(&t.queue, &places).await.unwrap(), none);
+    let dead = letter(&t, &first, "old", 9, LetterState::Dead);
+    t.under_grant(dead, Placement::Open, fence).await.unwrap();
+    assert_eq!(t.store.horizons(&t.queue, &places).await.unwrap(), [None, Some(9), None]);
+    // The grant is still current.
+    let later = letter(&t, &first, "later", 10, LetterState::Waiting);
+    assert_eq!(t.under_grant(later, Placement::Behind, fence).await.unwrap(), Placed::Appended);
+    assert_eq!(t.store.horizons(&t.queue, &places[1..2]).await.unwrap(), [Some(10)]);
+    assert_eq!(t.store.horizons(&t.queue, &[]).await.unwrap(), []);
+}
+
 pub async fn the_incarnations_of_consumers_are_apart<S: Store>(t: Fixture<S>) {
     t.store.begin_incarnation(&t.consumer(), &beginning("a", None, None)).await.unwrap();
     let other = ConsumerName::from("another");

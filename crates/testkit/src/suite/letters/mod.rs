@@ -292,7 +292,9 @@ macro_rules! __store_test_suite {
                 clearing_is_audited_once_and_can_be_taken_back
                 clearing_after_the_lease_ended_takes_the_head_too
                 an_incarnation_is_recorded_once_with_its_time
+                a_stream_that_was_recorded_without_an_id_gets_its_id
                 the_incarnations_of_consumers_are_apart
+                horizons_are_read_without_a_grant
                 horizons_and_notes_belong_to_one_incarnation
                 a_letter_keeps_its_incarnation_and_stands_behind_those_of_earlier_ones
                 a_pause_says_who_why_and_since_when
