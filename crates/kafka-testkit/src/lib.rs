@@ -13,7 +13,7 @@ use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use lazaret_core::{Message, Partition, Position};
 use lazaret_source_kafka::{KafkaOptions, KafkaSource};
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::producer::{FutureProducer, FutureRecord};
@@ -111,6 +111,14 @@ impl Topic {
         while let Err((name, error)) = &admin.create_topics([&topic], &options).await.unwrap()[0] {
             assert!(started.elapsed() < LONG, "{name} was not created again: {error}");
         }
+    }
+
+    /// Adds partitions to the topic, up to this number.
+    pub async fn grow(&self, partitions: usize) {
+        let admin: AdminClient<DefaultClientContext> = client(&self.brokers).create().unwrap();
+        let options = AdminOptions::new().operation_timeout(Some(LONG));
+        let added = admin.create_partitions([&NewPartitions::new(&self.name, partitions)], &options).await;
+        added.unwrap()[0].as_ref().unwrap();
     }
 
     /// Uses an existing topic.

@@ -14,12 +14,12 @@ use lazaret_core::Partition;
 use lazaret_core::source::SourceError;
 use rdkafka::Offset;
 use rdkafka::consumer::{CommitMode, Consumer};
-use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use tokio::sync::oneshot;
 
 use crate::client::assignment::{add_offset, list_of, partition};
 use crate::client::callbacks::{Callbacks, Client, Clients};
-use crate::client::topic_ids::topic_ids;
+use crate::client::topic_ids::describe_topics;
 use crate::incarnations::{Life, Lives, SeenLogs};
 use crate::options::{KafkaOptions, MEMORY_STORE, OffsetReset};
 use crate::positions::metadata::{self, CommitKey};
@@ -198,7 +198,9 @@ fn look_up(
             let found = fetch_offsets(&clients.group, &partitions)?;
             let mut lives = seen.identify(found.iter().map(|found| (&found.partition.stream, &found.log)))?;
             let mut positions = Vec::new();
-            for (found, (before, assigned_at)) in found.into_iter().zip(places) {
+            for found in found {
+                let place = places.iter().find(|(before, _)| before.has_place_of(&found.partition));
+                let Some((before, assigned_at)) = place else { continue };
                 let mut position = start_position(found, OffsetReset::Earliest, seen, &mut lives)?;
                 if position.committed.is_none() && position.partition == *before {
                     position.start = position.start.max(*assigned_at);
@@ -243,12 +245,24 @@ fn sought(clients: &Clients, position: StartPosition) -> KafkaResult<StartPositi
     Ok(position)
 }
 
+/// Requests the offsets of partitions. Those that their topics do not have are left out: the group assigned what a topic had before it
+/// was recreated.
 fn fetch_offsets(client: &Arc<Client>, partitions: &[Partition]) -> KafkaResult<Vec<BrokerOffsets>> {
-    let topics: BTreeSet<&str> = partitions.iter().map(|partition| partition.stream.as_str()).collect();
+    let names: BTreeSet<&str> = partitions.iter().map(|partition| partition.stream.as_str()).collect();
     // Before the offsets: what is committed for a topic that is recreated in between has the id of the new one.
-    let logs = topic_ids(client, topics, REQUEST_TIMEOUT)?;
-    let list = client.committed_offsets(list_of(partitions), REQUEST_TIMEOUT)?;
+    let topics = describe_topics(client, names.iter().copied(), REQUEST_TIMEOUT)?;
+    if !names.into_iter().all(|name| topics.contains_key(name)) {
+        return Err(KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownTopicOrPartition));
+    }
+    let exists = |partition: &&Partition| {
+        topics.get(partition.stream.as_str()).is_some_and(|topic| topic.has(partition.index))
+    };
+    let list = list_of(partitions.iter().filter(exists));
     let mut found = Vec::new();
+    if list.count() == 0 {
+        return Ok(found);
+    }
+    let list = client.committed_offsets(list, REQUEST_TIMEOUT)?;
     for element in list.elements() {
         element.error()?;
         let committed = match element.offset() {
@@ -262,7 +276,7 @@ fn fetch_offsets(client: &Arc<Client>, partitions: &[Partition]) -> KafkaResult<
         let (topic, number) = (element.topic(), element.partition());
         let (low, high) = client.fetch_watermarks(topic, number, REQUEST_TIMEOUT)?;
         let (low, high) = (low.unsigned_abs(), high.unsigned_abs());
-        let log = logs.get(topic).cloned().flatten();
+        let log = topics.get(topic).and_then(|topic| topic.id.clone());
         found.push(BrokerOffsets { partition: partition(topic, number), log, committed, low, high });
     }
     Ok(found)

@@ -341,7 +341,7 @@ impl KafkaOptions {
         Ok(client)
     }
 
-    fn has_new_protocol(&self) -> bool {
+    pub(crate) fn has_new_protocol(&self) -> bool {
         self.properties.get("group.protocol").is_some_and(|protocol| protocol == "consumer")
     }
 

@@ -32,6 +32,10 @@ enum Variant {
     /// Somebody commits a position that the new topic has.
     SmallerPosition,
     Dedupe,
+    /// A static member comes back: the group gives it the partitions that the old topic had.
+    StaticMember,
+    /// The same, and the topic is recreated while it runs.
+    StaticWhileRunning,
 }
 
 /// A consumer whose handler fails for payloads with `bad`.
@@ -40,9 +44,15 @@ struct Bench {
     store: Arc<MemoryStore>,
     handled: watch::Sender<BTreeSet<String>>,
     dedupe: bool,
+    member: Option<&'static str>,
 }
 
 impl Bench {
+    async fn new(broker: String, dedupe: bool, member: Option<&'static str>) -> Self {
+        let (topic, store) = (Topic::new(broker, 4).await, Arc::new(MemoryStore::default()));
+        Self { topic, store, handled: watch::Sender::default(), dedupe, member }
+    }
+
     fn start(&self) -> (CancellationToken, JoinHandle<Stats>) {
         let handled = self.handled.clone();
         let handler = move |message: Message| {
@@ -61,8 +71,10 @@ impl Bench {
             dedupe: self.dedupe.then(|| DedupeOptions { filter, window }),
             ..Options::default()
         };
+        let kafka = self.topic.options();
+        let kafka = self.member.map_or(kafka.clone(), |member| kafka.with_member(member));
         let consumer = Consumer::builder("orders")
-            .source(KafkaSource::open(self.topic.options()).unwrap())
+            .source(KafkaSource::open(kafka).unwrap())
             .store(self.store.clone())
             .handler(handler)
             .options(options)
@@ -107,18 +119,14 @@ impl Bench {
 
 async fn recreate(variant: Variant) {
     let Some(broker) = broker() else { return };
-    let bench = Bench {
-        topic: Topic::new(broker, 4).await,
-        store: Arc::new(MemoryStore::default()),
-        handled: watch::Sender::default(),
-        dedupe: variant == Variant::Dedupe,
-    };
+    let is_static = matches!(variant, Variant::StaticMember | Variant::StaticWhileRunning);
+    let bench = Bench::new(broker, variant == Variant::Dedupe, is_static.then_some("orders-1")).await;
     bench.send("old", 400, 4).await;
     let (stop, run) = bench.start();
     bench.until_tried("old", 400).await;
     (0..4).for_each(|partition| bench.topic.until_committed(partition, |offset, _| offset == 100));
     let running = match variant {
-        Variant::WhileRunning => Some((stop, run)),
+        Variant::WhileRunning | Variant::StaticWhileRunning => Some((stop, run)),
         _ => {
             stop.cancel();
             run.await.unwrap();
@@ -177,6 +185,34 @@ async fn a_smaller_position_that_is_put_back_skips_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_duplicate_filter_takes_no_message_of_a_new_topic_for_one_of_the_old() {
     recreate(Variant::Dedupe).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_static_member_that_comes_back_to_a_recreated_topic_loses_nothing() {
+    recreate(Variant::StaticMember).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_is_recreated_while_a_static_member_reads_it_loses_nothing() {
+    recreate(Variant::StaticWhileRunning).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_static_member_that_comes_back_reads_partitions_that_were_added() {
+    // Its group gives it what it had: nobody reads the others until the group rebalances.
+    let Some(broker) = broker() else { return };
+    let bench = Bench::new(broker, false, Some("orders-1")).await;
+    bench.send("old", 40, 4).await;
+    let (stop, run) = bench.start();
+    bench.until_tried("old", 40).await;
+    stop.cancel();
+    run.await.unwrap();
+    bench.topic.grow(6).await;
+    bench.send("new", 60, 6).await;
+    let (stop, run) = bench.start();
+    bench.until_tried("new", 60).await;
+    stop.cancel();
+    run.await.unwrap();
 }
 
 /// Incarnations that were all recorded long ago.

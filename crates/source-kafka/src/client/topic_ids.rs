@@ -1,4 +1,4 @@
-//! The ids that brokers give topics: a topic that is deleted and created again has another one.
+//! The ids that brokers give topics, and the numbers of their partitions: a topic that is deleted and created again has another id.
 //!
 //! The Rust client has no call that returns them, so librdkafka's `DescribeTopics` is called here.
 
@@ -19,18 +19,35 @@ use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::types::RDKafkaRespErr;
 
 use super::callbacks::Client;
+use crate::error::is_unknown_topic_code;
 
-/// The ids of topics by name; `None` for a topic whose brokers give none (before Kafka 2.8).
-pub(crate) type TopicIds = BTreeMap<String, Option<Arc<str>>>;
+/// The topics that exist, by name.
+pub(crate) type Topics = BTreeMap<String, Topic>;
 
-/// Requests the ids of topics. Blocks. A topic that does not exist is an error.
-pub(crate) fn topic_ids<'a>(
+/// A topic, as its brokers describe it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Topic {
+    /// Its id; `None` if its brokers give none (before Kafka 2.8).
+    pub(crate) id: Option<Arc<str>>,
+    /// The number of its partitions; `None` if its brokers are too old to be asked.
+    pub(crate) partitions: Option<u32>,
+}
+
+impl Topic {
+    /// Returns whether it has this partition, as far as its brokers tell.
+    pub(crate) fn has(&self, partition: u32) -> bool {
+        self.partitions.is_none_or(|partitions| partition < partitions)
+    }
+}
+
+/// Requests the descriptions of topics. Blocks. Topics that do not exist are left out.
+pub(crate) fn describe_topics<'a>(
     client: &Arc<Client>,
     topics: impl IntoIterator<Item = &'a str>,
     timeout: Duration,
-) -> KafkaResult<TopicIds> {
+) -> KafkaResult<Topics> {
     let names: Vec<CString> = topics.into_iter().filter_map(|name| CString::new(name).ok()).collect();
-    let Some(first) = names.first().and_then(|name| name.to_str().ok()) else { return Ok(TopicIds::new()) };
+    let Some(first) = names.first().and_then(|name| name.to_str().ok()) else { return Ok(Topics::new()) };
     // librdkafka asks the controller unless it is told another broker, and every broker knows the topics.
     let broker = client.fetch_metadata(Some(first), timeout)?.orig_broker_id();
     let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
@@ -40,10 +57,10 @@ pub(crate) fn topic_ids<'a>(
     let event = Event(event.ok_or(KafkaError::MetadataFetch(Code::OperationTimedOut))?);
     // SAFETY: the event is alive.
     match unsafe { native::rd_kafka_event_error(event.0.as_ptr()) } {
-        RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR => event.ids(),
+        RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR => event.topics(),
         // The brokers are too old for the request, and for ids.
         RDKafkaRespErr::RD_KAFKA_RESP_ERR__UNSUPPORTED_FEATURE => {
-            Ok(names.iter().map(|name| (name.to_string_lossy().into_owned(), None)).collect())
+            Ok(names.iter().map(|name| (name.to_string_lossy().into_owned(), Topic::default())).collect())
         }
         error => Err(KafkaError::MetadataFetch(Code::from(error))),
     }
@@ -92,8 +109,8 @@ impl Drop for Request {
 struct Event(NonNull<native::rd_kafka_event_t>);
 
 impl Event {
-    fn ids(&self) -> KafkaResult<TopicIds> {
-        let mut ids = TopicIds::new();
+    fn topics(&self) -> KafkaResult<Topics> {
+        let mut topics = Topics::new();
         // SAFETY: what these calls return lives as long as the event. The result is null for an event of another kind, the id for a
         // topic with an error.
         unsafe {
@@ -107,7 +124,10 @@ impl Event {
             for topic in found {
                 let error = native::rd_kafka_error_code(native::rd_kafka_TopicDescription_error(*topic));
                 if error != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
-                    return Err(KafkaError::MetadataFetch(Code::from(error)));
+                    match Code::from(error) {
+                        code if is_unknown_topic_code(code) => continue,
+                        code => return Err(KafkaError::MetadataFetch(code)),
+                    }
                 }
                 let name = CStr::from_ptr(native::rd_kafka_TopicDescription_name(*topic));
                 let id = native::rd_kafka_TopicDescription_topic_id(*topic);
@@ -118,10 +138,13 @@ impl Event {
                         native::rd_kafka_Uuid_least_significant_bits(id),
                     ],
                 };
-                ids.insert(name.to_string_lossy().into_owned(), id_text(bits));
+                let mut partitions = 0;
+                native::rd_kafka_TopicDescription_partitions(*topic, &raw mut partitions);
+                let topic = Topic { id: id_text(bits), partitions: u32::try_from(partitions).ok() };
+                topics.insert(name.to_string_lossy().into_owned(), topic);
             }
         }
-        Ok(ids)
+        Ok(topics)
     }
 }
 
@@ -144,6 +167,13 @@ fn id_text(bits: [i64; 2]) -> Option<Arc<str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_topic_has_its_partitions_and_all_of_them_if_nobody_knows_how_many() {
+        let of = |partitions| Topic { id: None, partitions };
+        assert_eq!([0, 1, 2].map(|index| of(Some(2)).has(index)), [true, true, false]);
+        assert!(of(None).has(7));
+    }
 
     #[test]
     fn an_id_is_written_as_kafka_writes_it() {

@@ -7,10 +7,11 @@
 //! - `rebalance`: partitions that are assigned, revoked and rewound.
 //! - `joining`, `missing_topics`, `unreadable`: the waits for an assignment, for topics, and for partitions that cannot be read.
 //! - `commit`: positions made durable.
-//! - `topic_check`: whether the topics are still the ones that are read.
+//! - `topic_check`, `coverage`: whether the topics are still the ones that are read, and whether all of their partitions are assigned.
 //! - `read`: messages, and the member as a [`Source`](lazaret_core::source::Source).
 
 mod commit;
+mod coverage;
 mod joining;
 mod missing_topics;
 mod ownership;

@@ -68,7 +68,9 @@ impl Membership {
         };
         let Some(Lookup { purpose, .. }) = self.lookup.take() else { return };
         match (result, purpose) {
-            (Ok(positions), LookupPurpose::Assign(_)) => self.take_assignment(positions),
+            (Ok(positions), LookupPurpose::Assign(partitions)) => {
+                self.take_assignment(&partitions, positions)
+            }
             (Ok(positions), LookupPurpose::Rewind(_) | LookupPurpose::Truncated(..)) => {
                 self.finish_rewind(positions);
             }
@@ -101,12 +103,11 @@ impl Membership {
         }
     }
 
-    /// Takes over assigned partitions whose start is known.
-    fn take_assignment(&mut self, positions: Vec<StartPosition>) {
+    /// Takes over assigned partitions whose start is known. The others do not exist.
+    fn take_assignment(&mut self, partitions: &[Partition], positions: Vec<StartPosition>) {
         let Some(Clients { group, fetcher }) = self.clients.clone() else { return };
-        let partitions: Vec<Partition> = positions.iter().map(|p| p.partition.clone()).collect();
-        self.drop_partitions(&partitions);
-        if let Err(error) = assign(&group, &partitions) {
+        self.drop_partitions(partitions);
+        if let Err(error) = assign(&group, partitions) {
             // The group does not wait for an answer any more and will start another rebalance.
             tracing::warn!(%error, "assignment not accepted by the client");
             return;
@@ -133,6 +134,7 @@ impl Membership {
         self.ended = false;
         self.set_reading();
         self.topics_assigned();
+        self.note_assignment();
         self.events.extend(recreated);
         if !assignments.is_empty() {
             self.events.push_back(SourceEvent::Assigned(assignments));
@@ -192,7 +194,9 @@ impl Membership {
         {
             any = true;
             match rebalance {
-                Rebalance::Assigned(partitions) if partitions.is_empty() => self.take_assignment(Vec::new()),
+                Rebalance::Assigned(partitions) if partitions.is_empty() => {
+                    self.take_assignment(&[], Vec::new());
+                }
                 Rebalance::Assigned(partitions) => self.start_lookup(LookupPurpose::Assign(partitions)),
                 Rebalance::Revoked { partitions, lost } => self.start_revocation(partitions, lost),
             }

@@ -15,6 +15,7 @@ use rdkafka::message::Message as _;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 
+use super::coverage::Coverage;
 use super::joining::Joining;
 use super::missing_topics::MissingTopics;
 use super::ownership::Proofs;
@@ -66,6 +67,7 @@ pub(crate) struct Membership {
     /// The logs that the consumer has seen; `None` until the source knows whether an engine runs it.
     pub(super) seen: Option<SeenLogs>,
     pub(super) topic_check: TopicCheck,
+    pub(super) coverage: Coverage,
     pub(super) revocation: Option<Revocation>,
     /// Set while subscribed topics are waited for.
     pub(super) missing: Option<MissingTopics>,
@@ -145,6 +147,7 @@ impl Membership {
             truncations: Vec::new(),
             seen: None,
             topic_check: TopicCheck::default(),
+            coverage: Coverage::default(),
             revocation: None,
             missing: None,
             unreadable: Unreadable::default(),

@@ -1,8 +1,9 @@
-//! Checks at intervals that the topics are the ones whose records are read.
+//! Checks at intervals that the topics are the ones whose records are read, and that all of their partitions are assigned.
 //!
 //! A topic that is deleted and created again between two requests of the client may keep its partitions: then the group does not
 //! rebalance, and reading goes on at offsets of another log. What is read until that is noticed is read again, in the new incarnation.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,10 +13,10 @@ use lazaret_core::source::SourceEvent;
 use rdkafka::error::{KafkaError, KafkaResult};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
+use super::coverage::{self, Look};
 use super::session::Membership;
 use crate::client::callbacks::{Callbacks, Client};
-use crate::client::topic_ids::{TopicIds, topic_ids};
-use crate::error::is_unknown_topic;
+use crate::client::topic_ids::{Topics, describe_topics};
 use crate::owned_partition::Stage;
 
 /// The interval of the checks.
@@ -29,12 +30,26 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct TopicCheck {
     /// When it is due.
     at: Option<Instant>,
-    pending: Option<oneshot::Receiver<KafkaResult<TopicIds>>>,
+    pending: Option<oneshot::Receiver<KafkaResult<Found>>>,
     /// A topic may have been recreated: nothing is read before the check.
     suspected: bool,
 }
 
+/// What a check has found.
+struct Found {
+    /// The topics that exist.
+    topics: Topics,
+    /// `None` if the assignment of the group was not looked at.
+    look: Option<Look>,
+}
+
 impl TopicCheck {
+    /// Lets the next check be due after this delay, unless it is sooner.
+    pub(super) fn is_due_within(&mut self, delay: Duration) {
+        let at = Instant::now() + delay;
+        self.at = Some(self.at.map_or(at, |due| due.min(at)));
+    }
+
     /// Notes that a topic may have been recreated.
     pub(super) fn suspect(&mut self) {
         (self.suspected, self.at) = (true, Some(Instant::now()));
@@ -52,13 +67,14 @@ impl Membership {
         let now = Instant::now();
         let is_due = now >= *self.topic_check.at.get_or_insert(now + INTERVAL);
         let Some(pending) = &mut self.topic_check.pending else {
-            let has_logs = self.owned.iter().any(|owned| owned.log.is_some());
-            if !has_logs {
+            if self.owned.is_empty() && !self.joined {
                 self.topic_check.suspected = false;
             } else if is_due && let Some(clients) = &self.clients {
-                let topics = self.owned.iter().map(|owned| owned.partition.stream.to_string()).collect();
-                let pending = request(clients.group.clone(), self.group.clone(), topics);
-                self.topic_check.pending = Some(pending);
+                let owned = self.owned.iter().map(|owned| owned.partition.stream.as_str());
+                let topics: BTreeSet<String> = self.subscribed().chain(owned).map(str::to_owned).collect();
+                let group = self.covered().map(|covered| (self.options.group.clone(), covered));
+                let request = request(clients.group.clone(), self.group.clone(), topics, group);
+                self.topic_check.pending = Some(request);
             }
             return;
         };
@@ -68,27 +84,33 @@ impl Membership {
             Ok(result) => result,
         };
         self.topic_check.pending = None;
+        let exists = |topics: &Topics| {
+            self.owned.iter().all(|owned| topics.contains_key(owned.partition.stream.as_str()))
+        };
         match result {
-            Ok(ids) => {
-                self.leave_deleted(&ids);
+            Ok(found) if exists(&found.topics) => {
                 (self.topic_check.suspected, self.topic_check.at) = (false, Some(now + INTERVAL));
+                self.leave_deleted(&found.topics);
+                if let Some(look) = found.look {
+                    self.compare_coverage(look);
+                }
             }
-            // It does not exist now. Until it does, there is nothing to read.
-            Err(error) if is_unknown_topic(&error) => self.topic_check.at = Some(now + RETRY_DELAY),
+            // A topic does not exist now. Until it does, there is nothing to read.
+            Ok(_) => self.topic_check.at = Some(now + RETRY_DELAY),
             Err(error) => {
-                tracing::debug!(%error, "ids of topics unknown, checked again later");
+                tracing::debug!(%error, "topics unknown, checked again later");
                 (self.topic_check.suspected, self.topic_check.at) = (false, Some(now + INTERVAL));
             }
         }
     }
 
     /// Rewinds partitions of topics that were recreated: the lookup begins their new incarnation.
-    fn leave_deleted(&mut self, ids: &TopicIds) {
+    fn leave_deleted(&mut self, topics: &Topics) {
         let deleted: Vec<Partition> = self
             .owned
             .iter()
             .filter(|owned| {
-                let current = ids.get(owned.partition.stream.as_str()).and_then(Option::as_ref);
+                let current = topics.get(owned.partition.stream.as_str()).and_then(|topic| topic.id.as_ref());
                 let is_other = owned.log.as_ref().zip(current).is_some_and(|(read, current)| read != current);
                 is_other && owned.stage == Stage::Reading
             })
@@ -103,27 +125,43 @@ impl Membership {
     }
 }
 
-/// Requests the ids of topics, in its own thread.
+/// Requests the descriptions of topics, and the assignment of the group if they have other numbers of partitions than these, in its own
+/// thread.
 fn request(
     client: Arc<Client>,
     callbacks: Callbacks,
-    topics: Vec<String>,
-) -> oneshot::Receiver<KafkaResult<TopicIds>> {
+    topics: BTreeSet<String>,
+    group: Option<(String, BTreeMap<String, u32>)>,
+) -> oneshot::Receiver<KafkaResult<Found>> {
     let (sender, pending) = oneshot::channel();
     let request = move || {
-        let mut topics = topics;
-        topics.sort_unstable();
-        topics.dedup();
-        let ids = topic_ids(&client, topics.iter().map(String::as_str), REQUEST_TIMEOUT);
+        let found = find(&client, &topics, group);
         // Dropped first: the receiver may hold the last reference, and dropping a client blocks.
         drop(client);
         // The receiver may be gone.
-        let _ = sender.send(ids);
+        let _ = sender.send(found);
         callbacks.wake();
     };
     // Without a thread the sender is dropped, and the receiver sees that.
-    if let Err(error) = thread::Builder::new().name("lazaret-kafka-topic-ids".to_owned()).spawn(request) {
-        tracing::warn!(%error, "thread for the ids of topics not started");
+    if let Err(error) = thread::Builder::new().name("lazaret-kafka-topic-check".to_owned()).spawn(request) {
+        tracing::warn!(%error, "thread for the check of topics not started");
     }
     pending
+}
+
+fn find(
+    client: &Arc<Client>,
+    topics: &BTreeSet<String>,
+    group: Option<(String, BTreeMap<String, u32>)>,
+) -> KafkaResult<Found> {
+    let topics = describe_topics(client, topics.iter().map(String::as_str), REQUEST_TIMEOUT)?;
+    let look = group.map_or(Ok(None), |(group, covered)| {
+        coverage::look(client, &group, &topics, &covered, REQUEST_TIMEOUT)
+    });
+    // The ids are needed also where the group may not be described.
+    let look = look.unwrap_or_else(|error| {
+        tracing::debug!(%error, "assignment of the group unknown, looked at again later");
+        None
+    });
+    Ok(Found { topics, look })
 }
