@@ -215,6 +215,25 @@ async fn a_static_member_that_comes_back_reads_partitions_that_were_added() {
     run.await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_static_member_that_comes_back_reads_the_topics_that_it_subscribes_to_now() {
+    let Some(broker) = broker() else { return };
+    let (kept, left) = (Topic::new(broker.clone(), 1).await, Topic::new(broker.clone(), 3).await);
+    let added = Topic::new(broker.clone(), 2).await;
+    let open = |topics: [&Topic; 2]| {
+        let options = KafkaOptions::new(&broker, &kept.group, topics.map(|topic| topic.name.as_str()));
+        Reading::new(KafkaSource::open(quick(options).with_member("orders-1")).unwrap())
+    };
+    let mut first = open([&kept, &left]);
+    first.until("all partitions are assigned", |r| r.held.len() == 3).await;
+    first.source.close().await.unwrap();
+    let mut second = open([&kept, &added]);
+    second.until("it gives its former partitions back", |r| r.revoking.len() == 4).await;
+    second.release().await;
+    second.until("those of its topics are assigned", |r| r.held.keys().eq(&[0, 1])).await;
+    second.source.close().await.unwrap();
+}
+
 /// Incarnations that were all recorded long ago.
 #[derive(Default)]
 struct SeenLongAgo(Mutex<Incarnations>);

@@ -18,6 +18,10 @@ const WOKEN_FIRST: [usize; 4] = [0, 0, 1, 1];
 const LEASED: &str =
     "SELECT count(*) FROM sequences WHERE lease_until > extract(epoch FROM clock_timestamp()) * 1000000000";
 
+/// The leases in which an attempt is recorded. An attempt that begins at once is recorded a moment later: until then a stop costs no
+/// attempt.
+const RECORDED: &str = "SELECT count(*) FROM sequences WHERE lease_until IS NOT NULL AND NOT lease_waits";
+
 /// What an instance says of a lease that it lost.
 const LOST: &str = "lease lost, run of the sequence stopped";
 
@@ -150,6 +154,7 @@ fn starved_instances_run_no_letter_beside_themselves_and_count_every_call() {
         (database.query("SELECT messages || ' ' || consumed FROM inboxes") == ["0 3"]).then_some(())
     });
     for woken in WOKEN_FIRST {
+        wait_for("the attempts to be recorded", || (database.query(RECORDED) == ["3"]).then_some(()));
         let before = last_calls(&calls(&log));
         instances.iter().for_each(|instance| instance.daemon.signal(Signal::STOP));
         wait_for("the end of all leases", || (database.query(LEASED) == ["0"]).then_some(()));

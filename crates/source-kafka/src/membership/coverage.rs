@@ -55,11 +55,13 @@ impl Membership {
         is_assigned_by_members.then(|| self.coverage.covered.clone().unwrap_or_default())
     }
 
-    /// Joins anew if the assignment leaves out partitions, or has some that do not exist, at the second look, too.
+    /// Joins anew if the assignment leaves out partitions, or has some that do not exist or are not subscribed to, at the second look, too.
     pub(super) fn compare_coverage(&mut self, look: Look) {
         let Look { counts, is_covered } = look;
+        let is_subscribed = |topic: &str| self.subscribed().any(|one| one == topic || one.starts_with('^'));
+        let is_own = self.owned.iter().all(|owned| is_subscribed(owned.partition.stream.as_str()));
         let coverage = &mut self.coverage;
-        match is_covered {
+        match is_covered.map(|is_covered| is_covered && is_own) {
             Some(true) => (coverage.covered, coverage.uncovered) = (Some(counts), None),
             Some(false) if coverage.uncovered.as_ref() == Some(&counts) => self.join_anew(),
             Some(false) => {
