@@ -266,9 +266,12 @@ impl Reading {
         self.source.commit(vec![commit]).await.unwrap();
     }
 
-    /// Takes events until an incarnation began, and this many of its messages have come.
+    /// Takes events until an incarnation began, and this many of its messages have come. Until it is assigned, the messages
+    /// are those of the one before.
     pub(crate) async fn until_recreated(&mut self, count: usize) {
-        let holds = |reading: &Self| reading.recreated.len() == 1 && reading.messages.len() >= count;
+        let holds = |reading: &Self| {
+            reading.recreated.len() == 1 && reading.assigned && reading.messages.len() >= count
+        };
         self.until(&format!("{count} messages of another incarnation have come"), holds).await;
         let (ids, status) = (self.ids(), self.status());
         assert_eq!(ids.len(), count, "{ids:?}; {status:?}; {:?}", self.errors);
