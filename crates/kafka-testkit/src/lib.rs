@@ -16,7 +16,7 @@ use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::producer::{FutureProducer, FutureRecord};
+use rdkafka::producer::{FutureProducer, FutureRecord, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 
 pub use unknown_compression::push_unknown_compression;
@@ -113,12 +113,22 @@ impl Topic {
         }
     }
 
-    /// Adds partitions to the topic, up to this number.
-    pub async fn grow(&self, partitions: usize) {
+    /// Adds partitions to the topic, up to this number, and waits until the broker knows them.
+    pub async fn grow(&mut self, partitions: usize) {
         let admin: AdminClient<DefaultClientContext> = client(&self.brokers).create().unwrap();
         let options = AdminOptions::new().operation_timeout(Some(LONG));
         let added = admin.create_partitions([&NewPartitions::new(&self.name, partitions)], &options).await;
         added.unwrap()[0].as_ref().unwrap();
+        // The old producer knows the old ones for minutes.
+        self.producer = client(&self.brokers).create().unwrap();
+        let started = Instant::now();
+        let known = || {
+            let metadata = self.producer.client().fetch_metadata(Some(&self.name), LONG).unwrap();
+            metadata.topics()[0].partitions().len()
+        };
+        while known() < partitions {
+            assert!(started.elapsed() < LONG, "the broker does not know {partitions} partitions");
+        }
     }
 
     /// Uses an existing topic.

@@ -141,12 +141,14 @@ impl World {
     fn command_any(&self, random: &mut Random) {
         let Some(id) = self.ledger.pick(random) else { return };
         let command = *random.pick(&COMMANDS);
-        let by = person(*random.pick(&PEOPLE));
+        let name = *random.pick(&PEOPLE);
+        let by = person(name);
         let is_review = matches!(command, Command::Approve | Command::Reject);
         match random.below(8) {
             0..=2 => self.ledger.arm(id, Armed { command, by, is_before: random.chance(500) }),
             3 | 4 if is_review => {
-                let (other, by_other) = (*random.pick(&REVIEWS), person(*random.pick(&PEOPLE)));
+                let (other, name) = (*random.pick(&REVIEWS), *random.pick(&PEOPLE));
+                let by_other = person(name);
                 self.run(async {
                     self.send_command(id, command, &by).await;
                     self.send_command(id, other, &by_other).await;

@@ -201,7 +201,7 @@ async fn a_topic_that_is_recreated_while_a_static_member_reads_it_loses_nothing(
 async fn a_static_member_that_comes_back_reads_partitions_that_were_added() {
     // Its group gives it what it had: nobody reads the others until the group rebalances.
     let Some(broker) = broker() else { return };
-    let bench = Bench::new(broker, false, Some("orders-1")).await;
+    let mut bench = Bench::new(broker, false, Some("orders-1")).await;
     bench.send("old", 40, 4).await;
     let (stop, run) = bench.start();
     bench.until_tried("old", 40).await;

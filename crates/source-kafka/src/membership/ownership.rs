@@ -120,7 +120,7 @@ impl Membership {
     }
 
     /// The group has expelled this member: others may own its partitions.
-    pub(super) fn lose_membership(&mut self) {
+    pub(super) fn lose_membership(&self) {
         self.group.end_ownership();
     }
 }

@@ -69,7 +69,7 @@ impl Membership {
         let Some(Lookup { purpose, .. }) = self.lookup.take() else { return };
         match (result, purpose) {
             (Ok(positions), LookupPurpose::Assign(partitions)) => {
-                self.take_assignment(&partitions, positions)
+                self.take_assignment(&partitions, positions);
             }
             (Ok(positions), LookupPurpose::Rewind(_) | LookupPurpose::Truncated(..)) => {
                 self.finish_rewind(positions);

@@ -40,7 +40,7 @@ impl Reader {
 
     /// Ends an incarnation when all that was delivered of it is settled, and records the one that begins behind it. Its first event is
     /// read again.
-    pub(super) async fn recreated(&mut self, collection: Option<Uuid>) -> Exit {
+    pub(super) async fn recreated(&self, collection: Option<Uuid>) -> Exit {
         self.context.writer.until_settled(self.tail.as_ref()).await;
         let collection = collection.filter(|_| self.context.options.collection.is_some());
         match self.continue_in_next(collection).await {

@@ -128,15 +128,18 @@ impl<'r> Ownership<'r> {
             })
     }
 
-    /// The stop of the process before this line, if another one got the partition of the key since, and the process has not heard of it.
+    /// The stop of the process before this line, if it had the partition of the key then, another one got it since, and the process has
+    /// not heard of that. Stored attempts need no partition: a process that had none is not stopped as its owner.
     pub(super) fn lost_in_stop(&self, process: u32, key: u32, line: usize) -> Option<usize> {
         let partition = self.partition(key);
         let stop = self.stops.get(&process)?.iter().rfind(|stop| stop.line < line)?.line;
         let notices = self.of_partitions.get(&(process, partition)).map_or(&[][..], Vec::as_slice);
+        let before = notices[..notices.partition_point(|(at, _)| *at < stop)].last();
+        let had_it = matches!(before, Some((_, Notice::Assigned | Notice::AssignedAgain)));
         let knows = notices.iter().any(|(at, _)| (stop..=line).contains(at));
         let acts = self.assigned.get(&partition)?;
         let is_taken = acts.iter().any(|(at, by)| *by != process && (stop..=line).contains(at));
-        (is_taken && !knows).then_some(stop)
+        (had_it && is_taken && !knows).then_some(stop)
     }
 
     /// Returns `true` if another process got the partition of the key, or began an attempt of the key, in these lines.
@@ -201,6 +204,19 @@ mod tests {
         let late: Vec<usize> = (0..records.len()).filter(|line| ownership.is_late(1, 9, *line)).collect();
         assert_eq!(late, [1, 2, 3], "it would have heard of it by now");
         assert!(!ownership.is_late(1, 17, 3), "another key of the partition");
+    }
+
+    #[test]
+    fn a_process_that_had_no_partition_loses_none_in_a_stop() {
+        // Its stored attempts have leases of their own.
+        let records = log(&[
+            (2, 0, Entry::Assigned { partition: 0 }),
+            (1, 2, Entry::Stopped),
+            (3, 20, Entry::Assigned { partition: 0 }),
+            (1, 30, Entry::Woken),
+            (1, 31, Entry::Start),
+        ]);
+        assert_eq!(ownership(&records, 1, 0).lost_in_stop(1, 0, 4), None);
     }
 
     #[test]
