@@ -59,9 +59,8 @@ impl Candidate {
     /// Returns whether a letter with its message id holds its message.
     fn is_held_by(&self, held: &Letter) -> bool {
         let is_delivered = held.id == LetterId::of(&held.queue, &held.message.id);
-        let is_comparable = !held.payload_left_out
-            && !self.letter.payload_left_out
-            && !(is_delivered && self.payload_is_rebuilt);
+        let is_rebuilt = is_delivered && self.payload_is_rebuilt;
+        let is_comparable = !(held.payload_left_out || self.letter.payload_left_out || is_rebuilt);
         // That of a letter that was edited is the one it came with.
         let payload = held.edits.first().map_or(&held.message.payload, |edit| &edit.original);
         held.message.key == self.letter.message.key
