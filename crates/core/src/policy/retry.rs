@@ -185,7 +185,7 @@ impl RetryPolicy {
     /// use lazaret_core::policy::RetryPolicy;
     /// use std::time::Duration;
     ///
-    /// let minutes = |n| Duration::from_secs(60 * n);
+    /// let minutes = |n: u64| Duration::from_secs(60 * n);
     /// let mut policy = RetryPolicy::default().with_delays([minutes(1), minutes(10)]);
     /// policy.jitter = 0.0;
     /// assert_eq!((policy.delay(1, None, 0), policy.delay(2, None, 0)), (minutes(1), minutes(10)));
