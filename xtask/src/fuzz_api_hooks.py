@@ -1,7 +1,10 @@
 """What Schemathesis has to know about the API beyond its OpenAPI document: media types, formats, and parameters that go together."""
 
 import base64
+import itertools
 import json
+import os
+import urllib.parse
 import uuid
 
 import jsonschema_rs
@@ -22,6 +25,8 @@ GROUP_QUERIES = [
 LETTER_QUERIES = GROUP_QUERIES + [
     "type:Order* attempts:>=1 crashes:<3 replays:0",
     "payload./number:3,4 or header.tenant:acme",
+    "-payload./card/number:x",
+    "payload./note:* header.authorization:*",
     "seq:s-1 key:~empty message:m-1 stream:orders",
     "owner:* -assignee:ada poison:false due:<+10m phase:handle",
     "id:3f2a*",
@@ -43,6 +48,11 @@ LISTS = {
 }
 # The audit has a list for each of its orders.
 LATEST_AUDIT = "latest-audit 1"
+
+# What exists and can be named in paths, by their beginning. Generated ids name nothing.
+NAMES = {
+    start: itertools.cycle(values) for start, values in json.loads(os.environ.get("LAZARET_FUZZ_NAMES", "{}")).items()
+}
 
 
 @schemathesis.hook
@@ -99,9 +109,20 @@ def before_call(ctx, case, kwargs):
         return
     if case.query:
         fit_parameters(case.operation.path, case.query)
+    # A change would take away what others are to read.
+    if case.method.upper() == "GET":
+        name_existing(case.operation.path, case.path_parameters)
     # Another request with a used key is an error.
     if isinstance((case.headers or {}).get("Idempotency-Key"), str):
         case.headers["Idempotency-Key"] = f"k-{uuid.uuid4()}"
+
+
+def name_existing(path, parameters):
+    """Names something that exists in a path."""
+    for start, values in NAMES.items():
+        if path.startswith(start):
+            name = start[start.index("{") + 1 : -1]
+            parameters[name] = urllib.parse.quote(next(values), safe="")
 
 
 def fit_parameters(path, query):

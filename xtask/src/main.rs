@@ -5,7 +5,7 @@
 //! - `dependencies`, `licence`: checks of licences and banned crates.
 //! - `forward`: commands that forward their arguments to a program of the workspace.
 //! - `fuzz`: runs the fuzz targets.
-//! - `fuzz_api`: sends generated requests to the API of a daemon.
+//! - `fuzz_api`: sends generated requests to the API of a daemon, and looks for planted secrets in the responses.
 //! - `mutants`: runs generated mutants.
 //! - `services`: starts and stops the services that the tests need.
 //! - `screenshots`: takes the screenshots of the documentation.
@@ -65,10 +65,12 @@ usage: cargo xtask COMMAND [ARGUMENTS]
                                --seconds N   run each target for this long; default: 10
                                --count N     run this many inputs instead
                                --seed S      start with this seed; default: another one each time
-  fuzz-api [ARGUMENTS]       start a daemon, send generated requests, and check the responses against its OpenAPI
-                             document; installs Schemathesis below the target folder if it is missing
+  fuzz-api [ARGUMENTS]       start a daemon, plant secrets, send generated requests with several tokens, check the
+                             responses against its OpenAPI document, and that no token sees a secret that it may not
+                             see; installs Schemathesis below the target folder if it is missing
                                --examples N  send about this many requests per operation; default: 30
                                --seed S      use this seed; default: 1
+                               --seconds N   fail if the requests of a token take longer; default: 1800
                                --path P      test this path only
   mutants [ARGUMENTS]        test a sample of generated mutants and print the share caught; installs cargo-mutants below
                              the target folder if it is missing

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use lazaret_core::redaction::TextRules;
 use lazaret_core::store::Limits;
 use lazaret_core::{
     Letter, LetterId, LetterState, Message, MessageId, QueueName, SequenceId, Sequencing, Timestamp,
@@ -54,6 +55,8 @@ pub struct Target {
     pub include_payload: bool,
     /// Keeps backtraces.
     pub include_backtrace: bool,
+    /// The rules by which texts of errors are redacted before they are stored.
+    pub redact: TextRules,
     /// How long a temporary failure of the store is retried.
     pub store_timeout: Duration,
 }
@@ -83,6 +86,7 @@ impl Target {
             expiry: Expiry::default(),
             include_payload: true,
             include_backtrace: true,
+            redact: TextRules::default(),
             store_timeout: STORE_TIMEOUT,
         }
     }
@@ -121,9 +125,16 @@ impl Target {
         if let Some(cause) = letter.cause.as_mut().filter(|_| !self.include_backtrace) {
             cause.backtrace = None;
         }
+        if let Some(cause) = &mut letter.cause {
+            self.redact.apply_to_failure(cause);
+        }
         letter.context = foreign.context;
+        self.redact.apply_to_context(&mut letter.context);
         let written_at = foreign.written_at.map(|time| time.to_string());
-        let warnings = Some(foreign.warnings.join("; ")).filter(|warnings| !warnings.is_empty());
+        let mut warnings = Some(foreign.warnings.join("; ")).filter(|warnings| !warnings.is_empty());
+        warnings.iter_mut().for_each(|warnings| {
+            self.redact.apply(warnings);
+        });
         let diagnostics = [
             (ADOPTED_FROM, Some(address)),
             ("adopted-family", Some(foreign.framework.to_owned())),
@@ -163,6 +174,7 @@ impl Target {
 
 #[cfg(test)]
 mod tests {
+    use lazaret_core::redaction::TextSet;
     use lazaret_core::{Failure, Position, Reason};
 
     use super::*;
@@ -200,6 +212,17 @@ mod tests {
         );
         assert_eq!(diagnostic("adopted-written-at"), None);
         assert_eq!((letter.state, letter.attempts, letter.sequence.as_str()), (LetterState::Dead, 1, "k"));
+    }
+
+    #[test]
+    fn secrets_in_texts_are_redacted_before_they_are_stored() {
+        let text = "no user ada@example.org";
+        let context = [("kafka_dlt-exception-message".to_owned(), text.to_owned())].into();
+        let cause = Some(Failure::new(Reason::TIMEOUT, "E", text));
+        let redact = TextRules::new([TextSet::Emails], []);
+        let adopted = letter(&Target { redact, ..target() }, ForeignLetter { context, cause, ..foreign() });
+        assert_eq!(adopted.context["kafka_dlt-exception-message"], "no user [redacted]");
+        assert_eq!(adopted.cause.unwrap().message, "no user [redacted]");
     }
 
     #[test]

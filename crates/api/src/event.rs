@@ -1,4 +1,4 @@
-//! Events of `/v1/events`. They contain no payload, key, sequence or error text.
+//! Events of `/v1/events`. They contain no payload, key or sequence, and no error text but that of a consumer that failed.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use lazaret_core::letter::{AttemptRecord, Edit as CoreEdit};
+use lazaret_core::letter::{AttemptRecord, Edit as CoreEdit, Erasure as CoreErasure};
 use lazaret_core::message::{Message, Position, Schema};
 use lazaret_core::store::Comment as CoreComment;
 use lazaret_core::{Headers, QueueName, SequenceId};
@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use crate::bytes_text::join;
 use crate::duration::from_seconds;
 use crate::invalid_letter::InvalidLetter;
-use crate::letter::{Attempt, Comment, Edit, Header, LetterDetail, MessageDetail, PayloadState};
+use crate::letter::{Attempt, Comment, Edit, Erasure, Header, LetterDetail, MessageDetail, PayloadState};
 
 /// The result of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -46,7 +46,7 @@ impl LetterDetail {
     /// # Errors
     /// When a field is invalid, or the payload is hidden or redacted.
     pub fn into_letter(self, queue: Option<&QueueName>) -> Result<lazaret_core::Letter, InvalidLetter> {
-        let Self { letter, content, cause, context, history, comments, edits } = self;
+        let Self { letter, content, cause, context, history, comments, edits, erased } = self;
         if content.payload_state == PayloadState::Hidden {
             let why = "the payload is hidden: export with a token that has the scope payload";
             return Err(InvalidLetter::of("content.payload-state", why));
@@ -95,6 +95,8 @@ impl LetterDetail {
         core.comments = comments.into_iter().map(CoreComment::from).collect();
         core.payload_left_out = payload_left_out;
         core.edits = edits.into_iter().map(CoreEdit::try_from).collect::<Result<_, _>>()?;
+        // Only closed letters are erased.
+        core.erased = erased.filter(|_| !core.state.is_open()).map(|erased| Box::new(erased.into()));
         for attempt in history {
             // Through the letter's own method, so that its limit holds (I7).
             core.record(attempt.try_into()?);
@@ -148,6 +150,12 @@ fn headers(pairs: Vec<Header>) -> Result<Headers, InvalidLetter> {
 impl From<Comment> for CoreComment {
     fn from(comment: Comment) -> Self {
         Self { by: comment.by, at: comment.at, text: comment.text }
+    }
+}
+
+impl From<Erasure> for CoreErasure {
+    fn from(erased: Erasure) -> Self {
+        Self { by: erased.by, at: erased.at, why: erased.why }
     }
 }
 

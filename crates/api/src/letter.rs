@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use lazaret_core::failure::MESSAGE_LIMIT;
 use lazaret_core::letter;
 use lazaret_core::redaction::Redaction;
 use lazaret_core::store::{Matches, PayloadDigest};
@@ -146,6 +147,21 @@ pub struct LetterDetail {
     pub comments: Vec<Comment>,
     /// The edits, oldest first.
     pub edits: Vec<Edit>,
+    /// Who erased the content, when and why; absent if it is not erased.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub erased: Option<Erasure>,
+}
+
+/// The record that the content of a letter was erased.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct Erasure {
+    /// Who erased it.
+    pub by: String,
+    /// When it was erased.
+    pub at: jiff::Timestamp,
+    /// The reason.
+    pub why: String,
 }
 
 /// The parts of a message that lists leave out.
@@ -167,8 +183,8 @@ pub struct MessageDetail {
     pub payload_base64: Option<String>,
     /// The headers, in order. Hidden together with the payload.
     pub headers: Vec<Header>,
-    /// What is redacted of payload and headers, in the notation of queries: `header.authorization`, `payload./card/number`, or
-    /// `payload` for all of it. Size, digest and text of the payload are those of the redacted one.
+    /// What is redacted of the letter, in the notation of queries: `header.authorization`, `payload./card/number`, or `payload` for
+    /// all of it; `error`, `diagnostics.NAME`, `context.NAME` and `comments`. Size, digest and text of the payload are those of the redacted one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub redacted: Vec<String>,
     /// The media type of the payload.
@@ -308,6 +324,19 @@ impl From<&lazaret_core::Letter> for Letter {
 }
 
 impl Letter {
+    /// Converts a letter of the core as these rules show it.
+    pub fn redacted(letter: &lazaret_core::Letter, rules: &Redaction) -> Self {
+        let (mut shown, texts) = (Self::from(letter), rules.texts());
+        if let Some(error) = &mut shown.error {
+            texts.apply(&mut error.error_type);
+            texts.apply_to_cut(&mut error.message, MESSAGE_LIMIT);
+        }
+        shown.diagnostics.values_mut().for_each(|text| {
+            texts.apply(text);
+        });
+        shown
+    }
+
     /// The sequence as people know it: of a letter that left its own, that one, marked.
     pub fn shown_sequence(&self) -> Cow<'_, str> {
         match &self.left_sequence {
@@ -351,6 +380,11 @@ impl LetterDetail {
         };
         let comment =
             |c: &lazaret_core::store::Comment| Comment { by: c.by.clone(), at: c.at, text: c.text.clone() };
+        let erasure = |erased: &letter::Erasure| Erasure {
+            by: erased.by.clone(),
+            at: erased.at,
+            why: erased.why.clone(),
+        };
         Self {
             letter: l.into(),
             content: MessageDetail::of(l, show_payload, payload_bytes),
@@ -359,6 +393,7 @@ impl LetterDetail {
             history: l.history.iter().map(Attempt::from).collect(),
             comments: l.comments.iter().map(comment).collect(),
             edits: l.edits.iter().map(edit).collect(),
+            erased: l.erased.as_deref().map(erasure),
         }
     }
 }

@@ -98,7 +98,7 @@ pub use import::{ImportAnswer, ImportFailure};
 pub use inbox::{BatchAnswer, InboxAnswer, InboxBacklog};
 pub use invalid_letter::InvalidLetter;
 pub use letter::{
-    Attempt, Comment, Edit, Header, Letter, LetterDetail, LetterMatches, LetterMessage, LetterPage,
+    Attempt, Comment, Edit, Erasure, Header, Letter, LetterDetail, LetterMatches, LetterMessage, LetterPage,
     MessageDetail, PayloadState, Sequence,
 };
 pub use operation::{

@@ -294,8 +294,9 @@ pub struct Item {
     pub sequence: String,
     /// The letter.
     pub letter: String,
-    /// The SHA-256 of the payload when the plan was frozen, or `none` without a payload. A letter that has another payload by now
-    /// is skipped as changed. `null` in a plan of an earlier version, and for a caller who may not see redacted values.
+    /// The digest of the payload when the plan was frozen, as the audit of an edit has it: an HMAC-SHA-256 with a key of the store, or
+    /// `none` without a payload. A letter that has another payload by now is skipped as changed. `null` in a plan of an earlier version,
+    /// and where payloads are redacted for a caller without the scope `reveal`.
     pub digest: Option<String>,
     /// The outcome; `null` until the letter is finished.
     pub outcome: Option<Outcome>,

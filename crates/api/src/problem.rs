@@ -94,8 +94,9 @@ codes! {
          change with an `Idempotency-Key`.";
     /// Too many concurrent requests.
     Busy = "LZ0214", 429, "too many requests",
-        "The server has reached a limit: of concurrent requests, open streams, connections, or bytes of bodies in \
-         memory, in all or with this token. `detail` names it. Wait as long as `Retry-After` says.";
+        "The server has reached a limit: of concurrent requests, waiting searches, open streams, connections, or bytes \
+         of bodies in memory, in all or with this token; or of requests without a valid token or session. `detail` \
+         names it. Wait as long as `Retry-After` says.";
     /// The inbox has reached its limit.
     InboxFull = "LZ0215", 429, "inbox full",
         "The consumer does not keep up, and the inbox has reached its limit. Nothing was dropped: post again after \

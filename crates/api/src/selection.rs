@@ -146,6 +146,9 @@ pub struct BulkAnswer {
     pub failed: Vec<BulkFailure>,
     /// Whether more letters match: repeat the request.
     pub more: bool,
+    /// After an erasure: where erased content remains, and what to do about it; absent if it remains nowhere in the store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remains: Option<String>,
 }
 
 /// A letter that was not changed.

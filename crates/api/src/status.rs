@@ -211,11 +211,13 @@ impl Consumer {
         self.dead.saturating_add(self.in_broker.map_or(0, |counts| counts.dead))
     }
 
-    /// The age in seconds of the oldest open letter, message in memory, or record of a dead-letter topic.
+    /// The age in seconds of the oldest open letter, message in memory, record of a dead-letter topic, or attempt that has been
+    /// running for a second.
     pub fn oldest_with_topics(&self, now: jiff::Timestamp) -> Option<f64> {
         let in_topics = self.in_broker.and_then(|counts| counts.oldest_dead_at);
         let in_topics = in_topics.map(|at| now.duration_since(at).as_secs_f64().max(0.0));
-        self.oldest_age_seconds.into_iter().chain(in_topics).reduce(f64::max)
+        let attempt = self.attempt_age_seconds.filter(|age| *age >= 1.0);
+        [self.oldest_age_seconds, in_topics, attempt].into_iter().flatten().reduce(f64::max)
     }
 
     /// When its next letter expires, if it does within a day.

@@ -15,6 +15,7 @@ mod explain;
 mod groups;
 mod health;
 mod init;
+mod keys;
 mod ls;
 mod man;
 mod op;
@@ -125,6 +126,8 @@ commands! {
     Restore(bulk::Restore),
     /// Delete closed letters permanently
     Purge(bulk::Purge),
+    /// Erase the content of letters, such as those of one person
+    Erase(bulk::Erase),
     /// Replace the payload of a letter, or revert that; the original is kept
     Edit(edit::Edit),
     /// Comment on a letter
@@ -150,6 +153,9 @@ commands! {
     Audit(audit::Audit),
     /// Create an API token for the configuration
     Token(token::Token),
+    /// Create and list encryption keys
+    #[command(subcommand)]
+    Keys(keys::Keys),
     /// Explain an error code or a reason code
     Explain(explain::Explain),
     /// Print a shell completion script

@@ -22,11 +22,12 @@ const GROUPS: [(&str, &[&str]); 7] = [
             "evict",
             "restore",
             "purge",
+            "erase",
             "comment",
             "assign",
         ],
     ),
-    ("Control", &["op", "pause", "resume", "audit", "token"]),
+    ("Control", &["op", "pause", "resume", "audit", "token", "keys"]),
     ("Move messages and letters", &["send", "export", "import"]),
     ("Help", &["explain", "completion", "man", "help"]),
 ];

@@ -104,7 +104,7 @@ codes! {
     EnvMissing, "LZ0130", Error, "Environment variable not set.",
         "`${NAME}` requires the variable. Set it, or write `${NAME:-default}`.";
     EnvSyntax, "LZ0131", Error, "Invalid `${…}` expression.",
-        "Write `${NAME}` or `${NAME:-default}`. Names consist of letters, digits and underscores. `$${` is an escaped `${`.";
+        "Write `${NAME}`, `${NAME:-default}` or `${file:PATH}`. Names consist of letters, digits and underscores. `$${` is an escaped `${`.";
     InvalidName, "LZ0132", Error, "Invalid name.",
         "Names become part of queue names, paths and metrics: 1 to 200 characters, without slashes and control characters.";
     DuplicateConsumer, "LZ0133", Error, "Duplicate consumer name.",
@@ -139,6 +139,9 @@ codes! {
     InvalidPipeline, "LZ0146", Error, "Invalid pipeline.",
         "A stage of the pipeline is an object with one operator, such as `$match`. It must keep `_id` of the events as it is: `_id` is the resume \
          token, and without it the stream cannot continue after a restart.";
+    FileUnreadable, "LZ0147", Error, "A file that a value names cannot be used.",
+        "`${file:PATH}` is replaced by the content of the file: one line of UTF-8 text, at most 64 KiB, whose newline at the end is left out. \
+         The message names the file and the cause, never the content. The daemon reads the file at the start and at each reload.";
     NotInThisBuild, "LZ0150", Error, "Not supported by this build.",
         "The configuration is valid, but this program lacks the feature. Either it was built without the feature, and another build has it; or no \
          build of this version supports it yet, and another source or store is required. The message says which.";

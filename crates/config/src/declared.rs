@@ -86,7 +86,7 @@ pub fn declared(
     let written = match decoded(bytes, &mut findings) {
         Ok(text) => text,
         Err(lossy) => {
-            return Err(findings.finish(&Arc::new(SourceText::new(name, secrets::redacted(&lossy, &[])))));
+            return Err(findings.finish(&Arc::new(SourceText::new(name, secrets::redact(&lossy, &[])))));
         }
     };
     let root = if file.is_some() { parse(written, &mut findings) } else { Some(section(Vec::new())) };
@@ -99,7 +99,7 @@ pub fn declared(
         origins: attributes.origins.clone(),
     };
     let parts = root.as_ref().map(|root| read(&mut reader, root, consumers, &attributes));
-    let shown = secrets::redacted(&attributes.text, &reader.secrets);
+    let shown = secrets::redact(&attributes.text, &reader.secrets);
     let source = Arc::new(SourceText::new(name, shown));
     let Some((top, consumers)) = parts else { return Err(findings.finish(&source)) };
     let document = Document { source: Arc::clone(&source), top, consumers };

@@ -216,9 +216,9 @@ impl Findings {
         let list = self.0.into_iter().take(LIMIT).map(|Finding { builder, hint }| Diagnostic {
             code: builder.code,
             message: builder.message,
-            span: builder.span,
+            span: source.shown(builder.span),
             hint,
-            related: builder.related,
+            related: builder.related.map(|(span, label)| (source.shown(span), label)),
             source: Arc::clone(source),
         });
         Diagnostics { list: list.collect(), omitted }

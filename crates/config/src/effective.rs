@@ -124,7 +124,7 @@ impl<'a> Writer<'a> {
     }
 
     fn line(&mut self, text: String, field: &Field) {
-        let line = |span: Span| self.source.position(span.start).0;
+        let line = |span: Span| self.source.position(self.source.shown(span).start).0;
         let place = match (field.origin, field.span) {
             (Origin::BuiltIn, _) | (_, None) => field.origin.to_string(),
             (Origin::Attribute, Some(span)) => format!("attribute {}", self.source.line(line(span))),

@@ -1,6 +1,13 @@
-//! Expands `${NAME}` and `${NAME:-default}` in values.
+//! Expands `${NAME}`, `${NAME:-default}` and `${file:PATH}` in values.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+
+/// The largest file that a value may name, in bytes.
+const MAX_FILE_BYTES: u64 = 64 * 1024;
+/// The prefix of a file.
+const FILE: &str = "file:";
 
 /// A source of environment variables.
 ///
@@ -12,6 +19,14 @@ use std::collections::BTreeMap;
 pub trait Env {
     /// Returns the value of a variable, if it is set.
     fn lookup(&self, name: &str) -> Option<String>;
+
+    /// Returns the content of a file.
+    ///
+    /// # Errors
+    /// When the file cannot be read. The reason says nothing about its content. The default reads no files.
+    fn read_file(&self, _path: &str) -> Result<String, String> {
+        Err("files are not read here".to_owned())
+    }
 }
 
 /// The environment of this process. A value that is not UTF-8 counts as not set.
@@ -21,6 +36,17 @@ pub struct ProcessEnv;
 impl Env for ProcessEnv {
     fn lookup(&self, name: &str) -> Option<String> {
         std::env::var(name).ok()
+    }
+
+    fn read_file(&self, path: &str) -> Result<String, String> {
+        let file = File::open(path).map_err(|error| error.to_string())?;
+        let mut text = String::new();
+        // The error of a file that is not UTF-8 does not repeat it.
+        let read = file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text);
+        match read.map_err(|error| error.to_string())? as u64 {
+            0..=MAX_FILE_BYTES => Ok(text),
+            _ => Err("it is larger than 64 KiB".to_owned()),
+        }
     }
 }
 
@@ -38,12 +64,18 @@ impl Env for BTreeMap<String, String> {
     fn lookup(&self, name: &str) -> Option<String> {
         self.get(name).cloned()
     }
+
+    /// Returns the value of `file:PATH`.
+    fn read_file(&self, path: &str) -> Result<String, String> {
+        self.get(&format!("{FILE}{path}")).cloned().ok_or_else(|| "there is no such file".to_owned())
+    }
 }
 
 /// The error of an expansion. The range is that of the `${…}` in the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum EnvError {
     Missing { name: String, at: usize, length: usize },
+    Unreadable { path: String, why: String, at: usize, length: usize },
     Malformed { why: &'static str, at: usize, length: usize },
 }
 
@@ -55,7 +87,7 @@ pub(crate) struct Expanded {
     pub(crate) from_env: bool,
 }
 
-/// Expands every `${…}`. `$${` is an escaped `${`. Values from the environment are not expanded again.
+/// Expands every `${…}`. `$${` is an escaped `${`. Values from the environment and from files are not expanded again.
 pub(crate) fn expand(text: &str, env: &dyn Env) -> Result<Expanded, Vec<EnvError>> {
     let mut out = String::with_capacity(text.len());
     let mut errors = Vec::new();
@@ -84,6 +116,9 @@ pub(crate) fn expand(text: &str, env: &dyn Env) -> Result<Expanded, Vec<EnvError
             Err(VariableError::NotSet(name)) => {
                 errors.push(EnvError::Missing { name, at: found, length: end + 1 - found });
             }
+            Err(VariableError::Unreadable(path, why)) => {
+                errors.push(EnvError::Unreadable { path, why, at: found, length: end + 1 - found });
+            }
             Err(VariableError::Malformed(why)) => {
                 errors.push(EnvError::Malformed { why, at: found, length: end + 1 - found });
             }
@@ -98,12 +133,17 @@ pub(crate) fn expand(text: &str, env: &dyn Env) -> Result<Expanded, Vec<EnvError
 enum VariableError {
     /// The variable is not set and has no default.
     NotSet(String),
+    /// The file with this path cannot be read, for this reason.
+    Unreadable(String, String),
     /// The expression is not valid.
     Malformed(&'static str),
 }
 
 /// Resolves the expression between the braces. Returns the value, and whether it came from the environment.
 fn variable(inside: &str, env: &dyn Env) -> Result<(String, bool), VariableError> {
+    if let Some(path) = inside.strip_prefix(FILE) {
+        return file(path, env).map(|content| (content, true));
+    }
     let (name, default) = match inside.split_once(":-") {
         Some((name, default)) => (name, Some(default)),
         None => (inside, None),
@@ -123,6 +163,20 @@ fn variable(inside: &str, env: &dyn Env) -> Result<(String, bool), VariableError
     }
 }
 
+/// The content of a file, without the newline at its end.
+fn file(path: &str, env: &dyn Env) -> Result<String, VariableError> {
+    if path.is_empty() {
+        return Err(VariableError::Malformed("expected the path of a file after `file:`"));
+    }
+    let mut content = env.read_file(path).map_err(|why| VariableError::Unreadable(path.to_owned(), why))?;
+    content.truncate(content.trim_end_matches(['\n', '\r']).len());
+    if content.contains(['\n', '\r', '\0']) {
+        let why = "it has more than one line".to_owned();
+        return Err(VariableError::Unreadable(path.to_owned(), why));
+    }
+    Ok(content)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::proptest;
@@ -130,7 +184,15 @@ mod tests {
     use super::*;
 
     fn env() -> BTreeMap<String, String> {
-        [("A", "1"), ("EMPTY", ""), ("NESTED", "${A}")].map(|(k, v)| (k.to_owned(), v.to_owned())).into()
+        let values = [
+            ("A", "1"),
+            ("EMPTY", ""),
+            ("NESTED", "${A}"),
+            ("file:/run/pw", "hunter2\r\n"),
+            ("file:rel/${x", "${A}"),
+            ("file:/run/lines", "one\ntwo\n"),
+        ];
+        values.map(|(k, v)| (k.to_owned(), v.to_owned())).into()
     }
 
     #[test]
@@ -148,11 +210,43 @@ mod tests {
             ("$A", "$A", false),
             ("${NESTED}", "${A}", true),
             ("${B:-http://x:1}", "http://x:1", false),
+            ("u:${file:/run/pw}@h", "u:hunter2@h", true),
+            ("${file:rel/${x}", "${A}", true),
+            ("$${file:/run/pw}", "${file:/run/pw}", false),
         ];
         for (text, expected, from_env) in table {
             let expected = Expanded { text: expected.to_owned(), from_env };
             assert_eq!(expand(text, &env()), Ok(expected), "{text}");
         }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_named_without_its_content() {
+        let why = |text: &str| match expand(text, &env()).unwrap_err().remove(0) {
+            EnvError::Unreadable { path, why, .. } => format!("{path}: {why}"),
+            EnvError::Malformed { why, .. } => why.to_owned(),
+            other @ EnvError::Missing { .. } => panic!("{other:?}"),
+        };
+        assert_eq!(why("${file:/nowhere}"), "/nowhere: there is no such file");
+        assert_eq!(why("${file:/run/lines}"), "/run/lines: it has more than one line");
+        assert_eq!(why("${file:}"), "expected the path of a file after `file:`");
+        let refused = expand("${file:/run/pw}", &NoEnv).unwrap_err();
+        assert!(matches!(&refused[0], EnvError::Unreadable { path, .. } if path == "/run/pw"));
+    }
+
+    #[test]
+    fn the_process_reads_files_of_one_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("password");
+        let text = format!("${{file:{}}}", path.display());
+        std::fs::write(&path, "hunter2\n").unwrap();
+        assert_eq!(expand(&text, &ProcessEnv).unwrap().text, "hunter2");
+        for wrong in [vec![b'x'; 65 * 1024], vec![0xff], b"a\nb".to_vec()] {
+            std::fs::write(&path, &wrong).unwrap();
+            assert!(matches!(expand(&text, &ProcessEnv).unwrap_err()[0], EnvError::Unreadable { .. }));
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(expand(&text, &ProcessEnv).is_err());
     }
 
     #[test]

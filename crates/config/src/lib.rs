@@ -38,8 +38,8 @@
 //! # Syntax of values
 //!
 //! Durations are numbers with units (`500ms`, `1s`, `5m`, `1h 30m`, `30d`, `2w`), sizes have units as well (`64KiB`), and so have
-//! rates (`50/s`, `10/m`, `5/h`). `${NAME}` and `${NAME:-default}` are expanded from the environment in values, not in keys; `$${` is an
-//! escaped `${`. `defaults` accepts every key of a consumer. Sections and maps are merged key by key; a list of a consumer replaces that
+//! rates (`50/s`, `10/m`, `5/h`). `${NAME}` and `${NAME:-default}` are expanded from the environment in values, `${file:PATH}` from a file, not in
+//! keys; `$${` is an escaped `${`. `defaults` accepts every key of a consumer. Sections and maps are merged key by key; a list of a consumer replaces that
 //! of `defaults`, and so does its choice of source or handler. Anchors, aliases, merge keys and tags of YAML are rejected.
 
 mod adopt_rules;
@@ -85,10 +85,10 @@ pub use init::{InitHandler, InitOptions, InitOrder, InitSource, InitStore, init}
 pub use load::{Checked, Loaded, check, load};
 pub use model::{
     AdoptTopics, Advanced, AlertThresholds, Approval, Auth, BeforeChange, Checkpoint, CommandHandler,
-    CommandMode, Config, Console, Consumer, DeadLetter, FullDocument, Handler, HistoryLost, HttpHandler,
-    KafkaSource, LogFormat, LogLevel, MongodbSource, Oidc, OnInvalidate, OperationType, Order, OutboxAck,
-    PostgresOutboxSource, Proxy, Replay, Reprocess, RequestLimits, Restart, Retry, RetryTopics, Role, Secret,
-    Source, StartPosition, Telemetry, Tls, Token, TopicFormat, Webhook,
+    CommandMode, Config, Console, Consumer, DeadLetter, Encryption, FullDocument, Handler, HistoryLost,
+    HttpHandler, KafkaSource, KeySource, LogFormat, LogLevel, MongodbSource, Oidc, OnInvalidate,
+    OperationType, Order, OutboxAck, PostgresOutboxSource, Proxy, Replay, Reprocess, RequestLimits, Restart,
+    Retry, RetryTopics, Role, Secret, Source, StartPosition, Telemetry, Tls, Token, TopicFormat, Webhook,
 };
 pub use reference::keys_markdown;
 pub use schema::schema;

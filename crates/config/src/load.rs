@@ -82,7 +82,7 @@ fn read(
     let text = match decoded(bytes, &mut findings) {
         Ok(text) => text,
         Err(lossy) => {
-            return (None, findings.finish(&Arc::new(SourceText::new(name, secrets::redacted(&lossy, &[])))));
+            return (None, findings.finish(&Arc::new(SourceText::new(name, secrets::redact(&lossy, &[])))));
         }
     };
     let root = parse(text, &mut findings);
@@ -91,10 +91,10 @@ fn read(
             let mut reader =
                 Reader { text, env, findings: &mut findings, secrets: Vec::new(), origins: Vec::new() };
             let parts = read_root(&mut reader, root);
-            let shown = secrets::redacted(text, &reader.secrets);
+            let shown = secrets::redact(text, &reader.secrets);
             (Some(parts), shown)
         }
-        None => (None, secrets::redacted(text, &[])),
+        None => (None, secrets::redact(text, &[])),
     };
     let source = Arc::new(SourceText::new(name, shown));
     let document = parts.map(|(top, consumers)| Document { source: Arc::clone(&source), top, consumers });

@@ -406,7 +406,9 @@ impl Reader<'_> {
             Err(errors) => errors,
         };
         for error in errors {
-            let (EnvError::Missing { at, length, .. } | EnvError::Malformed { at, length, .. }) = error;
+            let (EnvError::Missing { at, length, .. }
+            | EnvError::Unreadable { at, length, .. }
+            | EnvError::Malformed { at, length, .. }) = error;
             let span = self.inside(node.span, text.get(at..at + length).unwrap_or_default());
             let finding = match error {
                 EnvError::Missing { name, .. } => FindingBuilder::new(
@@ -415,8 +417,15 @@ impl Reader<'_> {
                     format!("`{}` requires the environment variable {name}, which is not set", subject.name),
                 )
                 .hint(format!("set {name}, or write `${{{name}:-default}}`")),
-                EnvError::Malformed { why, .. } => FindingBuilder::new(Code::EnvSyntax, span, why)
-                    .hint("write `${NAME}` or `${NAME:-default}`; escape a literal `${` as `$${`"),
+                EnvError::Unreadable { path, why, .. } => FindingBuilder::new(
+                    Code::FileUnreadable,
+                    span,
+                    format!("`{}` requires the file {path}, which cannot be used: {why}", subject.name),
+                )
+                .hint("write the value into the file, on one line, and permit this user to read it"),
+                EnvError::Malformed { why, .. } => FindingBuilder::new(Code::EnvSyntax, span, why).hint(
+                    "write `${NAME}`, `${NAME:-default}` or `${file:PATH}`; escape a literal `${` as `$${`",
+                ),
             };
             self.findings.add(finding);
         }

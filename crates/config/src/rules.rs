@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lazaret_core::person::{is_same_person, person_name};
 use lazaret_core::policy::PolicyError;
 
 use crate::adopt_rules;
@@ -55,6 +56,9 @@ fn top(document: &Document, findings: &mut Findings) {
         consumers_are_known(document, auth.list("tokens"), "token", findings);
     }
     console(document, findings);
+    if let Some(encryption) = top.section("encryption") {
+        encryption_keys(encryption, findings);
+    }
     if let Some(Field { value: Value::Address(address), span, .. }) = top.get("listen")
         && !address.is_loopback()
         && top.get("auth").is_none()
@@ -90,6 +94,27 @@ fn top(document: &Document, findings: &mut Findings) {
     }
 }
 
+/// Checks that each key comes from one place.
+fn encryption_keys(encryption: &Fields, findings: &mut Findings) {
+    for key in encryption.list("keys") {
+        let Value::Section(fields) = &key.value else { continue };
+        match (fields.span("file"), fields.span("command")) {
+            (Some(file), Some(_)) => {
+                let message = "a key has a `file` and a `command`";
+                let finding = FindingBuilder::new(Code::Contradiction, file, message);
+                findings.add(finding.hint("remove one of them, or make two keys"));
+            }
+            // An invalid one is reported separately.
+            (None, None) if fields.is_complete() => {
+                let message = "a key has neither a `file` nor a `command`";
+                let finding = FindingBuilder::new(Code::MissingKey, key.span.unwrap_or_default(), message);
+                findings.add(finding.hint("add `file: PATH`, or `command: [PROGRAM, …]`"));
+            }
+            _ => {}
+        }
+    }
+}
+
 /// Checks the sign-in to the console.
 fn console(document: &Document, findings: &mut Findings) {
     let top = &document.top;
@@ -112,6 +137,9 @@ fn console(document: &Document, findings: &mut Findings) {
     if let Some(oidc) = oidc {
         issuer(oidc, findings);
         client_secret(oidc, findings);
+        if proxy.is_some() || !listens_on_loopback(top) {
+            provider_needs_a_name(top, console.span("oidc"), findings);
+        }
         consumers_are_known(document, oidc.list("roles"), "role", findings);
     }
     if let Some(proxy) = proxy {
@@ -131,6 +159,25 @@ fn console(document: &Document, findings: &mut Findings) {
             _ => {}
         }
     }
+}
+
+fn listens_on_loopback(top: &Fields) -> bool {
+    match top.get("listen").map(|field| &field.value) {
+        Some(Value::Address(address)) => address.is_loopback(),
+        _ => true,
+    }
+}
+
+/// Checks that the URL to which the provider sends browsers back is not that of a client's choice.
+fn provider_needs_a_name(top: &Fields, oidc: Option<Span>, findings: &mut Findings) {
+    // Invalid `hosts` are reported separately.
+    if !top.texts("hosts").is_empty() || top.invalid.contains(&"hosts") {
+        return;
+    }
+    let message = "`console.oidc` without `hosts`: people can sign in at `localhost` only";
+    let finding = FindingBuilder::new(Code::NoEffect, oidc.unwrap_or_default(), message);
+    findings
+        .add(finding.hint("add the name of the console in the address bar: `hosts: [lazaret.example.com]`"));
 }
 
 /// Checks that tokens of the provider do not cross the network in plain text.
@@ -179,8 +226,18 @@ fn auth_has_tokens(top: &Fields, auth: &Fields, findings: &mut Findings) {
     let mut seen: Vec<(&str, Span)> = Vec::new();
     for token in tokens {
         let Value::Section(token) = &token.value else { continue };
+        for key in ["name", "person"] {
+            let (Some(name), Some(span)) = (token.text(key), token.span(key)) else { continue };
+            if let Err(why) = person_name(name) {
+                let finding =
+                    FindingBuilder::new(Code::InvalidToken, span, format!("`{key}` is refused: {why}"));
+                findings.add(
+                    finding.hint("write the name with the letters of one script: the audit log records it"),
+                );
+            }
+        }
         let (Some(name), Some(span)) = (token.text("name"), token.span("name")) else { continue };
-        if let Some((_, first)) = seen.iter().find(|(other, _)| *other == name) {
+        if let Some((_, first)) = seen.iter().find(|(other, _)| is_same_person(other, name)) {
             let finding =
                 FindingBuilder::new(Code::InvalidToken, span, format!("two tokens are named `{name}`"));
             findings.add(
@@ -411,8 +468,10 @@ fn letters(fields: &Fields, findings: &mut Findings) {
         findings.add(finding.hint("set a `ttl`, or `include-payload: false`"));
     }
     if letters.flag("enabled") == Some(false) {
+        // Some letters are kept all the same, such as those that a handler sends there: they have an owner and an alert.
+        let used = ["enabled", "owner", "alert-on-first"];
         let idle =
-            letters.list.iter().find(|(key, field)| key.name != "enabled" && field.origin == Origin::Own);
+            letters.list.iter().find(|(key, field)| !used.contains(&key.name) && field.origin == Origin::Own);
         if let Some((key, field)) = idle {
             let finding = FindingBuilder::new(
                 Code::NoEffect,

@@ -27,46 +27,82 @@ pub(crate) fn is_secret_name(name: &str) -> bool {
     ENDINGS.iter().any(|ending| letters.ends_with(ending)) || letters.contains("jaas")
 }
 
-/// Returns the text with the given spans, and everything that looks like a secret, redacted. Offsets and lines do not change.
-pub(crate) fn redacted(text: &str, spans: &[Span]) -> String {
-    let mut bytes = text.as_bytes().to_vec();
-    let named = secret_values(text);
-    let passwords = url_passwords(text);
-    for span in spans.iter().chain(&named).chain(&passwords) {
-        let Some(value) = text.get(span.start..span.end) else { continue };
-        mask(&mut bytes[span.start..span.end], value);
-    }
-    String::from_utf8(bytes).expect("whole characters were replaced by stars")
+/// What stands for a secret. Its length says nothing about that of the secret.
+pub(crate) const MASK: &str = "***";
+
+/// A text without its secrets.
+#[derive(Debug, Default)]
+pub(crate) struct Redacted {
+    pub(crate) text: String,
+    /// The ranges of the original text that were replaced by [`MASK`], in order.
+    pub(crate) masked: Vec<Span>,
 }
 
-/// Masks a value. The name of a variable is not secret and stays visible; its default is masked.
-fn mask(bytes: &mut [u8], value: &str) {
+/// Returns the text with the given spans, and everything that looks like a secret, redacted. Lines do not change.
+pub(crate) fn redacted(text: &str, spans: &[Span]) -> String {
+    redact(text, spans).text
+}
+
+/// Redacts like [`redacted`], and returns what was replaced.
+pub(crate) fn redact(text: &str, spans: &[Span]) -> Redacted {
+    let mut ranges = Vec::new();
+    for span in spans.iter().copied().chain(secret_values(text)).chain(url_secrets(text)) {
+        if let Some(value) = text.get(span.start..span.end) {
+            mask(&mut ranges, value, span.start);
+        }
+    }
+    ranges.sort_unstable();
+    let mut masked: Vec<Span> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match masked.last_mut() {
+            Some(before) if range.start <= before.end => before.end = before.end.max(range.end),
+            _ => masked.push(range),
+        }
+    }
+    let (mut out, mut from) = (String::with_capacity(text.len()), 0);
+    for Span { start, end } in &masked {
+        out.push_str(&text[from..*start]);
+        out.push_str(MASK);
+        from = *end;
+    }
+    out.push_str(&text[from..]);
+    Redacted { text: out, masked }
+}
+
+/// Adds the ranges of a value to mask. The name of a variable or a file is not secret and stays visible; a default is masked.
+fn mask(ranges: &mut Vec<Span>, value: &str, at: usize) {
     let mut from = 0;
     while from < value.len() {
-        let Some(start) = value[from..].find("${").map(|at| from + at) else {
-            stars(&mut bytes[from..]);
+        let Some(start) = value[from..].find("${").map(|found| from + found) else {
+            mask_lines(ranges, &value[from..], at + from);
             break;
         };
-        stars(&mut bytes[from..start]);
+        mask_lines(ranges, &value[from..start], at + from);
         if value[from..start].ends_with('$') {
             // `$${` is an escape, not a variable.
-            stars(&mut bytes[start..start + 2]);
+            mask_lines(ranges, &value[start..start + 2], at + start);
             from = start + 2;
             continue;
         }
-        let end = value[start..].find('}').map_or(value.len(), |at| start + at);
+        let end = value[start..].find('}').map_or(value.len(), |found| start + found);
         if let Some(default) = value[start..end].find(":-") {
-            stars(&mut bytes[start + default + 2..end]);
+            mask_lines(ranges, &value[start + default + 2..end], at + start + default + 2);
         }
-        from = end + 1;
+        from = (end + 1).min(value.len());
     }
 }
 
-fn stars(bytes: &mut [u8]) {
-    for byte in bytes {
-        if !matches!(*byte, b'\n' | b'\r' | b'"' | b'\'' | b' ') {
-            *byte = b'*';
+/// Adds the content of each line, without the quotes and spaces around it.
+fn mask_lines(ranges: &mut Vec<Span>, text: &str, at: usize) {
+    let is_around = |c: char| c.is_whitespace() || c == '"' || c == '\'';
+    let mut line_start = at;
+    for line in text.split_inclusive('\n') {
+        let content = line.trim_matches(is_around);
+        if !content.is_empty() {
+            let start = line_start + line.len() - line.trim_start_matches(is_around).len();
+            ranges.push(Span::new(start, start + content.len()));
         }
+        line_start += line.len();
     }
 }
 
@@ -127,18 +163,85 @@ fn end_in_braces(value: &str) -> usize {
     value.len()
 }
 
-/// Finds the passwords in `scheme://user:password@host`.
-fn url_passwords(text: &str) -> Vec<Span> {
+/// Schemes of databases and brokers. Their URLs have no `@` but the one behind the credentials, so that everything before the last one is
+/// taken for credentials: a password may contain what is not percent-encoded, by mistake.
+const DATABASES: [&str; 9] =
+    ["postgres", "postgresql", "mongodb", "mongodb+srv", "amqp", "amqps", "redis", "rediss", "nats"];
+
+/// Names of parameters of URLs that hold a secret, beside those that keys of the configuration have.
+const PARAMETERS: [&str; 5] = ["key", "sig", "signature", "auth", "code"];
+
+/// Finds the passwords in `scheme://user:password@host`, and the secrets in `?name=value&name=value`.
+fn url_secrets(text: &str) -> Vec<Span> {
     let mut found = Vec::new();
     for (at, separator) in text.match_indices("://") {
         let from = at + separator.len();
-        let rest = &text[from..];
-        let authority = &rest[..rest.find(['/', ' ', '"', '\'', '\n', '\r', '?', ',']).unwrap_or(rest.len())];
-        let Some(user_info) = authority.rfind('@').map(|end| &authority[..end]) else { continue };
-        let Some(colon) = user_info.find(':') else { continue };
-        found.push(Span::new(from + colon + 1, from + user_info.len()));
+        let not_in_scheme = |c: char| !(c.is_ascii_alphanumeric() || "+-.".contains(c));
+        let scheme = text[..at].rsplit(not_in_scheme).next().unwrap_or_default();
+        let is_database = DATABASES.iter().any(|known| known.eq_ignore_ascii_case(scheme));
+        let url = &text[from..from + url_length(&text[from..], is_database)];
+        let credentials = if is_database { url.rfind('@') } else { credentials_in_authority(url) };
+        if let Some(end) = credentials
+            && let Some(colon) = url[..end].find(':')
+        {
+            found.push(Span::new(from + colon + 1, from + end));
+        } else if let Some(end) = credentials.filter(|end| is_database && url[..*end].contains('@')) {
+            // `user@rest@host`: nobody knows which part is the password.
+            found.push(Span::new(from, from + end));
+        }
+        found.extend(
+            secret_parameters(url, credentials.unwrap_or(0))
+                .map(|Span { start, end }| Span::new(from + start, from + end)),
+        );
     }
     found
+}
+
+/// The end of the credentials of a URL in whose path there may be an `@`.
+fn credentials_in_authority(url: &str) -> Option<usize> {
+    let authority = &url[..url.find(['/', '?', '#', ',']).unwrap_or(url.len())];
+    if let Some(end) = authority.rfind('@') {
+        return Some(end);
+    }
+    // A password with a slash ends the authority early: what follows the colon is no port.
+    let (_, port) = authority.split_once(':')?;
+    let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    let is_address = authority.starts_with('[') || is_port;
+    url.rfind('@').filter(|_| !is_address)
+}
+
+/// The length of the URL at the beginning of a text. One of a database may contain spaces, by mistake.
+fn url_length(text: &str, is_database: bool) -> usize {
+    let mut previous_quote = None;
+    for (at, c) in text.char_indices() {
+        if let Some(quote_at) = previous_quote.take()
+            && (c.is_whitespace() || ",}])#:".contains(c))
+        {
+            return quote_at;
+        }
+        match c {
+            '\n' | '\r' => return at,
+            c if c.is_whitespace() && !is_database => return at,
+            '"' | '\'' | '`' => previous_quote = Some(at),
+            _ => {}
+        }
+    }
+    previous_quote.unwrap_or(text.len())
+}
+
+/// Finds the values of the parameters of a URL that are secret, after this offset.
+fn secret_parameters(url: &str, after: usize) -> impl Iterator<Item = Span> {
+    let start = url[after..].find('?').map_or(url.len(), |at| after + at + 1);
+    let end = url[start..].find(['#', ' ', '"', '\'']).map_or(url.len(), |at| start + at);
+    let mut from = start;
+    url[start..end].split('&').filter_map(move |parameter| {
+        let at = from;
+        from += parameter.len() + 1;
+        let (name, value) = parameter.split_once('=')?;
+        let is_secret =
+            is_secret_name(name) || PARAMETERS.iter().any(|known| known.eq_ignore_ascii_case(name));
+        is_secret.then(|| Span::new(at + name.len() + 1, at + name.len() + 1 + value.len()))
+    })
 }
 
 #[cfg(test)]
@@ -146,34 +249,81 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_redacted_and_offsets_stay() {
+    fn secrets_are_replaced_by_a_mask_of_one_length() {
         let table = [
-            ("secret: hunter2\nb: 1", "secret: *******\nb: 1"),
-            ("{ sasl.password: hunter2, x: y }", "{ sasl.password: *******, x: y }"),
-            ("API_TOKEN: \"hunter 2\"  # t", "API_TOKEN: \"****** *\"  # t"),
+            ("secret: hunter2\nb: 1", "secret: ***\nb: 1"),
+            ("secret: a-much-longer-secret\nb: 1", "secret: ***\nb: 1"),
+            ("{ sasl.password: hunter2, x: y }", "{ sasl.password: ***, x: y }"),
+            ("API_TOKEN: \"hunter 2\"  # t", "API_TOKEN: \"***\"  # t"),
             ("secret: ${HOOK}", "secret: ${HOOK}"),
-            ("secret: hunter2$", "secret: ********"),
-            ("secret: a$${b}", "secret: ******"),
-            ("store: postgres://u:hunter2@h/db", "store: postgres://u:*******@h/db"),
+            ("secret: ${file:/run/hook}", "secret: ${file:/run/hook}"),
+            ("secret: hunter2$", "secret: ***"),
+            ("secret: a$${b}", "secret: ***"),
+            ("store: postgres://u:hunter2@h/db", "store: postgres://u:***@h/db"),
             ("store: postgres://u:${PW}@h/db", "store: postgres://u:${PW}@h/db"),
-            ("Authorization: Bearer abc", "Authorization: ****** ***"),
-            ("secret: \"unclosed", "secret: \"********"),
-            ("token: é", "token: **"),
+            ("Authorization: Bearer abc", "Authorization: ***"),
+            ("secret: \"unclosed", "secret: \"***"),
+            ("token: é", "token: ***"),
             ("tokens-file: /etc/t", "tokens-file: /etc/t"),
-            ("secret: \"a ${B} c\"", "secret: \"* ${B} *\""),
-            ("secret: ${B:-hunter2}", "secret: ${B:-*******}"),
-            ("secret: ${B}hunter2 # why", "secret: ${B}******* # why"),
-            ("{ secret: $x${B}y, c: ${D} }", "{ secret: **${B}*, c: ${D} }"),
+            ("secret: \"a ${B} c\"", "secret: \"*** ${B} ***\""),
+            ("secret: ${B:-hunter2}", "secret: ${B:-***}"),
+            ("secret: ${B}hunter2 # why", "secret: ${B}*** # why"),
+            ("{ secret: $x${B}y, c: ${D} }", "{ secret: ***${B}***, c: ${D} }"),
             ("X-Api-Key: abc", "X-Api-Key: ***"),
-            ("secret: $${B}", "secret: *****"),
+            ("secret: $${B}", "secret: ***"),
             ("per-key: 100", "per-key: 100"),
             ("url: http://127.0.0.1:8080/a@b", "url: http://127.0.0.1:8080/a@b"),
+            ("url: http://[::1]:8080/a@b", "url: http://[::1]:8080/a@b"),
         ];
         for (text, expected) in table {
-            let redacted = redacted(text, &[]);
-            assert_eq!(redacted, expected);
-            assert_eq!(redacted.len(), text.len());
+            assert_eq!(redacted(text, &[]), expected);
         }
         assert_eq!(redacted("a: xyz", &[Span::new(3, 6)]), "a: ***");
+        let found = redact("secret: hunter2\nb: 1", &[]);
+        assert_eq!(found.masked, [Span::new(8, 15)]);
+    }
+
+    #[test]
+    fn no_part_of_a_password_with_special_characters_is_shown() {
+        for special in ["@", "/", "?", "#", ":", ",", "%", " ", "'", "@:", "[", "]", "&", "é"] {
+            let password = format!("hun{special}ter2");
+            for text in [
+                format!("store: postgres://u:{password}@127.0.0.1:5432/db"),
+                format!("store: \"mongodb://u:{password}@a:1,b:2/db?replicaSet=rs0\""),
+                format!(
+                    "source: {{ postgres-outbox: {{ dsn: \"postgresql://u:{password}@h/db\", table: outbox }} }}"
+                ),
+                format!("cannot read postgres://u:{password}@h/db"),
+            ] {
+                let shown = redacted(&text, &[]);
+                assert!(!shown.contains("hun") && !shown.contains("ter2"), "{text}: {shown}");
+                assert!(shown.contains("u:***@"), "{text}: {shown}");
+            }
+        }
+        for password in ["hun/ter2", "hun@ter2", "hun?ter2", "hun#ter2"] {
+            let shown = redacted(&format!("url: https://u:{password}@h/a"), &[]);
+            assert_eq!(shown, "url: https://u:***@h/a");
+        }
+    }
+
+    #[test]
+    fn secrets_in_the_query_of_a_url_are_masked() {
+        for (text, expected) in [
+            ("url: https://h/a?token=hunter2&b=1", "url: https://h/a?token=***&b=1"),
+            ("url: \"https://h/?a=1&api_key=hunter2\"", "url: \"https://h/?a=1&api_key=***\""),
+            ("url: https://h/?sig=hunter2#x", "url: https://h/?sig=***#x"),
+            ("url: https://h/?key=${KEY}&code=x", "url: https://h/?key=${KEY}&code=***"),
+            (
+                "store: postgres://h/db?password=hunter2&schema=a",
+                "store: postgres://h/db?password=***&schema=a",
+            ),
+            (
+                "store: postgres://u:p@h/db?sslpassword=hunter2",
+                "store: postgres://u:***@h/db?sslpassword=***",
+            ),
+            ("url: https://h/?page=2&monkey=3", "url: https://h/?page=2&monkey=3"),
+        ] {
+            assert_eq!(redacted(text, &[]), expected);
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 use miette::{MietteError, MietteSpanContents, NamedSource, SourceCode, SourceSpan, SpanContents};
 
+use crate::secrets::{MASK, Redacted};
+
 /// A range of bytes in a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
@@ -34,12 +36,38 @@ pub struct SourceText {
     named: NamedSource<String>,
     /// The start offset of each line.
     lines: Vec<usize>,
+    /// The ranges of the original text that are masked, in order.
+    masked: Vec<Span>,
 }
 
 impl SourceText {
-    pub(crate) fn new(name: &str, text: String) -> Self {
+    pub(crate) fn new(name: &str, Redacted { text, masked }: Redacted) -> Self {
         let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        Self { named: NamedSource::new(name, text), lines }
+        Self { named: NamedSource::new(name, text), lines, masked }
+    }
+
+    /// Returns the place in the shown text of a span of the original one.
+    pub(crate) fn shown(&self, span: Span) -> Span {
+        let start = self.shown_offset(span.start, |masked| masked.start);
+        Span::new(start, self.shown_offset(span.end, |masked| masked.end).max(start))
+    }
+
+    /// `inside` says which end of a masked range stands for an offset in it.
+    fn shown_offset(&self, mut offset: usize, inside: impl Fn(&Span) -> usize) -> usize {
+        let (mut removed, mut added) = (0, 0);
+        for masked in &self.masked {
+            if offset <= masked.start {
+                break;
+            }
+            if offset < masked.end {
+                offset = inside(masked);
+            }
+            if offset >= masked.end {
+                removed += masked.len();
+                added += MASK.len();
+            }
+        }
+        offset + added - removed
     }
 
     /// The name of the file.
@@ -103,14 +131,41 @@ impl SourceCode for SourceText {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::secrets::redact;
 
     #[test]
     fn offsets_are_translated_to_line_and_character() {
-        let text = SourceText::new("f", "a: é x\r\nbc\n".to_owned());
+        let text = "a: é x\r\nbc\n".to_owned();
+        let text = SourceText::new("f", Redacted { text, ..Redacted::default() });
         assert_eq!(text.position(0), (1, 1));
         assert_eq!(text.position("a: é ".len()), (1, 6));
         assert_eq!(text.position("a: é x\r\nb".len()), (2, 2));
         assert_eq!(text.position(text.text().len()), (3, 1));
         assert_eq!((text.line(1), text.line(2), text.line(3), text.line(9)), ("a: é x", "bc", "", ""));
+    }
+
+    #[test]
+    fn spans_follow_the_shown_text() {
+        let original = "{ a: 1, secret: hunter2, b: 2, token: \"x\" }";
+        let text = SourceText::new("f", redact(original, &[]));
+        assert_eq!(text.text(), "{ a: 1, secret: ***, b: 2, token: \"***\" }");
+        let shown = |part: &str| {
+            let start = original.find(part).unwrap();
+            let Span { start, end } = text.shown(Span::new(start, start + part.len()));
+            &text.text()[start..end]
+        };
+        for (part, expected) in [
+            ("a: 1", "a: 1"),
+            ("hunter2", "***"),
+            ("unter", "***"),
+            ("secret: hunter2,", "secret: ***,"),
+            ("b: 2", "b: 2"),
+            ("\"x\"", "\"***\""),
+            ("}", "}"),
+        ] {
+            assert_eq!(shown(part), expected, "{part}");
+        }
+        let end = Span::new(original.len(), original.len());
+        assert_eq!(text.shown(end), Span::new(text.text().len(), text.text().len()));
     }
 }

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lazaret_config::{
-    AdoptTopics, Advanced, Approval, CommandMode, Config, FullDocument, Handler, KafkaSource, NoEnv, Order,
-    Origin, Reload, Reprocess, Restart, SequenceRule, Source, StoreLocation, TopicFormat, check, diff,
+    AdoptTopics, Advanced, Approval, CommandMode, Config, FullDocument, Handler, KafkaSource, KeySource,
+    NoEnv, Order, Origin, Reload, Reprocess, Restart, SequenceRule, Source, StoreLocation, TopicFormat,
+    check, diff,
 };
 use lazaret_core::fingerprint::{GroupPart, GroupPattern};
 use lazaret_core::policy::{
@@ -85,6 +86,31 @@ fn the_sign_in_to_the_console_is_read() {
 }
 
 #[test]
+fn browsers_use_tls_for_a_year_unless_the_file_says_otherwise() {
+    let hsts = |rest: &str| {
+        let text = format!("tls: {{ certificate: tls.crt, key: tls.key{rest} }}\nconsumers: {{}}\n");
+        read(&text).tls.unwrap().hsts
+    };
+    assert_eq!(hsts(""), secs(365 * 24 * 3600));
+    assert_eq!(hsts(", hsts: 30d"), secs(30 * 24 * 3600));
+    assert_eq!(hsts(", hsts: 0s"), Duration::ZERO);
+}
+
+#[test]
+fn encryption_keys_are_read() {
+    let keys = good("every-key.yaml").encryption.unwrap().keys;
+    let program = ["vault", "read", "-field=key", "secret/lazaret"].map(str::to_owned).to_vec();
+    let expected = [
+        KeySource::File("/etc/lazaret/lazaret.key".into()),
+        KeySource::Command { program, timeout: secs(10) },
+    ];
+    assert_eq!(keys, expected);
+    assert_eq!(good("minimal.yaml").encryption, None);
+    let checked = check("f", b"encryption: { keys: [{ timeout: 1s }] }", &env());
+    assert!(checked.diagnostics.plain().contains("neither a `file` nor a `command`"));
+}
+
+#[test]
 fn redaction_rules_are_read() {
     let redact = good("every-key.yaml").redact;
     assert!(redact.covers_header("authorization") && redact.covers_header("Cookie"));
@@ -94,6 +120,13 @@ fn redaction_rules_are_read() {
     };
     assert!(covers("payload./card/number:4*") && covers("payload./items/3/iban:x"));
     assert!(!covers("payload./card/name:x"));
+    let texts = redact.stored_texts();
+    let text = "4111 1111 1111 1111, ada@example.org, iban DE02: no";
+    assert_eq!(texts.redact(text), "[redacted], [redacted], iban [redacted]: no");
+    assert_eq!(good("every-key.yaml").consumers[0].redact, redact);
+    let shown = read(&format!("redact: {{ errors: [emails] }}\n{}", consumer(""))).redact;
+    assert_eq!(shown.texts().redact("of ada@example.org"), "of [redacted]");
+    assert!(shown.stored_texts().is_empty(), "texts are stored as they are");
     assert!(good("minimal.yaml").redact.is_empty());
 }
 

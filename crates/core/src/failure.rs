@@ -284,6 +284,19 @@ impl Failure {
     }
 }
 
+impl Failure {
+    /// The reason, the phase and the type, without a word of the message: for the audit, which is neither encrypted nor erased.
+    ///
+    /// ```
+    /// use lazaret_core::{Failure, Reason};
+    /// let failure = Failure::new(Reason::TIMEOUT, "DbError", "no answer for ada@example.com");
+    /// assert_eq!(failure.headline(), "TIMEOUT in phase handle: DbError");
+    /// ```
+    pub fn headline(&self) -> String {
+        format!("{} in phase {}: {}", self.reason, self.phase, self.error_type)
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} in phase {}: {}: {}", self.reason, self.phase, self.error_type, self.message)

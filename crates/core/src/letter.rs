@@ -20,6 +20,14 @@ use crate::store::Comment;
 /// The maximum number of entries in the attempt history of a letter; the oldest of the middle are dropped (I7).
 pub const HISTORY_LIMIT: usize = 32;
 
+/// The bytes of an entry that the adoption of a dead letter keeps in the context of a letter (I7).
+pub const CONTEXT_VALUE_LIMIT: usize = 1024;
+
+/// The entry of the context of an imported letter that tells who imported it.
+pub const IMPORTED_BY: &str = "imported-by";
+/// The entry that tells when.
+pub const IMPORTED_AT: &str = "imported-at";
+
 /// The identity of a letter: a function of queue and message id, so that one message can never have two letters
 /// in one queue (I8).
 ///
@@ -230,6 +238,18 @@ pub struct Edit {
     pub original: Option<Bytes>,
 }
 
+/// The record that the content of a letter was erased.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Erasure {
+    /// Who erased it.
+    pub by: String,
+    /// When it was erased.
+    pub at: Timestamp,
+    /// The reason given.
+    pub why: String,
+}
+
 /// Text by name: what the enqueue policy and the handler want to remember.
 pub type Diagnostics = BTreeMap<String, String>;
 
@@ -286,6 +306,8 @@ pub struct Letter {
     pub history: Vec<AttemptRecord>,
     /// Edits, oldest first.
     pub edits: Vec<Edit>,
+    /// Who erased its content, when and why; `None` if that is not erased.
+    pub erased: Option<Box<Erasure>>,
 }
 
 impl Letter {
@@ -325,6 +347,7 @@ impl Letter {
             payload_left_out: false,
             history: Vec::new(),
             edits: Vec::new(),
+            erased: None,
         }
     }
 

@@ -21,6 +21,7 @@ pub mod incarnation;
 mod json_walk;
 pub mod letter;
 pub mod message;
+pub mod person;
 pub mod policy;
 pub mod query;
 pub mod recorder;

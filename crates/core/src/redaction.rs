@@ -1,7 +1,11 @@
-//! Redaction: values of headers and of JSON payloads that a server shows only to those who may see them and say why.
+//! Redaction: values of headers and of JSON payloads, and secrets in texts of errors, that a server shows only to those who may see them
+//! and say why.
 //!
 //! A redacted value is replaced by [`REDACTED`]; everything around it keeps its bytes. The rules only change copies that leave a
-//! server. Stored letters, and what handlers get, are exact (I5).
+//! server. Stored messages, and what handlers get, are exact (I5). Texts of errors are not part of a message: they are redacted before
+//! they are stored, too, if the rules say so.
+
+mod texts;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -15,6 +19,7 @@ use crate::json_walk::{Place, walk};
 use crate::letter::Letter;
 use crate::message::Headers;
 use crate::query::Term;
+pub use texts::{TextPattern, TextRules, TextSet, UnknownTextSet};
 
 /// The marker in place of a redacted value. In a JSON payload it is a string.
 pub const REDACTED: &str = "[redacted]";
@@ -40,6 +45,9 @@ pub struct Redaction {
     /// The names of headers, in lower case.
     headers: BTreeSet<String>,
     paths: Vec<PayloadPath>,
+    texts: TextRules,
+    /// Texts are redacted before they are stored.
+    stores_redacted: bool,
 }
 
 /// A path to values of a JSON payload: a JSON pointer (RFC 6901), in which `*` stands for every name and every index.
@@ -98,12 +106,36 @@ impl Redaction {
         paths: impl IntoIterator<Item = PayloadPath>,
     ) -> Self {
         let headers = headers.into_iter().map(|name| name.as_ref().to_ascii_lowercase()).collect();
-        Self { headers, paths: paths.into_iter().collect() }
+        Self { headers, paths: paths.into_iter().collect(), ..Self::default() }
+    }
+
+    /// The same rules with others for texts of errors, diagnostics and comments.
+    #[must_use]
+    pub fn with_texts(mut self, texts: TextRules) -> Self {
+        self.texts = texts;
+        self
+    }
+
+    /// The same rules, by which texts are redacted before they are stored, and not only when they are shown.
+    #[must_use]
+    pub const fn before_storing(mut self) -> Self {
+        self.stores_redacted = true;
+        self
+    }
+
+    /// The rules for texts that are shown.
+    pub const fn texts(&self) -> &TextRules {
+        &self.texts
+    }
+
+    /// The rules for texts that are going to be stored; without [`before_storing`](Self::before_storing) they redact nothing.
+    pub fn stored_texts(&self) -> TextRules {
+        if self.stores_redacted { self.texts.clone() } else { TextRules::default() }
     }
 
     /// Returns `true` if nothing is redacted.
     pub fn is_empty(&self) -> bool {
-        self.headers.is_empty() && self.paths.is_empty()
+        self.headers.is_empty() && self.paths.is_empty() && self.texts.is_empty()
     }
 
     /// Returns `true` if values of payloads are redacted.
@@ -131,8 +163,15 @@ impl Redaction {
         }
     }
 
-    /// Redacts a copy of a letter: its headers, its payload, and those that edits replaced. A payload that is not JSON cannot be
-    /// searched for the paths, so it is redacted whole. Returns what was redacted of the message, in the notation of queries.
+    /// Returns `true` if a condition of a query compares a text in which something may be redacted. Such a condition has to be met by the
+    /// text as it is shown: one that is met by the exact text would tell what is redacted in it.
+    pub fn covers_text_term(&self, term: &Term) -> bool {
+        !self.texts.is_empty() && matches!(term, Term::Error(_) | Term::Free(_))
+    }
+
+    /// Redacts a copy of a letter: its headers, its payload, and those that edits replaced; its texts of errors, its diagnostics, its
+    /// context and its comments. A payload that is not JSON cannot be searched for the paths, so it is redacted whole. Returns what was
+    /// redacted of the letter, in the notation of queries.
     pub fn apply(&self, letter: &mut Letter) -> Vec<String> {
         if self.is_empty() {
             return Vec::new();
@@ -145,11 +184,28 @@ impl Redaction {
             message.payload = Some(shown);
             redacted.extend(found);
         }
+        if let Some(why) = message.undecodable.as_deref() {
+            message.undecodable = Some(self.texts.redact(why).into());
+        }
         letter.message = message.into();
         for edit in &mut letter.edits {
             edit.original = edit.original.take().map(|original| self.redact_payload(&original).0);
         }
+        self.redact_context(letter, &mut redacted);
+        redacted.extend(self.texts.apply_to_letter(letter));
         redacted
+    }
+
+    /// Redacts headers in the context of a letter: an adopted one has those of its dead-letter topic there, the second one of a name
+    /// with a number.
+    fn redact_context(&self, letter: &mut Letter, redacted: &mut Vec<String>) {
+        for (name, value) in &mut letter.context {
+            let header = name.split_once('#').map_or(name.as_str(), |(header, _)| header);
+            if self.covers_header(header) {
+                *value = REDACTED.to_owned();
+                redacted.push(format!("context.{name}"));
+            }
+        }
     }
 
     fn redact_headers(&self, headers: &Headers, redacted: &mut Vec<String>) -> Headers {
@@ -279,9 +335,11 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::letter::Edit;
+    use crate::failure::{Failure, Reason};
+    use crate::letter::{AttemptKind, AttemptRecord, Edit, IMPORTED_BY};
     use crate::message::{Message, Position};
     use crate::query::Query;
+    use crate::store::Comment;
 
     fn rules(paths: &[&str]) -> Redaction {
         Redaction::new(["Authorization"], paths.iter().map(|path| path.parse().unwrap()))
@@ -356,6 +414,56 @@ mod tests {
         let mut open = whole.clone();
         assert_eq!(Redaction::default().apply(&mut open), [] as [&str; 0]);
         assert_eq!(open, whole);
+    }
+
+    #[test]
+    fn the_texts_of_a_letter_are_redacted() {
+        let card = "4111 1111 1111 1111";
+        let rules = Redaction::default().with_texts(TextRules::new([TextSet::CardNumbers], []));
+        let message = Message::new("m", "s", Position::new(0, 0)).with_payload(card);
+        let mut letter = Letter::new("a/b".into(), "k".into(), message.into(), Timestamp::UNIX_EPOCH);
+        assert_eq!(rules.apply(&mut letter.clone()), [] as [&str; 0]);
+        letter.cause = Some(Failure::new(Reason::DOMAIN_INVALID, "CardError", format!("bad card {card}")));
+        letter.history.push(AttemptRecord {
+            attempt: 1,
+            kind: AttemptKind::Live,
+            at: Timestamp::UNIX_EPOCH,
+            took: std::time::Duration::ZERO,
+            failure: letter.cause.clone(),
+        });
+        letter.diagnostics.insert("card".into(), card.into());
+        letter.context.insert("kafka_dlt-exception-message".into(), format!("bad card {card}"));
+        letter.comments.push(Comment {
+            by: "ada".into(),
+            at: Timestamp::UNIX_EPOCH,
+            text: format!("is {card} blocked?"),
+        });
+        let redacted = rules.apply(&mut letter);
+        let context = "context.kafka_dlt-exception-message";
+        assert_eq!(redacted, ["error", "diagnostics.card", context, "comments"]);
+        assert_eq!(
+            letter.message.payload.as_deref(),
+            Some(card.as_bytes()),
+            "payloads have rules of their own"
+        );
+        letter.message = Message::new("m", "s", Position::new(0, 0)).into();
+        assert!(!format!("{letter:?}").contains(card), "{letter:?}");
+        assert!(rules.stored_texts().is_empty() && !rules.before_storing().stored_texts().is_empty());
+    }
+
+    #[test]
+    fn headers_in_the_context_of_a_letter_are_redacted() {
+        let message = Message::new("m", "s", Position::new(0, 0));
+        let mut letter = Letter::new("a/b".into(), "k".into(), message.into(), Timestamp::UNIX_EPOCH);
+        for name in ["Authorization", "authorization#2", "tenant", IMPORTED_BY] {
+            letter.context.insert(name.to_owned(), "ada@example.org".to_owned());
+        }
+        let rules = rules(&[]).with_texts(TextRules::new([TextSet::Emails], []));
+        let redacted = rules.apply(&mut letter);
+        assert_eq!(redacted, ["context.Authorization", "context.authorization#2", "context.tenant"]);
+        for (name, value) in &letter.context {
+            assert_eq!(value == REDACTED, name != IMPORTED_BY, "{name}: {value}");
+        }
     }
 
     #[test]

@@ -174,6 +174,10 @@ impl Service {
 
     async fn run_to_end(self, drain: CancellationToken) -> Result<Report, Error> {
         let Self { shared, server, listener, runners, telemetry_tasks, stop, handle } = self;
+        // Before consumers run them: the tokens may have changed while no daemon was running.
+        if let Err(error) = server.hold_schedules().await {
+            tracing::warn!(%error, "scheduled operations not checked yet");
+        }
         tracing::info!(address = %handle.address, consumers = runners.len(), "API listening");
         let names: Vec<String> = runners.iter().map(|runner| runner.name.clone()).collect();
         let close = CancellationToken::new();
@@ -296,6 +300,7 @@ pub(crate) fn server(
 ) -> Result<Server, Error> {
     let options = ServerOptions {
         hosts: config.hosts.clone(),
+        strict_transport: config.tls.as_ref().map(|tls| tls.hsts).filter(|lasts| !lasts.is_zero()),
         limits: assemble::limits(&config.limits),
         sessions: assemble::sessions(&config.console),
         proxy: assemble::proxy(&config.console)?,

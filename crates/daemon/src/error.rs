@@ -8,6 +8,7 @@ use lazaret_core::source::SourceError;
 use lazaret_core::store::{ErrorKind, StoreError};
 use lazaret_engine::{BuildError, InvalidSchedule};
 use lazaret_flight_recorder::OpenError;
+use lazaret_sealing::KeyError;
 
 /// The error of starting or running the daemon.
 #[derive(Debug, thiserror::Error)]
@@ -75,12 +76,32 @@ pub enum Error {
         /// The cause.
         why: String,
     },
+    /// A key for the encryption of the store cannot be read.
+    #[error("encryption key from {place}: {why}")]
+    EncryptionKey {
+        /// Its place.
+        place: String,
+        /// The cause.
+        why: String,
+    },
+    /// The keys do not fit to the store.
+    #[error("encryption: {0}; name the key under `encryption.keys`")]
+    Encryption(KeyError),
     /// The setup of webhooks or traces failed.
     #[error(transparent)]
     Telemetry(#[from] lazaret_telemetry::Error),
     /// A task of the daemon panicked: a bug in Lazaret.
     #[error("a task panicked: {0}")]
     Panicked(String),
+}
+
+impl From<KeyError> for Error {
+    fn from(error: KeyError) -> Self {
+        match error {
+            KeyError::Store(error) => Self::Store(error),
+            other => Self::Encryption(other),
+        }
+    }
 }
 
 /// The error of building or running a consumer.

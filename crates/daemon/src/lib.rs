@@ -13,7 +13,7 @@
 //! - `assemble/`: builds a consumer from its configuration, one file per part.
 //! - `doctor/`: preflight checks, one file per subject.
 //! - `adopt` (features `kafka`, `mongodb` and `postgres`): dead letters and positions of other tools.
-//! - `store_file`: backups of the embedded store. `store_wait`: a store whose disk is full at the start.
+//! - `encryption`: the commands `keys`. `store_file`: backups of the embedded store. `store_wait`: a store whose disk is full at the start.
 //! - `build`, `telemetry`: the capabilities of this build; metrics, logs, traces and alerts from the configuration.
 //!
 //! ```
@@ -41,6 +41,7 @@ mod assemble;
 mod build;
 mod daemon;
 pub mod doctor;
+pub mod encryption;
 mod error;
 pub mod exit;
 mod fleet;

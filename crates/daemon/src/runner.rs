@@ -188,6 +188,7 @@ impl Runner {
             false => metrics.failed_permanently(&self.name),
         }
         let why = error.for_log(self.shared.telemetry.with_error_messages);
+        let why = self.config.borrow().redact.texts().redact(&why).into_owned();
         self.has_failed.store(true, Ordering::Release);
         let was_waiting = std::mem::replace(&mut self.is_waiting, is_waiting);
         if !is_temporary && self.shared.until_idle {

@@ -32,7 +32,7 @@ pub(crate) async fn open(
     telemetry: &Telemetry,
     until_idle: bool,
 ) -> Result<(Stores, Option<TcpListener>), Error> {
-    match Stores::open(&config.store).await {
+    match Stores::open(&config.store, config.encryption.as_ref()).await {
         Ok(stores) => Ok((stores, None)),
         Err(Error::Store(error)) if error.kind() == ErrorKind::Full && !until_idle => {
             let (stores, bound) = wait(config, telemetry, error).await?;
@@ -82,7 +82,7 @@ async fn wait(
 async fn open_again(config: &Config, closed: &ClosedStore) -> Result<Stores, Error> {
     loop {
         tokio::time::sleep(INTERVAL).await;
-        match Stores::open(&config.store).await {
+        match Stores::open(&config.store, config.encryption.as_ref()).await {
             Ok(stores) => {
                 tracing::info!("store opened, its disk has room again");
                 return Ok(stores);

@@ -118,7 +118,8 @@ impl Telemetry {
             .observer(
                 LogObserver::new(&consumer.name)
                     .with_handler(handler_address(consumer))
-                    .with_error_messages(self.with_error_messages),
+                    .with_error_messages(self.with_error_messages)
+                    .with_redaction(consumer.redact.texts().clone()),
             )
             .observer(self.metrics.observer(&consumer.name));
         match &self.alerts {
@@ -179,11 +180,11 @@ fn traces(endpoint: &str) -> Result<TraceExporter, lazaret_telemetry::Error> {
 }
 
 fn owner(consumer: &ConsumerConfig) -> Option<&str> {
-    consumer.dead_letter.as_ref()?.owner.as_deref()
+    consumer.owner.as_deref()
 }
 
 fn alerts_on_first(consumer: &ConsumerConfig) -> bool {
-    consumer.dead_letter.as_ref().is_some_and(|letters| letters.alert_on_first)
+    consumer.alert_on_first
 }
 
 fn thresholds(configured: &AlertThresholds) -> Thresholds {

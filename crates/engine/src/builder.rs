@@ -8,6 +8,7 @@ use lazaret_core::policy::{
     RetryPolicy,
 };
 use lazaret_core::recorder::FlightRecorder;
+use lazaret_core::redaction::TextRules;
 use lazaret_core::relay::Relay;
 use lazaret_core::{Grouping, HandlerError, Message, Sequencing};
 
@@ -93,6 +94,19 @@ impl Builder {
     #[must_use]
     pub fn grouping(mut self, rules: Grouping) -> Self {
         self.options.grouping = rules;
+        self
+    }
+
+    /// Sets the rules by which texts of errors and diagnostics are redacted before they are stored.
+    ///
+    /// ```
+    /// use lazaret_core::redaction::{TextRules, TextSet};
+    /// let rules = TextRules::new([TextSet::CardNumbers, TextSet::Tokens], []);
+    /// let builder = lazaret_engine::Consumer::builder("orders").redact(rules);
+    /// ```
+    #[must_use]
+    pub fn redact(mut self, rules: TextRules) -> Self {
+        self.options.redact = rules;
         self
     }
 

@@ -58,6 +58,7 @@ pub(crate) fn classify(
             by: "the classifier panicked".into(),
         });
     failure.reason = reason;
+    options.redact.apply_to_failure(&mut failure);
     Counters::add(&component.telemetry.counters.failed, 1);
     component.telemetry.emit(&Event::Failed {
         queue: &component.queue,

@@ -43,13 +43,19 @@ impl Options {
             retry_overrides: config.retry.overrides.clone(),
             classifier: config.classifier(),
             grouping: config.grouping.clone(),
+            redact: config.redact.stored_texts(),
             budget: config.retry.budget.clone(),
             breaker: config.breaker.clone(),
             fuse: config.fuse.clone(),
             poison: config.poison.clone(),
             dead_letter: Some(match &config.dead_letter {
                 Some(letters) => dead_letter(letters)?,
-                None => DeadLetterOptions { discard: true, ..DeadLetterOptions::default() },
+                // Some letters are kept all the same, and have an owner.
+                None => DeadLetterOptions {
+                    discard: true,
+                    owner: config.owner.as_deref().map(Arc::from),
+                    ..DeadLetterOptions::default()
+                },
             }),
             replay: ReplayOptions {
                 max_replays: config.replay.max_replays,
@@ -90,6 +96,7 @@ mod tests {
     use super::*;
 
     const EVERY_KEY: &str = "
+redact: { errors: [emails], store: true }
 consumers:
   orders:
     source: { file: { path: orders.jsonl } }
@@ -140,7 +147,7 @@ consumers:
             )*};
         }
         differ!(given, default: sequencing concurrency shards window attempt_timeout max_payload retry retry_overrides);
-        differ!(given, default: classifier grouping budget breaker fuse poison replay);
+        differ!(given, default: classifier grouping redact budget breaker fuse poison replay);
         differ!(given, default: commit_interval drain_deadline lease refresh blocked_limit);
         differ!(letters, default_letters: limits capacity ttl keep_closed reprocess owner include_payload);
         differ!(letters, default_letters: include_backtrace on_dead);

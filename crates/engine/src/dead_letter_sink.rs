@@ -46,7 +46,8 @@ impl DeadLetterSink for LiveSink {
         let message = delivery.message();
         let sequence = options.sequencing.id(message);
         let failure = Failure::new(reason, "sent by the handler", why).in_phase(delivery.phase());
-        let failure = component.grouped(failure, message);
+        let mut failure = component.grouped(failure, message);
+        options.redact.apply_to_failure(&mut failure);
         let (attempt, kind) = (delivery.attempt(), AttemptKind::Live);
         let entry = classify::attempt_record(component, kind, attempt, Duration::ZERO, Some(&failure));
         let earlier = self.open.earlier_failures(*index, &message.id);

@@ -14,6 +14,9 @@ use tokio::sync::Notify;
 /// The name of the limit of a store whose disk, or quota, is full.
 const FULL_DISK: &str = "disk";
 
+/// The name of the limit of a disk of which only its reserve is left.
+pub(crate) const MIN_FREE: &str = "min-free";
+
 /// Every reason to suspend attempts.
 #[derive(Debug)]
 pub(crate) struct Gate {
@@ -325,6 +328,7 @@ impl Gate {
         // A limit of the queue has a name. Otherwise the store is full when its disk or its quota is.
         let limit = error.limit().or((error.kind() == ErrorKind::Full).then_some(FULL_DISK));
         let why = match error.limit() {
+            Some(MIN_FREE) => format!("{}; free some of the disk", error.context()),
             Some(_) => format!("{}; replay, resolve or evict letters, or raise the limit", error.context()),
             None => error.to_string(),
         };

@@ -262,9 +262,6 @@ impl CountingFuse {
     }
 }
 
-/// The longest message of the failure that opened a breaker, in bytes (I7).
-const BREAKER_MESSAGE_BYTES: usize = 1024;
-
 /// The failure that opened a breaker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -280,11 +277,14 @@ pub struct BreakerCause {
 }
 
 impl BreakerCause {
+    /// The longest message, in bytes (I7).
+    pub const MESSAGE_BYTES: usize = 1024;
+
     fn of(failure: &Failure, at: Timestamp) -> Self {
         Self {
             reason: failure.reason.clone(),
             error_type: failure.error_type.clone(),
-            message: excerpt(&failure.message, BREAKER_MESSAGE_BYTES).into_owned(),
+            message: excerpt(&failure.message, Self::MESSAGE_BYTES).into_owned(),
             at,
         }
     }

@@ -6,16 +6,19 @@
 use std::sync::Arc;
 
 use lazaret_core::QueueName;
+use lazaret_core::policy::CapacityPolicy;
 use lazaret_core::store::{
     AttemptNote, Certainty, ErrorKind, HandOff, Limits, Placed, Result, Store, StoreError,
 };
 use tokio::sync::{mpsc, oneshot};
 
+use crate::gate::MIN_FREE;
 use crate::guards::Guards;
+use crate::handed_off::bytes_of;
 use crate::letters;
-use crate::message_size::memory_size;
 use crate::mutation::mutated;
 use crate::options::Options;
+use crate::store_refresh::beside_reserve;
 
 /// The number of requests that may wait for the writer.
 const WAITING_LIMIT: usize = 1024;
@@ -32,6 +35,16 @@ pub(crate) struct HandOffs {
 enum Request {
     HandOff { queue: QueueName, items: Vec<HandOff>, reply: oneshot::Sender<Vec<Result<Placed>>> },
     Note { queue: QueueName, note: Box<AttemptNote>, reply: oneshot::Sender<Result<()>> },
+}
+
+impl Request {
+    /// The bytes of its letters.
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::HandOff { items, .. } => bytes_of(items),
+            Self::Note { .. } => 0,
+        }
+    }
 }
 
 impl HandOffs {
@@ -103,6 +116,7 @@ pub(crate) async fn write(
     let mut batch = Vec::with_capacity(BATCH_LIMIT);
     let mut turn = 0;
     while inbound.0.recv_many(&mut batch, BATCH_LIMIT).await > 0 {
+        keep_reserve(&mut batch, &*store, &options, &guards).await;
         let mut queues: Vec<(QueueName, Batch)> = Vec::new();
         for request in batch.drain(..) {
             let queue = match &request {
@@ -116,12 +130,46 @@ pub(crate) async fn write(
         }
         for (queue, batch) in queues {
             turn += u64::from(!mutated!(options, UnnumberedHandOffs));
-            let bytes = batch.items.iter().map(|item| memory_size(&item.letter.message) as u64).sum();
+            let bytes = bytes_of(&batch.items);
             let keeps_apart = !mutated!(options, ShareLetterIds);
             batch.write(&*store, &queue, &limits, turn, keeps_apart).await;
             guards.handed_off.add(bytes);
         }
     }
+}
+
+/// Refuses the hand-offs that would take of the disk's reserve (I9). Reading has stopped by then, or stops with the first one that is
+/// refused, but all messages that were read before may still become letters: their callers try again until there is room.
+async fn keep_reserve(batch: &mut Vec<Request>, store: &dyn Store, options: &Options, guards: &Guards) {
+    let handed_off = &guards.handed_off;
+    if handed_off.fits(batch.iter().map(Request::bytes).sum()) {
+        return;
+    }
+    let capacity = options.dead_letter.as_ref().map_or(CapacityPolicy::NONE, |letters| letters.capacity);
+    let before = handed_off.total();
+    let free = match capacity.min_free {
+        // What the store does not know bounds nothing.
+        Some(_) => store.occupancy().await.ok().and_then(|room| beside_reserve(&capacity, &room)),
+        None => None,
+    };
+    handed_off.disk_measured(before, free);
+    // The order of a sequence is that of its letters in the call: none passes one that is refused.
+    let (mut admitted, mut is_full) = (0, false);
+    for request in std::mem::take(batch) {
+        admitted += request.bytes();
+        is_full = is_full || !handed_off.fits(admitted);
+        match request {
+            Request::HandOff { items, reply, .. } if is_full => {
+                let _ = reply.send(items.iter().map(|_| Err(reserved())).collect());
+            }
+            request => batch.push(request),
+        }
+    }
+}
+
+fn reserved() -> StoreError {
+    let context = "the store's disk has no room for more letters beside what must stay free (min-free)";
+    StoreError::not_done(ErrorKind::Full, "hand_off", context).with_limit(MIN_FREE)
 }
 
 /// The requests of one queue in one call.

@@ -1,11 +1,15 @@
 //! Counts the bytes of hand-offs, so that the room of the store is measured by what was written, too, and not by time alone.
 //!
 //! A small disk is full long before the next look by the clock. After each measurement the consumer may write a part of the
-//! room that was left; then the room is measured again.
+//! room that was left; then the room is measured again. What was read before may all become letters, so hand-offs are counted
+//! against the disk's reserve themselves, before they are written.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use lazaret_core::store::HandOff;
 use tokio::sync::Notify;
+
+use crate::message_size::memory_size;
 
 /// The part of the room after which it is measured again: a letter takes several times its bytes, in the table, its indexes and
 /// the logs.
@@ -14,6 +18,18 @@ const PART: u64 = 16;
 /// The bytes after which the room is measured while it is unknown, and at the least.
 const LEAST: u64 = 64 << 10;
 
+/// What a byte of a letter takes of the disk at most, before it is checkpointed: its place in the redo log, in the database's log and
+/// in the database, and as much again for indexes and pages that are not full.
+const ON_DISK: u64 = 4;
+
+/// What a letter has beside its message: its state, its failure, its place in the indexes.
+const BESIDE_MESSAGE: u64 = 2 << 10;
+
+/// The bytes of letters, as they are counted.
+pub(crate) fn bytes_of(items: &[HandOff]) -> u64 {
+    items.iter().map(|item| memory_size(&item.letter.message) as u64 + BESIDE_MESSAGE).sum()
+}
+
 /// The bytes that were handed off since the last measurement.
 #[derive(Debug)]
 pub(crate) struct HandedOff {
@@ -21,17 +37,28 @@ pub(crate) struct HandedOff {
     /// The number after which the room is measured again.
     limit: AtomicU64,
     reached: Notify,
+    /// All bytes that were ever handed off, and how many the disk has room for.
+    total: AtomicU64,
+    most: AtomicU64,
 }
 
 impl Default for HandedOff {
     fn default() -> Self {
-        Self { bytes: AtomicU64::new(0), limit: AtomicU64::new(LEAST), reached: Notify::new() }
+        Self {
+            bytes: AtomicU64::new(0),
+            limit: AtomicU64::new(LEAST),
+            reached: Notify::new(),
+            total: AtomicU64::new(0),
+            // The first hand-off measures the disk.
+            most: AtomicU64::new(0),
+        }
     }
 }
 
 impl HandedOff {
     /// Counts a hand-off.
     pub(crate) fn add(&self, bytes: u64) {
+        self.total.fetch_add(bytes, Ordering::AcqRel);
         let before = self.bytes.fetch_add(bytes, Ordering::AcqRel);
         if before.saturating_add(bytes) >= self.limit.load(Ordering::Acquire) {
             self.reached.notify_one();
@@ -45,9 +72,27 @@ impl HandedOff {
         }
     }
 
-    /// Starts again before a measurement: what is handed off meanwhile may not be in it.
-    pub(crate) fn begin(&self) {
+    /// Starts again before a measurement: what is handed off meanwhile may not be in it. Returns what was handed off before.
+    pub(crate) fn begin(&self) -> u64 {
         self.bytes.store(0, Ordering::Release);
+        self.total()
+    }
+
+    /// All bytes that were ever handed off.
+    pub(crate) fn total(&self) -> u64 {
+        self.total.load(Ordering::Acquire)
+    }
+
+    /// Sets how much may be handed off after these bytes, by what is free beside the reserve of the disk; `None` while the disk has
+    /// none, or nobody knows.
+    pub(crate) fn disk_measured(&self, total: u64, free: Option<u64>) {
+        let most = free.map_or(u64::MAX, |free| total.saturating_add(free / ON_DISK));
+        self.most.store(most, Ordering::Release);
+    }
+
+    /// Returns `true` when the disk has room for so much beside its reserve.
+    pub(crate) fn fits(&self, bytes: u64) -> bool {
+        self.total().saturating_add(bytes) <= self.most.load(Ordering::Acquire)
     }
 
     /// Sets the limit by the room that is left before a bound is reached; `None` while no bound depends on bytes.
@@ -85,5 +130,21 @@ mod tests {
         handed_off.measured(None);
         handed_off.add(u64::MAX / 2);
         assert!(!is_reached());
+    }
+
+    #[test]
+    fn what_was_handed_off_since_the_disk_was_measured_takes_of_its_room() {
+        let handed_off = HandedOff::default();
+        assert!(!handed_off.fits(1), "nobody has looked at the disk");
+        handed_off.add(7);
+        let before = handed_off.begin();
+        handed_off.add(40);
+        handed_off.disk_measured(before, Some(100 * ON_DISK));
+        assert!(handed_off.fits(60) && !handed_off.fits(61), "40 may not be in the measurement");
+        let before = handed_off.begin();
+        handed_off.disk_measured(before, Some(0));
+        assert!(handed_off.fits(0) && !handed_off.fits(1));
+        handed_off.disk_measured(before, None);
+        assert!(handed_off.fits(u64::MAX / 2));
     }
 }

@@ -9,6 +9,7 @@ use lazaret_core::policy::{
     OnDead, OnDeadPolicy, PoisonPolicy, RetryOverride, RetryPolicy, Strategy,
 };
 use lazaret_core::recorder::FlightRecorder;
+use lazaret_core::redaction::TextRules;
 use lazaret_core::relay::Relay;
 use lazaret_core::store::{Dedupe, Limits};
 use lazaret_core::{Grouping, HandlerError, LetterState, Message, Reason, Sequencing};
@@ -59,6 +60,9 @@ pub struct Options {
     pub classifier: Classifier,
     /// The rules by which failures are grouped.
     pub grouping: Grouping,
+    /// The rules by which texts of errors and diagnostics are redacted before they are stored, reported or published. Classification and
+    /// grouping see the exact texts.
+    pub redact: TextRules,
     /// The limits on retries.
     pub budget: BudgetPolicy,
     /// When handler calls are suspended because a dependency is down; `None` for never.
@@ -213,6 +217,7 @@ impl Default for Options {
             retry_overrides: Vec::new(),
             classifier: Classifier::default(),
             grouping: Grouping::default(),
+            redact: TextRules::default(),
             budget: BudgetPolicy::default(),
             breaker: Some(BreakerPolicy::default()),
             fuse: Some(FusePolicy::default()),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::policy::CapacityPolicy;
-use lazaret_core::store::{PauseScope, Result};
+use lazaret_core::store::{Occupancy, PauseScope, Result};
 use tokio::time::Instant;
 
 use crate::component::Component;
@@ -67,16 +67,16 @@ async fn refresh(components: &[Arc<Component>], shards: &Shards) -> Result<()> {
 
 /// Looks at the room of the store.
 async fn measure(components: &[Arc<Component>]) {
-    if let Some(first) = components.first() {
-        first.guards.handed_off.begin();
-    }
-    if let Err(error) = update_capacity(components).await {
+    let Some(first) = components.first() else { return };
+    let before = first.guards.handed_off.begin();
+    if let Err(error) = update_capacity(components, before).await {
         tracing::warn!(%error, "room of the store unknown, its bounds are not checked");
     }
 }
 
-/// Compares the letters and the room that the store takes with their bounds, and holds the source back at one (I9).
-async fn update_capacity(components: &[Arc<Component>]) -> Result<()> {
+/// Compares the letters and the room that the store takes with their bounds, and holds the source back at one (I9). `before` is what was
+/// handed off until now.
+async fn update_capacity(components: &[Arc<Component>], before: u64) -> Result<()> {
     let Some(Component { identity, store, guards, options, .. }) = components.first().map(|first| &**first)
     else {
         return Ok(());
@@ -84,10 +84,12 @@ async fn update_capacity(components: &[Arc<Component>]) -> Result<()> {
     let capacity = options.dead_letter.as_ref().map_or(CapacityPolicy::NONE, |letters| letters.capacity);
     if capacity == CapacityPolicy::NONE {
         guards.handed_off.measured(None);
+        guards.handed_off.disk_measured(before, None);
         return Ok(());
     }
     let room = store.occupancy().await?;
     guards.handed_off.measured(capacity.room(&room));
+    guards.handed_off.disk_measured(before, beside_reserve(&capacity, &room));
     let mut letters = 0;
     for component in components {
         letters = letters.max(store.counts(&component.queue).await?.open());
@@ -104,6 +106,11 @@ async fn update_capacity(components: &[Arc<Component>]) -> Result<()> {
         guards.gate.notify_watchers();
     }
     Ok(())
+}
+
+/// What is free of the store's disk beside its reserve; `None` while there is no reserve, or the store does not know.
+pub(crate) fn beside_reserve(capacity: &CapacityPolicy, room: &Occupancy) -> Option<u64> {
+    CapacityPolicy { min_free: capacity.min_free, ..CapacityPolicy::NONE }.room(room)
 }
 
 /// Reads the store's time and the pauses. Nothing may run before that.

@@ -140,7 +140,8 @@ async fn a_policy_that_does_not_enqueue_leaves_a_closed_letter_and_an_audit_entr
         let audit = bench.audit();
         assert_eq!(audit.len(), 1);
         assert_eq!((audit[0].action.as_str(), audit[0].subject.clone()), ("skip", letter.id.to_string()));
-        assert!(audit[0].by.why.contains("no such order"), "{:?}", audit[0]);
+        let cause = letter.cause.expect("the reason is kept");
+        assert_eq!((audit[0].by.why.clone(), cause.message.as_str()), (cause.headline(), "no such order"));
     }
 }
 

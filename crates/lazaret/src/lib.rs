@@ -63,6 +63,7 @@
 //! - `anyhow`: handlers may return `anyhow::Error`.
 //! - `sqlite`: the `sqlite` module, a store in one file, and an inbox in it that is a source.
 //! - `file`: the `file` module, a source for files with one JSON message a line.
+//! - `encryption`: the `encryption` module, which encrypts what stores keep.
 //! - `flight-recorder`: the `flight` module, which finds messages that kill the process.
 //! - `handlers`: the `handlers` module, handlers in any language, over HTTP or as commands.
 //! - `macros`: the `declare` module, consumers declared by attributes.
@@ -76,8 +77,8 @@
 //! - `full`: all of these.
 
 pub use lazaret_core::{
-    clock, failure, fingerprint, handler, letter, message, policy, query, recorder, relay, sequence, source,
-    store,
+    clock, failure, fingerprint, handler, letter, message, policy, query, recorder, redaction, relay,
+    sequence, source, store,
 };
 
 pub use lazaret_core::{
@@ -258,6 +259,15 @@ pub mod telemetry {
 #[cfg(feature = "file")]
 pub mod file {
     pub use lazaret_source_file::{FileSource, Options};
+}
+
+/// Encryption of what a store keeps: wrap the store in a [`SealedStore`](encryption::SealedStore).
+#[cfg(feature = "encryption")]
+pub mod encryption {
+    pub use lazaret_sealing::{
+        EncryptionKey, InvalidKey, KeyError, KeyId, KeyRing, SealedInbox, SealedSource, SealedStore,
+        WrappedKey,
+    };
 }
 
 /// Detects messages that kill the process by an abort, by exhausting memory or by a stack overflow.

@@ -9,6 +9,9 @@ use lazaret_core::store::{Certainty, ErrorKind, StoreError};
 /// What to do about a lease, the only conflict that ends by itself.
 const LEASED_HINT: &str = "a worker holds the sequence at this moment: try again";
 
+/// What to do about too many drafts, up to the name of the limit.
+const DRAFTS_HINT: &str = "a plan that was started or has expired does not count: see `GET /v1/plans`; the configuration sets the limit as";
+
 /// A failed request.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
@@ -70,6 +73,10 @@ impl From<StoreError> for ApiError {
         };
         let mut answer = Self::new(code, error.context());
         match code {
+            Code::Conflict if error.limit().is_some_and(|limit| limit.starts_with("draft")) => {
+                answer.problem.hint = error.limit().map(|limit| format!("{DRAFTS_HINT} `limits.{limit}`"));
+                answer
+            }
             Code::Conflict if error.is_leased() => {
                 answer.problem.hint = Some(LEASED_HINT.to_owned());
                 answer

@@ -15,8 +15,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::activity::ActivityLog;
+use crate::anonymous::AnonymousPool;
 use crate::api_error::{ApiError, Result};
 use crate::auth::{Attempts, Caller, CsrfKey, Hosts, Sessions, Tokens};
+use crate::change::drafts::Drafts;
 use crate::event_feed::Feed;
 use crate::idempotency::IdempotencyStore;
 use crate::options::Options;
@@ -24,6 +26,7 @@ use crate::per_token::PerToken;
 use crate::read::facets::FacetReads;
 use crate::read::plan_contents::PlanContents;
 use crate::registry::Registry;
+use crate::scan_turns::ScanTurns;
 
 /// Renders the metrics.
 pub(crate) type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
@@ -54,15 +57,21 @@ pub(crate) struct Shared {
     pub(crate) plan_contents: PlanContents,
     /// Held by an edit, from the reading of the letter to the change.
     pub(crate) edits: tokio::sync::Mutex<()>,
+    /// The plans that are being frozen.
+    pub(crate) drafts: Drafts,
     pub(crate) idempotency: IdempotencyStore,
     pub(crate) metrics: Option<Metrics>,
     /// For browsers; without it they get the problem as JSON, like other clients.
     pub(crate) problem_page: Option<ProblemPage>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// One permit per concurrent request.
+    /// One permit per concurrent request of a known caller.
     pub(crate) requests: Arc<Semaphore>,
+    /// The places of all other requests.
+    pub(crate) anonymous: AnonymousPool,
     /// The use of each token.
     pub(crate) by_token: PerToken,
+    /// The turns of reads that may examine many letters.
+    pub(crate) scans: ScanTurns,
     /// The last check of the store for `/readyz`: when it began, and its error.
     pub(crate) readiness: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
     /// One permit per byte of a request body in memory.

@@ -19,12 +19,13 @@ mod sign_in;
 mod token;
 
 pub(crate) use access::Access;
-pub(crate) use attempts::Attempts;
+pub(crate) use attempts::{Attempts, Client};
 #[cfg(test)]
 pub(crate) use caller::Session;
 pub(crate) use caller::{Authentication, Caller, MAX_REASON_CHARS};
 pub(crate) use csrf::CsrfKey;
-pub(crate) use hosts::Hosts;
+pub(crate) use hosts::{Hosts, authority_of, is_loopback};
+pub(crate) use proxy::client_address;
 pub use proxy::{ProxyPersons, TrustedProxy};
 pub use roles::{Role, RoleError, person_in_groups};
 pub(crate) use session::Sessions;

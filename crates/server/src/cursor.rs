@@ -9,6 +9,9 @@ use crate::api_error::Result;
 /// The longest accepted cursor.
 const MAX_BYTES: usize = 4096;
 
+/// The largest number of a list.
+const MAX_NUMBER: u64 = i64::MAX.unsigned_abs();
+
 /// Encodes the cursor of the next page.
 pub(crate) fn write(list: &str, inner: &str) -> String {
     URL_SAFE_NO_PAD.encode(format!("1 {list} {inner}"))
@@ -31,8 +34,9 @@ pub(crate) fn read(list: &str, cursor: Option<&str>) -> Result<Option<String>> {
 /// Decodes a cursor of a list that is paged by number.
 pub(crate) fn read_number(list: &str, cursor: Option<&str>) -> Result<Option<u64>> {
     let Some(inner) = read(list, cursor)? else { return Ok(None) };
-    let number = inner.parse().map_err(|_| Problem::new(Code::InvalidCursor).at("after"))?;
-    Ok(Some(number))
+    // Stores have no larger numbers, and would take one for their last.
+    let number = inner.parse::<u64>().ok().filter(|number| *number <= MAX_NUMBER);
+    Ok(Some(number.ok_or_else(|| Problem::new(Code::InvalidCursor).at("after"))?))
 }
 
 #[cfg(test)]
@@ -51,6 +55,8 @@ mod tests {
             assert!(read("letters", Some(wrong)).is_err(), "{wrong}");
         }
         assert_eq!(read_number("ops", Some(&write("ops", "7"))).unwrap(), Some(7));
-        assert!(read_number("ops", Some(&write("ops", "x"))).is_err());
+        for wrong in ["x", "-1", "9223372036854775808", "18446744073709551615"] {
+            assert!(read_number("ops", Some(&write("ops", wrong))).is_err(), "{wrong}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as HttpBody;
 use lazaret_api::{Code, Problem};
 use serde::Serialize;
@@ -153,7 +153,12 @@ pub(crate) async fn read(app: &App, headers: &HeaderMap, mut body: Body, limit: 
         started + limits.header_timeout + Duration::from_secs_f64(seconds)
     };
     let mut kept = BytesMut::new();
+    let too_large = || Problem::new(Code::TooLarge).with_detail(format!("the limit is {limit} bytes"));
     let mut fits = announced(headers).is_none_or(|length| length <= limit);
+    // A client that asks first is told before it sends anything: the first read would invite it.
+    if !fits && awaits_continue(headers) {
+        return Err(too_large().into());
+    }
     while fits {
         let Ok(next) = tokio::time::timeout_at(deadline(kept.len()), body.frame()).await else {
             return Err(ApiError::new(Code::TimedOut, "the body arrives too slowly"));
@@ -171,7 +176,32 @@ pub(crate) async fn read(app: &App, headers: &HeaderMap, mut body: Body, limit: 
     }
     // A client that is still sending would otherwise see a broken connection instead of the response.
     let _ = tokio::time::timeout(DRAIN_TIME, drain(body)).await;
-    Err(Problem::new(Code::TooLarge).with_detail(format!("the limit is {limit} bytes")).into())
+    Err(too_large().into())
+}
+
+/// Returns `true` if the client sends its body only when the server asks for it.
+fn awaits_continue(headers: &HeaderMap) -> bool {
+    headers.get(header::EXPECT).is_some_and(|expect| expect.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+}
+
+/// Reads the form of somebody who is not known: a few kilobytes, in a short time. Nothing beyond is read.
+pub(crate) async fn read_anonymous_form(app: &App, headers: &HeaderMap, body: Body) -> Result<Bytes> {
+    let limits = &app.options.limits;
+    let limit = limits.anonymous_form_bytes;
+    let too_large = || {
+        let detail = format!("the limit is {limit} bytes for those who are not signed in");
+        ApiError::new(Code::TooLarge, detail)
+    };
+    if announced(headers).is_some_and(|length| length > limit) {
+        return Err(too_large());
+    }
+    let receiving = Limited::new(body, limit).collect();
+    match tokio::time::timeout(limits.anonymous_form_timeout, receiving).await {
+        Err(_) => Err(ApiError::new(Code::TimedOut, "the form arrives too slowly")),
+        Ok(Ok(form)) => Ok(form.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) => Err(ApiError::new(Code::InvalidRequest, format!("cannot read the body: {error}"))),
+    }
 }
 
 /// Discards the rest of a body, up to a limit.

@@ -1,5 +1,6 @@
 //! Handlers of the inbox routes: messages are durable before the response.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -56,7 +57,7 @@ pub(crate) async fn post(
     message.payload = Some(read(&app, &parts.headers, body, app.options.limits.message_bytes).await?);
     let posted = inbox.post(vec![message]).await?.into_iter().next();
     let posted = posted.ok_or_else(|| ApiError::new(Code::Internal, "the inbox returned no result"))?;
-    let answer = answer(posted)?;
+    let answer = answer(posted, app.shows_derived(&caller))?;
     if answer.conflict {
         let detail = format!("a message with the id {} and another payload was accepted before", answer.id);
         return Err(ApiError::new(Code::Conflict, detail));
@@ -65,11 +66,13 @@ pub(crate) async fn post(
     Ok((status, axum::Json(answer)).into_response())
 }
 
-fn answer(posted: Posted) -> Result<InboxAnswer> {
+/// The answer to a message. Where conflicts are not shown, a known id with another payload is a duplicate like one with the same payload:
+/// otherwise a message would tell whether the payload that was accepted has been guessed.
+fn answer(posted: Posted, shows_conflicts: bool) -> Result<InboxAnswer> {
     let (id, position, duplicate, conflict) = match posted {
         Posted::Taken { id, position } => (id, position, false, false),
         Posted::Known { id, position } => (id, position, true, false),
-        Posted::Conflict { id, position } => (id, position, false, true),
+        Posted::Conflict { id, position } => (id, position, !shows_conflicts, shows_conflicts),
         Posted::Full => {
             return Err(ApiError::from(Problem::new(Code::InboxFull)).retry_after(FULL_RETRY_AFTER));
         }
@@ -166,13 +169,11 @@ pub(crate) async fn batch(
     let messages = parsed.map_err(|_| ApiError::from(Problem::new(Code::Internal)))??;
     let undecodable = messages.iter().map(|message| message.undecodable.is_some()).collect::<Vec<_>>();
     let posted = inbox.post(messages).await?;
+    let shows_conflicts = app.shows_derived(&caller);
     let mut batch = BatchAnswer::default();
     for (posted, undecodable) in posted.into_iter().zip(undecodable) {
-        match answer(posted) {
+        match answer(posted, shows_conflicts) {
             Ok(answer) => {
-                batch.taken += u64::from(!answer.duplicate && !answer.conflict);
-                batch.conflicts += u64::from(answer.conflict);
-                batch.duplicates += u64::from(answer.duplicate);
                 batch.undecodable += u64::from(undecodable);
                 batch.messages.push(answer);
             }
@@ -186,6 +187,12 @@ pub(crate) async fn batch(
             }
         }
     }
+    one_verdict_for_each_id(&mut batch.messages);
+    for answer in &batch.messages {
+        batch.taken += u64::from(!answer.duplicate && !answer.conflict);
+        batch.conflicts += u64::from(answer.conflict);
+        batch.duplicates += u64::from(answer.duplicate);
+    }
     let status = if batch.taken > 0 { StatusCode::ACCEPTED } else { StatusCode::OK };
     let BatchAnswer { taken, duplicates, undecodable, conflicts, .. } = batch;
     let messages = Vec::new();
@@ -196,6 +203,16 @@ pub(crate) async fn batch(
         response.extensions_mut().insert(short);
     }
     Ok(response)
+}
+
+/// Gives all lines that repeat an id the same verdict: a conflict if one of them is. A batch of guesses with one id must not tell which of
+/// them is the payload that was accepted.
+fn one_verdict_for_each_id(answers: &mut [InboxAnswer]) {
+    let conflicts = answers.iter().filter(|answer| answer.conflict);
+    let conflicts: HashSet<String> = conflicts.map(|answer| answer.id.clone()).collect();
+    for answer in answers.iter_mut().filter(|answer| answer.duplicate && conflicts.contains(&answer.id)) {
+        (answer.duplicate, answer.conflict) = (false, true);
+    }
 }
 
 /// Parses the lines of a batch within its limits. Nothing is copied: payloads are parts of the body.
@@ -302,6 +319,22 @@ mod tests {
         for pair in [("lazaret-id", &b""[..]), ("lazaret-id", b"\xff"), ("ce-time", b"yesterday")] {
             assert!(parse_headers(&headers(&[pair])).is_err(), "{pair:?}");
         }
+    }
+
+    #[test]
+    fn the_lines_of_an_id_have_one_verdict() {
+        let line = |id: &str, duplicate, conflict| InboxAnswer {
+            id: id.to_owned(),
+            position: "0:0".to_owned(),
+            duplicate,
+            conflict,
+        };
+        let mut answers =
+            [line("a", false, false), line("b", true, false), line("a", true, false), line("a", false, true)];
+        one_verdict_for_each_id(&mut answers);
+        let verdicts = answers.map(|answer| (answer.duplicate, answer.conflict));
+        // The first was taken; of the others, the one with the same payload looks like the one with another.
+        assert_eq!(verdicts, [(false, false), (true, false), (false, true), (false, true)]);
     }
 
     #[test]

@@ -28,13 +28,16 @@
 //! - `read`, `change`, `inbox`: the handlers of requests.
 //! - `activity`: the throughput of consumers over the last hour.
 //! - `event_feed`, `operation_watch`: server-sent events: history, subscribers, engine events, progress of operations.
-//! - `shared_reads`: reads of the store that several callers share.
+//! - `schedule_watch`: scheduled operations whose requesters have lost their rights.
+//! - `shared_reads`: reads of the store that several callers share. `scan_turns`: the turns of reads that may examine many letters.
 //! - `idempotency`: responses by `Idempotency-Key`.
 //! - `extract`, `cursor`, `ndjson`, `api_error`: parameters, pages, streamed lists, problems.
 //! - `registry`, `app`, `server`, `options`: the consumers of this process, shared state, building and serving, limits.
 //! - `listener`, `connections`, `per_token`: where it listens, caps and deadlines of connections, caps of one token.
+//! - `anonymous`: the places of requests whose sender is not known.
 
 mod activity;
+mod anonymous;
 mod api_error;
 mod app;
 mod auth;
@@ -54,8 +57,11 @@ mod operation_watch;
 mod options;
 mod per_token;
 mod read;
+mod redacted;
 mod registry;
 mod routes;
+mod scan_turns;
+mod schedule_watch;
 mod server;
 mod shared_reads;
 

@@ -11,13 +11,17 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use lazaret_api::{Code, Problem, Via};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
-use crate::auth::{Access, Authentication, Caller, SignIn};
-use crate::extract::{announced, read, refuse_encoded};
+use crate::auth::{
+    Access, Authentication, Caller, Client, SignIn, authority_of, client_address, is_loopback,
+};
+use crate::extract::{announced, read, read_anonymous_form, refuse_encoded};
 use crate::idempotency::{self, Claim, StoredResponse, fingerprint};
-use crate::per_token::Resource;
+use crate::listener::{Peer, Transport};
+use crate::per_token::{Resource, Share};
 
 /// The shares of bounded resources that a request holds, in its extensions. A layer holds its own until the response starts; a
 /// change that goes on after its client has disconnected holds all of them until its end (I7).
@@ -43,19 +47,45 @@ pub(crate) async fn authenticate(State(app): State<App>, mut request: Request, n
     } else {
         Authentication::of(&app.tokens(), request.headers(), now)
     };
-    let share = match &authentication {
-        Authentication::Accepted(caller) if !is_health_check(request.uri().path()) => {
-            app.by_token.take(caller, Resource::Requests, 1).map(Some)
-        }
-        _ => Ok(None),
-    };
-    // Held until the response starts.
-    let _share = match share {
-        Ok(share) => share.map(|share| Held::add(&mut request, share)),
-        Err(error) => return error.into_response(),
-    };
     request.extensions_mut().insert(authentication);
     next.run(request).await
+}
+
+/// Gives a request a place, or rejects it instead of queueing it: a known caller one of the main pool and of its token, anybody else one
+/// of a small pool. The headers alone decide, so that those who are not known can neither take the places of callers nor make the
+/// server read anything for nothing.
+pub(crate) async fn admit(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    // Health checks must be answered above all under load.
+    if is_health_check(request.uri().path()) {
+        return next.run(request).await;
+    }
+    let held = match request.extensions().get::<Authentication>() {
+        Some(Authentication::Accepted(caller)) => {
+            place_of(&app, caller).map(|place| Held::add(&mut request, place))
+        }
+        Some(Authentication::Rejected(_)) | None => {
+            let client = client_of(&app, &request);
+            app.anonymous.take(client).map(|place| Held::add(&mut request, place))
+        }
+    };
+    match held {
+        Ok(_until_the_response_starts) => next.run(request).await,
+        Err(error) => error.into_response(),
+    }
+}
+
+/// The place of a known caller.
+fn place_of(app: &App, caller: &Caller) -> Result<(Share, OwnedSemaphorePermit)> {
+    let share = app.by_token.take(caller, Resource::Requests, 1)?;
+    let permit = app.requests.clone().try_acquire_owned();
+    let permit = permit.map_err(|_| ApiError::from(Problem::new(Code::Busy)).retry_after(1))?;
+    Ok((share, permit))
+}
+
+/// The client that sent a request; behind a trusted proxy, the one that the proxy names.
+fn client_of(app: &App, request: &Request) -> Client {
+    let peer = request.extensions().get::<Peer>().copied().unwrap_or(Peer::UNKNOWN);
+    Client::of(client_address(app.options.proxy.as_ref(), peer, request.headers()))
 }
 
 /// Rejects requests for another host (DNS rebinding), and changes that a page of another site sends.
@@ -106,18 +136,28 @@ pub(crate) async fn receive_body(
     next: Next,
 ) -> Result<Response> {
     refuse_encoded(request.headers())?;
+    let _held = reserve_body(&app, &caller, &mut request, limit)?;
+    let (parts, body) = request.into_parts();
+    let body = read(&app, &parts.headers, body, limit).await?;
+    Ok(next.run(Request::from_parts(parts, Body::from(body))).await)
+}
+
+/// Reserves memory for the body of a request, in all and for its token.
+fn reserve_body(
+    app: &App,
+    caller: &Caller,
+    request: &mut Request,
+    limit: usize,
+) -> Result<Arc<dyn Any + Send + Sync>> {
     let bytes = announced(request.headers()).map_or(limit, |bytes| bytes.min(limit));
-    let share = app.by_token.take(&caller, Resource::BodyBytes, bytes)?;
+    let share = app.by_token.take(caller, Resource::BodyBytes, bytes)?;
     let permits = u32::try_from(bytes.min(app.options.limits.body_bytes)).unwrap_or(u32::MAX);
     let permit = app
         .body_bytes
         .clone()
         .try_acquire_many_owned(permits)
         .map_err(|_| ApiError::new(Code::Busy, "too many bytes of requests in memory").retry_after(1))?;
-    let _held = Held::add(&mut request, (share, permit));
-    let (parts, body) = request.into_parts();
-    let body = read(&app, &parts.headers, body, limit).await?;
-    Ok(next.run(Request::from_parts(parts, Body::from(body))).await)
+    Ok(Held::add(request, (share, permit)))
 }
 
 /// Returns `true` for pages. Sessions and proxies authenticate them, and nothing else.
@@ -125,8 +165,8 @@ fn is_page(path: &str) -> bool {
     path == "/" || path == "/console" || path.starts_with("/console/")
 }
 
-/// Receives the form of a page, with the limits of size and time of other bodies. The caller need not be known: one may sign in by a
-/// form.
+/// Receives the form of a page, with the limits of size and time of other bodies. The sender need not be known, since people sign in
+/// by a form: then it is small, takes no share of the memory for bodies, and has to arrive soon.
 pub(crate) async fn receive_form(
     State(app): State<App>,
     mut request: Request,
@@ -138,16 +178,16 @@ pub(crate) async fn receive_form(
     refuse_encoded(request.headers())?;
     // A form writes a byte as up to three.
     let limit = app.options.limits.json_bytes.saturating_mul(3);
-    let permits = announced(request.headers()).map_or(limit, |bytes| bytes.min(limit));
-    let permits = u32::try_from(permits.min(app.options.limits.body_bytes)).unwrap_or(u32::MAX);
-    let permit = app
-        .body_bytes
-        .clone()
-        .try_acquire_many_owned(permits)
-        .map_err(|_| ApiError::new(Code::Busy, "too many bytes of requests in memory").retry_after(1))?;
-    let _held = Held::add(&mut request, permit);
+    let caller = match request.extensions().get::<Authentication>() {
+        Some(Authentication::Accepted(caller)) => Some(caller.clone()),
+        Some(Authentication::Rejected(_)) | None => None,
+    };
+    let held = caller.map(|caller| reserve_body(&app, &caller, &mut request, limit)).transpose()?;
     let (parts, body) = request.into_parts();
-    let body = read(&app, &parts.headers, body, limit).await?;
+    let body = match held {
+        Some(_) => read(&app, &parts.headers, body, limit).await?,
+        None => read_anonymous_form(&app, &parts.headers, body).await?,
+    };
     let is_own = |sign_in: &SignIn| sign_in.sent_by_own_page(&parts.headers, &body);
     if !parts.extensions.get::<SignIn>().is_some_and(is_own) {
         let detail =
@@ -208,31 +248,18 @@ pub(crate) fn is_health_check(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz")
 }
 
-/// Rejects requests beyond the concurrency limit instead of queueing them.
-pub(crate) async fn admit(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    // Health checks must be answered above all under load.
-    let is_health_check = is_health_check(request.uri().path());
-    if request.uri().path() == "/healthz" {
-        return next.run(request).await;
-    }
-    if app.stopping.is_cancelled() {
+/// Rejects requests to a server that stops; it is alive until its end.
+pub(crate) async fn refuse_stopping(State(app): State<App>, request: Request, next: Next) -> Response {
+    if app.stopping.is_cancelled() && request.uri().path() != "/healthz" {
         return ApiError::from(Problem::new(Code::Stopping)).retry_after(1).into_response();
     }
-    if is_health_check {
-        return next.run(request).await;
-    }
-    match app.requests.clone().try_acquire_owned() {
-        Ok(permit) => {
-            let _held = Held::add(&mut request, permit);
-            next.run(request).await
-        }
-        Err(_) => ApiError::from(Problem::new(Code::Busy)).retry_after(1).into_response(),
-    }
+    next.run(request).await
 }
 
 /// Adds the security headers, and turns panics and errors of the router into problems, or into pages for browsers.
 pub(crate) async fn finish(State(app): State<App>, request: Request, next: Next) -> Response {
     let problem_page = app.problem_page.filter(|_| shows_page(&request));
+    let strict_transport = strict_transport(&app, &request);
     // I10: a bug in one request fails that request only.
     let ran = AssertUnwindSafe(next.run(request)).catch_unwind().await;
     let mut response = ran.unwrap_or_else(|_| {
@@ -257,7 +284,19 @@ pub(crate) async fn finish(State(app): State<App>, request: Request, next: Next)
         // A header that the handler has set takes precedence.
         headers.entry(name).or_insert(HeaderValue::from_static(value));
     }
+    if let Some(value) = strict_transport {
+        headers.insert(header::STRICT_TRANSPORT_SECURITY, value);
+    }
     response
+}
+
+/// The value of `Strict-Transport-Security`, if the server ends TLS for the request. Browsers apply it to all ports of a host, so names of
+/// this machine get none.
+fn strict_transport(app: &App, request: &Request) -> Option<HeaderValue> {
+    let lasts = app.options.strict_transport?;
+    let is_tls = request.extensions().get::<Peer>().is_some_and(|peer| peer.transport == Transport::Tls);
+    let is_local = authority_of(request.uri(), request.headers()).is_none_or(is_loopback);
+    (is_tls && !is_local).then(|| HeaderValue::from_str(&format!("max-age={}", lasts.as_secs())).ok())?
 }
 
 /// Returns `true` if a browser shows the response as a page: it asks a page, and not for a script.

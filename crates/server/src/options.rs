@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lazaret_core::redaction::Redaction;
+use lazaret_core::store::DraftLimits;
 
 use crate::auth::{SessionLimits, TrustedProxy};
 
@@ -23,6 +24,8 @@ pub struct Limits {
     pub max_page: usize,
     /// The maximum number of letters in a plan.
     pub plan_letters: u64,
+    /// The limits on plans that were not started.
+    pub drafts: DraftLimits,
     /// The maximum number of letter ids in a request.
     pub named_letters: usize,
     /// The maximum number of letters per bulk change.
@@ -49,10 +52,26 @@ pub struct Limits {
     pub http2_keep_alive: Duration,
     /// The maximum number of concurrent requests of an HTTP/2 connection.
     pub http2_streams: u32,
-    /// The maximum number of concurrent requests.
+    /// The maximum number of concurrent requests with a valid token or session, or of all without tokens.
     pub requests: usize,
+    /// The maximum number of concurrent requests without a valid token or session. They take none of the other places.
+    pub anonymous_requests: usize,
+    /// The maximum number of such requests of one client, over all its connections: an IPv4 address, or the network of an IPv6
+    /// address.
+    pub anonymous_requests_per_peer: usize,
+    /// The largest form of such a request, in bytes. It takes no share of [`body_bytes`](Self::body_bytes).
+    pub anonymous_form_bytes: usize,
+    /// The timeout for receiving such a form.
+    pub anonymous_form_timeout: Duration,
     /// The maximum number of concurrent requests with one token.
     pub requests_per_token: usize,
+    /// The maximum number of concurrent reads that may examine many letters: counts, lists, facets, plans. Further ones wait; the
+    /// callers are served in turn.
+    pub scans: usize,
+    /// The maximum number of such reads with one token.
+    pub scans_per_token: usize,
+    /// The maximum number of such reads with one token that wait.
+    pub scans_waiting_per_token: usize,
     /// The maximum number of open streams: events, exports and the audit.
     pub streams: usize,
     /// The maximum number of open streams with one token.
@@ -101,6 +120,7 @@ impl Default for Limits {
             page: 100,
             max_page: 1000,
             plan_letters: 1_000_000,
+            drafts: DraftLimits::default(),
             named_letters: 10_000,
             bulk_letters: 1000,
             request_timeout: Duration::from_secs(30),
@@ -115,7 +135,14 @@ impl Default for Limits {
             http2_keep_alive: Duration::from_secs(20),
             http2_streams: 64,
             requests: 256,
+            anonymous_requests: 16,
+            anonymous_requests_per_peer: 8,
+            anonymous_form_bytes: 8 * 1024,
+            anonymous_form_timeout: Duration::from_secs(5),
             requests_per_token: 64,
+            scans: 8,
+            scans_per_token: 2,
+            scans_waiting_per_token: 16,
             streams: 128,
             streams_per_token: 32,
             exports: 16,
@@ -144,6 +171,9 @@ pub struct Options {
     /// Accepted host names besides loopback names: `lazaret.example.com`. With tokens and without names, every name is
     /// accepted.
     pub hosts: Vec<String>,
+    /// How long browsers use nothing but TLS for this host (`Strict-Transport-Security`), in responses over TLS that this server ends.
+    /// Names of this machine get no such header, because it would hold for other programs on it. `None` to send none.
+    pub strict_transport: Option<Duration>,
     /// Limits on sizes, numbers and durations.
     pub limits: Limits,
     /// The sessions of pages.

@@ -13,4 +13,5 @@ pub(crate) mod operations;
 pub(crate) mod page;
 pub(crate) mod plan_contents;
 pub(crate) mod query;
+pub(crate) mod search;
 pub(crate) mod status;

@@ -126,9 +126,10 @@ pub(crate) fn router(app: App, pages: Option<Router>) -> Router {
     }
     router
         .fallback(middleware::no_route)
+        .layer(from_fn_with_state(app.clone(), middleware::admit))
         .layer(from_fn_with_state(app.clone(), middleware::authenticate))
         .layer(from_fn_with_state(app.clone(), middleware::check_origin))
-        .layer(from_fn_with_state(app.clone(), middleware::admit))
+        .layer(from_fn_with_state(app.clone(), middleware::refuse_stopping))
         .layer(from_fn_with_state(app, middleware::finish))
 }
 
@@ -319,6 +320,9 @@ fn add_changes(routes: &mut impl Add) {
     let summary = "Delete closed letters, each by itself";
     let purge = Route::change::<api::BulkRequest>(Method::POST, "/v1/letters/purge", PURGE, summary);
     routes.add(purge.answers::<api::BulkAnswer>(200), bulk::purge);
+    let summary = "Erase the content of letters, open ones after they are evicted; without a state, the query selects open and closed letters";
+    let erase = Route::change::<api::BulkRequest>(Method::POST, "/v1/letters/erase", ADMIN, summary);
+    routes.add(erase.answers::<api::BulkAnswer>(200), bulk::erase);
     let summary = "Import exported letters; existing ones stay unchanged";
     let import = Route::post("/v1/letters/import", IMPORT, RequestKind::Import, summary).body(&LINES);
     let import = import.query("queue", "Import into another queue");

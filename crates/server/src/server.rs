@@ -23,9 +23,11 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::activity::{self, ActivityLog};
+use crate::anonymous::AnonymousPool;
 use crate::api_error::ApiError;
 use crate::app::{ActiveTokens, App, Metrics, ProblemPage, Shared};
 use crate::auth::{Attempts, CsrfKey, Hosts, Sessions, Tokens};
+use crate::change::drafts::Drafts;
 use crate::connections::{Connections, Protocol, Slot, TrackedBody, TrackedIo, closed};
 use crate::error::Error;
 use crate::idempotency::IdempotencyStore;
@@ -38,6 +40,8 @@ use crate::read::facets::FacetReads;
 use crate::read::plan_contents::PlanContents;
 use crate::registry::Registry;
 use crate::routes;
+use crate::scan_turns::ScanTurns;
+use crate::schedule_watch;
 
 /// The pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -122,9 +126,23 @@ impl Server {
         *self.app.config.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
-    /// Publishes the progress of operations, and records the throughput of consumers, until the server stops.
+    /// Holds the scheduled operations of people who may not start them any more: their token was revoked, has expired or has lost
+    /// the scope. The [watch](Self::watch) does so as well; a program that runs consumers calls it before they start.
+    ///
+    /// # Errors
+    /// When the store is unavailable.
+    pub async fn hold_schedules(&self) -> lazaret_core::store::Result<()> {
+        schedule_watch::hold(&self.app).await
+    }
+
+    /// Publishes the progress of operations, holds scheduled ones of people who may not start them any more, and records the throughput
+    /// of consumers, until the server stops.
     pub async fn watch(&self) {
-        tokio::join!(watch_operations(self.app.clone()), activity::record(self.app.clone()));
+        tokio::join!(
+            watch_operations(self.app.clone()),
+            schedule_watch::watch(self.app.clone()),
+            activity::record(self.app.clone())
+        );
     }
 
     /// Serves until `shutdown` is cancelled or the server is [stopped](Self::stop), then drains running requests.
@@ -356,6 +374,7 @@ impl Builder {
         let limits = &self.options.limits;
         let feed = self.registry.feed().clone();
         feed.set_capacity(limits.events);
+        feed.set_texts(self.options.redaction.texts());
         let app = App::new(Shared {
             sessions: Sessions::new(self.options.sessions.clone()),
             attempts: Attempts::default(),
@@ -367,7 +386,9 @@ impl Builder {
                 limits.idempotency_window,
             ),
             requests: Arc::new(Semaphore::new(limits.requests.max(1))),
+            anonymous: AnonymousPool::new(limits),
             by_token: PerToken::new(limits),
+            scans: ScanTurns::new(limits),
             readiness: tokio::sync::Mutex::default(),
             streams: Arc::new(Semaphore::new(limits.streams)),
             exports: Arc::new(Semaphore::new(limits.exports)),
@@ -378,6 +399,7 @@ impl Builder {
             facet_reads: FacetReads::default(),
             plan_contents: PlanContents::default(),
             edits: tokio::sync::Mutex::default(),
+            drafts: Drafts::default(),
             feed,
             store: self.store,
             registry: self.registry,

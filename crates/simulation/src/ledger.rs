@@ -5,19 +5,19 @@
 //! command follows from the ledger, the store has to give that answer. Otherwise only the store knows it: an operation ends, and its stop
 //! rule pauses it, without a command.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lazaret_core::store::{
-    Act, Action, Actor, AuditEntry, Command, Item, Lease, Operation, OperationId, Outcome, PlanId,
-    PolledWork, Result, Settled,
+    Act, Action, Actor, AuditEntry, Command, Item, Lease, Operation, OperationId, Outcome, PauseScope,
+    PlanId, PolledWork, Result, Settled,
 };
-use lazaret_core::{Letter, LetterId, MessageId, QueueName, SequenceId};
+use lazaret_core::{ConsumerName, Letter, LetterId, MessageId, QueueName, SequenceId};
 
 use crate::commanded::Commanded;
 use crate::operators::Armed;
 use crate::random::Random;
-use crate::world::{Process, World};
+use crate::world::{CONSUMER, Process, World};
 
 /// More letters than one operation has, and more audit entries than all operations of a run have.
 pub(crate) const ITEMS_LIMIT: usize = 10_000;
@@ -252,6 +252,27 @@ impl World {
                 None => Some(format!("{id} was never begun")),
             };
             self.report_operation(fault);
+        }
+    }
+
+    /// At the end of the run no sequence waits for an operation that is over: a head that runs by itself was due, and has run. A sequence
+    /// that the store holds back is not due, so nothing else misses it.
+    pub(crate) fn check_released(&self) {
+        let pauses = self.run(self.store.pauses(&ConsumerName::from(CONSUMER))).unwrap_or_default();
+        let scopes: BTreeSet<PauseScope> = pauses.into_iter().map(|pause| pause.scope).collect();
+        for queue in &self.queues {
+            // What is due, and was not run, is work that was left.
+            if self.run(self.store.next_due(queue)).unwrap_or_default().is_some() {
+                continue;
+            }
+            let Ok(page) = self.run(self.store.heads(queue, None, ITEMS_LIMIT)) else { continue };
+            let held = page.heads.iter().find(|head| {
+                head.state.is_automatic() && !scopes.contains(&PauseScope::Sequence(head.sequence.clone()))
+            });
+            self.report_operation(held.map(|head| {
+                let Letter { message, sequence, state, .. } = head;
+                format!("{} is {state} at the head of {sequence} of {queue}, and is never due", message.id)
+            }));
         }
     }
 }

@@ -19,7 +19,8 @@
 //! - `publish`: the messages. `recreate`: streams that are deleted and created again.
 //! - `suspend`: processes that are stopped for longer than their session, and go on.
 //! - `operators`: people who begin operations and approve, reject, pause, resume and cancel them, often when the store has to refuse it.
-//!   `ledger`, `commanded`: what the store let each operation do, and the checks of its answers, counters, states and audit.
+//!   `ledger`, `commanded`: what the store let each operation do, and the checks of its answers, counters, states and audit, and of what it
+//!   leaves behind.
 //! - `broker`, `filter`, `recorder`: the retry topic, the duplicate filter and the flight recorders, with their checks.
 //! - `invariants`: the checks. `isolation`: a scenario of its own, for I3.
 //! - `mutation`: the known bugs. `command`: the command line (`cargo xtask sim`).
@@ -191,6 +192,7 @@ async fn simulate(
     world.check_end().await;
     world.check_kept();
     world.check_ended_operations();
+    world.check_released();
     world.pauses.clear();
     let (mut violations, trace) = world.findings();
     let seed = world.plan.seed;

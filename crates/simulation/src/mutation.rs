@@ -92,6 +92,9 @@ pub enum Mutation {
     /// The store sends letters of operations that people have paused.
     #[cfg(feature = "mutations")]
     IgnoreOperationPauses,
+    /// The store keeps sequences reserved for operations that are over.
+    #[cfg(feature = "mutations")]
+    KeepReservations,
 }
 
 impl Mutation {
@@ -153,6 +156,8 @@ impl Mutation {
         Self::LoseCountsOnRefusal,
         #[cfg(feature = "mutations")]
         Self::IgnoreOperationPauses,
+        #[cfg(feature = "mutations")]
+        Self::KeepReservations,
     ];
 
     #[cfg(feature = "mutations")]
@@ -163,7 +168,8 @@ impl Mutation {
             Self::ForgetFences
             | Self::ForgetIncarnations
             | Self::LoseCountsOnRefusal
-            | Self::IgnoreOperationPauses => None,
+            | Self::IgnoreOperationPauses
+            | Self::KeepReservations => None,
             Self::DropOnEnqueueError => Some(EngineMutation::DropOnEnqueueError),
             Self::ResetAttemptsOnRestart => Some(EngineMutation::ResetAttemptsOnRestart),
             Self::StallFreedLanes => Some(EngineMutation::StallFreedLanes),
@@ -203,6 +209,7 @@ pub(crate) fn apply_to_store(mutation: Option<Mutation>, store: &MemoryStore) {
         Some(Mutation::ForgetFences) => store.forget_fences(),
         Some(Mutation::LoseCountsOnRefusal) => store.lose_counts_on_refusal(),
         Some(Mutation::IgnoreOperationPauses) => store.ignore_operation_pauses(),
+        Some(Mutation::KeepReservations) => store.keep_reservations(),
         _ => {}
     }
 }

@@ -5,7 +5,9 @@ use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::rules::{
     self, AuditLine, Effects, Head, LetterView, RestoreView, SequenceRow, Slot,
 };
-use lazaret_core::store::{Act, Actor, Change as Edit, Cleared, ErrorKind, Expired, Result, StoreError};
+use lazaret_core::store::{
+    Act, Actor, Change as Edit, Cleared, DigestKey, ErrorKind, Expired, Result, StoreError, stored_digest_key,
+};
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 use serde::Deserialize;
 
@@ -103,21 +105,29 @@ impl MongoStore {
         edit: &Edit,
         by: &Actor,
     ) -> Result<Letter> {
+        let key = stored_digest_key(self).await?;
         let sequence = self.known(queue, id).await?.into_result(queue, id, "change")?.letter.sequence;
         loop {
             let mut view = self.load(queue, &sequence).await?;
-            let edited = self.decide_edit(&mut view, id, edit, by).await;
+            let edited = self.decide_edit(&mut view, id, edit, by, &key).await;
             if let Some(letter) = self.commit(view, edited).await? {
                 return Ok(letter);
             }
         }
     }
 
-    async fn decide_edit(&self, view: &mut View, id: LetterId, edit: &Edit, by: &Actor) -> Result<Letter> {
+    async fn decide_edit(
+        &self,
+        view: &mut View,
+        id: LetterId,
+        edit: &Edit,
+        by: &Actor,
+        key: &DigestKey,
+    ) -> Result<Letter> {
         let mut held = self.known_in(view, id, "change").await?;
         rules::check_change(edit, &LetterView::of(&held.letter), view.row.as_ref(), view.now)?;
         let parks = edit.parks(held.letter.state);
-        let line = edit.apply(&mut held.letter, by, view.now)?;
+        let line = edit.apply(&mut held.letter, by, key, view.now)?;
         if parks {
             let effects = rules::act(Act::Park, &held.letter, view.row.as_ref(), None, by, view.now)?;
             held.letter = view.apply(held.clone(), effects)?;
@@ -152,6 +162,23 @@ impl MongoStore {
         let held = self.known_in(view, id, "purge").await?;
         let effects = rules::purge(&LetterView::of(&held.letter), by)?;
         view.apply(held, effects).map(drop)
+    }
+
+    pub(crate) async fn erase_letter(&self, queue: &QueueName, id: LetterId, by: &Actor) -> Result<Letter> {
+        let sequence = self.known(queue, id).await?.into_result(queue, id, "erase")?.letter.sequence;
+        loop {
+            let mut view = self.load(queue, &sequence).await?;
+            let erased = self.decide_erase(&mut view, id, by).await;
+            if let Some(letter) = self.commit(view, erased).await? {
+                return Ok(letter);
+            }
+        }
+    }
+
+    async fn decide_erase(&self, view: &mut View, id: LetterId, by: &Actor) -> Result<Letter> {
+        let held = self.known_in(view, id, "erase").await?;
+        let effects = rules::erase(&held.letter, by, view.now)?;
+        view.apply(held, effects)
     }
 
     /// Closes an open letter by a rule that may leave it. `None` when it is not open any more.

@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use bson::{Bson, Document, doc};
 use lazaret_core::store::rules::AuditLine;
 use lazaret_core::store::{
-    Actor, Audit, AuditCheck, AuditEntry, AuditHead, AuditNote, Result, audit_hash_text,
+    Actor, Audit, AuditCheck, AuditEntry, AuditHead, AuditNote, DigestKey, Result, audit_hash_text,
+    stored_digest_key,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -130,6 +131,10 @@ impl Audit for MongoStore {
         let about = doc! { "subject": { "$in": subjects.to_vec() } };
         let found: Vec<EntryDoc> = list(&self.db().audit, about, doc! { "_id": -1 }, limit).await?;
         Ok(found.iter().map(EntryDoc::entry).collect())
+    }
+
+    async fn digest_key(&self) -> Result<DigestKey> {
+        stored_digest_key(self).await
     }
 
     async fn verify_audit(&self) -> Result<Option<AuditCheck>> {

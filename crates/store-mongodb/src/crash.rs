@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bson::{Bson, Document};
 use futures_util::{StreamExt, future, stream};
 use lazaret_core::query::Query;
 use lazaret_core::store::{
     Act, Action, Actor, Audit, AuditEntry, Change, Counts, GrantFence, GroupsRequest, HandOff, LetterStore,
-    Limits, OperationState, Operations, Outbox, Placement, PlanRequest, Requeue, Result, RolloutPolicy,
+    Limits, OperationState, Operations, Outbox, Placement, Plan, PlanRequest, Requeue, Result, RolloutPolicy,
     Selection, Settled, Settlement, Triage,
 };
 use lazaret_core::{
@@ -22,6 +23,9 @@ use lazaret_core::{
 use lazaret_testkit::ManualClock;
 use mongodb::Client;
 
+use crate::database::{get, project};
+use crate::documents::plan::{ItemDoc, PlanDoc};
+use crate::operations::WRITTEN_WITHIN;
 use crate::{MongoStore, MongoStoreOptions};
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -246,6 +250,23 @@ async fn after(store: &MongoStore, clock: &ManualClock) {
     assert_eq!(store.counts(&queue).await.unwrap().open(), 0);
 }
 
+/// I7: the letters of plans that were not written completely are not kept for ever.
+async fn check_plans(store: &MongoStore, clock: &ManualClock) {
+    clock.advance(WRITTEN_WITHIN + LEASE * 100 + Plan::RETENTION);
+    let none = Selection::Letters(Vec::new());
+    let request =
+        PlanRequest { action: Action::Park, selection: none, valid_for: LEASE * 100, max_letters: 100 };
+    // The story has two plans, and each freeze deletes as many.
+    store.freeze(&request, &ada()).await.unwrap();
+    let db = store.db();
+    let items: Vec<ItemDoc> =
+        project(&db.items, Document::new(), Document::new(), Document::new()).await.unwrap();
+    for item in items {
+        let plan: Option<PlanDoc> = get(&db.plans, Bson::Int64(item.plan)).await.unwrap();
+        assert!(plan.is_some_and(|plan| plan.operation.is_some()), "letters of plan {} are left", item.plan);
+    }
+}
+
 /// A store in a collection of its own. All share a database, and a client.
 async fn open(client: &Client, database: &str, name: usize, clock: &ManualClock) -> MongoStore {
     let collection = format!("c{name}");
@@ -278,7 +299,7 @@ async fn forget(store: &MongoStore) {
         collection.collection().drop().await.ok();
     }
     if std::env::var("LAZARET_TEST_MONGODB_KIND").is_ok_and(|kind| kind == "wire-server") {
-        let oplog = db.meta.collection().client().database("local").collection::<bson::Document>("oplog.rs");
+        let oplog = db.meta.collection().client().database("local").collection::<Document>("oplog.rs");
         let own = bson::doc! { "ns": { "$regex": format!("^{}\\.", db.meta.namespace().db) } };
         oplog.delete_many(own).await.ok();
     }
@@ -296,6 +317,7 @@ async fn cut_off(client: &Client, database: &str, cut: usize, whole: &[String]) 
     assert_eq!(audited, whole[..audited.len()], "cut after {cut} writes");
     after(&heir, &clock).await;
     check(&heir, &stored).await;
+    check_plans(&heir, &clock).await;
     forget(&heir).await;
 }
 

@@ -14,6 +14,7 @@ use mongodb::options::{CollectionOptions, ReadConcern, ReturnDocument, Selection
 use mongodb::{Client, Collection, Namespace};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 pub(crate) use self::reads::{by_ids, count, find_one, first, get, list, list_fields, project};
 use crate::calls::{Calls, Documents};
@@ -31,6 +32,8 @@ pub(crate) struct Database {
     database: mongodb::Database,
     /// The connections for letters, and all that belongs to them.
     calls: Calls,
+    /// One permit for each search at a time.
+    searches: Semaphore,
     pub(crate) sequences: Documents,
     pub(crate) batches: Documents,
     pub(crate) letters: Documents,
@@ -68,7 +71,8 @@ impl Guarded {
 impl Database {
     pub(crate) fn new(client: &Client, database: &str, letters: &str, connections: usize) -> Self {
         let database = client.database(database);
-        let calls = Calls::new(connections.saturating_sub(FOR_VALUES).max(1));
+        let for_letters = connections.saturating_sub(FOR_VALUES).max(1);
+        let calls = Calls::new(for_letters);
         let open = |name: &str| -> Collection<RawDocumentBuf> {
             let options = CollectionOptions::builder()
                 .read_concern(ReadConcern::majority())
@@ -97,9 +101,17 @@ impl Database {
             audit: derived("audit"),
             meta: derived("meta"),
             writes_left: AtomicUsize::new(usize::MAX),
+            searches: Semaphore::new((for_letters / 2).max(1)),
             calls,
             database,
         }
+    }
+
+    /// Waits for the turn of a search, which may read many letters. There are half as many at once as calls for letters, in the order in
+    /// which they came, so that they never keep the others waiting: the engine, health checks, single sequences.
+    pub(crate) async fn turn_to_search(&self) -> Result<SemaphorePermit<'_>> {
+        let turn = self.searches.acquire().await;
+        turn.map_err(|_| StoreError::not_done(ErrorKind::Unavailable, "find", "the store is closed"))
     }
 
     /// The answer of the server to `hello`, which states its time.
@@ -376,6 +388,19 @@ mod tests {
         assert!(waiting.iter_mut().all(|call| call.now_or_never().is_none()));
         // The lease of a stream is such a value.
         database.values.call(|_| async { Ok(()) }).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn searches_leave_half_of_the_calls_to_others() {
+        let client = Client::with_uri_str("mongodb://127.0.0.1:1/?directConnection=true").await.unwrap();
+        let database = Database::new(&client, "shop", "letters", 10);
+        let mut turns = Vec::new();
+        while let Some(turn) = database.turn_to_search().now_or_never() {
+            turns.push(turn.unwrap());
+        }
+        assert_eq!(turns.len(), 4, "of 8 calls for letters");
+        drop(turns.pop());
+        assert!(database.turn_to_search().now_or_never().is_some());
     }
 
     #[test]

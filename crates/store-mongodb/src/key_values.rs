@@ -7,10 +7,12 @@ use async_trait::async_trait;
 use bson::{Binary, doc};
 use bytes::Bytes;
 use lazaret_core::store::{Expect, ExpiryTime, KeyValue, Reading, Result, Versioned, Written};
+use mongodb::Client;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::database::{encode, get, list, put_if};
+use crate::options::MongoStoreOptions;
 use crate::store::MongoStore;
 use crate::values::{nanos, time, uint};
 
@@ -38,6 +40,21 @@ fn key(space: &str, name: &str) -> String {
 }
 
 impl MongoStore {
+    /// The value with this name in a namespace of a store in this database, for checks before the start. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub async fn stored_value(
+        client: &Client,
+        database: &str,
+        options: MongoStoreOptions,
+        space: &str,
+        name: &str,
+    ) -> Result<Option<Bytes>> {
+        let store = Self::unchecked(client, database, options);
+        Ok(store.value_of(space, name).await?.1.found.map(|found| found.value))
+    }
+
     /// The value as it is stored, expired or not.
     async fn value_of(&self, space: &str, name: &str) -> Result<(Option<ValueDoc>, Reading)> {
         let doc: Option<ValueDoc> = get(&self.db().values, key(space, name)).await?;

@@ -192,6 +192,7 @@ impl MongoStore {
             Some(text) => number(text).ok_or_else(|| not_a_cursor(text, "find"))?,
             None => u64::MAX,
         };
+        let _turn = self.db().turn_to_search().await?;
         self.catch_up().await?;
         let now = self.now().await?;
         let mut filter = doc! { "lazaret.number": { "$ne": null, "$lt": int(before) } };

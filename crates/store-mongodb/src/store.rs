@@ -72,7 +72,12 @@ impl MongoStore {
     /// `Invalid` if the URI cannot be read, if the database has a newer format, or if an index of the server would delete letters;
     /// `Unavailable` if the server cannot be reached; `Denied` if the user may not use the database.
     pub async fn connect(uri: &str, options: MongoStoreOptions) -> Result<Self> {
-        let StoreUri { driver, collection } = StoreUri::parse(uri);
+        let uri = StoreUri::parse(uri);
+        if !uri.has_clear_credentials() {
+            let context = "special characters of the user and the password in a URI must be percent-encoded";
+            return Err(StoreError::not_done(ErrorKind::Invalid, "open", context));
+        }
+        let StoreUri { driver, collection } = uri;
         let client = ClientOptions::parse(driver.as_str()).await.map_err(reading)?;
         let connections = client.max_pool_size.map_or(options.connections, |size| size as usize);
         let collection = collection.unwrap_or_else(|| options.collection.clone());
@@ -109,7 +114,7 @@ impl MongoStore {
         Ok(store)
     }
 
-    fn unchecked(client: &Client, database: &str, options: MongoStoreOptions) -> Self {
+    pub(crate) fn unchecked(client: &Client, database: &str, options: MongoStoreOptions) -> Self {
         let database = Database::new(client, database, &options.collection, options.connections);
         // The clock of the server may be set, so the time between two readings of it is counted by this machine.
         let counting = options.clock.clone().unwrap_or_else(|| Arc::new(SystemClock));

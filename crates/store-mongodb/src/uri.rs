@@ -38,11 +38,30 @@ impl StoreUri {
         };
         Self { driver, collection }
     }
+
+    /// Returns `true` if it is clear where the credentials end. Otherwise the driver takes the rest of a password for a host or a
+    /// parameter, and quotes it in its error.
+    pub(crate) fn has_clear_credentials(&self) -> bool {
+        let rest = self.driver.split_once("://").map_or(self.driver.as_str(), |(_, rest)| rest);
+        let (authority, others) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        authority.matches('@').count() <= 1 && !others.contains('@')
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_password_must_not_end_in_the_middle() {
+        for special in ["@", "/", "?", "#", "?a=", "/@"] {
+            let uri = StoreUri::parse(&format!("mongodb://u:hun{special}ter2@h/shop?collection=x"));
+            assert!(!uri.has_clear_credentials(), "{special}");
+        }
+        for uri in ["mongodb://h/shop", "mongodb://u:p%40p@a,b/shop?a=1", "mongodb+srv://u@h"] {
+            assert!(StoreUri::parse(uri).has_clear_credentials(), "{uri}");
+        }
+    }
 
     #[test]
     fn the_driver_gets_all_parameters_but_the_own_one() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 use lazaret_core::store::{
-    Act, Actor, Change, Dedupe, ErrorKind, HandOff, LetterStore, Limits, Occupancy, Placed, Placement,
+    Act, Actor, Audit, Change, Dedupe, ErrorKind, HandOff, LetterStore, Limits, Occupancy, Placed, Placement,
     Triage, store_id,
 };
 use lazaret_core::{
@@ -102,6 +102,10 @@ async fn a_store_keeps_its_identity() {
     let test = TestDatabase::new(uri);
     assert_eq!(store_id(&test.open(None).await, "one").await.unwrap(), "one");
     assert_eq!(store_id(&test.open(None).await, "two").await.unwrap(), "one");
+    let key = Audit::digest_key(&test.open(None).await).await.unwrap();
+    assert_eq!(Audit::digest_key(&test.open(None).await).await.unwrap(), key, "and its key for digests");
+    let other = TestDatabase::new(test.uri.clone());
+    assert_ne!(Audit::digest_key(&other.open(None).await).await.unwrap(), key, "another store");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use lazaret_core::Letter;
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{self, Head, LetterLookup, LetterView, RestoreView, SequenceChange};
-use lazaret_core::store::{Act, Actor, Change, KeptEdits};
+use lazaret_core::store::{Act, Actor, Change, DigestKey, KeptEdits};
 
 use crate::error::{Fault, Work};
 use crate::letter_row::{HeldLetter, select_letter};
@@ -136,6 +136,7 @@ impl Transaction<'_> {
         id: LetterId,
         change: &Change,
         by: &Actor,
+        key: &DigestKey,
     ) -> Work<Letter> {
         let (mut held, mut open) = self.lock_letter(queue, id, "change").await?;
         open = open.filter(|_| held.letter.state.is_open());
@@ -150,7 +151,7 @@ impl Transaction<'_> {
         }
         let kept = self.kept_edits(&held, change).await?;
         // Refusals precede any write.
-        let (line, edit) = change.apply_after(kept, &mut held.letter, by, now)?;
+        let (line, edit) = change.apply_after(kept, &mut held.letter, by, key, now)?;
         if change.parks(held.letter.state) {
             let parked = self.act_on(queue, id, Act::Park, by).await?;
             (held.letter.state, held.letter.due_at) = (parked.letter.state, parked.letter.due_at);
@@ -197,5 +198,13 @@ impl Transaction<'_> {
         let now = self.now();
         self.unit.apply(queue, held, effects, None, now)?;
         Ok(())
+    }
+    pub(crate) async fn erase(&mut self, queue: &Queue, id: LetterId, by: &Actor) -> Work<Letter> {
+        let (held, _) = self.lock_letter(queue, id, "erase").await?;
+        let now = self.now();
+        let effects = rules::erase(&held.letter, by, now)?;
+        let held = self.unit.apply(queue, held, effects, None, now)?;
+        self.write_rows().await?;
+        self.whole(queue, held.lid).await
     }
 }

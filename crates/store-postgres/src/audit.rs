@@ -4,7 +4,9 @@
 
 use async_trait::async_trait;
 use lazaret_core::store::rules::AuditLine;
-use lazaret_core::store::{Actor, Audit, AuditCheck, AuditEntry, AuditHead, AuditNote, Result};
+use lazaret_core::store::{
+    Actor, Audit, AuditCheck, AuditEntry, AuditHead, AuditNote, DigestKey, Result, stored_digest_key,
+};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -161,7 +163,12 @@ impl Audit for PostgresStore {
         Ok(read_entries(&rows)?.into_iter().map(|(entry, ..)| entry).collect())
     }
 
+    async fn digest_key(&self) -> Result<DigestKey> {
+        stored_digest_key(self).await
+    }
+
     async fn verify_audit(&self) -> Result<Option<AuditCheck>> {
+        let _turn = self.turn_to_scan("verify_audit").await?;
         let mut check = AuditCheck::default();
         loop {
             let page = self.entries(check.intact, PAGE).await?;

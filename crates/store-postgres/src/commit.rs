@@ -63,6 +63,7 @@ struct Rows {
     payloads: (Vec<i64>, Vec<Option<Vec<u8>>>),
     edits: EditArrays,
     purged: Vec<i64>,
+    erased: Vec<i64>,
     now: i64,
     deleted_sequences: Vec<i64>,
     changed_sequences: SequenceArrays,
@@ -98,6 +99,7 @@ impl Rows {
         }
         unit.edits.drain(..).for_each(|edit| rows.edits.push(&edit));
         rows.purged = std::mem::take(&mut unit.purged);
+        rows.erased = std::mem::take(&mut unit.erased);
         for slot in unit.sequences.values_mut().filter(|slot| slot.changed && !slot.revised) {
             match (&slot.current, slot.stored) {
                 (Some(open), _) => rows.changed_sequences.push(open, None),
@@ -127,6 +129,10 @@ impl Rows {
         if !self.edits.lid.is_empty() {
             let EditArrays { lid, number, who, at, why, kept, original } = &self.edits;
             to.push(sql::INSERT_EDITS, vec![lid, number, who, at, why, kept, original]);
+        }
+        if !self.erased.is_empty() {
+            to.push(sql::ERASE_PAYLOADS, vec![&self.erased]);
+            to.push(sql::PURGE_EDITS, vec![&self.erased]);
         }
         if !self.purged.is_empty() {
             to.push(sql::PURGE_LETTERS, vec![&self.purged, &self.now, &NO_BODY]);
@@ -260,6 +266,9 @@ impl Transaction<'_> {
 
     /// Writes all that was changed, and commits.
     pub(crate) async fn commit(&mut self) -> Work<()> {
+        if !self.unit.ended.is_empty() {
+            Box::pin(self.release_ended()).await?;
+        }
         let changes = std::mem::take(&mut self.unit.groups);
         let lines = std::mem::take(&mut self.unit.audit);
         let mut last = LastRows::take(&mut self.unit);

@@ -35,7 +35,7 @@ impl Connector {
         connect_timeout: Duration,
         statement_timeout: Duration,
     ) -> Result<Self> {
-        Self::of(Dsn::parse(dsn)?, application, connect_timeout, statement_timeout)
+        Self::of(Dsn::load(dsn)?, application, connect_timeout, statement_timeout)
     }
 
     /// As [`new`](Self::new).

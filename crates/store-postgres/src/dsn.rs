@@ -9,22 +9,26 @@ use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
 use crate::options::PostgresStoreOptions;
+use crate::password;
 
 /// Names the certificates to trust. Parameters of libpq that the driver does not know.
 const ROOTS: &str = "sslrootcert";
 const MODE: &str = "sslmode";
+/// The password file.
+const PASSFILE: &str = "passfile";
 /// Parameters of this store.
 const SCHEMA: &str = "schema";
 const MAX_CONNECTIONS: &str = "max_connections";
 
 /// The port of a host without one.
-const PORT: u16 = 5432;
+pub(crate) const PORT: u16 = 5432;
 
 /// A DSN and what it says.
 pub(crate) struct Dsn {
     pub(crate) config: Config,
     /// The file of the certificates to trust instead of those of the system.
     pub(crate) roots: Option<PathBuf>,
+    passfile: Option<PathBuf>,
     schema: Option<String>,
     max_connections: Option<usize>,
 }
@@ -33,15 +37,36 @@ fn invalid(context: String) -> StoreError {
     StoreError::not_done(ErrorKind::Invalid, "open", context)
 }
 
+const UNREADABLE: &str = "the DSN cannot be read: a parameter or its value is unknown, or special characters of the user or the password are \
+    not percent-encoded";
+
+/// Refuses a URL in which nobody knows where the credentials end: a driver would take the rest of a password for the host, and
+/// messages would show it.
+fn check_credentials(dsn: &str) -> Result<()> {
+    let Some(rest) = dsn.strip_prefix("postgres://").or_else(|| dsn.strip_prefix("postgresql://")) else {
+        return Ok(());
+    };
+    let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+    let at_signs = rest.matches('@').count();
+    let is_clear = at_signs <= 1 && authority.matches('@').count() == at_signs;
+    if is_clear && !authority.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Ok(());
+    }
+    let context = "special characters of the user and the password in a URL must be percent-encoded, such as `@` as `%40` and `/` as `%2F`";
+    Err(invalid(context.to_owned()))
+}
+
 impl Dsn {
     /// Parses a URL or a list of `key=value` pairs.
     pub(crate) fn parse(dsn: &str) -> Result<Self> {
-        let (mut roots, mut schema, mut max_connections) = (None, None, None);
+        check_credentials(dsn)?;
+        let (mut roots, mut passfile, mut schema, mut max_connections) = (None, None, None, None);
         let rest = filter(dsn, |name, value| {
             match (name, value) {
                 // libpq's name for the certificates of the system.
                 (ROOTS, "system") => {}
                 (ROOTS, path) => roots = Some(PathBuf::from(path)),
+                (PASSFILE, path) => passfile = Some(PathBuf::from(path)),
                 (SCHEMA, name) => schema = Some(name.to_owned()),
                 (MAX_CONNECTIONS, number) => max_connections = Some(number.to_owned()),
                 // A certificate is verified in every mode with TLS.
@@ -50,12 +75,24 @@ impl Dsn {
             }
             Kept::Not
         });
-        // The message of the driver does not repeat the DSN, which may hold a password.
-        let config = rest.parse().map_err(|error| invalid(format!("the DSN cannot be read: {error}")))?;
+        // The message of the driver may repeat a part of what it cannot read, which may be a part of the password.
+        let config = rest.parse().map_err(|_: tokio_postgres::Error| invalid(UNREADABLE.to_owned()))?;
         let max_connections = max_connections.map(|number: String| {
             number.parse().map_err(|_| invalid(format!("{MAX_CONNECTIONS} in the DSN is not a number")))
         });
-        Ok(Self { config, roots, schema, max_connections: max_connections.transpose()? })
+        Ok(Self { config, roots, passfile, schema, max_connections: max_connections.transpose()? })
+    }
+
+    /// Parses as [`parse`](Self::parse), and finds the password if the DSN holds none, or an empty one.
+    pub(crate) fn load(dsn: &str) -> Result<Self> {
+        let mut dsn = Self::parse(dsn)?;
+        if dsn.config.get_password().is_none_or(<[u8]>::is_empty)
+            && let Some(found) =
+                password::find(&dsn.config, dsn.passfile.as_deref(), |name| std::env::var_os(name))?
+        {
+            dsn.config.password(found);
+        }
+        Ok(dsn)
     }
 
     /// The options, with what the DSN says about them.
@@ -188,6 +225,22 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
         }
+        for special in ["@", "/", "?", "#", " ", "?x=", "@127.0.0.1/", "/@"] {
+            for dsn in [
+                format!("postgres://u:hun{special}ter2@127.0.0.1:5432/db"),
+                format!("postgresql://u:hun{special}ter2@a,b:2/db?schema=x"),
+                format!("postgres://hun{special}ter2@h/db"),
+            ] {
+                let why = describe(&dsn).map_err(|error| format!("{error} {error:?}")).unwrap_err();
+                assert!(!why.contains("hun") && !why.contains("ter2"), "{dsn}: {why}");
+                assert!(why.contains("percent-encoded"), "{dsn}: {why}");
+            }
+        }
+        for dsn in ["postgres://u:hunter2@h/db?hunter2=1", "host=h password=hunter2 hunter2"] {
+            let error = describe(dsn).unwrap_err();
+            assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
+        }
+        assert!(describe("postgres://u:hun%40ter2@h/db").is_ok());
         let place = describe("postgres://u:hunter2@a:1,[::1]:2/db").unwrap();
         assert_eq!(place, "a:1, [::1]:2, database db, schema lazaret");
         let socket = describe("postgres:///shop?user=u&host=/run/postgresql").unwrap();

@@ -238,15 +238,19 @@ impl Transaction<'_> {
         items: &[SettleItem],
     ) -> Work<Vec<Result<Settled>>> {
         let keys: Vec<Uuid> = items.iter().map(|item| sequence_key(&item.lease.sequence)).collect();
+        // An operation may have reserved the sequence that a letter has left.
+        let origins: Vec<SequenceId> = items.iter().filter_map(|item| item.lease.sequence.origin()).collect();
+        let locked: Vec<Uuid> = keys.iter().copied().chain(origins.iter().map(sequence_key)).collect();
         let [open, letters, clock] = self
             .query_all([
-                (LOCK_SEQUENCES, &[&queue.qid, &keys]),
+                (LOCK_SEQUENCES, &[&queue.qid, &locked]),
                 (HEADS_AND_NEXT, &[&queue.qid, &keys]),
                 (CLOCK, &[]),
             ])
             .await?;
         self.set_now(&clock)?;
-        self.hold_sequences(queue, items.iter().map(|item| &item.lease.sequence), &open)?;
+        let sequences = items.iter().map(|item| &item.lease.sequence);
+        self.hold_sequences(queue, sequences.chain(&origins), &open)?;
         let mut by_sequence: HashMap<i64, VecDeque<HeldLetter>> = HashMap::new();
         for row in &letters {
             let held = HeldLetter::read(row, &queue.name)?;
@@ -275,25 +279,35 @@ impl Transaction<'_> {
                 let (operation, outcome) = settle.outcome?;
                 let next = settle.untaken().zip(next.as_ref()).filter(|_| item.take_next);
                 let next = next.map(|(row, held)| NextHead { row, held });
-                Some(ItemOutcome { operation, letter: item.letter, outcome, next })
+                let (sequence, letter) = (&item.lease.sequence, item.letter);
+                Some(ItemOutcome { operation, sequence, letter, outcome, next })
             })
             .collect();
         let mut behind = self.settle_items(queue, &outcomes).await?.into_iter();
         let mut settled = Vec::with_capacity(items.len());
+        let mut left = Vec::new();
         for (answer, item) in answers.into_iter().zip(items) {
             settled.push(match answer {
                 Ok(mut ruled) => {
                     if let Some((operation, _)) = ruled.settle.outcome {
                         let behind = behind.next().unwrap_or_default();
-                        ruled.settle.effects.reserve((behind != Behind::Free).then_some(operation));
+                        let continues = matches!(behind, Behind::Reserved | Behind::Taken);
+                        ruled.settle.effects.reserve(continues.then_some(operation));
                         if behind == Behind::Taken {
                             ruled.settle.take_next();
+                        }
+                        if behind == Behind::Left {
+                            left.extend(item.lease.sequence.origin().map(|origin| (origin, operation)));
                         }
                     }
                     Ok(self.apply_settled(queue, item, ruled).await?)
                 }
                 Err(error) => Err(error),
             });
+        }
+        // After the settlements, of which one may be about such a sequence.
+        for (origin, operation) in left {
+            self.unreserve(queue, &origin, operation)?;
         }
         Ok(settled)
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use lazaret_core::letter::{AttemptRecord, Diagnostics};
+use lazaret_core::letter::{AttemptRecord, Diagnostics, Erasure};
 use lazaret_core::message::{Operation, Position, Schema};
 use lazaret_core::store::Comment;
 use lazaret_core::store::rules::LetterView;
@@ -51,6 +51,8 @@ struct Body {
     correlation: Option<Arc<str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     undecodable: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    erased: Option<Box<Erasure>>,
 }
 
 /// The body of a letter, as JSON.
@@ -72,6 +74,7 @@ pub(crate) fn body_of(letter: &Letter) -> Work<String> {
         timestamp: message.timestamp,
         correlation: message.correlation.clone(),
         undecodable: message.undecodable.clone(),
+        erased: letter.erased.clone(),
     };
     to_json(&body, "a letter")
 }
@@ -176,6 +179,7 @@ impl HeldLetter {
             payload_left_out,
             history: body.history,
             edits: Vec::new(),
+            erased: body.erased,
         };
         Ok(Self { lid, qid, sid, closed_at, edits, letter })
     }

@@ -26,7 +26,7 @@
 //! # Modules
 //!
 //! - `contract/`, `audit`, `key_values`: the traits of [`lazaret_core::store`].
-//! - `store`, `options`, `dsn`, `connector`, `hosts`, `tls`, `error`, `migrations`: opening, connections, errors of the driver, tables and their versions.
+//! - `store`, `options`, `dsn`, `password`, `connector`, `hosts`, `tls`, `error`, `migrations`: opening, connections, errors of the driver, tables and their versions.
 //! - `probe`: what a server permits, for people who set it up.
 //! - `notifications`: `LISTEN` and `NOTIFY`.
 //! - `inbox_source`: the inbox as a source.
@@ -63,6 +63,7 @@ mod notes;
 mod notifications;
 mod operations;
 mod options;
+mod password;
 mod pauses;
 #[cfg(test)]
 mod plans;
@@ -89,6 +90,6 @@ pub use error::refuses_writes;
 pub use inbox_source::{Backlog, InboxLog, InboxOptions, InboxSource, InboxStatus, Posted};
 pub use migrations::FORMAT_VERSION;
 pub use options::{DEFAULT_SCHEMA, PostgresStoreOptions};
-pub use probe::{Probe, probe};
+pub use probe::{Probe, probe, stored_value};
 pub use store::PostgresStore;
 pub use tx::{ExactlyOnce, ExactlyOnceOptions, Marks, Tx};

@@ -12,7 +12,7 @@ use crate::hosts;
 use crate::options::PostgresStoreOptions;
 use crate::tls;
 use crate::transaction::CLOCK;
-use crate::values::time;
+use crate::values::{key_of, time};
 
 const OPEN: &str = "open";
 
@@ -86,7 +86,7 @@ const GRANTS: &str = "SELECT c.relkind::text, c.relname::text, string_agg(needed
 /// # Errors
 /// `Invalid` if the DSN cannot be used, `Denied` if the role is refused, `Unavailable` if the server does not answer.
 pub async fn probe(dsn: &str, timeout: Duration) -> Result<Probe> {
-    let dsn = Dsn::parse(dsn)?;
+    let dsn = Dsn::load(dsn)?;
     let options = dsn.apply(PostgresStoreOptions::default());
     options.check()?;
     match tokio::time::timeout(timeout, look(&dsn, &options, timeout)).await {
@@ -98,7 +98,36 @@ pub async fn probe(dsn: &str, timeout: Duration) -> Result<Probe> {
     }
 }
 
-async fn look(dsn: &Dsn, options: &PostgresStoreOptions, timeout: Duration) -> Result<Probe> {
+/// The value with this name in a namespace of the store, for checks before the start; `None` without the tables. Changes nothing.
+///
+/// # Errors
+/// As [`probe`].
+pub async fn stored_value(dsn: &str, space: &str, name: &str, timeout: Duration) -> Result<Option<Vec<u8>>> {
+    let dsn = Dsn::parse(dsn)?;
+    let options = dsn.apply(PostgresStoreOptions::default());
+    options.check()?;
+    let reading = async {
+        let client = connected(&dsn, timeout).await?;
+        let table = format!("{}.key_values", options.schema);
+        let there = client.query_one("SELECT to_regclass($1::text) IS NOT NULL", &[&table]).await;
+        if !read::<bool>(&there.map_err(failed)?, 0)? {
+            return Ok(None);
+        }
+        let sql = format!("SELECT value FROM {table} WHERE hash = $1");
+        let row = client.query_opt(&sql, &[&key_of(&[space, name])]).await.map_err(failed)?;
+        row.map(|row| read(&row, 0)).transpose()
+    };
+    match tokio::time::timeout(timeout, reading).await {
+        Ok(found) => found,
+        Err(_) => {
+            let context = format!("no answer within {timeout:?}");
+            Err(StoreError::not_done(ErrorKind::Unavailable, OPEN, context))
+        }
+    }
+}
+
+/// Connects. The connection ends with the client.
+async fn connected(dsn: &Dsn, timeout: Duration) -> Result<Client> {
     let tls = tls::connector(dsn.roots.as_ref(), dsn.config.get_ssl_mode())?;
     let mut config = dsn.config.clone();
     config.application_name("lazaret doctor");
@@ -106,8 +135,12 @@ async fn look(dsn: &Dsn, options: &PostgresStoreOptions, timeout: Duration) -> R
         config.connect_timeout(dsn.timeout_of_host(timeout));
     }
     let (client, connection) = hosts::connect(&config, &tls).await.map_err(failed)?;
-    // Ends with the client.
     tokio::spawn(connection);
+    Ok(client)
+}
+
+async fn look(dsn: &Dsn, options: &PostgresStoreOptions, timeout: Duration) -> Result<Probe> {
+    let client = connected(dsn, timeout).await?;
     let asked = Timestamp::now();
     let clock = client.query_one(CLOCK, &[]).await.map_err(failed)?;
     let clocks = [asked, time(read(&clock, 0)?), Timestamp::now()];

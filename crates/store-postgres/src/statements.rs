@@ -14,6 +14,8 @@ pub(crate) const PURGE_LETTERS: &str = "UPDATE letters SET closed_at = NULL, att
     poison = false, touched_at = $2, due_at = NULL, expires_at = NULL, first_failed_at = NULL, last_failed_at = NULL,
     partition = 0, position = 0, stream = '', sequence = '', message = '', event_type = NULL, reason = NULL,
     cause_group = NULL, edits = 0, body = $3::text::json WHERE lid = ANY($1)";
+pub(crate) const ERASE_PAYLOADS: &str =
+    "UPDATE payloads SET headers = NULL, payload = NULL WHERE lid = ANY($1)";
 pub(crate) const PURGE_PAYLOADS: &str = "DELETE FROM payloads WHERE lid = ANY($1)";
 pub(crate) const PURGE_EDITS: &str = "DELETE FROM edits WHERE lid = ANY($1)";
 pub(crate) const INSERT_GRANTS: &str = "INSERT INTO grants (qid, stream, partition, fence, turn, horizon)

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
 use lazaret_core::store::rules::ClockWatch;
 use lazaret_core::store::{Capabilities, Changes, ErrorKind, ExpiryClock, Result, StoreError, Topic};
 use lazaret_core::{Clock, QueueName, SystemClock, Timestamp};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, Row};
 
@@ -45,6 +47,9 @@ pub struct PostgresStore {
 
 struct Shared {
     pool: Pool,
+    /// One permit for each connection that calls which may examine many letters use at once.
+    scans: Semaphore,
+    acquire_timeout: Duration,
     notifications: Notifications,
     schema: String,
     clock: Option<Arc<dyn Clock>>,
@@ -69,13 +74,14 @@ impl PostgresStore {
     /// Connects to a server, and opens or creates the store in its database.
     ///
     /// `dsn` is a URL (`postgres://user@host/database?sslmode=verify-full`) or a list of `key=value` pairs, as libpq has them, with one
-    /// or several hosts. Its parameters `schema` and `max_connections` go before the options of these names.
+    /// or several hosts. Its parameters `schema` and `max_connections` go before the options of these names. Without a password in it,
+    /// `PGPASSWORD` counts, then the password file of its parameter `passfile` or of `PGPASSFILE`, then `~/.pgpass`.
     ///
     /// # Errors
     /// `Invalid` if the DSN or an option cannot be used, or if the tables are of a newer version; `Unavailable` if the server cannot be
     /// reached or refuses writes; `Denied` if the role may not use the tables, or not create them.
     pub async fn connect(dsn: &str, options: PostgresStoreOptions) -> Result<Self> {
-        let dsn = Dsn::parse(dsn)?;
+        let dsn = Dsn::load(dsn)?;
         let options = dsn.apply(options);
         options.check()?;
         let connector = Connector::of(dsn, "lazaret", options.acquire_timeout, options.statement_timeout)?;
@@ -88,6 +94,8 @@ impl PostgresStore {
         let counting = options.clock.clone().unwrap_or_else(|| Arc::new(SystemClock));
         let shared = Shared {
             pool: pool(config, tls, &options)?,
+            scans: Semaphore::new((options.max_connections / 2).max(1)),
+            acquire_timeout: options.acquire_timeout,
             notifications,
             schema: options.schema,
             clock: options.clock,
@@ -121,6 +129,17 @@ impl PostgresStore {
     /// A free connection.
     pub(crate) async fn client(&self, operation: &'static str) -> Result<Object> {
         self.shared.pool.get().await.map_err(|error| of_pool(error, operation))
+    }
+
+    /// Waits for the turn of a call that may examine many letters. Such calls use half of the connections, in the order in which they
+    /// came, so that they never keep the others waiting: the engine, health checks, single letters.
+    pub(crate) async fn turn_to_scan(&self, operation: &'static str) -> Result<SemaphorePermit<'_>> {
+        let unavailable =
+            |context: &str| StoreError::not_done(ErrorKind::Unavailable, operation, context.to_owned());
+        match tokio::time::timeout(self.shared.acquire_timeout, self.shared.scans.acquire()).await {
+            Ok(turn) => turn.map_err(|_| unavailable("the store is closed")),
+            Err(_) => Err(unavailable("no connection became free in time: other searches use all of theirs")),
+        }
     }
 
     /// The clock of the options; `None` for that of the server.

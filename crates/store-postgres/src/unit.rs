@@ -73,6 +73,8 @@ pub(crate) struct Unit {
     pub(crate) payloads: Vec<(i64, Option<Bytes>)>,
     pub(crate) edits: Vec<NewEdit>,
     pub(crate) purged: Vec<i64>,
+    /// Letters whose headers, payloads and edits are erased.
+    pub(crate) erased: Vec<i64>,
     pub(crate) grants: BTreeMap<(i64, Partition), HeldGrant>,
     pub(crate) counts: BTreeMap<i64, Counted>,
     pub(crate) groups: BTreeMap<GroupKey, GroupChanges>,
@@ -80,6 +82,8 @@ pub(crate) struct Unit {
     pub(crate) ends: Vec<NewEnd>,
     /// The operations of settlements that have a rate.
     pub(crate) paced: BTreeSet<OperationId>,
+    /// The operations that end with this call.
+    pub(crate) ended: BTreeSet<OperationId>,
 }
 
 impl Unit {
@@ -216,6 +220,10 @@ impl Unit {
             return Ok(held);
         }
         let had_payload = !held.letter.payload_left_out;
+        if matches!(change, LetterChange::Erase(_)) {
+            held.edits = 0;
+            self.erased.push(held.lid);
+        }
         change.apply(&mut held.letter, now);
         self.record_failure(queue, held.letter.cause.as_ref(), failed);
         if ended {

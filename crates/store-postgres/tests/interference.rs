@@ -1,5 +1,5 @@
-//! Transactions of others: a wait for a lock that is too long is cancelled and changes nothing, and after a deadlock or a serialization
-//! failure the call is made again.
+//! Transactions of others: a wait for a lock that is too long is cancelled and changes nothing, after a deadlock or a serialization
+//! failure the call is made again, and searches that wait leave connections to other calls.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use lazaret_core::query::Query;
 use lazaret_core::store::{
     Action, Actor, Certainty, ErrorKind, HandOff, LetterStore, Limits, Operations, Placed, Placement, Plan,
-    PlanRequest, Result, Selection,
+    PlanRequest, Result, Selection, Triage,
 };
 use lazaret_core::{Clock, Letter, LetterState, Message, Position, QueueName, Timestamp};
 use lazaret_store_postgres::driver::Client;
@@ -158,4 +159,33 @@ async fn a_call_that_cannot_be_serialized_is_rolled_back_and_made_again() {
     let kept: Vec<i64> = kept.iter().map(|row| row.get(0)).collect();
     assert_eq!(kept, [i64::try_from(plan.id.0).unwrap()]);
     assert_ne!(plan.id, old.id);
+}
+
+#[tokio::test]
+async fn searches_that_wait_leave_connections_to_other_calls() {
+    let Some(dsn) = server() else { return };
+    let test = TestSchema::new(dsn);
+    let (named, name) = named(&test);
+    let store = PostgresStore::connect(&named, test.options(None)).await.unwrap();
+    hand_off(&store, 0).await.unwrap();
+    let (client, observer) = (test.client().await, test.client().await);
+    client.batch_execute("BEGIN; LOCK TABLE payloads IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    // Twice as many as there are connections, all asked before the question below.
+    let searches: Vec<_> = (0..8)
+        .map(|_| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let query = Query::parse("payload./a:1").unwrap();
+                store.find(&query, None, 10).await
+            })
+        })
+        .collect();
+    waits_for_a_lock(&observer, &name).await;
+    assert_eq!(store.queues().await.unwrap().len(), 1, "a connection is free");
+    assert!(searches.iter().all(|search| !search.is_finished()), "all of them wait");
+    client.batch_execute("ROLLBACK").await.unwrap();
+    for search in searches {
+        let found = tokio::time::timeout(DEADLINE, search).await.expect("it ends").unwrap();
+        assert!(found.unwrap().letters.is_empty());
+    }
 }

@@ -294,11 +294,16 @@ async fn a_dsn_or_an_option_that_cannot_be_used_is_refused() {
 
 #[tokio::test]
 async fn a_store_keeps_its_identity_and_texts_with_a_nul() {
+    use lazaret_core::store::Audit;
     let Some(dsn) = server() else { return };
     let test = TestSchema::new(dsn);
     let store = test.open(None).await;
     assert_eq!(store_id(&store, "one").await.unwrap(), "one");
     assert_eq!(store_id(&test.open(None).await, "two").await.unwrap(), "one");
+    let key = Audit::digest_key(&store).await.unwrap();
+    assert_eq!(Audit::digest_key(&test.open(None).await).await.unwrap(), key, "and its key for digests");
+    let other = TestSchema::new(test.dsn.clone());
+    assert_ne!(Audit::digest_key(&other.open(None).await).await.unwrap(), key, "another store");
     let mut item = dead("m\0\\0");
     item.letter.sequence = "s\0".into();
     let (id, sequence) = (item.letter.id, item.letter.sequence.clone());

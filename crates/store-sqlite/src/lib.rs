@@ -46,7 +46,7 @@
 //! - `operations/`: plans and operations inside a transaction; `freezing` is bulk SQL.
 //! - `inbox_source/`: the inbox: posts, and the source that delivers them.
 //! - `audit`, `pauses`: the audit chain, and pauses.
-//! - `schema/`, `rows`: tables, format versions and migrations, encoding of values.
+//! - `schema/`, `rows`: tables, format versions and migrations, encoding of values. `stored_value`: a value of a file, read-only.
 //! - `consistency`, `comparison`, `power_loss/` (tests): counters compared with letters, random walks compared with the memory store,
 //!   and the states of the files after a power cut.
 
@@ -80,6 +80,7 @@ mod schema;
 mod settle_calls;
 mod step;
 mod store;
+mod stored_value;
 mod undecoded_claims;
 mod write_cache;
 mod writer;
@@ -90,3 +91,4 @@ pub use lazaret_core::store::AuditCheck;
 pub use options::{Durability, Options};
 pub use schema::{FORMAT_VERSION, format_version};
 pub use store::SqliteStore;
+pub use stored_value::stored_value;

@@ -28,7 +28,8 @@ pub enum Durability {
 pub struct Options {
     /// The store's clock, which determines the end of leases and due times.
     pub clock: Arc<dyn Clock>,
-    /// Number of reader connections. At least one.
+    /// Number of reader connections. At least one. Queries that may examine many letters use all but one of them, so that health checks and
+    /// reads of single letters do not wait for them; a single one is shared by all.
     pub readers: usize,
     /// The durability of acknowledged writes.
     pub durability: Durability,
@@ -53,11 +54,11 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// The system clock, two readers, full durability, a busy timeout of five seconds, a query timeout of a minute.
+    /// The system clock, three readers, full durability, a busy timeout of five seconds, a query timeout of a minute.
     fn default() -> Self {
         Self {
             clock: Arc::new(SystemClock),
-            readers: 2,
+            readers: 3,
             durability: Durability::Full,
             busy_timeout: Duration::from_secs(5),
             query_timeout: Duration::from_secs(60),

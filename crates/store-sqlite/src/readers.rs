@@ -5,6 +5,9 @@
 //!
 //! A query is interrupted when its caller has stopped waiting, such as a request that was cut off, or when it exceeds
 //! [`Options::query_timeout`]. The connection is then free for the next one.
+//!
+//! Queries that may examine many letters run on all readers but one, so that they never keep the others waiting: health checks, single
+//! letters, pauses, positions.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -13,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use lazaret_core::store::{ErrorKind, Result, StoreError};
 use rusqlite::Connection;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::error::{Fault, Work};
 use crate::options::Options;
@@ -93,6 +96,8 @@ enum Command {
 /// A handle to the reader threads, which stop when they are closed or the last handle is dropped.
 pub(crate) struct Handle {
     commands: mpsc::Sender<Command>,
+    /// One permit for each reader that may scan.
+    scans: Arc<Semaphore>,
     /// Each reader holds a sender until it has closed the file.
     ended: watch::Receiver<()>,
     redo: Arc<RedoLog>,
@@ -104,7 +109,8 @@ impl Handle {
         let (commands, waiting) = mpsc::channel(options.waiting.max(1));
         let (alive, ended) = watch::channel(());
         let waiting = Arc::new(Mutex::new(waiting));
-        for number in 0..options.readers.max(1) {
+        let readers = options.readers.max(1);
+        for number in 0..readers {
             let mut connection = schema::connect_reader(path, options)?;
             let (waiting, options, alive) = (waiting.clone(), options.clone(), alive.clone());
             let read = move || {
@@ -120,7 +126,15 @@ impl Handle {
                     .with_source(error)
             })?;
         }
-        Ok(Self { commands, ended, redo: redo.clone() })
+        let scans = Arc::new(Semaphore::new((readers - 1).max(1)));
+        Ok(Self { commands, scans, ended, redo: redo.clone() })
+    }
+
+    /// Waits for the turn of a query that may examine many letters, in the order of the calls. It is to be kept until the query has
+    /// ended.
+    pub(crate) async fn turn_to_scan(&self, operation: &'static str) -> Result<OwnedSemaphorePermit> {
+        let turn = self.scans.clone().acquire_owned().await;
+        turn.map_err(|_| StoreError::not_done(ErrorKind::Unavailable, operation, "the store is closed"))
     }
 
     /// Stops the readers: they accept no more queries, finish the queued ones and close
@@ -262,6 +276,42 @@ mod tests {
             _ = has_started => {}
         }
         assert!(store.queues().await.unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn scans_leave_a_reader_to_all_other_queries() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { readers: 3, ..Options::default() };
+        let store = SqliteStore::open(folder.path().join("lazaret.db"), options).unwrap();
+        let mut scans = Vec::new();
+        let mut gates = Vec::new();
+        for _ in 0..4 {
+            let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+            let mut scan = Box::pin(store.scan("find", move |_| {
+                _ = may_go_on.recv();
+                Ok(())
+            }));
+            assert!(!is_ready(&mut scan).await);
+            scans.push(scan);
+            gates.push(go_on);
+        }
+        // With scans on all readers, this would wait for the first of them to end.
+        assert!(store.queues().await.unwrap().is_empty());
+        drop(gates);
+        for scan in scans {
+            scan.await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn the_turn_of_a_scan_whose_caller_has_gone_goes_to_the_next_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&folder, Options::default());
+        let mut abandoned = Box::pin(store.scan("find", endless));
+        assert!(!is_ready(&mut abandoned).await);
+        let next = store.scan("find", |_| Ok(()));
+        drop(abandoned);
+        next.await.unwrap();
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use lazaret_core::letter::{AttemptRecord, Diagnostics, Edit, append_entry};
+use lazaret_core::letter::{AttemptRecord, Diagnostics, Edit, Erasure, append_entry};
 use lazaret_core::message::{Operation, PartitionNumber, Position, Schema};
 use lazaret_core::store::{Comment, ErrorKind, PauseScope, StoreError};
 use lazaret_core::{Failure, Headers, Letter, LetterId, LetterState, Message, QueueName, SequenceId};
@@ -193,6 +193,8 @@ pub(crate) struct Body {
     correlation: Option<Arc<str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     undecodable: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    erased: Option<Box<Erasure>>,
 }
 
 fn is_false(flag: &bool) -> bool {
@@ -276,6 +278,7 @@ impl Body {
             timestamp: message.timestamp,
             correlation: message.correlation.clone(),
             undecodable: message.undecodable.clone(),
+            erased: letter.erased,
         };
         (body, message)
     }
@@ -453,6 +456,7 @@ impl UndecodedLetter {
             payload_left_out: false,
             history: Vec::new(),
             edits: Vec::new(),
+            erased: None,
         };
         let body = row.get_ref(19)?.as_blob().map_err(rusqlite::Error::from)?;
         Ok(Self { letter, body: body.to_vec() })
@@ -487,6 +491,7 @@ impl UndecodedLetter {
             comments: body.comments,
             payload_left_out: body.payload_left_out,
             history: body.history,
+            erased: body.erased,
             ..letter
         })
     }

@@ -225,7 +225,7 @@ fn read_only(path: &Path) -> StoreError {
 }
 
 /// The format version of the file; 0 if it is empty.
-fn check_format(connection: &Connection, path: &Path) -> Result<u32> {
+pub(crate) fn check_format(connection: &Connection, path: &Path) -> Result<u32> {
     let failed = |error| at(path, error);
     let number = |pragma| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
     let application = number("application_id").map_err(failed)?;

@@ -145,6 +145,11 @@ impl SqliteStore {
         backup::in_thread(move || backup::write(&from, &to)).await
     }
 
+    /// Writes the whole file anew, and empties its logs.
+    pub(crate) async fn rewrite_file(&self) -> Result<()> {
+        self.shared.writer.rewrite("scrub").await
+    }
+
     /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.shared.path
@@ -202,6 +207,22 @@ impl SqliteStore {
                 self.shared.readers.ask_after(operation, question).await
             }
         }
+    }
+
+    /// Runs a query that may examine many letters. One reader is left to all other queries.
+    pub(crate) async fn scan<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        question: impl FnOnce(&View<'_>) -> Work<T> + Send + 'static,
+    ) -> Result<T> {
+        let turn = self.shared.readers.turn_to_scan(operation).await?;
+        // The query ends after its caller has gone, if only by a little.
+        let question = move |view: &View<'_>| {
+            let answer = question(view);
+            drop(turn);
+            answer
+        };
+        self.ask(operation, question).await
     }
 
     /// Runs a query on a reader that may miss what is only in the redo log.

@@ -81,6 +81,15 @@ impl Handle {
         self.call(operation, |_| Ok(())).await
     }
 
+    /// Writes the whole file anew and empties the logs, so that nothing that was deleted or replaced before is in any of them.
+    pub(crate) async fn rewrite(&self, operation: &'static str) -> Result<()> {
+        let (reply, answer) = oneshot::channel();
+        let sent = self.commands.send(Command::Rewrite(reply)).await;
+        sent.map_err(|_| stopped(operation, Certainty::NotDone))?;
+        let rewritten = answer.await.map_err(|_| stopped(operation, Certainty::MaybeDone))?;
+        rewritten.map_err(|failure| failure.error(operation))
+    }
+
     /// Stops the writer: it accepts no more requests, finishes the queued ones, merges the logs into the database
     /// file and closes it. Repeated calls return the same result.
     pub(crate) async fn close(&self) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Logs the events of a consumer with reason and queue, without error texts by default.
 
 use lazaret_core::LetterState;
+use lazaret_core::redaction::TextRules;
 use lazaret_core::store::PauseScope;
 use lazaret_engine::{Event, Observer};
 
@@ -16,6 +17,7 @@ pub struct LogObserver {
     consumer: String,
     handler: Option<String>,
     with_errors: bool,
+    redact: TextRules,
     throttle: LogThrottle,
 }
 
@@ -23,7 +25,8 @@ impl LogObserver {
     /// Creates the observer of a consumer.
     pub fn new(consumer: &str) -> Self {
         let throttle = LogThrottle::default();
-        Self { consumer: consumer.to_owned(), handler: None, with_errors: false, throttle }
+        let redact = TextRules::default();
+        Self { consumer: consumer.to_owned(), handler: None, with_errors: false, redact, throttle }
     }
 
     /// Names the address of the handler where it cannot be reached. It must not contain credentials.
@@ -40,9 +43,16 @@ impl LogObserver {
         self
     }
 
+    /// Redacts error texts by these rules.
+    #[must_use]
+    pub fn with_redaction(mut self, rules: TextRules) -> Self {
+        self.redact = rules;
+        self
+    }
+
     /// The error text, if it may be logged.
-    fn loggable<'a>(&self, error: &'a str) -> Option<&'a str> {
-        self.with_errors.then_some(error)
+    fn loggable(&self, error: &str) -> Option<String> {
+        self.with_errors.then(|| self.redact.redact(error).into_owned())
     }
 
     /// Logs an event that concerns the consumer rather than a message.

@@ -67,6 +67,8 @@ families! {
         "Open letters in the store.";
     BROKER_LETTERS = Gauge "lazaret_broker_letters" ["consumer", "state"]
         "Records in retry topics (retrying) and dead-letter topics (dead), counted in the broker; NaN while unknown.";
+    BROKER_OLDEST_LETTER = Gauge "lazaret_broker_oldest_letter_age_seconds" ["consumer"]
+        "Age of the oldest record in dead-letter topics, since its first failure; 0 without records, NaN while unknown.";
     HANDOFF_FAILURES = Counter "lazaret_handoff_failures_total" ["consumer"]
         "Failed letter hand-offs, to the store or to a topic. The source is held, nothing is lost.";
     POISON = Counter "lazaret_poison_total" ["consumer", "queue"]

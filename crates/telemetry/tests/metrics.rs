@@ -90,6 +90,7 @@ async fn a_scrape_contains_every_metric_with_exact_values_and_no_message_content
     metrics.change_stream(NAME, ChangeStreamStats::default);
     metrics.file(NAME, || Some(7));
     metrics.topics(NAME, || Some((2, 3)));
+    metrics.oldest_in_topics(NAME, || Some(Duration::from_secs(50)));
     metrics.process();
     metrics.adopted(NAME, "orders-dlt", &[("adopted", 2)], 5);
     metrics.adoption_failed(NAME, "orders-dlt", false);
@@ -157,6 +158,7 @@ async fn a_scrape_contains_every_metric_with_exact_values_and_no_message_content
     for (state, records) in [("retrying", 2.0), ("dead", 3.0)] {
         assert_eq!(scrape.value("lazaret_broker_letters", &[consumer, ("state", state)]), records);
     }
+    assert_eq!(scrape.value("lazaret_broker_oldest_letter_age_seconds", &[consumer]), 50.0);
     if cfg!(target_os = "linux") {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
         let started = scrape.value("process_start_time_seconds", &[]);

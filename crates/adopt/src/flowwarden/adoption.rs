@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lazaret_core::redaction::TextRules;
 use lazaret_core::source::SourceError;
 use lazaret_core::store::{Checkpoints, LetterStore, Limits};
 use lazaret_core::{QueueName, Sequencing};
@@ -99,6 +100,13 @@ impl Adoption {
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Self {
         self.target.limits = limits;
+        self
+    }
+
+    /// Sets the rules by which texts of errors are redacted before they are stored.
+    #[must_use]
+    pub fn with_redaction(mut self, rules: TextRules) -> Self {
+        self.target.redact = rules;
         self
     }
 

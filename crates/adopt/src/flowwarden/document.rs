@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use lazaret_core::letter::Diagnostics;
+use lazaret_core::letter::{CONTEXT_VALUE_LIMIT, Diagnostics};
 use lazaret_core::{Phase, Reason, Timestamp};
 use lazaret_source_mongodb::MongoSourceOptions;
 use lazaret_source_mongodb::bson::{Bson, Document, RawDocument, doc};
@@ -19,9 +19,8 @@ use crate::source::Content;
 const FRAMEWORK: &str = "flowwarden";
 /// The error type of an event that a handler sent to the dead letters by hand.
 const MANUAL: &str = "ManualDlq";
-/// The maximum number of metadata entries in the context of a letter, and the maximum characters of each (I7).
+/// The maximum number of metadata entries in the context of a letter (I7).
 const METADATA_LIMIT: usize = 64;
-const VALUE_LIMIT: usize = 1024;
 
 /// The status of a dead letter that waits. FlowWarden writes no other.
 pub(super) const PENDING: &str = "PENDING";
@@ -217,7 +216,7 @@ impl Fields {
                 Bson::String(text) => text,
                 other => other.to_string(),
             };
-            (format!("metadata.{name}"), truncate(&text, VALUE_LIMIT).to_owned())
+            (format!("metadata.{name}"), truncate(&text, CONTEXT_VALUE_LIMIT).to_owned())
         };
         metadata.into_iter().take(METADATA_LIMIT).map(shown).collect()
     }

@@ -3,12 +3,10 @@
 //! Nothing here panics, whatever the bytes: a value that cannot be parsed is omitted with a warning.
 
 use bytes::Bytes;
+use lazaret_core::letter::CONTEXT_VALUE_LIMIT;
 use lazaret_core::{Headers, Timestamp};
 
 use crate::java::truncate;
-
-/// The maximum characters of a header that are displayed.
-const DISPLAY_LIMIT: usize = 1024;
 
 /// Reads the failure headers of one record, and collects warnings.
 pub(super) struct HeaderReader<'a> {
@@ -127,7 +125,7 @@ pub(super) fn display(value: Option<&Bytes>) -> String {
     let Some(value) = value else { return "(null)".to_owned() };
     match std::str::from_utf8(value) {
         Ok(text) if !text.chars().any(|c| c.is_control() && !c.is_whitespace()) => {
-            truncate(text, DISPLAY_LIMIT).to_owned()
+            truncate(text, CONTEXT_VALUE_LIMIT).to_owned()
         }
         _ => big_integer(value).map_or_else(|| hex(value), |number| number.to_string()),
     }
@@ -135,7 +133,7 @@ pub(super) fn display(value: Option<&Bytes>) -> String {
 
 /// Formats bytes as hexadecimal digits after `0x`, up to a limit.
 fn hex(value: &[u8]) -> String {
-    let shown = &value[..value.len().min(DISPLAY_LIMIT / 8)];
+    let shown = &value[..value.len().min(CONTEXT_VALUE_LIMIT / 8)];
     let digits: String = shown.iter().map(|byte| format!("{byte:02x}")).collect();
     let more = if shown.len() < value.len() { "…" } else { "" };
     format!("0x{digits}{more}")

@@ -1,4 +1,4 @@
-//! `restore`, `purge`, `resolve` and `quarantine`: change many letters, each independently.
+//! `restore`, `purge`, `erase`, `resolve` and `quarantine`: change many letters, each independently.
 
 use std::collections::BTreeSet;
 
@@ -71,6 +71,15 @@ pub struct Purge {
     bulk: Bulk,
 }
 
+/// Erase the content of letters: payloads, headers, comments and the texts of failures. Ids, states and times stay. Open letters are
+/// evicted. A query without a state selects open and closed letters.
+#[derive(Debug, Args)]
+#[command(mut_arg("all", |all| all.help("Select every letter")))]
+pub struct Erase {
+    #[command(flatten)]
+    bulk: Bulk,
+}
+
 /// Mark letters as handled by other means: they are closed, and later letters of their sequences go on. A query without a state
 /// selects letters that failed, not those that wait behind them.
 #[derive(Debug, Args)]
@@ -120,10 +129,17 @@ impl Run for Purge {
     }
 }
 
+impl Run for Erase {
+    async fn run(self, context: &mut Context) -> Result<Exit> {
+        self.bulk.run(context, Verb::Erase).await
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verb {
     Restore,
     Purge,
+    Erase,
     Resolve,
     Quarantine,
 }
@@ -133,6 +149,7 @@ impl Verb {
         match self {
             Self::Restore => "restore",
             Self::Purge => "purge",
+            Self::Erase => "erase",
             Self::Resolve => "resolve",
             Self::Quarantine => "quarantine",
         }
@@ -142,6 +159,7 @@ impl Verb {
         match self {
             Self::Restore => "restored",
             Self::Purge => "purged",
+            Self::Erase => "erased",
             Self::Resolve => "resolved",
             Self::Quarantine => "quarantined",
         }
@@ -152,6 +170,7 @@ impl Verb {
     fn default_states(self) -> &'static str {
         match self {
             Self::Restore | Self::Purge => "state:evicted",
+            Self::Erase => "state:open,closed",
             Self::Resolve => "state:retrying,dead,parked,quarantined",
             Self::Quarantine => "state:retrying,dead,parked",
         }
@@ -161,6 +180,9 @@ impl Verb {
         match self {
             Self::Restore => format!("Restore {letters}?"),
             Self::Purge => format!("Purge {letters}? This cannot be undone."),
+            Self::Erase => {
+                format!("Erase the content of {letters}? Open ones are evicted. This cannot be undone.")
+            }
             Self::Resolve => format!("Resolve {letters}? Their messages are not handled again."),
             Self::Quarantine => format!("Quarantine {letters}?"),
         }
@@ -217,7 +239,7 @@ async fn confirm(client: &Client, verb: Verb, selection: &Selection) -> Result<b
     };
     let question = verb.question(&format!("{qualifier}{}", plural(letters, "letter")));
     let yes = match verb {
-        Verb::Purge => prompt::confirm_word(&question, verb.as_str())?,
+        Verb::Purge | Verb::Erase => prompt::confirm_word(&question, verb.as_str())?,
         Verb::Restore | Verb::Resolve | Verb::Quarantine => prompt::confirm(&question)?,
     };
     if yes { Ok(true) } else { Err(Error::Declined { next: format!("lazaret ls{list}") }) }
@@ -251,6 +273,7 @@ async fn once(client: &Client, verb: Verb, selection: Selection, reason: &str) -
 fn add(sum: &mut BulkAnswer, answer: BulkAnswer) {
     sum.done += answer.done;
     sum.more = answer.more;
+    sum.remains = answer.remains;
     for failure in answer.failed {
         if !sum.failed.iter().any(|known| known.id == failure.id) {
             sum.failed.push(failure);
@@ -287,6 +310,9 @@ fn conclude(context: &Context, verb: Verb, sum: &BulkAnswer) -> Result<Exit> {
                 screen.stderr_line(
                     &Line::new().add("nothing to do: ", Tone::Warning).plain("no letters match"),
                 );
+            }
+            if let Some(remains) = &sum.remains {
+                screen.stderr_line(&Line::new().add("note: ", Tone::Warning).plain(remains));
             }
             // Each hint once, however many letters it is for.
             let hints: BTreeSet<&str> =

@@ -83,7 +83,7 @@ impl Run for Show {
             Format::Table => {
                 let view = View { now: context.now(), full: self.full };
                 view.print(screen, &detail)?;
-                screen.next_commands(&next(&detail.letter));
+                screen.next_commands(&next(&detail.letter, detail.content.payload_state));
             }
             Format::Json => screen.json(&detail)?,
             Format::Jsonl => screen.json_line(&detail)?,
@@ -129,8 +129,8 @@ fn original(detail: &LetterDetail, first: &Edit) -> Result<Bytes> {
     }
 }
 
-/// Returns the next commands for a letter in this state.
-fn next(letter: &Letter) -> Vec<String> {
+/// Returns the next commands for a letter in this state. One whose payload was not stored can only be closed.
+fn next(letter: &Letter, payload: PayloadState) -> Vec<String> {
     let id = short_id(&letter.id);
     // A letter that left its sequence is alone in one of its own: the others of its key tell more.
     let sequence = match (&letter.left_sequence, &letter.message.key) {
@@ -141,6 +141,12 @@ fn next(letter: &Letter) -> Vec<String> {
         State::Waiting => vec![sequence],
         State::Evicted => vec![format!("lazaret restore --ids {id} --reason TEXT")],
         State::Resolved | State::Skipped | State::Expired => vec!["lazaret ls".to_owned()],
+        State::Retrying | State::Dead | State::Parked | State::Quarantined
+            if payload == PayloadState::LeftOut =>
+        {
+            let close = |verb: &str| format!("lazaret {verb} --ids {id} --reason TEXT");
+            vec![close("resolve"), close("evict"), sequence]
+        }
         State::Retrying | State::Dead | State::Parked | State::Quarantined => {
             vec![format!("lazaret retry --ids {id} --reason TEXT"), sequence]
         }
@@ -180,7 +186,7 @@ impl View {
             screen.line(&heading("history"))?;
             screen.table(&self.history(&detail.history))?;
         }
-        for line in self.payload(&detail.content) {
+        for line in self.payload(detail) {
             screen.line(&line)?;
         }
         Ok(())
@@ -190,6 +196,10 @@ impl View {
         let mut lines: Vec<Line> = self.facts(detail).lines().collect();
         if let Some(cause) = &detail.cause {
             lines.extend(self.cause(cause));
+        }
+        if let Some(erased) = &detail.erased {
+            let who = format!("{} {}", erased.by, time_with_age(erased.at, self.now));
+            lines.push(Line::new().add("erased  ", Tone::Dim).plain(format!("{}: {}", who, erased.why)));
         }
         for comment in &detail.comments {
             let who = format!("{} {}", comment.by, time_with_age(comment.at, self.now));
@@ -305,7 +315,8 @@ impl View {
         table
     }
 
-    fn payload(&self, content: &MessageDetail) -> Vec<Line> {
+    fn payload(&self, detail: &LetterDetail) -> Vec<Line> {
+        let content = &detail.content;
         let size = format!("{} bytes", count(content.payload_bytes));
         let kind =
             content.content_type.as_deref().map_or_else(String::new, |kind| format!(", {}", sanitize(kind)));
@@ -314,6 +325,7 @@ impl View {
             PayloadState::Shown => lines.extend(self.payload_shown(content)),
             PayloadState::Hidden => lines.push(dim("hidden: the token lacks the scope payload")),
             PayloadState::None => lines.push(dim("none: a tombstone")),
+            PayloadState::LeftOut if detail.erased.is_some() => lines.push(dim("erased")),
             PayloadState::LeftOut => lines.push(dim("not stored: the consumer has include-payload: false")),
         }
         if !content.redacted.is_empty() {
@@ -353,7 +365,7 @@ pub(super) fn screen_lines(detail: &LetterDetail, now: Timestamp, width: usize) 
         lines.push(heading("history"));
         lines.extend(view.history(&detail.history).render(width, false).lines().map(Line::of));
     }
-    lines.extend(view.payload(&detail.content));
+    lines.extend(view.payload(detail));
     lines
 }
 
@@ -399,9 +411,28 @@ mod tests {
     fn the_next_command_for_a_letter_that_left_its_sequence_lists_its_key() {
         let mut left = letter("7f3a90c1", "~d:7f3a90c1:bob", State::Dead);
         left.message.key = Some("bob".to_owned());
-        assert_eq!(next(&left)[1], "lazaret seq payments/ledger '~d:7f3a90c1:bob'");
+        assert_eq!(next(&left, PayloadState::Shown)[1], "lazaret seq payments/ledger '~d:7f3a90c1:bob'");
         left.left_sequence = Some("bob".to_owned());
-        assert_eq!(next(&left)[1], "lazaret ls key:bob");
+        assert_eq!(next(&left, PayloadState::Shown)[1], "lazaret ls key:bob");
+    }
+
+    #[test]
+    fn a_letter_whose_payload_was_not_stored_is_closed_and_not_retried() {
+        let dead = letter("7f3a90c1", "bob", State::Dead);
+        let sequence = "lazaret seq payments/ledger bob";
+        assert_eq!(
+            next(&dead, PayloadState::LeftOut),
+            [
+                "lazaret resolve --ids 7f3a90c1 --reason TEXT",
+                "lazaret evict --ids 7f3a90c1 --reason TEXT",
+                sequence
+            ]
+        );
+        // A tombstone has no payload, and can be retried.
+        let retried = ["lazaret retry --ids 7f3a90c1 --reason TEXT", sequence];
+        assert_eq!(next(&dead, PayloadState::None), retried);
+        let evicted = letter("7f3a90c1", "bob", State::Evicted);
+        assert!(next(&evicted, PayloadState::LeftOut)[0].starts_with("lazaret restore --ids 7f3a90c1"));
     }
 
     #[test]

@@ -475,16 +475,31 @@ mod tests {
         assert_eq!(told(&short), Vec::<String>::new());
     }
 
+    /// The cell of this column in the consumer's row.
+    fn shown(consumer: &Consumer, name: &str) -> String {
+        let table = Consumer::table(std::slice::from_ref(consumer), at(NOW)).render(200, false);
+        let (columns, row) = table.split_once('\n').unwrap();
+        let end = columns.find(name).unwrap() + name.len();
+        row[..end].split(' ').next_back().unwrap().to_owned()
+    }
+
+    #[test]
+    fn an_attempt_that_hangs_is_the_oldest_if_nothing_older_waits() {
+        let hangs = |oldest_age_seconds, age| Consumer {
+            oldest_age_seconds,
+            attempt_age_seconds: Some(age),
+            ..quiet(0)
+        };
+        assert_eq!(shown(&hangs(None, 125.0), "OLDEST"), "2m05s");
+        assert_eq!(shown(&hangs(Some(60.0), 125.0), "OLDEST"), "2m05s");
+        assert_eq!(shown(&hangs(Some(180_000.0), 125.0), "OLDEST"), "2d02h");
+        assert_eq!(shown(&hangs(None, 0.9), "OLDEST"), "-", "there is always one that runs");
+    }
+
     #[test]
     fn what_dead_letter_topics_hold_counts_as_dead_and_old() {
         let counts = BrokerCounts { retrying: 2, dead: 3, oldest_dead_at: Some(at(NOW - 90_000)) };
         let shop = Consumer { in_broker: Some(counts), oldest_age_seconds: Some(60.0), ..quiet(4) };
-        let shown = |shop: &Consumer, name: &str| {
-            let table = Consumer::table(std::slice::from_ref(shop), at(NOW)).render(200, false);
-            let (columns, row) = table.split_once('\n').unwrap();
-            let end = columns.find(name).unwrap() + name.len();
-            row[..end].split(' ').next_back().unwrap().to_owned()
-        };
         assert_eq!((shown(&shop, "DEAD"), shown(&shop, "OLDEST")), ("7".into(), "1d01h".into()));
         assert_eq!(shown(&shop, "RETRYING"), "17", "those of the store");
         assert_eq!(

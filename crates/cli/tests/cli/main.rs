@@ -12,6 +12,7 @@ mod daemon_failures;
 mod demo;
 #[cfg(all(unix, feature = "demo"))]
 mod demo_console;
+mod erasing;
 mod exits;
 mod formats;
 mod hostile;
@@ -19,6 +20,7 @@ mod hostile;
 #[allow(dead_code, reason = "the tests of the console need more of it")]
 #[path = "../../../console/tests/browser/http.rs"]
 mod http;
+mod keys;
 mod operations;
 mod pages;
 mod payloads;

@@ -32,6 +32,13 @@ fn an_export_is_imported_unchanged() {
             }
         }
     }
+    // An imported letter says so, and is the same otherwise.
+    for letter in &mut after {
+        let context = letter["context"].as_object_mut().unwrap();
+        for name in ["imported-by", "imported-at"] {
+            assert!(context.remove(name).is_some_and(|value| value.is_string()), "{name}");
+        }
+    }
     assert_eq!(before, after);
     let again = to.run_with(&["import", "-", "-o", "json"], &export.out).ends(0).json();
     assert_eq!((&again["taken"], &again["known"]), (&0.into(), &3.into()));

@@ -56,6 +56,25 @@ impl Address {
     }
 }
 
+/// Checks that it is clear where the credentials of a URL end, `rest` being what follows the scheme. A driver would take the rest of a
+/// password for the host.
+pub(crate) fn credentials(rest: &str, is_database: bool, code: Code) -> Result<(), FormatError> {
+    let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+    let in_authority = authority.matches('@').count();
+    let is_clear = match in_authority {
+        // The URL of a database has no other `@`. In other URLs it is part of the path, unless what comes before is no host.
+        0 if is_database => !rest.contains('@'),
+        0 => !rest.contains('@') || host_and_port(authority, false).is_some(),
+        1 => !is_database || rest.matches('@').count() == 1,
+        _ => false,
+    };
+    if is_clear && !authority.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Ok(());
+    }
+    let hint = "write `@` as `%40`, `:` as `%3A`, `/` as `%2F`, `?` as `%3F`, `#` as `%23`, `%` as `%25` and a space as `%20`";
+    Err(bad(code, "has special characters in the user or the password, which must be percent-encoded", hint))
+}
+
 /// Checks a URL with one of the schemes.
 pub(crate) fn url(text: &str, schemes: &[&str]) -> Result<(), FormatError> {
     let example = match schemes[0] {
@@ -74,6 +93,7 @@ pub(crate) fn url(text: &str, schemes: &[&str]) -> Result<(), FormatError> {
             &hint,
         ));
     }
+    credentials(rest, !scheme.starts_with("http"), Code::InvalidAddress)?;
     let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
     let hosts = authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts);
     if text.chars().any(|c| c.is_whitespace() || c.is_control()) {

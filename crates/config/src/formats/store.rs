@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::address::host_and_port;
+use super::address::{credentials, host_and_port};
 use super::error::{FormatError, bad};
 use crate::code::Code;
 use crate::suggest::nearest;
@@ -83,6 +83,9 @@ const IN_MEMORY: &str = "quote it: `store: \"memory:\"`";
 /// Checks the host of a database URL. The driver parses the rest.
 fn database(text: &str, rest: &str, example: &str) -> Result<String, FormatError> {
     let hint = format!("write a URL such as `{example}`");
+    if let Some(rest) = rest.strip_prefix("//") {
+        credentials(rest, true, Code::InvalidStore)?;
+    }
     let authority = rest.strip_prefix("//").map(|rest| &rest[..rest.find(['/', '?']).unwrap_or(rest.len())]);
     let hosts = authority.map(|authority| authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts));
     let fits = hosts.is_some_and(|hosts| hosts.split(',').all(|host| host_and_port(host, false).is_some()));
@@ -111,10 +114,26 @@ mod tests {
             ("mongodb://", None),
             ("mongodb+srv:x", None),
             ("mysql://h/db", None),
+            ("postgres://u:hunter2@et9@127.0.0.1/db", None),
+            ("postgres://u:hun%40ter2@h/db", Some("postgres:…")),
         ];
         for (text, expected) in table {
             let store = StoreLocation::parse(text).ok();
             assert_eq!(store.map(|store| format!("{store:?}")).as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn special_characters_in_a_password_are_named_as_the_cause() {
+        for special in ["@", "/", "?", "#", " "] {
+            for scheme in ["postgres", "mongodb"] {
+                let text = format!("{scheme}://u:hun{special}ter2@127.0.0.1:5432/db");
+                let error = StoreLocation::parse(&text).err().unwrap();
+                assert!(error.why.contains("percent-encoded"), "{text}: {}", error.why);
+                let hint = error.hint.unwrap();
+                assert!(hint.contains("`@` as `%40`"), "{hint}");
+                assert!(!format!("{} {hint}", error.why).contains("ter2"), "{text}");
+            }
         }
     }
 }

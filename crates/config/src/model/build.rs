@@ -12,12 +12,14 @@ use lazaret_core::policy::{
     BreakerPolicy, BudgetPolicy, CapacityPolicy, FusePolicy, OnDead, OnDeadOverride, OnDeadPolicy,
     PoisonPolicy, Rate, RetryOverride, RetryPolicy, Rule, Strategy, When,
 };
-use lazaret_core::redaction::Redaction;
+use lazaret_core::redaction::{Redaction, TextRules};
 use lazaret_core::store::Limits;
 use lazaret_core::{Grouping, Phase, Reason, Verdict};
 
 use super::adopt::{AdoptTopics, CORRELATION_HEADERS, TYPE_HEADERS, TopicFormat};
-use super::config::{AlertThresholds, Auth, Config, RequestLimits, Telemetry, Tls, Token, Webhook};
+use super::config::{
+    AlertThresholds, Auth, Config, Encryption, KeySource, RequestLimits, Telemetry, Tls, Token, Webhook,
+};
 use super::console::{Console, Oidc, Proxy, Role};
 use super::consumer::{
     Advanced, Approval, Consumer, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics,
@@ -53,17 +55,19 @@ fn config(document: Arc<Document>) -> Config {
         Some(Value::Store(store)) => store.clone(),
         _ => StoreLocation::Memory,
     };
+    let redact = redact(top.section("redact").unwrap_or(&Fields::default()));
     let webhooks = top.section("alerts").map(|alerts| alerts.list("webhooks")).unwrap_or_default();
     Config {
         listen: address,
         store,
-        consumers: document.consumers.iter().map(consumer).collect(),
+        consumers: document.consumers.iter().map(|read| consumer(read, &redact)).collect(),
         auth: top.section("auth").map(auth),
         hosts: top.texts("hosts"),
         tls: top.section("tls").map(tls),
         socket: top.text("socket").map(PathBuf::from),
         console: console(top.section("console").unwrap_or(&Fields::default())),
-        redact: redact(top.section("redact").unwrap_or(&Fields::default())),
+        redact,
+        encryption: top.section("encryption").map(encryption),
         limits: limits(top.section("limits").unwrap_or(&Fields::default())),
         webhooks: sections(webhooks).map(webhook).collect(),
         docs_url: top.section("alerts").and_then(|alerts| alerts.text("docs-url")).map(str::to_owned),
@@ -107,6 +111,7 @@ fn tls(fields: &Fields) -> Tls {
     Tls {
         certificate: PathBuf::from(string(fields, "certificate")),
         key: PathBuf::from(string(fields, "key")),
+        hsts: duration(fields, "hsts"),
     }
 }
 
@@ -153,8 +158,23 @@ fn role(fields: &Fields) -> Role {
 }
 
 fn redact(fields: &Fields) -> Redaction {
-    let paths = fields.texts("payload");
-    Redaction::new(fields.texts("headers"), paths.iter().filter_map(|path| payload_path(path).ok()))
+    let (paths, patterns) = (fields.texts("payload"), fields.texts("patterns"));
+    let rules =
+        Redaction::new(fields.texts("headers"), paths.iter().filter_map(|path| payload_path(path).ok()));
+    let sets = enum_values(fields, "errors");
+    let rules = rules.with_texts(TextRules::new(
+        sets.into_iter().filter_map(|name| name.parse().ok()),
+        patterns.iter().filter_map(|text| text.parse().ok()),
+    ));
+    if fields.flag("store") == Some(true) { rules.before_storing() } else { rules }
+}
+
+fn encryption(fields: &Fields) -> Encryption {
+    let key = |fields: &Fields| match fields.text("file") {
+        Some(file) => KeySource::File(PathBuf::from(file)),
+        None => KeySource::Command { program: fields.texts("command"), timeout: duration(fields, "timeout") },
+    };
+    Encryption { keys: sections(fields.list("keys")).map(key).collect() }
 }
 
 fn limits(fields: &Fields) -> RequestLimits {
@@ -168,6 +188,9 @@ fn limits(fields: &Fields) -> RequestLimits {
         connections: count("connections"),
         connections_per_peer: count("connections-per-peer"),
         requests_per_token: count("requests-per-token"),
+        drafts_per_person: count("drafts-per-person"),
+        drafts: count("drafts"),
+        draft_letters: fields.count("draft-letters").unwrap_or(u64::MAX),
     }
 }
 
@@ -205,7 +228,7 @@ fn telemetry(fields: &Fields) -> Telemetry {
     }
 }
 
-fn consumer(read: &ConsumerFields) -> Consumer {
+fn consumer(read: &ConsumerFields, redact: &Redaction) -> Consumer {
     let fields = &read.fields;
     let none = Fields::default();
     let section = |name: &str| fields.section(name).unwrap_or(&none);
@@ -230,12 +253,15 @@ fn consumer(read: &ConsumerFields) -> Consumer {
         retry: retry(section("retry")),
         rules: sections(fields.list("classify")).map(rule).collect(),
         grouping: fields.section("grouping").map_or_else(Grouping::default, grouping),
+        redact: redact.clone(),
         breaker: fields.section("breaker").map(breaker_policy),
         fuse: fields.section("fuse").map(fuse_policy),
         poison: fields.section("poison").map_or(PoisonPolicy { same_failure: None }, poison_policy),
         dead_letter: Some(section("dead-letter"))
             .filter(|letters| letters.flag("enabled") != Some(false))
             .map(dead_letter),
+        owner: section("dead-letter").text("owner").map(str::to_owned),
+        alert_on_first: alerts_on_first(section("dead-letter")),
         inbox_dedupe: fields.section("inbox-dedupe").map(|dedupe| duration(dedupe, "window")),
         replay: replay(section("replay")),
         advanced: advanced(section("advanced")),
@@ -618,6 +644,10 @@ fn on_dead_override(fields: &Fields) -> OnDeadOverride {
     }
 }
 
+fn alerts_on_first(letters: &Fields) -> bool {
+    letters.flag("alert-on-first").unwrap_or(true)
+}
+
 fn dead_letter(fields: &Fields) -> DeadLetter {
     let none = Fields::default();
     let reprocess = fields.section("reprocess").unwrap_or(&none);
@@ -641,7 +671,7 @@ fn dead_letter(fields: &Fields) -> DeadLetter {
             max_bytes: fields.size("max-bytes"),
             min_free: fields.size("min-free"),
         },
-        alert_on_first: fields.flag("alert-on-first").unwrap_or(true),
+        alert_on_first: alerts_on_first(fields),
         topic: fields.text("topic").map(str::to_owned),
         reprocess: match reprocess.text("strategy") {
             Some("cron") => {

@@ -51,6 +51,8 @@ pub struct Config {
     pub console: Console,
     /// The values of letters that are redacted.
     pub redact: Redaction,
+    /// The encryption of stored content; `None` stores it in the clear.
+    pub encryption: Option<Encryption>,
     /// The limits of requests.
     pub limits: RequestLimits,
     /// The receivers of alerts.
@@ -107,6 +109,29 @@ pub struct Tls {
     pub certificate: PathBuf,
     /// The private key.
     pub key: PathBuf,
+    /// How long browsers use nothing but TLS; zero to leave it to them.
+    pub hsts: Duration,
+}
+
+/// The encryption of stored content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encryption {
+    /// The keys; the first one encrypts.
+    pub keys: Vec<KeySource>,
+}
+
+/// Where a key comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// A file.
+    File(PathBuf),
+    /// A program that prints it.
+    Command {
+        /// The program and its arguments.
+        program: Vec<String>,
+        /// How long it may run.
+        timeout: Duration,
+    },
 }
 
 /// The limits of requests; sizes in bytes.
@@ -126,6 +151,12 @@ pub struct RequestLimits {
     pub connections_per_peer: usize,
     /// The maximum number of concurrent requests with one token.
     pub requests_per_token: usize,
+    /// The maximum number of plans of one person that were not started.
+    pub drafts_per_person: usize,
+    /// The maximum number of plans that were not started.
+    pub drafts: usize,
+    /// The number of letters in such plans from which no further plan is frozen.
+    pub draft_letters: u64,
 }
 
 /// The thresholds from which alerts fire.

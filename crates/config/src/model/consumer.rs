@@ -6,6 +6,7 @@ use lazaret_core::policy::{
     BreakerPolicy, BudgetPolicy, CapacityPolicy, Classifier, FusePolicy, OnDeadPolicy, PoisonPolicy, Rate,
     RetryOverride, RetryPolicy, Rule,
 };
+use lazaret_core::redaction::Redaction;
 use lazaret_core::store::Limits;
 use lazaret_core::{Grouping, Reason, Sequencing};
 
@@ -37,6 +38,8 @@ pub struct Consumer {
     pub rules: Vec<Rule>,
     /// The grouping rules.
     pub grouping: Grouping,
+    /// The redaction rules of the file.
+    pub redact: Redaction,
     /// The circuit breaker; `None` is off.
     pub breaker: Option<BreakerPolicy>,
     /// The fuse; `None` is off.
@@ -45,6 +48,10 @@ pub struct Consumer {
     pub poison: PoisonPolicy,
     /// The dead-letter settings; `None` discards a message whose failure is final, with an audit entry.
     pub dead_letter: Option<DeadLetter>,
+    /// The team that owns the letters: also those that are kept while dead letters are disabled.
+    pub owner: Option<String>,
+    /// Whether the first letter of a group sends an alert: also of letters that are kept while dead letters are disabled.
+    pub alert_on_first: bool,
     /// The window of the duplicate filter; `None` is off.
     pub inbox_dedupe: Option<Duration>,
     /// The replay settings.

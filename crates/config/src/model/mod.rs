@@ -14,7 +14,9 @@ pub(crate) use build::{
     breaker_policy, closeness, fuse_policy, grouping, listed_attempts, listed_delays, poison_policy,
     replaced, retry_policy,
 };
-pub use config::{AlertThresholds, Auth, Config, RequestLimits, Telemetry, Tls, Token, Webhook};
+pub use config::{
+    AlertThresholds, Auth, Config, Encryption, KeySource, RequestLimits, Telemetry, Tls, Token, Webhook,
+};
 pub use console::{Console, Oidc, Proxy, Role};
 pub use consumer::{Advanced, Approval, Consumer, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics};
 pub use enums::{

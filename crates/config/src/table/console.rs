@@ -68,7 +68,7 @@ static OIDC: Section = Section {
             "person-claim",
             Kind::Text(Format::Line),
             "Claim of the ID token with the name of the person, for the audit and for approvals. Without it nobody is signed in; an `email` must \
-             not be unverified.",
+             come with `email_verified: true`.",
         )
         .or("email"),
         Key::new("groups-claim", Kind::Text(Format::Line), "Claim of the ID token with the groups of the person, a list.")

@@ -1,5 +1,7 @@
 //! The keys of the top level, and of all sections outside of consumers.
 
+use lazaret_core::redaction::TextSet;
+
 use super::console::CONSOLE;
 use super::consumer::CONSUMER;
 use super::types::{EnumValue, Format, Key, Kind, Section};
@@ -64,6 +66,13 @@ pub(crate) static TOP: Section = Section {
              with a reason for the audit log.",
         )
         .or("{}")
+        .restart(),
+        Key::new(
+            "encryption",
+            Kind::Section(&ENCRYPTION),
+            "Encryption of payloads, headers and the texts of failures in the store.",
+        )
+        .absent("stored in the clear")
         .restart(),
         Key::new("limits", Kind::Section(&LIMITS), "Limits of requests and connections.").or("{}").restart(),
         Key::new("alerts", Kind::Section(&ALERTS), "Alert notifications.").or("{}"),
@@ -166,6 +175,13 @@ static TLS: Section = Section {
         Key::new("key", Kind::Text(Format::Path), "PEM file with the private key.")
             .required()
             .example("/etc/lazaret/tls.key"),
+        Key::new(
+            "hsts",
+            Kind::Duration { zero: true },
+            "Time for which browsers use nothing but TLS for the host of the API (`Strict-Transport-Security`). Not sent for `localhost` and \
+             other names of this machine. `0s` disables it.",
+        )
+        .or("365d"),
     ],
 };
 
@@ -188,6 +204,66 @@ static REDACT: Section = Section {
         )
         .or("[]")
         .example("/card/number"),
+        Key::new(
+            "errors",
+            Kind::List { of: &Kind::Enum(TEXT_SETS), min: 0 },
+            "Secrets that are redacted in error messages, causes and traces, in diagnostics, in the texts of groups, and in comments.",
+        )
+        .or("[]")
+        .example("card-numbers"),
+        Key::new(
+            "patterns",
+            Kind::List { of: &Kind::Text(Format::GroupPattern), min: 0 },
+            "Regular expressions for other secrets in these texts. If one has capture groups, only what they match is redacted.",
+        )
+        .or("[]")
+        .example("iban ([A-Z0-9]+)"),
+        Key::new(
+            "store",
+            Kind::Flag,
+            "Redact these texts before they are stored or published, and not only when they are shown or logged. Nobody can reveal what is \
+             redacted then. Payloads and headers are stored as they are.",
+        )
+        .or("false"),
+    ],
+};
+
+static TEXT_SETS: &[EnumValue] = &[
+    EnumValue(TextSet::CardNumbers.as_str(), "numbers of payment cards, with a valid check digit"),
+    EnumValue(TextSet::Emails.as_str(), "e-mail addresses"),
+    EnumValue(
+        TextSet::Tokens.as_str(),
+        "JSON web tokens, bearer tokens, and keys of AWS, GitHub, Google, Slack, Stripe and Lazaret",
+    ),
+];
+
+static ENCRYPTION: Section = Section {
+    name: "encryption",
+    doc: "Encryption of payloads, headers and the texts of failures in the store.",
+    keys: &[Key::new(
+        "keys",
+        Kind::List { of: &Kind::Section(&ENCRYPTION_KEY), min: 1 },
+        "Keys. The first one encrypts; values that were encrypted under the others stay readable.",
+    )
+    .required()],
+};
+
+static ENCRYPTION_KEY: Section = Section {
+    name: "encryption-key",
+    doc: "A key: in a file, or printed by a command.",
+    keys: &[
+        Key::new(
+            "file",
+            Kind::Text(Format::Path),
+            "File with the key: 32 bytes, as they are, as 64 hexadecimal digits or in base64. `lazaret keys generate` makes one.",
+        )
+        .example("/etc/lazaret/lazaret.key"),
+        Key::new(
+            "command",
+            Kind::List { of: &Kind::Text(Format::Line), min: 1 },
+            "Program that prints the key, with its arguments, such as the client of a key management service. It runs once, at the start.",
+        ),
+        Key::new("timeout", Kind::Duration { zero: false }, "Timeout of the command.").or("30s"),
     ],
 };
 
@@ -225,6 +301,19 @@ static LIMITS: Section = Section {
             "Maximum number of concurrent requests with one token.",
         )
         .or("64"),
+        Key::new(
+            "drafts-per-person",
+            Kind::Count { min: 1, max: 1_000_000 },
+            "Maximum number of plans of one person that were not started. A plan that has expired does not count.",
+        )
+        .or("50"),
+        Key::new("drafts", Kind::Count { min: 1, max: 1_000_000 }, "Maximum number of such plans in all.").or("200"),
+        Key::new(
+            "draft-letters",
+            Kind::Count { min: 1, max: 1_000_000_000 },
+            "Number of letters in such plans from which no further plan is frozen. A letter takes about 160 bytes in the store.",
+        )
+        .or("2000000"),
     ],
 };
 

@@ -15,6 +15,7 @@ use crate::icon::icon;
 use crate::layout::{Section, page_head};
 use crate::payload::{INLINE_BYTES, Payload, View, hex, size, tree};
 use crate::text::{block, visible};
+use crate::time::exact_with_age;
 use crate::visit::{Page, Visit};
 use crate::{letters, links};
 
@@ -34,12 +35,24 @@ pub(super) fn panel(visit: &Visit, detail: &LetterDetail, shown: Shown<'_>) -> M
                 @match (detail.content.payload_state, Payload::of(&detail.content)) {
                     (_, Some(payload)) => (content(visit, &detail.letter, &payload, shown)),
                     (PayloadState::Hidden, _) => p.muted { "Payload and headers are hidden: they need the right payload." },
-                    (PayloadState::LeftOut, _) => p.muted { "The payload was not stored: the consumer has " code { "include-payload: false" } ". The letter cannot be retried." },
+                    (PayloadState::LeftOut, _) => (left_out(visit, detail)),
                     _ => p.muted { "No payload: the message is a tombstone." },
                 }
             }
         }
         (headers(&detail.content.headers))
+    }
+}
+
+/// Why a payload is not there.
+fn left_out(visit: &Visit, detail: &LetterDetail) -> Markup {
+    match &detail.erased {
+        Some(erased) => html! {
+            p.muted { "Erased by " (visible(&erased.by)) " " (exact_with_age(erased.at, visit.now)) ": " (visible(&erased.why)) }
+        },
+        None => html! {
+            p.muted { "The payload was not stored: the consumer has " code { "include-payload: false" } ". The letter cannot be retried." }
+        },
     }
 }
 

@@ -1,20 +1,27 @@
 //! Sign-ins that have begun at the provider, and have not come back yet.
+//!
+//! The browser keeps its own, in a cookie that only this process can read and make. So however many sign-ins others begin, none is lost,
+//! and nothing is kept here.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use openidconnect::{CsrfToken as OidcState, Nonce, PkceCodeVerifier};
+use ring::aead::{self, Aad, LessSafeKey, NONCE_LEN, UnboundKey};
 use tokio::time::Instant;
 
 use super::next::Next;
 
 /// How long somebody may take to sign in at the provider.
 pub(super) const LASTS: Duration = Duration::from_secs(600);
-/// The most sign-ins at a time. Beyond it, the oldest is dropped.
-const MAX_FLOWS: usize = 1024;
+/// The longest cookie. Browsers keep 4,096 bytes with its name.
+const MAX_BYTES: usize = 4000;
+/// What the key is used for.
+const PURPOSE: &[u8] = b"lazaret sign-in";
 
-/// A sign-in that has begun. It can be completed once, by the browser that began it.
+/// A sign-in that has begun. The browser that began it completes it; its code at the provider is good for once.
 pub(super) struct Flow {
     pub(super) state: OidcState,
     pub(super) nonce: Nonce,
@@ -23,29 +30,70 @@ pub(super) struct Flow {
     pub(super) next: Next,
 }
 
-/// All of them, by the cookie of their browser.
-#[derive(Default)]
-pub(super) struct Flows(Mutex<HashMap<String, (Instant, Flow)>>);
+/// The system has no random numbers, or the sign-in does not fit into a cookie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NotSealed;
+
+/// Seals sign-ins with a key of this process.
+pub(super) struct Flows {
+    key: LessSafeKey,
+    /// The number of cookies that were sealed. Each has a nonce of its own.
+    sealed: AtomicU64,
+    started: Instant,
+}
 
 impl Flows {
-    pub(super) fn begin(&self, cookie: String, flow: Flow) {
-        let now = Instant::now();
-        let mut flows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        flows.retain(|_, (begun, _)| now.duration_since(*begun) < LASTS);
-        if flows.len() >= MAX_FLOWS
-            && let Some(oldest) =
-                flows.iter().min_by_key(|(_, (begun, _))| *begun).map(|(key, _)| key.clone())
-        {
-            flows.remove(&oldest);
-        }
-        flows.insert(cookie, (now, flow));
+    /// Makes a key.
+    pub(super) fn new() -> Result<Self, NotSealed> {
+        let mut key = [0; 32];
+        getrandom::fill(&mut key).map_err(|_| NotSealed)?;
+        let key = UnboundKey::new(&aead::CHACHA20_POLY1305, &key).map_err(|_| NotSealed)?;
+        Ok(Self { key: LessSafeKey::new(key), sealed: AtomicU64::new(0), started: Instant::now() })
     }
 
-    /// Takes the sign-in of a browser.
-    pub(super) fn take(&self, cookie: &str) -> Option<Flow> {
-        let mut flows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (begun, flow) = flows.remove(cookie)?;
-        (begun.elapsed() < LASTS).then_some(flow)
+    /// Writes a sign-in that begins now into a cookie.
+    pub(super) fn seal(&self, flow: &Flow) -> Result<String, NotSealed> {
+        let begun = self.started.elapsed().as_secs().to_string();
+        let fields: [&str; 6] = [
+            &begun,
+            flow.state.secret(),
+            flow.nonce.secret(),
+            flow.verifier.secret(),
+            &flow.redirect_uri,
+            flow.next.as_str(),
+        ];
+        let mut sealed = fields.join("\n").into_bytes();
+        let mut nonce = [0; NONCE_LEN];
+        nonce[NONCE_LEN - 8..].copy_from_slice(&self.sealed.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+        let used_once = aead::Nonce::assume_unique_for_key(nonce);
+        self.key
+            .seal_in_place_append_tag(used_once, Aad::from(PURPOSE), &mut sealed)
+            .map_err(|_| NotSealed)?;
+        let cookie = URL_SAFE_NO_PAD.encode([nonce.as_slice(), sealed.as_slice()].concat());
+        if cookie.len() <= MAX_BYTES { Ok(cookie) } else { Err(NotSealed) }
+    }
+
+    /// Reads the sign-in of a browser. `None` if the cookie was not made here, or is too old.
+    pub(super) fn open(&self, cookie: &str) -> Option<Flow> {
+        if cookie.len() > MAX_BYTES {
+            return None;
+        }
+        let mut bytes = URL_SAFE_NO_PAD.decode(cookie).ok()?;
+        let (nonce, sealed) = bytes.split_at_mut_checked(NONCE_LEN)?;
+        let nonce = aead::Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let opened = self.key.open_in_place(nonce, Aad::from(PURPOSE), sealed).ok()?;
+        let mut fields = std::str::from_utf8(opened).ok()?.split('\n').map(str::to_owned);
+        let begun = Duration::from_secs(fields.next()?.parse().ok()?);
+        if self.started.elapsed().saturating_sub(begun) >= LASTS {
+            return None;
+        }
+        Some(Flow {
+            state: OidcState::new(fields.next()?),
+            nonce: Nonce::new(fields.next()?),
+            verifier: PkceCodeVerifier::new(fields.next()?),
+            redirect_uri: fields.next()?,
+            next: Next::of(fields.next().as_deref()),
+        })
     }
 }
 
@@ -53,34 +101,60 @@ impl Flows {
 mod tests {
     use super::*;
 
-    fn flow() -> Flow {
+    fn flow(next: &str) -> Flow {
         Flow {
             state: OidcState::new_random(),
             nonce: Nonce::new_random(),
             verifier: PkceCodeVerifier::new("v".repeat(43)),
-            redirect_uri: String::new(),
-            next: Next::of(None),
+            redirect_uri: format!("https://{}:65535/console/login/callback", "x".repeat(253)),
+            next: Next::of(Some(next)),
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_flow_is_completed_once_and_in_time() {
-        let flows = Flows::default();
-        flows.begin("a".into(), flow());
-        assert!(flows.take("b").is_none() && flows.take("a").is_some() && flows.take("a").is_none());
-        flows.begin("a".into(), flow());
-        tokio::time::advance(LASTS).await;
-        assert!(flows.take("a").is_none());
+    async fn a_flow_comes_back_from_its_cookie_in_time() {
+        let flows = Flows::new().unwrap();
+        tokio::time::advance(Duration::from_secs(1000)).await;
+        let flow = flow("/console/groups?q=a%20b");
+        let cookie = flows.seal(&flow).unwrap();
+        tokio::time::advance(LASTS - Duration::from_secs(1)).await;
+        let opened = flows.open(&cookie).unwrap();
+        assert_eq!(
+            (opened.state.secret(), opened.nonce.secret(), opened.verifier.secret()),
+            (flow.state.secret(), flow.nonce.secret(), flow.verifier.secret())
+        );
+        assert_eq!((opened.redirect_uri, opened.next), (flow.redirect_uri, flow.next));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(flows.open(&cookie).is_none(), "too late");
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn the_number_of_flows_is_bounded() {
-        let flows = Flows::default();
-        for number in 0..=MAX_FLOWS {
-            flows.begin(number.to_string(), flow());
-            tokio::time::advance(Duration::from_millis(1)).await;
+    #[tokio::test]
+    async fn a_cookie_that_was_changed_or_made_elsewhere_is_no_flow() {
+        let (flows, others) = (Flows::new().unwrap(), Flows::new().unwrap());
+        let flow = flow("/console/groups");
+        let cookie = flows.seal(&flow).unwrap();
+        assert_ne!(cookie, flows.seal(&flow).unwrap(), "no two are alike");
+        assert!(flows.open(&cookie).is_some() && others.open(&cookie).is_none());
+        for at in 0..cookie.len() {
+            let mut changed = cookie.clone().into_bytes();
+            changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
+            assert!(flows.open(&String::from_utf8(changed).unwrap()).is_none(), "{at}");
         }
-        assert!(flows.take("0").is_none(), "the oldest");
-        assert!(flows.take("1").is_some() && flows.take(&MAX_FLOWS.to_string()).is_some());
+        for wrong in ["", "AAAA", &cookie[..cookie.len() - 4], &"A".repeat(5000), "not base64!"] {
+            assert!(flows.open(wrong).is_none(), "{wrong}");
+        }
+        let opened = URL_SAFE_NO_PAD.decode(&cookie).unwrap();
+        let shown = String::from_utf8_lossy(&opened);
+        assert!(!shown.contains(flow.verifier.secret().as_str()), "the browser cannot read it");
+    }
+
+    #[tokio::test]
+    async fn the_longest_flow_fits_into_a_cookie() {
+        let longest = format!("/console/{}", "x".repeat(2048 - "/console/".len()));
+        let flow = flow(&longest);
+        assert_eq!(flow.next.as_str(), longest);
+        let flows = Flows::new().unwrap();
+        let cookie = flows.seal(&flow).unwrap();
+        assert_eq!(flows.open(&cookie).unwrap().next.as_str(), longest);
     }
 }

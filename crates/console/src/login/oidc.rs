@@ -1,7 +1,7 @@
 //! Sign-in with an OpenID Connect provider: authorization code flow with PKCE, state and nonce.
 //!
 //! The daemon exchanges the code, so no token of the provider reaches the browser. Everything in the ID token is checked: signature,
-//! issuer, audience, expiry and nonce. The rights come from the groups in it.
+//! issuer, audience, authorized party, times and nonce. The rights come from the groups in it.
 
 use axum::Extension;
 use axum::extract::{Query, State};
@@ -24,7 +24,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::flows::{Flow, Flows, LASTS};
+use super::flows::{Flow, Flows, LASTS, NotSealed};
 use super::next::Next;
 use super::page::{Message, SignInPage};
 use super::{CALLBACK_PATH, Params, http};
@@ -35,6 +35,8 @@ use crate::visit::see_other;
 const COOKIE: &str = "lazaret-login";
 /// How long the documents of the provider are used before they are read again.
 const METADATA_LASTS: Duration = Duration::from_secs(600);
+/// How far the clock of the provider may be ahead, in seconds.
+const LEEWAY_SECONDS: f64 = 60.0;
 /// The signatures that are accepted. Those with a shared secret are not, and neither is none.
 const ALGORITHMS: [CoreJwsSigningAlgorithm; 5] = [
     CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha256,
@@ -82,6 +84,8 @@ pub(crate) struct Oidc {
 enum Refused {
     #[error("provider unavailable: {0}")]
     Provider(String),
+    #[error("the sign-in could not be written into a cookie")]
+    NotSealed,
     #[error("no such sign-in has begun in this browser")]
     NoFlow,
     #[error("the state is not that of the sign-in")]
@@ -96,7 +100,7 @@ enum Refused {
     IdToken(String),
     #[error("the ID token has no claim {0:?} that is a text")]
     NoPerson(String),
-    #[error("the email address is not verified")]
+    #[error("the provider does not say that the email address is verified")]
     NotVerified,
     #[error("{person:?}: {error}")]
     Role { person: String, error: RoleError },
@@ -117,7 +121,8 @@ impl Oidc {
         let issuer = IssuerUrl::new(options.issuer.clone())
             .map_err(|error| InvalidOidc(format!("issuer {:?}: {error}", options.issuer)))?;
         let client = http::client().map_err(|error| InvalidOidc(error.to_string()))?;
-        Ok(Self { options, issuer, client, metadata: Mutex::default(), flows: Flows::default() })
+        let flows = Flows::new().map_err(|NotSealed| InvalidOidc("no random numbers".to_owned()))?;
+        Ok(Self { options, issuer, client, metadata: Mutex::default(), flows })
     }
 
     /// Sends one request to the provider.
@@ -150,9 +155,9 @@ impl Oidc {
         Ok(CoreClient::from_provider_metadata(metadata, id, secret).set_redirect_uri(redirect))
     }
 
-    /// Begins a sign-in. Returns the cookie of the browser, and where to send it.
-    async fn begin(&self, sign_in: &SignIn, next: Next) -> Result<(String, String), Refused> {
-        let redirect_uri = format!("{}{CALLBACK_PATH}", sign_in.origin());
+    /// Begins a sign-in at this origin. Returns the cookie of the browser, and where to send it.
+    async fn begin(&self, origin: &str, next: Next) -> Result<(String, String), Refused> {
+        let redirect_uri = format!("{origin}{CALLBACK_PATH}");
         let client = self.client(self.metadata(None).await?, &redirect_uri)?;
         let (challenge, verifier) = PkceCodeChallenge::new_random_sha256();
         let (url, state, nonce) = client
@@ -164,8 +169,8 @@ impl Oidc {
             .add_scopes(self.options.scopes.iter().cloned().map(Scope::new))
             .set_pkce_challenge(challenge)
             .url();
-        let cookie = URL_SAFE_NO_PAD.encode(rand_bytes()?);
-        self.flows.begin(cookie.clone(), Flow { state, nonce, verifier, redirect_uri, next });
+        let flow = Flow { state, nonce, verifier, redirect_uri, next };
+        let cookie = self.flows.seal(&flow).map_err(|NotSealed| Refused::NotSealed)?;
         Ok((cookie, url.into()))
     }
 
@@ -194,7 +199,10 @@ impl Oidc {
             let client = self.client(self.metadata(Some(began)).await?, &flow.redirect_uri)?;
             verify(&client, id_token, &flow.nonce)?;
         }
-        self.person(&verified_claims(id_token))
+        let claims = verified_claims(id_token);
+        check_times(&claims, jiff::Timestamp::now().as_second())?;
+        check_party(&claims, &self.options.client_id)?;
+        self.person(&claims)
     }
 
     /// The person of a verified ID token.
@@ -202,8 +210,9 @@ impl Oidc {
         let OidcOptions { person_claim, groups_claim, roles, .. } = &self.options;
         let name = claims[person_claim].as_str().filter(|name| !name.trim().is_empty());
         let name = name.ok_or_else(|| Refused::NoPerson(person_claim.clone()))?;
-        // Anybody may enter the address of another at some providers.
-        if person_claim == "email" && claims["email_verified"] == Value::Bool(false) {
+        // Anybody may enter the address of another at some providers. Some write the answer as a text.
+        let is_verified = claims["email_verified"] == true || claims["email_verified"] == "true";
+        if person_claim == "email" && !is_verified {
             return Err(Refused::NotVerified);
         }
         let groups: Vec<&str> = match &claims[groups_claim] {
@@ -232,10 +241,29 @@ fn verified_claims(id_token: &CoreIdToken) -> Value {
     payload.and_then(|payload| serde_json::from_slice(&payload).ok()).unwrap_or_default()
 }
 
-fn rand_bytes() -> Result<[u8; 32], Refused> {
-    let mut random = [0; 32];
-    getrandom::fill(&mut random).map_err(|error| Refused::Provider(error.to_string()))?;
-    Ok(random)
+/// Checks that the token was issued in the past, and is valid already. The library checks the expiry.
+fn check_times(claims: &Value, now: i64) -> Result<(), Refused> {
+    let is_past = |time: &Value| time.as_f64().is_some_and(|time| time <= now as f64 + LEEWAY_SECONDS);
+    if !is_past(&claims["iat"]) {
+        return Err(Refused::IdToken(format!("it was not issued in the past: iat {}", claims["iat"])));
+    }
+    match claims.get("nbf").filter(|time| !is_past(time)) {
+        Some(time) => Err(Refused::IdToken(format!("it is not valid yet: nbf {time}"))),
+        None => Ok(()),
+    }
+}
+
+/// Checks that the token was issued to this client, and not to another one that names it among its audience.
+fn check_party(claims: &Value, client_id: &str) -> Result<(), Refused> {
+    let has_others = claims["aud"].as_array().is_some_and(|audience| audience.len() > 1);
+    let fits = match claims.get("azp") {
+        Some(party) => party == client_id,
+        None => !has_others,
+    };
+    match fits {
+        true => Ok(()),
+        false => Err(Refused::IdToken(format!("it was issued to another client: azp {}", claims["azp"]))),
+    }
 }
 
 /// The text of an error and of its causes.
@@ -272,7 +300,12 @@ pub(crate) async fn begin(
     if !sign_in.may_set_cookies() {
         return page.show(StatusCode::FORBIDDEN, Message::NotEncrypted);
     }
-    match oidc.begin(&sign_in, next.clone()).await {
+    // The provider is not to send anybody to a host that only the client has named.
+    let Some(origin) = sign_in.known_origin() else {
+        tracing::warn!("console sign-in refused: the host of the request is not one of `hosts`");
+        return page.show(StatusCode::FORBIDDEN, Message::UnknownHost);
+    };
+    match oidc.begin(&origin, next.clone()).await {
         Ok((cookie, url)) => {
             let cookie = sign_in.cookie(COOKIE, &cookie, LASTS);
             ([(header::SET_COOKIE, cookie)], see_other(&url)).into_response()
@@ -293,7 +326,7 @@ pub(crate) async fn complete(
     headers: HeaderMap,
 ) -> Response {
     let Some(oidc) = &console.oidc else { return StatusCode::NOT_FOUND.into_response() };
-    let flow = sign_in.read_cookie(&headers, COOKIE).and_then(|cookie| oidc.flows.take(cookie));
+    let flow = sign_in.read_cookie(&headers, COOKIE).and_then(|cookie| oidc.flows.open(cookie));
     let next = flow.as_ref().map_or_else(|| Next::of(None), |flow| flow.next.clone());
     let person = match flow {
         Some(flow) => oidc.complete(flow, &answer).await,

@@ -20,6 +20,8 @@ pub(super) enum Message {
     Refused,
     Wait(u32),
     NotEncrypted,
+    /// Nobody but the client says that its host is this server.
+    UnknownHost,
     /// The provider did not sign the person in.
     ProviderRefused,
     /// The person has no role.
@@ -36,6 +38,11 @@ impl Message {
             Self::NotEncrypted => {
                 "This connection is not encrypted, so you cannot sign in here. Use https: configure `tls`, or a reverse proxy \
                  under `console.proxy`."
+                    .to_owned()
+            }
+            Self::UnknownHost => {
+                "Sign-in with your organisation needs to know the name of this server: add the name in the address bar to `hosts` in \
+                 the configuration."
                     .to_owned()
             }
             Self::ProviderRefused => "The identity provider did not sign you in. Try again.".to_owned(),

@@ -5,13 +5,17 @@ use std::collections::HashMap;
 use axum::http::StatusCode;
 use lazaret_api::Scope;
 use lazaret_console::{OidcOptions, Options as ConsoleOptions};
-use lazaret_server::{Options, Role};
+use lazaret_server::{Options, Peer, Role, Transport};
 use serde_json::{Value, json};
 
 use crate::provider::{CLIENT_ID, CLIENT_SECRET, Provider};
 use crate::support::{Answer, Browser, Site, token};
 
 fn site(provider: &Provider) -> Site {
+    site_with(provider, Options::default())
+}
+
+fn site_with(provider: &Provider, options: Options) -> Site {
     // Installed once per process.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let oidc = OidcOptions {
@@ -27,7 +31,7 @@ fn site(provider: &Provider) -> Site {
         ],
     };
     let console = ConsoleOptions { oidc: Some(oidc), ..ConsoleOptions::default() };
-    Site::with(vec![token("robot", &[Scope::Admin])], Options::default(), console)
+    Site::with(vec![token("robot", &[Scope::Admin])], options, console)
 }
 
 /// Changes the header and the claims of an ID token.
@@ -84,7 +88,7 @@ async fn a_person_of_the_provider_has_the_rights_of_a_group() {
 
 #[tokio::test]
 async fn an_id_token_that_is_wrong_in_any_way_is_refused() {
-    let tampered: [(&str, Tamper); 7] = [
+    let tampered: [(&str, Tamper); 13] = [
         ("nonce", |_, claims| claims["nonce"] = json!("another")),
         ("no nonce", |_, claims| drop(claims.as_object_mut().unwrap().remove("nonce"))),
         ("expired", |_, claims| claims["exp"] = json!(jiff::Timestamp::now().as_second() - 3600)),
@@ -92,6 +96,12 @@ async fn an_id_token_that_is_wrong_in_any_way_is_refused() {
         ("issuer", |_, claims| claims["iss"] = json!("https://evil.example")),
         ("alg none", |head, _| head["alg"] = json!("none")),
         ("shared secret", |head, _| head["alg"] = json!("HS256")),
+        ("issued in the future", |_, claims| claims["iat"] = json!(later(3600))),
+        ("not valid yet", |_, claims| claims["nbf"] = json!(later(3600))),
+        ("valid from a text on", |_, claims| claims["nbf"] = json!("now")),
+        ("another party", |_, claims| claims["azp"] = json!("another")),
+        ("another audience beside", |_, claims| claims["aud"] = json!([CLIENT_ID, "another"])),
+        ("no party of several", |_, claims| claims["aud"] = json!([CLIENT_ID, CLIENT_ID])),
     ];
     for (why, change) in tampered {
         let provider = Provider::start().await;
@@ -110,11 +120,62 @@ async fn an_id_token_that_is_wrong_in_any_way_is_refused() {
     assert_refused(&site(&provider), StatusCode::UNAUTHORIZED, "another key").await;
 }
 
+/// A time so many seconds from now.
+fn later(seconds: i64) -> i64 {
+    jiff::Timestamp::now().as_second() + seconds
+}
+
+#[tokio::test]
+async fn a_provider_whose_clock_is_a_little_ahead_signs_people_in() {
+    let provider = Provider::start().await;
+    provider.tamper(|_, claims| {
+        claims["iat"] = json!(later(30));
+        claims["nbf"] = json!(later(30));
+        claims["azp"] = json!(CLIENT_ID);
+    });
+    assert_eq!(sign_in(&site(&provider).browser()).await.status, StatusCode::SEE_OTHER);
+}
+
+#[tokio::test]
+async fn the_provider_sends_nobody_to_a_host_that_only_the_client_names() {
+    let provider = Provider::start().await;
+    let at = |site: &Site, host: &str| Browser {
+        peer: Peer { address: Some([10, 0, 0, 9].into()), transport: Transport::Tls },
+        host: host.to_owned(),
+        ..site.browser()
+    };
+    let unnamed = site(&provider);
+    for host in ["lazaret.example.com", "evil.example:443"] {
+        let refused = at(&unnamed, host).get("/console/login/oidc").await;
+        assert_eq!(refused.status, StatusCode::FORBIDDEN, "{host}: {}", refused.body);
+        assert!(refused.body.contains("`hosts`"), "{host}: {}", refused.body);
+    }
+    let hosts = vec!["lazaret.example.com".to_owned()];
+    let named = site_with(&provider, Options { hosts, ..Options::default() });
+    let begun = at(&named, "lazaret.example.com").get("/console/login/oidc").await;
+    assert_eq!(begun.status, StatusCode::SEE_OTHER, "{}", begun.body);
+    let redirect = "redirect_uri=https%3A%2F%2Flazaret.example.com%2Fconsole%2Flogin%2Fcallback";
+    assert!(begun.location().contains(redirect), "{}", begun.location());
+}
+
+#[tokio::test]
+async fn sign_ins_that_others_begin_do_not_end_one() {
+    let provider = Provider::start().await;
+    let site = site(&provider);
+    let browser = site.browser();
+    let back = at_provider(&browser).await;
+    for _ in 0..1100 {
+        let begun = site.browser().get("/console/login/oidc").await;
+        assert_eq!(begun.status, StatusCode::SEE_OTHER, "{}", begun.body);
+    }
+    assert_eq!(browser.get(&back).await.status, StatusCode::SEE_OTHER);
+}
+
 #[tokio::test]
 async fn people_without_a_name_or_a_role_are_refused() {
     let provider = Provider::start().await;
     let site = site(&provider);
-    let ada = json!({"sub": "1", "email": "ada@example.com", "email_verified": true});
+    let ada = |groups: Value| json!({"sub": "1", "email": "ada@example.com", "email_verified": true, "groups": groups});
     for (claims, status) in [
         (json!({"sub": "1", "groups": ["staff"]}), StatusCode::UNAUTHORIZED),
         (json!({"sub": "1", "email": "", "groups": ["staff"]}), StatusCode::UNAUTHORIZED),
@@ -123,18 +184,17 @@ async fn people_without_a_name_or_a_role_are_refused() {
             json!({"sub": "1", "email": "ada@example.com", "email_verified": false, "groups": ["staff"]}),
             StatusCode::UNAUTHORIZED,
         ),
-        (ada.clone(), StatusCode::FORBIDDEN),
-        (json!({"sub": "1", "email": "ada@example.com", "groups": []}), StatusCode::FORBIDDEN),
-        (
-            json!({"sub": "1", "email": "ada@example.com", "groups": ["sales", "STAFF"]}),
-            StatusCode::FORBIDDEN,
-        ),
-        (json!({"sub": "1", "email": "ada@example.com", "groups": {"staff": true}}), StatusCode::FORBIDDEN),
+        // Nothing is said about the address.
+        (json!({"sub": "1", "email": "ada@example.com", "groups": ["staff"]}), StatusCode::UNAUTHORIZED),
+        (ada(json!(null)), StatusCode::FORBIDDEN),
+        (ada(json!([])), StatusCode::FORBIDDEN),
+        (ada(json!(["sales", "STAFF"])), StatusCode::FORBIDDEN),
+        (ada(json!({"staff": true})), StatusCode::FORBIDDEN),
     ] {
         provider.set_claims(claims.clone());
         assert_refused(&site, status, &claims.to_string()).await;
     }
-    provider.set_claims(json!({"sub": "1", "email": "ada@example.com", "groups": ["sales", "staff"]}));
+    provider.set_claims(ada(json!(["sales", "staff"])));
     assert_eq!(sign_in(&site.browser()).await.status, StatusCode::SEE_OTHER);
 }
 

@@ -47,6 +47,11 @@ impl GroupPattern {
         self.0.as_str()
     }
 
+    /// The compiled pattern.
+    pub(crate) const fn regex(&self) -> &Regex {
+        &self.0
+    }
+
     /// Replaces the matches in a text.
     pub(super) fn replace<'t>(&self, text: Cow<'t, str>) -> Cow<'t, str> {
         let mut result = String::new();

@@ -10,6 +10,7 @@
 //! parts of it faster compiles [`Query::expr`].
 
 mod ast;
+mod content;
 mod error;
 mod fields;
 mod matching;
@@ -18,6 +19,7 @@ mod number;
 mod parse;
 mod payload;
 mod values;
+mod widen;
 mod write;
 
 use std::cell::OnceCell;
@@ -139,6 +141,22 @@ impl Query {
         })
     }
 
+    /// Returns whether a store may have to examine many letters for the answer. It need not if the query asks for no more than queue,
+    /// consumer and state, for which there are indexes and counts, or if it names letters by their ids.
+    ///
+    /// ```
+    /// use lazaret_core::query::Query;
+    /// let needs_scan = |text: &str| Query::parse(text).unwrap().needs_scan();
+    /// assert!(needs_scan("type:x") && needs_scan("payload./a:1 state:dead") && needs_scan("-id:a"));
+    /// assert!(!needs_scan("") && !needs_scan("consumer:orders state:dead") && !needs_scan("id:a type:x"));
+    /// ```
+    pub fn needs_scan(&self) -> bool {
+        let is_exact = |text: &Text| matches!(text, Text::Exact(_));
+        let names_letters =
+            |term: &Term| matches!(term, Term::Text(TextField::Id, ids) if ids.iter().all(is_exact));
+        self.expr.any_term(&Term::asks_more_than_counts) && !self.expr.required().any(names_letters)
+    }
+
     /// Returns whether a letter matches. A query that names no state matches open letters only.
     pub fn matches(&self, letter: &Letter, now: Timestamp) -> bool {
         // A payload is parsed once, and only if the answer depends on it.
@@ -163,10 +181,7 @@ impl Query {
     /// assert_eq!(Query::parse("type:x").unwrap().matches_all_of(&queue, LetterState::Dead), None);
     /// ```
     pub fn matches_all_of(&self, queue: &QueueName, state: LetterState) -> Option<bool> {
-        let asks_more = self.expr.any_term(&|term| {
-            !matches!(term, Term::State(_) | Term::Text(TextField::Queue | TextField::Consumer, _))
-        });
-        if asks_more {
+        if self.expr.any_term(&Term::asks_more_than_counts) {
             return None;
         }
         let holds = |term: &Term| match term {
@@ -178,6 +193,11 @@ impl Query {
 }
 
 impl Term {
+    /// Returns whether the term needs more than queue, consumer and state.
+    fn asks_more_than_counts(&self) -> bool {
+        !matches!(self, Self::State(_) | Self::Text(TextField::Queue | TextField::Consumer, _))
+    }
+
     /// Returns whether the letters of a queue match this term; `None` when it needs something else.
     pub fn matches_queue(&self, queue: &QueueName) -> Option<bool> {
         let fits = |any: &[Text], name: &str| any.iter().any(|text| text.matches(name));

@@ -637,6 +637,25 @@ proptest! {
     }
 
     #[test]
+    fn a_widened_query_matches_whatever_is_left_out(text in any_query(), values in any::<u64>()) {
+        if let Ok(query) = Query::parse(&text) {
+            let left_out = |term: &Term| matches!(term, Term::Error(_) | Term::Free(_) | Term::Text(..));
+            let widened = query.widened(&left_out);
+            prop_assert!(!widened.expr().any_term(&left_out), "{} as {}", text, widened);
+            for letter in [letter(), bare()] {
+                let place = std::cell::Cell::new(0);
+                // Any values of the terms that are left out.
+                let holds = query.expr().evaluate(&|term| {
+                    place.set(place.get() + 1);
+                    if left_out(term) { (values >> (place.get() % 64)) & 1 == 1 } else { term.matches(&letter, now()) }
+                });
+                let open = query.names_state() || letter.state.is_open();
+                prop_assert!(!(holds && open) || widened.matches(&letter, now()), "{} as {}", text, widened);
+            }
+        }
+    }
+
+    #[test]
     fn a_negated_query_matches_the_other_letters(text in any_query()) {
         let not = format!("state:open -({text})");
         if let (Ok(query), Ok(not)) = (Query::parse(&format!("state:open ({text})")), Query::parse(&not)) {

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::digest_key::DigestKey;
 use super::error::Result;
 
 /// The author of a change: who, by what means, and why.
@@ -155,6 +156,10 @@ pub trait Audit: Send + Sync + 'static {
     /// The entries about any of these subjects, latest first, at most `limit`. A subject that is named twice counts once. An index leads
     /// to them: the cost grows with the subjects and with their entries, at most `limit` of each, and not with the audit.
     async fn audit_about(&self, subjects: &[String], limit: usize) -> Result<Vec<AuditEntry>>;
+
+    /// The secret key for digests of payloads that leave the store, in entries of the audit and elsewhere. It is created once, stays the
+    /// same while the store exists, and no other store has it: [`stored_digest_key`](super::stored_digest_key) keeps it.
+    async fn digest_key(&self) -> Result<DigestKey>;
 
     /// Verifies the hash chain of the audit from its first entry on. `None` if the store has none
     /// ([`Capabilities::audit_chain`](super::Capabilities::audit_chain)).

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::audit::Actor;
+use super::digest_key::DigestKey;
 use super::error::{ErrorKind, Result, StoreError};
 use super::payload_digest::PayloadDigest;
 use super::rules::{AuditLine, LetterView};
@@ -47,13 +48,20 @@ impl KeptEdits {
 }
 
 impl Change {
-    /// Applies the change to the letter, updates its touch time, and returns the audit line, which never holds a payload.
+    /// Applies the change to the letter, updates its touch time, and returns the audit line, which never holds a payload: the key of the
+    /// store seals the digests in it.
     /// [`check_change`](super::rules::check_change) checks that the letter's state allows the change.
     ///
     /// # Errors
     /// `Invalid` if a limit of the letter is reached.
-    pub fn apply(&self, letter: &mut Letter, by: &Actor, now: Timestamp) -> Result<AuditLine> {
-        let (line, edit) = self.apply_after(KeptEdits::of(letter, self), letter, by, now)?;
+    pub fn apply(
+        &self,
+        letter: &mut Letter,
+        by: &Actor,
+        key: &DigestKey,
+        now: Timestamp,
+    ) -> Result<AuditLine> {
+        let (line, edit) = self.apply_after(KeptEdits::of(letter, self), letter, by, key, now)?;
         letter.edits.extend(edit);
         Ok(line)
     }
@@ -68,6 +76,7 @@ impl Change {
         kept: KeptEdits,
         letter: &mut Letter,
         by: &Actor,
+        key: &DigestKey,
         now: Timestamp,
     ) -> Result<(AuditLine, Option<Edit>)> {
         let mut edit = None;
@@ -81,7 +90,7 @@ impl Change {
                     let limit = format!("its edits keep {bytes} bytes, and the limit is {EDITS_BYTES}");
                     return refuse(format!("letter {} cannot keep another original: {limit}", letter.id));
                 }
-                let shown = (shown(original.as_ref()), shown(payload.as_ref()));
+                let shown = (shown(original.as_ref(), key), shown(payload.as_ref(), key));
                 edit = Some(Edit { by: by.who.clone(), at: now, why: by.why.clone(), original });
                 // A payload that was supplied by an edit is no longer left out.
                 letter.payload_left_out &= payload.is_none();
@@ -124,9 +133,9 @@ fn length(payload: Option<&bytes::Bytes>) -> usize {
     payload.map_or(0, bytes::Bytes::len)
 }
 
-/// A payload in the audit: its size and its digest, so that a later reader can tell which one ran.
-fn shown(payload: Option<&bytes::Bytes>) -> Option<String> {
-    payload.map(|payload| format!("{} bytes, {}", payload.len(), PayloadDigest::of(Some(payload))))
+/// A payload in the audit: its size and its sealed digest, so that a later reader can tell which one ran, and cannot guess it.
+fn shown(payload: Option<&bytes::Bytes>, key: &DigestKey) -> Option<String> {
+    payload.map(|payload| format!("{} bytes, {}", payload.len(), key.seal(PayloadDigest::of(Some(payload)))))
 }
 
 fn check_room(letter: &Letter, what: &str, has: usize, limit: usize) -> Result<()> {
@@ -157,43 +166,50 @@ mod tests {
 
     #[test]
     fn the_first_payload_is_never_lost() {
-        let (mut l, now) = (letter(), Timestamp::UNIX_EPOCH);
+        let (mut l, key, now) = (letter(), DigestKey::random(), Timestamp::UNIX_EPOCH);
         for n in 1..=EDITS_LIMIT {
-            Change::Payload(Some(n.to_string().into())).apply(&mut l, &ada(), now).unwrap();
+            Change::Payload(Some(n.to_string().into())).apply(&mut l, &ada(), &key, now).unwrap();
         }
         assert_eq!(l.edits[0].original.as_deref(), Some(b"first".as_slice()));
         assert_eq!((l.edits.len(), l.message.payload.as_deref()), (EDITS_LIMIT, Some(b"100".as_slice())));
-        let refused = Change::Payload(None).apply(&mut l, &ada(), now).unwrap_err();
+        let refused = Change::Payload(None).apply(&mut l, &ada(), &key, now).unwrap_err();
         assert_eq!((refused.kind(), l.edits.len()), (ErrorKind::Invalid, EDITS_LIMIT));
     }
 
     #[test]
     fn the_originals_have_a_byte_limit_and_the_first_can_be_put_back() {
-        let (mut l, now) = (letter(), Timestamp::UNIX_EPOCH);
+        let (mut l, key, now) = (letter(), DigestKey::random(), Timestamp::UNIX_EPOCH);
         let large = |byte: u8| Change::Payload(Some(vec![byte; 2 << 20].into()));
-        let edits = (0..25).take_while(|n| large(*n).apply(&mut l, &ada(), now).is_ok()).count();
+        let edits = (0..25).take_while(|n| large(*n).apply(&mut l, &ada(), &key, now).is_ok()).count();
         assert_eq!(edits, 4, "the originals of the first four are 5 bytes and three payloads");
         let kept: usize = l.edits.iter().map(|edit| length(edit.original.as_ref())).sum();
         assert!(kept <= EDITS_BYTES);
-        Change::Payload(Some("first".into())).apply(&mut l, &ada(), now).unwrap();
-        assert_eq!(large(9).apply(&mut l, &ada(), now).unwrap_err().kind(), ErrorKind::Invalid);
+        Change::Payload(Some("first".into())).apply(&mut l, &ada(), &key, now).unwrap();
+        assert_eq!(large(9).apply(&mut l, &ada(), &key, now).unwrap_err().kind(), ErrorKind::Invalid);
     }
 
     #[test]
     fn an_edit_supplies_a_payload_that_was_left_out() {
-        let (mut l, now) = (letter(), Timestamp::UNIX_EPOCH);
+        let (mut l, key, now) = (letter(), DigestKey::random(), Timestamp::UNIX_EPOCH);
         l.payload_left_out = true;
-        Change::Payload(None).apply(&mut l, &ada(), now).unwrap();
+        Change::Payload(None).apply(&mut l, &ada(), &key, now).unwrap();
         assert!(l.payload_left_out);
-        Change::Payload(Some("new".into())).apply(&mut l, &ada(), now).unwrap();
+        Change::Payload(Some("new".into())).apply(&mut l, &ada(), &key, now).unwrap();
         assert!(!l.payload_left_out);
     }
 
     #[test]
     fn the_audit_never_holds_a_payload() {
-        let (mut l, now) = (letter(), Timestamp::UNIX_EPOCH);
-        let line = Change::Payload(Some("secret".into())).apply(&mut l, &ada(), now).unwrap();
-        let shown = |payload: &[u8]| format!("{} bytes, {}", payload.len(), PayloadDigest::of(Some(payload)));
-        assert_eq!((line.before, line.after), (Some(shown(b"first")), Some(shown(b"secret"))));
+        let (mut l, key, now) = (letter(), DigestKey::random(), Timestamp::UNIX_EPOCH);
+        let line = Change::Payload(Some("secret".into())).apply(&mut l, &ada(), &key, now).unwrap();
+        let digest = |payload: &[u8]| PayloadDigest::of(Some(payload));
+        let shown = |payload: &[u8]| format!("{} bytes, {}", payload.len(), key.seal(digest(payload)));
+        assert_eq!(
+            (line.before.as_ref(), line.after.as_ref()),
+            (Some(&shown(b"first")), Some(&shown(b"secret")))
+        );
+        // Nor what a guess could be compared with.
+        let plain = digest(b"secret").to_string();
+        assert!(!format!("{line:?}").contains(plain.trim_start_matches("sha256:")), "{line:?}");
     }
 }

@@ -170,12 +170,15 @@ macro_rules! __forward_methods {
         reads queues() -> Vec<$crate::store::QueueSummary>;
         writes change(queue: &$crate::QueueName, letter: move $crate::LetterId, change: &$crate::store::Change, by: &$crate::store::Actor) -> $crate::Letter;
         writes purge(queue: &$crate::QueueName, letter: move $crate::LetterId, by: &$crate::store::Actor) -> ();
+        writes erase(queue: &$crate::QueueName, letter: move $crate::LetterId, by: &$crate::store::Actor) -> $crate::Letter;
+        writes scrub() -> $crate::store::Scrubbed;
         writes expire(queue: &$crate::QueueName, closed_before: move Option<$crate::Timestamp>, limit: move usize) -> $crate::store::Expired;
     } };
     (Audit $wrapper:tt) => { $crate::__forward_trait! { $wrapper
         writes note(note: &$crate::store::AuditNote, by: &$crate::store::Actor) -> ();
         reads audit(after: move u64, limit: move usize) -> Vec<$crate::store::AuditEntry>;
         reads audit_about(subjects: &[String], limit: move usize) -> Vec<$crate::store::AuditEntry>;
+        writes digest_key() -> $crate::store::DigestKey;
         reads verify_audit() -> Option<$crate::store::AuditCheck>;
         reads audit_head(number: move Option<u64>) -> Option<$crate::store::AuditHead>;
     } };

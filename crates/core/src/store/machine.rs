@@ -8,12 +8,13 @@ use sha2::{Digest, Sha256};
 use super::audit::Actor;
 use super::error::{ErrorKind, Result, StoreError};
 use super::operations::{
-    Action, Command, Exclusion, Operation, OperationId, OperationState, Outcome, Plan, PlanId, RolloutPolicy,
-    STOPPED,
+    APPROVED_AGAIN, Action, Command, Exclusion, HELD, Operation, OperationId, OperationState, Outcome, Plan,
+    PlanId, RolloutPolicy, STOPPED,
 };
 use super::payload_digest::PayloadDigest;
 use super::rules::{self, AuditLine, Pace};
 use crate::letter::LetterId;
+use crate::person::is_same_person;
 
 const NANOS: f64 = 1e9;
 
@@ -153,13 +154,17 @@ impl OperationMachine {
             return refused(ErrorKind::Conflict, "command", context);
         }
         let is_review = matches!(command, Command::Approve | Command::Reject);
-        if is_review && by.who == operation.by.who {
+        if is_review && is_same_person(&by.who, &operation.by.who) {
             let context =
                 format!("{} started {}: a second person has to {}", by.who, operation.id, command.as_str());
             return refused(ErrorKind::Denied, "command", context);
         }
+        let held = operation.held_note().map(str::to_owned).filter(|_| before == OperationState::Paused);
+        let asks_again = operation.note.as_deref().is_some_and(|note| note.starts_with(HELD));
         operation.state = match command {
             Command::Pause => OperationState::Paused,
+            // Whoever may not start it must not find somebody who only resumes it.
+            Command::Resume if held.is_some() => OperationState::AwaitingApproval,
             Command::Resume | Command::Approve => started(&operation.rollout, now),
             Command::Cancel => OperationState::Cancelled,
             Command::Reject => OperationState::Rejected,
@@ -169,7 +174,9 @@ impl OperationMachine {
             Command::Pause => note("paused"),
             Command::Cancel => note("cancelled"),
             Command::Reject => note("rejected"),
-            Command::Resume | Command::Approve => None,
+            Command::Approve if asks_again => note(APPROVED_AGAIN),
+            Command::Resume => held,
+            Command::Approve => None,
         };
         if is_review {
             operation.approved_by = Some(by.clone());
@@ -568,6 +575,57 @@ mod tests {
                         assert_eq!(machine, before, "a refusal changes nothing");
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_held_operation_runs_only_after_a_second_person_has_approved_it() {
+        let start_at = NOW + Duration::from_secs(60);
+        let rollout = RolloutPolicy { start_at: Some(start_at), ..RolloutPolicy::unlimited() };
+        let mut machine = machine(rollout, 1);
+        let bob = Actor::new("bob", "console", "still needed");
+        machine.command(Command::Pause, &Operation::holder("the token of ada was revoked"), NOW).unwrap();
+        let note = "paused by lazaret: held: the token of ada was revoked";
+        assert_eq!(machine.operation.note.as_deref(), Some(note));
+        assert!(machine.operation.is_held() && machine.advance(Some(0), start_at).is_none());
+        assert_eq!(machine.allowance(), 0, "it does not start on its own");
+        // A resume by anybody, also its author, asks for approval.
+        machine.command(Command::Resume, &ada(), NOW).unwrap();
+        assert_eq!(machine.operation.state, OperationState::AwaitingApproval);
+        assert_eq!(machine.operation.note.as_deref(), Some("held: the token of ada was revoked"));
+        assert_eq!(
+            machine.command(Command::Approve, &ada(), NOW).unwrap_err().kind(),
+            ErrorKind::Denied,
+            "not by its author"
+        );
+        machine.command(Command::Approve, &bob, NOW).unwrap();
+        assert_eq!(machine.operation.state, OperationState::Scheduled, "its time holds");
+        assert!(machine.operation.is_approved_again() && !machine.operation.is_held());
+        machine.advance(Some(0), start_at);
+        assert_eq!(machine.operation.state, OperationState::Running);
+    }
+
+    #[test]
+    fn a_pause_by_a_person_holds_nothing() {
+        let mut machine = machine(RolloutPolicy::unlimited(), 1);
+        let by = Actor::new("eve", "cli", "held: the token of ada was revoked");
+        machine.command(Command::Pause, &by, NOW).unwrap();
+        assert!(!machine.operation.is_held());
+        machine.command(Command::Resume, &by, NOW).unwrap();
+        assert_eq!(machine.operation.state, OperationState::Running);
+    }
+
+    #[test]
+    fn another_spelling_of_a_name_is_no_second_person() {
+        let rollout = RolloutPolicy { needs_approval: true, ..RolloutPolicy::unlimited() };
+        for name in ["ada", "Ada", "ada ", "a\u{200b}da", "\u{430}da", "ａｄａ"] {
+            for command in [Command::Approve, Command::Reject] {
+                let mut machine = machine(rollout.clone(), 1);
+                let by = Actor::new(name, "console", "looks right");
+                let refused = machine.command(command, &by, NOW).unwrap_err();
+                assert_eq!(refused.kind(), ErrorKind::Denied, "{name:?}");
+                assert_eq!(machine.operation.state, OperationState::AwaitingApproval);
             }
         }
     }

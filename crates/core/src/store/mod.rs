@@ -22,6 +22,8 @@ mod change_feed;
 mod changes;
 mod checkpoints;
 mod dedupe;
+mod digest_key;
+mod draft_limits;
 mod error;
 mod expiry;
 #[doc(hidden)]
@@ -47,6 +49,8 @@ pub use change_feed::{ChangeFeed, Changes, Topic};
 pub use changes::{COMMENT_CHARS, COMMENTS_LIMIT, EDITS_BYTES, EDITS_LIMIT, KeptEdits};
 pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
 pub use dedupe::{Dedupe, DedupeClaim, dedupe_claim, dedupe_key};
+pub use digest_key::{DigestKey, stored_digest_key};
+pub use draft_limits::DraftLimits;
 pub use error::{Certainty, ErrorKind, Result, StoreError};
 pub use expiry::{ExpiryClock, ExpiryTime};
 pub use forward::Call;
@@ -71,7 +75,7 @@ pub use payload_digest::{InvalidDigest, PayloadDigest};
 pub use trend::Trend;
 pub use triage::{
     Change, Comment, Expired, GROUP_MESSAGE_BYTES, Group, GroupId, GroupsPage, GroupsRequest, InvalidGroupId,
-    LettersPage, Matches, QueueSummary, TREND_BUCKET_SECONDS, TREND_BUCKETS, Triage,
+    LettersPage, Matches, QueueSummary, Scrubbed, TREND_BUCKET_SECONDS, TREND_BUCKETS, Triage,
 };
 
 /// Everything that an engine needs from a store. Implemented for whatever implements the parts.

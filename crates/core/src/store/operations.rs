@@ -229,8 +229,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// How long a plan without an operation is kept after it has expired.
-    pub const RETENTION: Duration = Duration::from_secs(24 * 3600);
+    /// How long a plan without an operation is kept after it has expired. Short: an expired plan counts for no limit, and it is as large
+    /// as its letters are many.
+    pub const RETENTION: Duration = Duration::from_secs(60);
 
     /// Maximum number of such plans that one freeze deletes.
     pub const DELETED_PER_FREEZE: usize = 2;
@@ -453,6 +454,12 @@ impl fmt::Display for OperationState {
 /// The first word of the note of an operation that the stop rule paused. Notes of people start with their command.
 pub(super) const STOPPED: &str = "stopped";
 
+/// How the reason begins for which Lazaret holds a scheduled operation.
+pub(super) const HELD: &str = "held: ";
+
+/// How the note begins of an operation that was approved after it was held.
+pub(super) const APPROVED_AGAIN: &str = "approved again";
+
 /// The execution of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operation {
@@ -494,6 +501,28 @@ impl Operation {
     /// Number of letters that ran or were acted upon.
     pub const fn sent(&self) -> u64 {
         self.ok + self.failed_again
+    }
+
+    /// Who holds a scheduled operation, and why: nobody runs it for a person who may not start it any more. A held operation is
+    /// [paused](Command::Pause) by this actor. Resumed, it asks for approval again.
+    pub fn holder(why: &str) -> Actor {
+        Actor::engine(format!("{HELD}{why}"))
+    }
+
+    /// `true` if Lazaret [holds](Self::holder) it.
+    pub fn is_held(&self) -> bool {
+        self.state == OperationState::Paused && self.held_note().is_some()
+    }
+
+    /// `true` if a second person has approved it after Lazaret held it.
+    pub fn is_approved_again(&self) -> bool {
+        self.note.as_deref().is_some_and(|note| note.starts_with(APPROVED_AGAIN))
+    }
+
+    /// Why it was held, from the note of the pause.
+    pub(super) fn held_note(&self) -> Option<&str> {
+        let by_lazaret = format!("paused by {}: ", Actor::engine("").who);
+        self.note.as_deref()?.strip_prefix(&by_lazaret).filter(|why| why.starts_with(HELD))
     }
 
     /// `true` if the stop rule paused it, and no person.
@@ -580,7 +609,11 @@ const PAGE_SIZE: usize = 500;
 /// Plans and operations.
 #[async_trait]
 pub trait Operations: Send + Sync + 'static {
-    /// Freezes a plan of the currently selected letters, in one transaction. Changes nothing else.
+    /// Freezes a plan of the currently selected letters. Changes nothing else.
+    ///
+    /// The plan is as the letters were at one time during the call. It exists completely or not at all: a store may write it in
+    /// steps, so that other calls do not wait for a large one, but nothing of it is visible before the last step. What a crash leaves of an
+    /// unfinished plan is deleted by later calls.
     ///
     /// For a replay the letters of a sequence must be its first ones without a gap; those behind an open letter outside of
     /// the plan are excluded. `Invalid` if more than `max_letters` remain.

@@ -248,6 +248,15 @@ pub struct Expired {
     pub more: bool,
 }
 
+/// The result of [`Triage::scrub`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scrubbed {
+    /// No file of the store holds erased content any more.
+    Done,
+    /// Files of the server still hold it, until its own maintenance removes it: this is how to have it done.
+    ByServer(&'static str),
+}
+
 /// Page size of the default methods.
 const PAGE_SIZE: usize = 500;
 
@@ -278,6 +287,18 @@ pub trait Triage: Send + Sync + 'static {
     /// that a redelivered message is recognized (I8). The letter cannot be restored any more. `Conflict` if it is
     /// open, `NotFound` if it does not exist or was purged before.
     async fn purge(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<()>;
+
+    /// Erases the content of a closed letter, audited in the same transaction: payload, headers, edits, comments, diagnostics, context, and
+    /// the texts of failures, also in its group, if that shows the one of this letter. Ids, key, state, times, reasons and fingerprints remain,
+    /// and the letter tells [who erased it](Letter::erased). It cannot be restored. `Conflict` if it is open or was erased before, `NotFound` if it does not exist or was purged.
+    async fn erase(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<Letter>;
+
+    /// Removes what earlier calls have erased, purged or replaced from the files of the store. Slow: it may rewrite all of them.
+    ///
+    /// The default has no files.
+    async fn scrub(&self) -> Result<Scrubbed> {
+        Ok(Scrubbed::Done)
+    }
 
     /// Closes open letters whose TTL has passed as `expired`, each audited (I11), and purges
     /// letters that were closed before `closed_before`. Letters behind an expired head are released. Heads of

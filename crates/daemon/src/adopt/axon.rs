@@ -69,7 +69,7 @@ pub async fn axon(
     if let Some(table) = &request.table {
         adoption = adoption.from_table(table);
     }
-    let stores = Stores::open(&config.store).await?;
+    let stores = Stores::open(&config.store, config.encryption.as_ref()).await?;
     let letters = match request.dry_run {
         true => adoption.preview(&*stores.adoption).await.map(Letters::Preview),
         false => adoption.run(&*stores.adoption).await.map(|report| Letters::Done(Box::new(report))),

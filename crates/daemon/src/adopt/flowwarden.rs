@@ -100,7 +100,7 @@ pub async fn flowwarden(
     let consumer = consumer_of(&config, &request.consumer, &request.config)?;
     let options = source_options(consumer)?;
     let database = database(request, &options).await?;
-    let stores = Stores::open(&config.store).await?;
+    let stores = Stores::open(&config.store, config.encryption.as_ref()).await?;
     let adopted = adopt(request, consumer, &options, &database, &stores, progress).await;
     stores.close().await;
     adopted
@@ -180,7 +180,8 @@ fn adoption(
 ) -> Result<Adoption, AdoptionError> {
     let mut adoption = Adoption::of(options, database, stream)
         .from_collection(&request.dead_letters)
-        .with_sequencing(sequencing(consumer));
+        .with_sequencing(sequencing(consumer))
+        .with_redaction(consumer.redact.stored_texts());
     if let Some(letters) = &consumer.dead_letter {
         adoption = adoption.with_limits(letters.limits).with_ttl(letters.ttl);
         if let Some(owner) = &letters.owner {

@@ -73,7 +73,7 @@ pub async fn dead_letter_topics(
         separate_sequences: request.separate_sequences
             || configured.is_some_and(|adopt| adopt.separate_sequences),
     };
-    let stores = Stores::open(&config.store).await?;
+    let stores = Stores::open(&config.store, config.encryption.as_ref()).await?;
     let mut adopted = Vec::new();
     let mut failed = None;
     for topic in topics {

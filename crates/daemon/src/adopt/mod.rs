@@ -93,6 +93,7 @@ pub(crate) fn target(consumer: &ConsumerConfig, separate_sequences: bool) -> Tar
     let mut target = Target {
         sequencing: sequencing(consumer),
         separate_sequences,
+        redact: consumer.redact.stored_texts(),
         ..Target::new(QueueName::of(&consumer.name, &consumer.name))
     };
     if let Some(letters) = &consumer.dead_letter {

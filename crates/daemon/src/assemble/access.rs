@@ -4,6 +4,7 @@ use std::path::Path;
 
 use lazaret_api::{Scope, UnknownValue};
 use lazaret_config::{Config, ProcessEnv, RequestLimits, check, diff};
+use lazaret_core::store::DraftLimits;
 use lazaret_server::{InvalidTokenHash, Limits, Token, Tokens};
 
 use crate::error::Error;
@@ -126,6 +127,11 @@ pub(crate) fn limits(configured: &RequestLimits) -> Limits {
         connections: configured.connections,
         connections_per_peer: configured.connections_per_peer,
         requests_per_token: configured.requests_per_token,
+        drafts: DraftLimits {
+            per_person: configured.drafts_per_person,
+            total: configured.drafts,
+            letters: configured.draft_letters,
+        },
         ..Limits::default()
     }
 }

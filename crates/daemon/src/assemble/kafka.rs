@@ -7,10 +7,10 @@ use std::time::Duration;
 use lazaret_adopt::mirror::Mirror;
 use lazaret_api::BrokerCounts;
 use lazaret_config::{Consumer as ConsumerConfig, KafkaSource as From, PropertyError};
-use lazaret_core::QueueName;
 use lazaret_core::policy::Strategy;
 use lazaret_core::relay::Relay;
 use lazaret_core::source::SourceError;
+use lazaret_core::{QueueName, Timestamp};
 use lazaret_source_kafka::{KafkaOptions, KafkaRelay, KafkaSource, KafkaState, RelayCounts, RetryTopics};
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
@@ -54,6 +54,10 @@ pub(super) async fn open(
                 let counts = counts.clone();
                 move || counts.borrow().map(in_broker)
             });
+            telemetry.metrics.oldest_in_topics(&config.name, {
+                let counts = counts.clone();
+                move || counts.borrow().and_then(|counts| oldest_age(counts, Timestamp::now()))
+            });
             telemetry.metrics.topics(&config.name, move || {
                 counts.borrow().map(|RelayCounts { retrying, dead, .. }| (retrying, dead))
             });
@@ -73,6 +77,15 @@ pub(super) async fn open(
 fn in_broker(counts: RelayCounts) -> BrokerCounts {
     let RelayCounts { retrying, dead, oldest_dead } = counts;
     BrokerCounts { retrying, dead, oldest_dead_at: oldest_dead }
+}
+
+/// The age of the oldest record in dead-letter topics: zero without records, `None` where they cannot be read.
+fn oldest_age(counts: RelayCounts, now: Timestamp) -> Option<Duration> {
+    match counts.oldest_dead {
+        // A time from another machine may be ahead.
+        Some(oldest) => Some(Duration::try_from(now.duration_since(oldest)).unwrap_or_default()),
+        None => (counts.dead == 0).then_some(Duration::ZERO),
+    }
 }
 
 /// Says why a source reads nothing, or not all of its partitions.
@@ -202,6 +215,17 @@ fn queue(config: &ConsumerConfig) -> QueueName {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_oldest_record_of_dead_letter_topics_has_an_age_if_it_is_known() {
+        let age = |dead, oldest_dead| {
+            oldest_age(RelayCounts { retrying: 1, dead, oldest_dead }, Timestamp::UNIX_EPOCH)
+        };
+        let at = |second| Some(Timestamp::from_second(second).unwrap());
+        assert_eq!(age(2, at(-90)), Some(Duration::from_secs(90)));
+        assert_eq!(age(2, at(90)), Some(Duration::ZERO), "a clock that is ahead");
+        assert_eq!((age(0, None), age(2, None)), (Some(Duration::ZERO), None));
+    }
 
     #[test]
     fn a_source_says_what_it_waits_for_and_is_ready_when_it_reads() {

@@ -14,7 +14,7 @@ use mongodb::options::ClientOptions;
 use serde_json::Value as Json;
 
 use super::consumer::Shared;
-use super::mongodb_errors::{Explained, explain};
+use super::mongodb_errors::{Explained, check_store_uri, explain};
 use crate::error::Error;
 
 /// How long to wait for a server, unless the URI sets `serverSelectionTimeoutMS`.
@@ -70,6 +70,13 @@ impl Server {
 
 /// Opens the store, with a bounded wait.
 pub(super) async fn store(uri: &str) -> Result<MongoStore, Error> {
+    if let Err(why) = check_store_uri(uri) {
+        return Err(Error::OpenStore {
+            store: "mongodb".to_owned(),
+            why,
+            advice: "correct the URI in `store`",
+        });
+    }
     let wrong_uri = |error: mongodb::error::Error| {
         let Explained { why, advice } = explain(&error);
         Error::OpenStore { store: "mongodb".to_owned(), why, advice }

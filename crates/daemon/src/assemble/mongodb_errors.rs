@@ -46,22 +46,25 @@ pub(crate) fn explain(error: &Error) -> Explained {
     }
 }
 
+const NOT_ENCODED: &str =
+    "invalid user, password or host; special characters in the user and the password must be percent-encoded";
+
 /// Checks a URI without a connection. The error does not contain the user and the password.
 pub(crate) fn check_uri(uri: &str) -> Result<(), String> {
+    let (scheme, rest) = uri.split_once("://").unwrap_or(("mongodb", uri));
+    let authority_end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, options) = rest.split_at(authority_end);
+    // What follows the authority is a part of the password then, and the driver takes it for a host or an option, which it quotes.
+    if authority.matches('@').count() > 1 || options.contains('@') {
+        return Err(NOT_ENCODED.to_owned());
+    }
     let Err(error) = ConnectionString::parse(uri) else { return Ok(()) };
     // The driver quotes parts of the URI. The options are checked apart, behind a host and a user that are no secrets.
-    let (scheme, rest) = uri.split_once("://").unwrap_or(("mongodb", uri));
-    let authority_end = rest.find(['/', '?']).unwrap_or(rest.len());
-    let (authority, options) = rest.split_at(authority_end);
     let user = if authority.contains('@') { "user:password@" } else { "" };
     match ConnectionString::parse(format!("{scheme}://{user}host.example.com{options}")) {
         Err(wrong) => Err(describe(&wrong)),
         Ok(_) if user.is_empty() && !rest.contains('@') => Err(describe(&error)),
-        Ok(_) => {
-            Err("invalid user, password or host; special characters in the user and the password must be \
-                      percent-encoded"
-                .to_owned())
-        }
+        Ok(_) => Err(NOT_ENCODED.to_owned()),
     }
 }
 
@@ -98,6 +101,10 @@ mod tests {
     fn a_password_is_never_shown() {
         for uri in [
             "mongodb://a:sec/ret@h/shop",
+            "mongodb://a:sec?ret@h/shop",
+            "mongodb://a:sec?ret=x@h/shop",
+            "mongodb://a:x@sec:ret@h/shop",
+            "mongodb://a:sec#ret@h/shop",
             "mongodb://a:sec@ret@h/shop",
             "mongodb://a:secret@h:port/shop",
             "mongodb://a:s%zzecret@h/shop",

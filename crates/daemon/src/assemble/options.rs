@@ -41,7 +41,7 @@ mod tests {
         let checked = check("lazaret.yaml", text.as_bytes(), &NoEnv);
         let config = checked.config.unwrap_or_else(|| panic!("{}", checked.diagnostics.plain()));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let stores = runtime.block_on(Stores::open(&lazaret_config::StoreLocation::Memory)).unwrap();
+        let stores = runtime.block_on(Stores::open(&lazaret_config::StoreLocation::Memory, None)).unwrap();
         options(&config.consumers[0], &stores, None, false).unwrap()
     }
 
@@ -109,6 +109,13 @@ mod tests {
         assert!(options.breaker.is_none() && options.fuse.is_none() && options.dedupe.is_none());
         assert!(options.dead_letter.is_some_and(|letters| letters.discard));
         assert!(options.poison.same_failure.is_none());
+    }
+
+    #[test]
+    fn letters_that_are_kept_without_dead_letters_have_an_owner() {
+        let options = read("    dead-letter: { enabled: false, owner: team }\n");
+        let letters = options.dead_letter.unwrap();
+        assert_eq!((letters.discard, letters.owner.as_deref()), (true, Some("team")));
     }
 
     #[test]

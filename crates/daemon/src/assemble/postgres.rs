@@ -117,5 +117,11 @@ mod tests {
         let error = store(dsn).await.unwrap_err().to_string();
         assert!(error.contains("postgres at 127.0.0.1:1, database shop, schema lazaret"), "{error}");
         assert!(error.contains("start the server") && !error.contains("hunter2"), "{error}");
+        let dsn = "postgres://lazaret:hunt@er2@127.0.0.1:1/shop?sslmode=disable";
+        let error = store(dsn).await.unwrap_err().to_string();
+        assert!(
+            error.contains("`@` as `%40`") && !error.contains("hunt") && !error.contains("er2"),
+            "{error}"
+        );
     }
 }

@@ -57,14 +57,25 @@ fn inbox(config: &ConsumerConfig, shared: &Shared) -> Result<Opened, ConsumerErr
     #[cfg(feature = "sqlite")]
     if let Some(store) = &shared.stores.sqlite {
         let options = lazaret_store_sqlite::InboxOptions::default();
-        return Ok(Opened::new(store.inbox_log(config.name.as_str(), options).source()));
+        return Ok(decrypted(store.inbox_log(config.name.as_str(), options).source(), config, shared));
     }
     #[cfg(feature = "postgres")]
     if let Some(store) = &shared.stores.postgres {
-        return Ok(Opened::new(super::postgres::inbox_source(store, config, shared)));
+        return Ok(decrypted(super::postgres::inbox_source(store, config, shared), config, shared));
     }
     let _ = (config, shared);
     Err(ConsumerError::NotInThisBuild("an inbox with this store"))
+}
+
+/// The source of an inbox, which decrypts if the store is encrypted.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+fn decrypted(source: impl Source, config: &ConsumerConfig, shared: &Shared) -> Opened {
+    match &shared.stores.keys {
+        Some(keys) => {
+            Opened::new(lazaret_sealing::SealedSource::new(source, config.name.as_str(), keys.clone()))
+        }
+        None => Opened::new(source),
+    }
 }
 
 /// A source of any kind.

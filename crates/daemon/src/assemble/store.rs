@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
-use lazaret_config::{Consumer as ConsumerConfig, StoreLocation};
-use lazaret_core::store::{Capabilities, Checkpoints, Dedupe, Store};
+use lazaret_config::{Consumer as ConsumerConfig, Encryption, StoreLocation};
+use lazaret_core::store::{Capabilities, Checkpoints, Dedupe, KeyValue, Store};
 use lazaret_memory::MemoryStore;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use lazaret_sealing::SealedInbox;
+use lazaret_sealing::{KeyRing, SealedStore};
 use lazaret_server::Builder;
 
+use super::encryption;
 use crate::error::Error;
 
 /// The traits that the mirror of dead letters uses: the outbox, and a lock, so that one of several instances works on it.
@@ -34,7 +38,10 @@ pub(crate) struct Stores {
     #[cfg(feature = "kafka")]
     pub(crate) outbox: Option<Arc<dyn Outbox>>,
     /// Values with compare-and-set: reports of instances, positions and leases of change streams.
-    pub(crate) values: Arc<dyn lazaret_core::store::KeyValue>,
+    pub(crate) values: Arc<dyn KeyValue>,
+    /// The data keys, if content is encrypted.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) keys: Option<Arc<KeyRing>>,
     /// Letters and checkpoints, for adoptions.
     #[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
     pub(crate) adoption: Arc<dyn AdoptionStore>,
@@ -67,29 +74,54 @@ pub(crate) fn store_capabilities(at: &StoreLocation) -> Option<Capabilities> {
 }
 
 impl Stores {
-    pub(crate) async fn open(at: &StoreLocation) -> Result<Self, Error> {
+    /// Opens a store. One that holds encrypted values is refused without the keys.
+    pub(crate) async fn open(at: &StoreLocation, encryption: Option<&Encryption>) -> Result<Self, Error> {
         match at {
-            StoreLocation::Memory => Ok(Self::in_memory()),
+            StoreLocation::Memory => Self::over(Arc::new(MemoryStore::default()), encryption).await,
             #[cfg(feature = "sqlite")]
-            StoreLocation::Sqlite(path) => Self::in_file(path.clone()).await,
+            StoreLocation::Sqlite(path) => Self::in_file(path.clone(), encryption).await,
             #[cfg(feature = "mongodb")]
-            StoreLocation::Mongodb(uri) => Self::in_mongodb(uri).await,
+            StoreLocation::Mongodb(uri) => Self::in_mongodb(uri, encryption).await,
             #[cfg(feature = "postgres")]
-            StoreLocation::Postgres(dsn) => Self::in_postgres(dsn).await,
+            StoreLocation::Postgres(dsn) => Self::in_postgres(dsn, encryption).await,
             other => Err(Error::NoSuchStore(other.kind())),
         }
     }
 
-    fn in_memory() -> Self {
-        let store = Arc::new(MemoryStore::default());
-        Self {
-            letters: store.clone(),
+    /// The traits of a store. Letters go through its encryption, if that is configured; all other values hold no content.
+    async fn over<S>(store: Arc<S>, encryption: Option<&Encryption>) -> Result<Self, Error>
+    where
+        S: Store + KeyValue + lazaret_core::store::Outbox,
+    {
+        let sealed = match encryption {
+            Some(config) => {
+                let keys = encryption::keys(config).await?;
+                Some(Arc::new(SealedStore::open(store.clone(), keys).await?))
+            }
+            None => {
+                KeyRing::require_none(&*store).await?;
+                None
+            }
+        };
+        let letters: Arc<dyn Store> = match &sealed {
+            Some(sealed) => sealed.clone(),
+            None => store.clone(),
+        };
+        #[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
+        let adoption: Arc<dyn AdoptionStore> = match &sealed {
+            Some(sealed) => sealed.clone(),
+            None => store.clone(),
+        };
+        Ok(Self {
+            letters,
             checkpoints: store.clone(),
             #[cfg(feature = "kafka")]
             outbox: Some(store.clone()),
             values: store.clone(),
+            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            keys: sealed.map(|sealed| sealed.keys().clone()),
             #[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
-            adoption: store.clone(),
+            adoption,
             #[cfg(feature = "kafka")]
             id: lazaret_source_kafka::MEMORY_STORE.into(),
             #[cfg(feature = "kafka")]
@@ -99,84 +131,43 @@ impl Stores {
             sqlite: None,
             #[cfg(feature = "postgres")]
             postgres: None,
-        }
+        })
+    }
+
+    /// The same store with the id that it keeps.
+    #[cfg(all(feature = "kafka", any(feature = "sqlite", feature = "mongodb", feature = "postgres")))]
+    async fn with_id(self) -> Result<Self, Error> {
+        let id = lazaret_core::store::store_id(&*self.values, &new_id()).await?.into();
+        Ok(Self { id, ..self })
+    }
+
+    /// Without Kafka, nothing keeps the id of a store.
+    #[cfg(all(not(feature = "kafka"), any(feature = "sqlite", feature = "mongodb", feature = "postgres")))]
+    async fn with_id(self) -> Result<Self, Error> {
+        Ok(self)
     }
 
     #[cfg(feature = "sqlite")]
-    async fn in_file(path: String) -> Result<Self, Error> {
+    async fn in_file(path: String, encryption: Option<&Encryption>) -> Result<Self, Error> {
         use lazaret_store_sqlite::{Options, SqliteStore};
         // Opening blocks on the disk, and may migrate an old file.
         let opened = tokio::task::spawn_blocking(move || SqliteStore::open(path, Options::default()));
         let store = opened.await.map_err(|error| Error::Panicked(error.to_string()))??;
-        let shared = Arc::new(store.clone());
-        #[cfg(feature = "kafka")]
-        let id = lazaret_core::store::store_id(&*shared, &new_id()).await?.into();
-        Ok(Self {
-            letters: shared.clone(),
-            checkpoints: shared.clone(),
-            #[cfg(feature = "kafka")]
-            outbox: Some(shared.clone()),
-            values: shared.clone(),
-            #[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
-            adoption: shared.clone(),
-            #[cfg(feature = "kafka")]
-            id,
-            #[cfg(feature = "kafka")]
-            own_ids: super::member::OwnIds::default(),
-            dedupe: shared,
-            sqlite: Some(store),
-            #[cfg(feature = "postgres")]
-            postgres: None,
-        })
+        let stores = Self::over(Arc::new(store.clone()), encryption).await?.with_id().await?;
+        Ok(Self { sqlite: Some(store), ..stores })
     }
 
     #[cfg(feature = "mongodb")]
-    async fn in_mongodb(uri: &str) -> Result<Self, Error> {
-        let shared = Arc::new(super::mongodb::store(uri).await?);
-        #[cfg(feature = "kafka")]
-        let id = lazaret_core::store::store_id(&*shared, &new_id()).await?.into();
-        Ok(Self {
-            letters: shared.clone(),
-            checkpoints: shared.clone(),
-            #[cfg(feature = "kafka")]
-            outbox: Some(shared.clone()),
-            values: shared.clone(),
-            adoption: shared.clone(),
-            #[cfg(feature = "kafka")]
-            id,
-            #[cfg(feature = "kafka")]
-            own_ids: super::member::OwnIds::default(),
-            dedupe: shared,
-            #[cfg(feature = "sqlite")]
-            sqlite: None,
-            #[cfg(feature = "postgres")]
-            postgres: None,
-        })
+    async fn in_mongodb(uri: &str, encryption: Option<&Encryption>) -> Result<Self, Error> {
+        let store = super::mongodb::store(uri).await?;
+        Self::over(Arc::new(store), encryption).await?.with_id().await
     }
 
     #[cfg(feature = "postgres")]
-    async fn in_postgres(dsn: &str) -> Result<Self, Error> {
+    async fn in_postgres(dsn: &str, encryption: Option<&Encryption>) -> Result<Self, Error> {
         let store = super::postgres::store(dsn).await?;
-        let shared = Arc::new(store.clone());
-        #[cfg(feature = "kafka")]
-        let id = lazaret_core::store::store_id(&*shared, &new_id()).await?.into();
-        Ok(Self {
-            letters: shared.clone(),
-            checkpoints: shared.clone(),
-            #[cfg(feature = "kafka")]
-            outbox: Some(shared.clone()),
-            values: shared.clone(),
-            #[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
-            adoption: shared.clone(),
-            #[cfg(feature = "kafka")]
-            id,
-            #[cfg(feature = "kafka")]
-            own_ids: super::member::OwnIds::default(),
-            dedupe: shared,
-            #[cfg(feature = "sqlite")]
-            sqlite: None,
-            postgres: Some(store),
-        })
+        let stores = Self::over(Arc::new(store.clone()), encryption).await?.with_id().await?;
+        Ok(Self { postgres: Some(store), ..stores })
     }
 
     /// The file of an embedded store.
@@ -204,14 +195,30 @@ impl Stores {
         #[cfg(feature = "sqlite")]
         if let Some(store) = &self.sqlite {
             let options = lazaret_store_sqlite::InboxOptions::default();
-            return builder.inbox(&config.name, store.inbox_log(config.name.as_str(), options));
+            return self.add_inbox(builder, config, store.inbox_log(config.name.as_str(), options));
         }
         #[cfg(feature = "postgres")]
         if let Some(store) = &self.postgres {
-            return builder.inbox(&config.name, super::postgres::inbox(store, config));
+            return self.add_inbox(builder, config, super::postgres::inbox(store, config));
         }
         let _ = config;
         builder
+    }
+
+    /// Adds an inbox, which encrypts if letters are encrypted.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    fn add_inbox(
+        &self,
+        builder: Builder,
+        config: &ConsumerConfig,
+        inbox: impl lazaret_core::source::Ingest,
+    ) -> Builder {
+        match &self.keys {
+            Some(keys) => {
+                builder.inbox(&config.name, SealedInbox::new(inbox, config.name.as_str(), keys.clone()))
+            }
+            None => builder.inbox(&config.name, inbox),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! The checks change nothing: they send no message to a handler, create or migrate no file, and join no group.
 
 mod disk;
+mod encryption;
 mod finding;
 mod handler;
 #[cfg(feature = "kafka")]

@@ -76,6 +76,14 @@ pub(super) async fn check_store(uri: &str) -> Vec<Finding> {
     found
 }
 
+/// A value of the store, if it can be read.
+pub(super) async fn stored_value(uri: &str, (space, name): (&str, &str)) -> Option<Vec<u8>> {
+    let server = Server::of_store(uri, PROBE_TIMEOUT).await.ok()?;
+    let (database, options) = (server.store_database(), server.store_options());
+    let value = MongoStore::stored_value(&server.client, &database, options, space, name);
+    Some(in_time(value).await.ok()?.ok()??.to_vec())
+}
+
 /// Connects, and reads the kind of the server and its clock.
 async fn connect(server: Result<Server, Error>) -> Result<(Server, Document, answers::Clock), Explained> {
     let server = server.map_err(|error| explain_mongodb(&error))?;

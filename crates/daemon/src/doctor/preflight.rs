@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use lazaret_config::Config;
 
 use super::finding::Finding;
-use super::{disk, handler, listen, source, store};
+use super::{disk, encryption, handler, listen, source, store};
 use crate::assemble;
 use crate::read::read;
 
@@ -34,6 +34,7 @@ pub async fn preflight(path: &Path) -> Vec<Finding> {
 async fn check_all(first: Finding, config: &Config) -> Vec<Finding> {
     let mut found = vec![first, clock(SystemTime::now())];
     found.extend(store::check(&config.store).await);
+    found.extend(encryption::check(config).await);
     found.push(listen::check(&config.listen).await);
     found.extend(config.tls.as_ref().map(listen::check_tls));
     found.extend(config.socket.as_deref().map(listen::check_socket));

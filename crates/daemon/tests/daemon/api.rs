@@ -206,7 +206,8 @@ fn a_certificate_that_cannot_be_read_is_a_start_error() {
 #[test]
 fn the_api_speaks_tls_with_a_certificate() {
     use std::io::{Read, Write};
-    let folder = folder(&format!("{CONFIG}tls: {{ certificate: tls.crt, key: tls.key }}\n"));
+    let tls = "tls: { certificate: tls.crt, key: tls.key, hsts: 30d }\nhosts: [lazaret.example.com]\n";
+    let folder = folder(&format!("{CONFIG}{tls}"));
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     folder.write("tls.crt", &made.cert.pem());
     folder.write("tls.key", &made.signing_key.serialize_pem());
@@ -220,14 +221,20 @@ fn the_api_speaks_tls_with_a_certificate() {
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let name = "localhost".try_into().unwrap();
-    let connection = rustls::ClientConnection::new(std::sync::Arc::new(config), name).unwrap();
-    let socket = std::net::TcpStream::connect(address.trim_start_matches("http://")).unwrap();
-    let mut stream = rustls::StreamOwned::new(connection, socket);
-    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    let _ = stream.read_to_string(&mut answer);
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let config = std::sync::Arc::new(config);
+    for (host, is_strict) in [("localhost", false), ("lazaret.example.com", true)] {
+        let name = "localhost".try_into().unwrap();
+        let connection = rustls::ClientConnection::new(config.clone(), name).unwrap();
+        let socket = std::net::TcpStream::connect(address.trim_start_matches("http://")).unwrap();
+        let mut stream = rustls::StreamOwned::new(connection, socket);
+        write!(stream, "GET /healthz HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{host}: {answer}");
+        // Names of this machine are those of other programs as well.
+        let strict = answer.contains("strict-transport-security: max-age=2592000\r\n");
+        assert_eq!(strict, is_strict, "{host}: {answer}");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod breaker;
 mod console;
 mod consumers;
 mod doctor;
+mod encryption;
 #[cfg(target_os = "linux")]
 mod full_disk;
 #[cfg(feature = "kafka")]
@@ -30,6 +31,7 @@ mod postgres_mirror;
 mod postgres_outbox;
 #[cfg(feature = "postgres")]
 mod postgres_starved;
+mod redaction;
 mod reload;
 mod replays;
 mod signals;

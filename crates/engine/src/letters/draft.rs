@@ -34,6 +34,7 @@ pub(crate) fn new_letter(
     letter.state = state;
     letter.due_at = due_at;
     letter.diagnostics = delivery.metadata();
+    component.options.redact.apply_to_diagnostics(&mut letter.diagnostics);
     if let Some(options) = &component.options.dead_letter {
         letter.owner.clone_from(&options.owner);
         if options.leaves_out_payload(state) {
@@ -77,11 +78,27 @@ pub(crate) fn apply_enqueue_policy(
     stage: Stage,
 ) -> Decision {
     let policy = &component.options.enqueue;
-    guarded(|| policy.decide(letter, failure, stage)).unwrap_or_else(|_| {
+    let decision = guarded(|| policy.decide(letter, failure, stage)).unwrap_or_else(|_| {
         let mut diagnostics: Diagnostics = letter.diagnostics.clone();
         diagnostics.insert("enqueue-policy".to_owned(), "panicked".to_owned());
         Decision::Enqueue { cause: None, diagnostics: Some(diagnostics) }
-    })
+    });
+    redacted(component, decision)
+}
+
+/// The decision of an enqueue policy, which may have a cause and diagnostics of its own, as it may be stored.
+fn redacted(component: &Component, mut decision: Decision) -> Decision {
+    let rules = &component.options.redact;
+    if let Decision::Enqueue { cause, diagnostics } | Decision::Requeue { cause, diagnostics } = &mut decision
+    {
+        cause.iter_mut().for_each(|cause| {
+            rules.apply_to_failure(cause);
+        });
+        diagnostics.iter_mut().for_each(|diagnostics| {
+            rules.apply_to_diagnostics(diagnostics);
+        });
+    }
+    decision
 }
 
 /// A letter whose attempt failed, and the state that follows from it.
@@ -110,6 +127,7 @@ pub(crate) fn requeue(component: &Component, failed: FailedLetter<'_>) -> Settle
     let ignored = decision == Decision::Ignore;
     let mut diagnostics = letter.diagnostics.clone();
     diagnostics.extend(delivery.metadata());
+    component.options.redact.apply_to_diagnostics(&mut diagnostics);
     let detach = component.options.detaches(state, &letter.message, Some(&failure.reason));
     Settlement::Requeue(Box::new(Requeue {
         state,

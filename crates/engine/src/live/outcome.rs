@@ -18,7 +18,7 @@ use crate::component::Component;
 use crate::dedupe;
 use crate::error::{Error, StopReason};
 use crate::events::Event;
-use crate::gate::Pass;
+use crate::gate::{MIN_FREE, Pass};
 use crate::letters::{LetterWriter, draft};
 use crate::limits::End;
 use crate::mutation::mutated;
@@ -365,8 +365,8 @@ impl LiveMessage {
             if mutated!(options, DropOnEnqueueError) {
                 return Ok(());
             }
-            // A queue that is full may take long.
-            noted = noted || self.note_attempts(&letter).await;
+            // A queue that is full may take long. On a disk of which the reserve is left, a note would take of that.
+            noted = noted || (error.limit() != Some(MIN_FREE) && self.note_attempts(&letter).await);
             retry.failed(error).await?;
         }
         flight.forget(queue, &letter.message);

@@ -143,7 +143,7 @@ impl HeadAttempt<'_> {
             }
             Step::End { state: LetterState::Waiting, .. } => (LetterState::Dead, None),
             Step::End { state, .. } => (state, None),
-            Step::Skip => return Some((Settlement::Skip(failure.to_string()), ResolvedBy::Handler)),
+            Step::Skip => return Some((Settlement::Skip(failure.headline()), ResolvedBy::Handler)),
             // The history shows that it was no success.
             Step::Duplicate => {
                 let attempt = record.history.last().cloned();

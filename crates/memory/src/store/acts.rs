@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use lazaret_core::SequenceId;
 use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::store::rules::{self, AuditLine, LetterView, RestoreView};
-use lazaret_core::store::{Act, Actor, Change, Cleared, Expired, Result};
+use lazaret_core::store::{Act, Actor, Change, Cleared, DigestKey, Expired, Result};
 
 use super::Step;
 use super::queue::Queue;
@@ -70,6 +70,7 @@ impl Queue {
         id: LetterId,
         change: &Change,
         by: &Actor,
+        key: &DigestKey,
         mut step: Step<'_>,
     ) -> Result<Letter> {
         let letter = self.lookup_letter(id).into_result(&self.name, id, "change")?;
@@ -77,11 +78,11 @@ impl Queue {
         rules::check_change(change, &LetterView::of(letter), row, step.now)?;
         if change.parks(letter.state) {
             // A change that is refused leaves the letter as it is.
-            change.apply(&mut letter.clone(), by, step.now)?;
+            change.apply(&mut letter.clone(), by, key, step.now)?;
             self.act(id, Act::Park, by, &mut step)?;
         }
         let letter = self.letters.get_mut(&id).expect("it was found above");
-        let line = change.apply(letter, by, step.now)?;
+        let line = change.apply(letter, by, key, step.now)?;
         let letter = (**letter).clone();
         if let Some(row) = self.row(&letter.sequence).filter(|row| row.head.index == letter.index) {
             let row = row.changed(&LetterView::of(&letter), step.now);
@@ -96,6 +97,13 @@ impl Queue {
         let effects = rules::purge(&LetterView::of(letter), Some(by))?;
         self.apply(id, effects, &mut step);
         Ok(())
+    }
+
+    pub(super) fn erase(&mut self, id: LetterId, by: &Actor, mut step: Step<'_>) -> Result<Letter> {
+        let letter = self.lookup_letter(id).into_result(&self.name, id, "erase")?;
+        let effects = rules::erase(letter, by, step.now)?;
+        self.apply(id, effects, &mut step);
+        Ok(self.stored(id).clone())
     }
 
     pub(super) fn expire(

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use lazaret_core::store::rules::AuditLine;
-use lazaret_core::store::{Actor, Audit, AuditEntry, AuditNote, Result};
+use lazaret_core::store::{Actor, Audit, AuditEntry, AuditNote, DigestKey, Result, stored_digest_key};
 
 use super::MemoryStore;
 
@@ -79,6 +79,10 @@ impl Audit for MemoryStore {
 
     async fn audit_about(&self, subjects: &[String], limit: usize) -> Result<Vec<AuditEntry>> {
         Ok(self.begin().0.audit.about(subjects, limit))
+    }
+
+    async fn digest_key(&self) -> Result<DigestKey> {
+        stored_digest_key(self).await
     }
 }
 

@@ -145,6 +145,13 @@ impl Queue {
         if let Some((operation, outcome)) = settle.outcome {
             let continues = step.operations.settle_item(operation, id, outcome, step.now, step.audit);
             settle.effects.reserve(continues.then_some(operation));
+            if !continues
+                && lease.sequence.origin().is_some()
+                && let Some(planned) = step.operations.planned_sequence(operation, id)
+            {
+                // The letters behind it are in the sequence that it has left.
+                self.unreserve_one(&planned, operation);
+            }
             let takes = match (settle.untaken(), next) {
                 (Some(row), Some(next)) if take_next && continues => {
                     step.operations.take_next(operation, self.stored(next.id), row, step.now)

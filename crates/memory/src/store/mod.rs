@@ -30,8 +30,8 @@ use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::rules;
 use lazaret_core::store::{
     Act, Actor, AttemptNote, Capabilities, ChangeFeed, Changes, Claim, Cleared, Counts, ExpiryClock, Grant,
-    HandOff, HeadsPage, Lease, LeaseUse, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result,
-    Settled, Settlement, Topic, begin_incarnation, read_incarnations,
+    HandOff, HeadsPage, Lease, LeaseUse, LetterStore, Limits, OpenedPage, OperationId, Pause, PauseScope,
+    Placed, Result, Settled, Settlement, Topic, begin_incarnation, read_incarnations,
 };
 use lazaret_core::{Clock, ConsumerName, MessageId, Partition, QueueName, SequenceId, SystemClock};
 
@@ -137,6 +137,12 @@ impl MemoryStore {
         self.begin().0.operations.ignores_pauses = true;
     }
 
+    /// Keeps sequences reserved for operations that are over. For the test that the simulation detects it.
+    #[cfg(feature = "mutations")]
+    pub fn keep_reservations(&self) {
+        self.begin().0.operations.keeps_reservations = true;
+    }
+
     /// Takes the lock and then reads the time, so that times follow the order of the calls.
     fn begin(&self) -> (MutexGuard<'_, State>, Timestamp) {
         // No call leaves the state half changed, so it is consistent after a panic, too.
@@ -149,7 +155,9 @@ impl MemoryStore {
     fn change<T>(&self, queue: &QueueName, change: impl FnOnce(&mut Queue, Step<'_>) -> T) -> T {
         let (mut state, now) = self.begin();
         let (queue, step) = state.queue_mut(queue, now);
-        change(queue, step)
+        let answer = change(queue, step);
+        state.release_ended();
+        answer
     }
 
     /// Runs a query on a queue; one that does not exist is empty.
@@ -190,6 +198,20 @@ impl State {
         let queue = self.queues.get_mut(name).expect("the queue was made above");
         let fences_hold = !self.fences_forgotten;
         (queue, Step { now, audit: &mut self.audit, operations: &mut self.operations, fences_hold })
+    }
+
+    /// Ends the reservations of the operations that ended in this call, in whatever queues they are.
+    fn release_ended(&mut self) {
+        for id in self.operations.take_ended() {
+            self.unreserve(id);
+        }
+    }
+
+    /// Ends the reservations of an operation that is over.
+    fn unreserve(&mut self, id: OperationId) {
+        if !self.operations.keeps_reservations {
+            self.queues.values_mut().for_each(|queue| queue.unreserve(id));
+        }
     }
 
     /// Marks a sequence as paused or resumed in every queue of the consumer.

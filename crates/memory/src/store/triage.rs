@@ -10,7 +10,7 @@ use lazaret_core::query::Query;
 use lazaret_core::store::rules::FIRST_INDEX;
 use lazaret_core::store::{
     Actor, Change, ErrorKind, Expired, Group, GroupId, GroupsPage, GroupsRequest, LettersPage, Matches,
-    QueueSummary, Result, StoreError, Triage,
+    QueueSummary, Result, StoreError, Triage, stored_digest_key,
 };
 
 use super::{MemoryStore, query};
@@ -93,11 +93,16 @@ impl Triage for MemoryStore {
         change: &Change,
         by: &Actor,
     ) -> Result<Letter> {
-        Self::change(self, queue, |queue, step| queue.change(letter, change, by, step))
+        let key = stored_digest_key(self).await?;
+        Self::change(self, queue, |queue, step| queue.change(letter, change, by, &key, step))
     }
 
     async fn purge(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<()> {
         Self::change(self, queue, |queue, step| queue.purge(letter, by, step))
+    }
+
+    async fn erase(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<Letter> {
+        Self::change(self, queue, |queue, step| queue.erase(letter, by, step))
     }
 
     async fn expire(

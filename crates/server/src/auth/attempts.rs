@@ -15,14 +15,14 @@ const MAX_CLIENTS: usize = 4096;
 
 /// A client: an IPv4 address, or the network of an IPv6 address, which one machine may choose from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Client {
+pub(crate) enum Client {
     Address(IpAddr),
     /// Without an address, or one too many.
     Other,
 }
 
 impl Client {
-    fn of(address: Option<IpAddr>) -> Self {
+    pub(crate) fn of(address: Option<IpAddr>) -> Self {
         match address.map(|address| address.to_canonical()) {
             Some(IpAddr::V6(address)) => {
                 let network = u128::from(address) >> 64 << 64;

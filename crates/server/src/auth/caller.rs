@@ -7,6 +7,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use jiff::Timestamp;
 use lazaret_api::{Code, Identity, Problem, Scope, Via};
+use lazaret_core::person::person_name;
 use lazaret_core::query::Query;
 use lazaret_core::store::Actor;
 use tokio_util::sync::CancellationToken;
@@ -18,8 +19,6 @@ use crate::app::ActiveTokens;
 
 /// The longest reason, in characters.
 pub(crate) const MAX_REASON_CHARS: usize = 1024;
-/// The longest claimed name, in bytes.
-const MAX_NAME_BYTES: usize = 100;
 
 /// An identified caller and its client.
 #[derive(Clone, Debug)]
@@ -35,6 +34,8 @@ pub(crate) struct Caller {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Session {
     credential: Credential,
+    /// `true` if it is a token, or was started with one: the tokens tell later whether the person still has the rights.
+    of_token: bool,
     /// Cancelled when the tokens are replaced, or at the end of a session of the console.
     pub(crate) replaced: CancellationToken,
 }
@@ -80,15 +81,17 @@ impl Authentication {
             _ => Via::Api,
         };
         if tokens.is_empty() {
+            let name = claimed_name(headers).unwrap_or_else(|| "local".to_owned());
             let identity = Identity {
-                name: claimed_name(headers).unwrap_or("local").to_owned(),
-                person: claimed_name(headers).unwrap_or("local").to_owned(),
+                name: name.clone(),
+                person: name,
                 authenticated: false,
                 scopes: Scope::ALL.to_vec(),
                 expires_at: None,
                 consumers: Vec::new(),
             };
-            let session = Session { credential: Credential::None, replaced: replaced.clone() };
+            let session =
+                Session { credential: Credential::None, of_token: false, replaced: replaced.clone() };
             return Self::Accepted(Caller { identity, via, claim: None, session });
         }
         let Some(token) = bearer(headers).and_then(|secret| tokens.find(secret)) else {
@@ -98,8 +101,8 @@ impl Authentication {
             return Self::Rejected(Code::TokenExpired);
         }
         let credential = Credential::Token(Arc::new(token.clone()));
-        let session = Session { credential, replaced: replaced.clone() };
-        let claim = claimed_name(headers).map(str::to_owned);
+        let session = Session { credential, of_token: true, replaced: replaced.clone() };
+        let claim = claimed_name(headers);
         Self::Accepted(Caller { identity: of_token(token, token.expires_at), via, claim, session })
     }
 
@@ -110,13 +113,16 @@ impl Authentication {
             Login::Token(token) => of_token(token, until),
             Login::Person(person) => of_person(person, until),
         };
-        let session = Session { credential: Credential::SignedIn(until), replaced: found.ended.clone() };
+        let of_token = matches!(found.login, Login::Token(_));
+        let credential = Credential::SignedIn(until);
+        let session = Session { credential, of_token, replaced: found.ended.clone() };
         Self::Accepted(Caller { identity, via: Via::Console, claim: None, session })
     }
 
     /// Accepts a person whom a trusted proxy has authenticated, for this request.
     pub(crate) fn of_proxied(person: &Person) -> Self {
-        let session = Session { credential: Credential::SignedIn(None), replaced: CancellationToken::new() };
+        let credential = Credential::SignedIn(None);
+        let session = Session { credential, of_token: false, replaced: CancellationToken::new() };
         Self::Accepted(Caller { identity: of_person(person, None), via: Via::Console, claim: None, session })
     }
 }
@@ -195,14 +201,20 @@ impl Caller {
             let detail = format!("a reason of {length} characters exceeds the limit of {MAX_REASON_CHARS}");
             return Err(ApiError::invalid("/reason", detail));
         }
-        Ok(Actor::new(self.identity.person.clone(), self.channel(), reason.trim()))
+        Ok(Actor::new(self.identity.person.clone(), self.channel(false), reason.trim()))
+    }
+
+    /// The actor of what starts later. Its channel names the token in any case: until then the token may be revoked.
+    pub(crate) fn actor_of_schedule(&self, reason: Option<&str>) -> Result<Actor> {
+        let actor = self.actor(reason)?;
+        Ok(Actor { via: self.channel(self.session.of_token), ..actor })
     }
 
     /// The client, the token where its name is not that of the person, and who the caller claims to be where that is somebody else:
-    /// `cli`, `cli:ada-2027`, `cli:ada-2027 from ada@laptop`.
-    fn channel(&self) -> String {
+    /// `cli`, `cli:ada-2027`, `cli:ada-2027 from ada@laptop`. `names_token` says whether it names the token in any case.
+    fn channel(&self, names_token: bool) -> String {
         let Identity { name, person, .. } = &self.identity;
-        let channel = match name == person {
+        let channel = match name == person && !names_token {
             true => self.via.as_str().to_owned(),
             false => format!("{}:{name}", self.via.as_str()),
         };
@@ -225,11 +237,10 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
 }
 
-/// The claimed name of a caller. The reserved name of Lazaret itself is ignored.
-fn claimed_name(headers: &HeaderMap) -> Option<&str> {
-    let name = std::str::from_utf8(headers.get(Identity::ACTOR_HEADER)?.as_bytes()).ok()?.trim();
-    let fits = !name.is_empty() && name.len() <= MAX_NAME_BYTES && !name.chars().any(char::is_control);
-    (fits && name != "lazaret").then_some(name)
+/// The claimed name of a caller. A name that is not valid, such as that of Lazaret itself, is ignored.
+fn claimed_name(headers: &HeaderMap) -> Option<String> {
+    let name = std::str::from_utf8(headers.get(Identity::ACTOR_HEADER)?.as_bytes()).ok()?;
+    person_name(name).ok()
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Caller {

@@ -1,11 +1,14 @@
 //! Checks Host and Origin: against DNS rebinding and cross-site requests.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use axum::http::{HeaderMap, Method, Uri, header};
 use lazaret_api::Code;
 
 use crate::api_error::{ApiError, Result};
+
+/// The longest name of a host, in bytes.
+const MAX_HOST_BYTES: usize = 253;
 
 /// The host names that the server accepts.
 #[derive(Clone, Debug)]
@@ -25,10 +28,13 @@ impl Hosts {
 
     /// Returns `true` if the authority (`host` or `host:port`) is accepted.
     fn accepts(&self, authority: &str) -> bool {
-        let host = host_of(authority).to_ascii_lowercase();
-        self.any
-            || is_loopback_name(&host)
-            || self.named.iter().any(|name| *name == host || name == authority)
+        self.names(authority) || (self.any && host_of(authority).is_some())
+    }
+
+    /// Returns `true` if the authority is a configured one, or this machine. Others may be accepted as well, but a client chose them.
+    pub(crate) fn names(&self, authority: &str) -> bool {
+        let Some(host) = host_of(authority).map(str::to_ascii_lowercase) else { return false };
+        is_loopback_name(&host) || self.named.iter().any(|name| *name == host || name == authority)
     }
 
     /// Rejects requests for another host, and changes that a page of another site sends.
@@ -58,15 +64,32 @@ pub(crate) fn authority_of<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&
 
 /// Returns `true` if the authority (`host` or `host:port`) names this machine.
 pub(crate) fn is_loopback(authority: &str) -> bool {
-    is_loopback_name(&host_of(authority).to_ascii_lowercase())
+    host_of(authority).is_some_and(|host| is_loopback_name(&host.to_ascii_lowercase()))
 }
 
-/// The host of `host:port`, an IPv6 address without its brackets.
-fn host_of(authority: &str) -> &str {
-    if let Some(rest) = authority.strip_prefix('[') {
-        return rest.split_once(']').map_or("", |(host, _)| host);
-    }
-    authority.rsplit_once(':').map_or(authority, |(host, _)| host)
+/// The host of `host` or `host:port`, an IPv6 address without its brackets. `None` for everything else, such as `user@host`, in which
+/// others would see another host.
+fn host_of(authority: &str) -> Option<&str> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']')?;
+            host.parse::<Ipv6Addr>().ok()?;
+            (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
+        }
+        None => match authority.split_once(':') {
+            Some((host, port)) => (plain(host)?, Some(port)),
+            None => (plain(authority)?, None),
+        },
+    };
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    port.is_none_or(is_port).then_some(host)
+}
+
+/// A name or an IPv4 address.
+fn plain(host: &str) -> Option<&str> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    let fits = !host.is_empty() && host.len() <= MAX_HOST_BYTES && host.bytes().all(is_plain);
+    fits.then_some(host)
 }
 
 fn is_loopback_name(host: &str) -> bool {
@@ -136,6 +159,19 @@ mod tests {
             "[::2]",
             "[::1",
             "0.0.0.0",
+            "localhost@evil.com",
+            "localhost:7117@evil.com",
+            "evil.com@localhost",
+            "localhost:",
+            "localhost:x",
+            "localhost:99999",
+            "localhost:+80",
+            "localhost:80:80",
+            "localhost/evil.com",
+            "localhost evil.com",
+            "[::1]evil.com",
+            "[::1]:x",
+            "[localhost]",
         ] {
             let refused = Some(Code::HostNotAllowed);
             assert_eq!(verdict(&hosts, Method::GET, &[("host", host)]), refused, "{host}");
@@ -149,8 +185,22 @@ mod tests {
     fn with_tokens_and_without_names_every_name_is_accepted() {
         let any = Hosts::new(&[], true);
         assert_eq!(verdict(&any, Method::GET, &[("host", "10.1.2.3:7117")]), None);
+        for malformed in ["user@10.1.2.3", "a b", "10.1.2.3:port", &"x".repeat(254)] {
+            let refused = Some(Code::HostNotAllowed);
+            assert_eq!(verdict(&any, Method::GET, &[("host", malformed)]), refused, "{malformed}");
+        }
         let named = Hosts::new(&["a.example".into()], true);
         assert_eq!(verdict(&named, Method::GET, &[("host", "10.1.2.3:7117")]), Some(Code::HostNotAllowed));
+    }
+
+    #[test]
+    fn only_configured_names_and_this_machine_are_known() {
+        let any = Hosts::new(&[], true);
+        assert!(any.names("localhost:7117") && any.names("[::1]:7117"));
+        assert!(!any.names("10.1.2.3:7117") && !any.names("localhost:80@evil.com"), "a client chose it");
+        let named = Hosts::new(&["a.example".into(), "b.example:8443".into()], true);
+        assert!(named.names("A.example:9") && named.names("b.example:8443"));
+        assert!(!named.names("b.example:9") && !named.names("c.example"));
     }
 
     #[test]

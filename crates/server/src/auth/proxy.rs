@@ -91,6 +91,10 @@ pub(crate) fn forwarded(proxy: Option<&TrustedProxy>, peer: Peer, headers: &Head
     }
     // Two values: the proxy has added one to that of the client, and nobody knows which is which.
     let Some(name) = single(headers, user_header.as_str()) else { return Forwarded::Refused };
+    // Several lines of one header may arrive as one, joined by a comma.
+    if name.contains(',') {
+        return Forwarded::Refused;
+    }
     let groups = match headers.contains_key(groups_header) {
         true => single(headers, groups_header.as_str()),
         false => Some(""),
@@ -171,6 +175,11 @@ mod tests {
         assert_eq!(of(&[ADA[0], ADA[1], ("x-auth-request-email", "eve")]), Forwarded::Refused, "two names");
         assert_eq!(of(&[ADA[0], ADA[1], ("x-auth-request-groups", "ops")]), Forwarded::Refused);
         assert_eq!(of(&[("x-auth-request-email", "lazaret"), ADA[1]]), Forwarded::Refused, "reserved");
+        assert_eq!(
+            of(&[("x-auth-request-email", "eve, ada"), ADA[1]]),
+            Forwarded::Refused,
+            "two joined names"
+        );
     }
 
     #[test]

@@ -11,10 +11,11 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::{SignedDuration, Timestamp};
 use lazaret_api::Scope;
+use lazaret_core::person::{InvalidName, person_name};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::token::{Token, Tokens, check_name};
+use super::token::{Token, Tokens};
 
 /// The number of random bytes in a cookie.
 const RANDOM_BYTES: usize = 32;
@@ -54,10 +55,10 @@ pub struct Person {
 }
 
 impl Person {
-    /// Creates a person. The name is recorded in the audit.
+    /// Creates a person. The name is recorded in the audit, in its [normalized form](lazaret_core::person::person_name).
     ///
     /// # Errors
-    /// When the name is empty, too long, not printable or reserved.
+    /// When the name is empty, too long, not printable or reserved, has invisible characters, or mixes scripts.
     ///
     /// ```
     /// use lazaret_api::Scope;
@@ -70,8 +71,7 @@ impl Person {
         scopes: Vec<Scope>,
         consumers: Vec<String>,
     ) -> Result<Self, &'static str> {
-        let name = name.into();
-        check_name(&name)?;
+        let name = person_name(&name.into()).map_err(InvalidName::as_str)?;
         Ok(Self { name, scopes, consumers })
     }
 
@@ -371,7 +371,8 @@ mod tests {
     fn only_printable_names_are_persons() {
         let person = |name: &str| Person::new(name, vec![Scope::Read], vec![]);
         assert!(person("ada@example.com").is_ok());
-        for name in ["", " ", "lazaret", "a\nb", &"x".repeat(101)] {
+        assert_eq!(person(" ａda ").unwrap().name(), "ada");
+        for name in ["", " ", "lazaret", "Lazaret", "a\nb", "a\u{202e}b", "\u{430}da", &"x".repeat(101)] {
             assert!(person(name).is_err(), "{name:?}");
         }
     }

@@ -132,10 +132,16 @@ impl SignIn {
         }
     }
 
-    /// The scheme, host and port in the browser's address bar.
+    /// The scheme, host and port in the browser's address bar, as the browser says. See [`known_origin`](Self::known_origin).
     pub fn origin(&self) -> String {
         let scheme = if self.is_secure { "https" } else { "http" };
         format!("{scheme}://{}", self.authority)
+    }
+
+    /// The [`origin`](Self::origin), if its host is one of [`Options::hosts`](crate::Options::hosts) or names this machine. Other hosts may
+    /// be accepted, but only the client says that they are this server.
+    pub fn known_origin(&self) -> Option<String> {
+        self.app.hosts.names(&self.authority).then(|| self.origin())
     }
 
     /// Returns `true` if the browser may keep a cookie: with TLS, or on this machine.

@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 use lazaret_api::Scope;
+use lazaret_core::person::{InvalidName, is_same_person, person_name};
 use sha2::{Digest, Sha256};
 
 use crate::error::Error;
@@ -129,21 +130,15 @@ impl Token {
         self.expires_at.is_some_and(|end| end <= now)
     }
 
+    /// Returns `true` if the token has this scope or `admin`.
+    pub(crate) fn may(&self, scope: Scope) -> bool {
+        self.scopes.iter().any(|held| *held == scope || *held == Scope::Admin)
+    }
+
     /// The person recorded in the audit.
     pub fn person(&self) -> &str {
         self.person.as_deref().unwrap_or(&self.name)
     }
-}
-
-/// Checks a name that is recorded in the audit, of a token or a person.
-pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
-    if name.trim().is_empty() || name.len() > 100 || name.chars().any(char::is_control) {
-        return Err("the name must have 1 to 100 printable characters");
-    }
-    if name == "lazaret" {
-        return Err("the name is reserved for Lazaret itself");
-    }
-    Ok(())
 }
 
 /// The configured tokens. The default has none: the API is unauthenticated.
@@ -151,28 +146,32 @@ pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
 pub struct Tokens(Vec<Token>);
 
 impl Tokens {
-    /// Validates the tokens: there is at least one, names and hashes are unique, and each token has scopes. An
-    /// unauthenticated API has [`Tokens::default`].
+    /// Validates the tokens: there is at least one, names and hashes are unique, and each token has scopes. Names of tokens and
+    /// persons are kept in their [normalized form](lazaret_core::person::person_name). An unauthenticated API has [`Tokens::default`].
     ///
     /// # Errors
     /// When there is no token, or one is invalid.
-    pub fn new(tokens: Vec<Token>) -> Result<Self, Error> {
+    pub fn new(mut tokens: Vec<Token>) -> Result<Self, Error> {
         if tokens.is_empty() {
             return Err(Error::NoTokens);
+        }
+        for token in &mut tokens {
+            let name = token.name.clone();
+            let invalid =
+                |why: InvalidName| Error::InvalidToken { name: name.clone(), why: why.as_str().to_owned() };
+            token.name = person_name(&token.name).map_err(invalid)?;
+            if let Some(person) = &mut token.person {
+                *person = person_name(person).map_err(invalid)?;
+            }
         }
         for (index, token) in tokens.iter().enumerate() {
             let invalid =
                 |why: &str| Err(Error::InvalidToken { name: token.name.clone(), why: why.to_owned() });
-            for name in [token.name.as_str(), token.person()] {
-                if let Err(why) = check_name(name) {
-                    return invalid(why);
-                }
-            }
             if token.scopes.is_empty() {
                 return invalid("no scopes");
             }
             let before = &tokens[..index];
-            if before.iter().any(|other| other.name == token.name) {
+            if before.iter().any(|other| is_same_person(&other.name, &token.name)) {
                 return invalid("duplicate name: approval by a second person needs distinct names");
             }
             if before.iter().any(|other| other.hash == token.hash) {
@@ -241,6 +240,14 @@ mod tests {
     }
 
     #[test]
+    fn names_are_kept_in_one_form() {
+        let given = Token { person: Some(" Olga  P\u{a0}".to_owned()), ..token("ｏlga ", "1") };
+        let tokens = Tokens::new(vec![given]).unwrap();
+        let kept = tokens.find("1").unwrap();
+        assert_eq!((kept.name.as_str(), kept.person()), ("olga", "Olga P"));
+    }
+
+    #[test]
     fn debug_output_hides_the_secret_and_its_hash() {
         let shown = format!("{:?}", token("ada", "lz_secret"));
         assert!(
@@ -254,6 +261,11 @@ mod tests {
         let refused = |tokens: Vec<Token>| Tokens::new(tokens).unwrap_err().to_string();
         assert!(refused(vec![]).contains("no tokens"));
         assert!(refused(vec![token("a", "1"), token("a", "2")]).contains("duplicate name"));
+        for same in ["A", " a", "\u{430}", "ａ"] {
+            assert!(refused(vec![token("a", "1"), token(same, "2")]).contains("duplicate name"), "{same:?}");
+        }
+        assert!(refused(vec![token("o\u{200b}lga", "1")]).contains("invisible"));
+        assert!(refused(vec![token("\u{43e}lga", "1")]).contains("several scripts"));
         assert!(refused(vec![token("a", "1"), token("b", "1")]).contains("duplicate hash"));
         assert!(refused(vec![token(" ", "1")]).contains("printable characters"));
         assert!(refused(vec![token("lazaret", "1")]).contains("reserved"));

@@ -1,8 +1,9 @@
-//! Bulk changes outside of operations: restore, resolve, quarantine, purge and assign.
+//! Bulk changes outside of operations: restore, resolve, quarantine, purge, erase and assign.
 
 use axum::extract::State;
-use lazaret_api::{BulkAnswer, BulkAssignRequest, BulkFailure, BulkRequest, Code};
-use lazaret_core::store::{Act, Actor, Change};
+use lazaret_api::{BulkAnswer, BulkAssignRequest, BulkFailure, BulkRequest, Code, Selection};
+use lazaret_core::query::Query;
+use lazaret_core::store::{Act, Actor, Change, Scrubbed};
 use lazaret_core::{Letter, LetterId};
 
 use super::letters::{act_on, check_name};
@@ -58,9 +59,27 @@ pub(crate) async fn assign(
     each(app, caller, BulkRequest { selection, reason }, &action).await
 }
 
+/// Erases content. Without a state, the query selects open and closed letters.
+pub(crate) async fn erase(
+    State(app): State<App>,
+    caller: Caller,
+    Json(mut request): Json<BulkRequest>,
+) -> Result<axum::Json<BulkAnswer>> {
+    const STATES: &str = "state:open,closed";
+    let Selection { query, all, .. } = &mut request.selection;
+    if let Some(text) = query
+        && Query::parse(text).is_ok_and(|query| !query.names_state())
+        && (*all || !text.trim().is_empty())
+    {
+        *text = if text.trim().is_empty() { STATES.to_owned() } else { format!("({text}) {STATES}") };
+    }
+    each(app, caller, request, &BulkAction::Erase).await
+}
+
 enum BulkAction {
     Act(Act),
     Change(Change),
+    Erase,
     Purge,
 }
 
@@ -82,12 +101,16 @@ async fn each(
             let (found, missing) = by_id(&app, &caller, ids).await?;
             (found, false, missing)
         }
-        Selected::Query(query) => {
+        Selected::Query(search) => {
+            let _turn = app.scans.take(&caller).await?;
             let mut found = Vec::new();
             let mut after = None;
             loop {
-                let page = app.store.find(&query, after.as_deref(), most - found.len()).await?;
-                found.extend(page.letters);
+                let page = search.find(&app, after.as_deref(), most - found.len()).await?;
+                // Those that were erased before still match.
+                let is_left =
+                    |letter: &Letter| !matches!(action, BulkAction::Erase) || letter.erased.is_none();
+                found.extend(page.letters.into_iter().filter(is_left));
                 after = page.next;
                 if after.is_none() || found.len() >= most {
                     break;
@@ -112,6 +135,15 @@ async fn each(
             }),
         }
     }
+    if matches!(action, BulkAction::Erase) && !answer.more {
+        answer.remains = match app.store.scrub().await {
+            Ok(Scrubbed::Done) => None,
+            Ok(Scrubbed::ByServer(how)) => Some(how.to_owned()),
+            Err(error) => Some(format!(
+                "the files of the store still hold what was erased, repeat the request: {error}"
+            )),
+        };
+    }
     Ok(axum::Json(answer))
 }
 
@@ -132,6 +164,15 @@ async fn one(app: &App, letter: &Letter, action: &BulkAction, by: &Actor) -> Res
         BulkAction::Change(change) => {
             let changed = app.store.change(&letter.queue, letter.id, change, by).await?;
             letter_changed(app, &changed, change.as_str(), by);
+            Ok(())
+        }
+        BulkAction::Erase => {
+            // Nobody can run its message any more, so those behind it do not wait for it.
+            if letter.state.is_open() {
+                act_on(app, &letter.queue, letter.id, Act::Evict, by).await?;
+            }
+            let erased = app.store.erase(&letter.queue, letter.id, by).await?;
+            letter_changed(app, &erased, "erase", by);
             Ok(())
         }
         BulkAction::Purge => {

@@ -10,6 +10,7 @@ use lazaret_core::store::{AuditNote, HandOff, Limits, Placed, Placement};
 use lazaret_core::{Letter, MessageId, QueueName};
 use serde::Deserialize;
 
+use super::imported::mark;
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
@@ -43,9 +44,16 @@ pub(crate) async fn import(
     let queue = params.queue.map(QueueName::from);
     // An import has megabytes: parsed here, it would stall all other requests.
     let most = app.options.limits.import_letters;
+    let texts = app.options.redaction.stored_texts();
+    let (importer, now) = (by.clone(), app.clock.now());
     let parsed = tokio::task::spawn_blocking(move || {
         let mut answer = ImportAnswer::default();
-        letters(&bytes, queue.as_ref(), most, &mut answer).map(|letters| (letters, answer))
+        let admit = |letter: &mut Letter| mark(letter, &importer, now);
+        let mut letters = letters(&bytes, queue.as_ref(), most, admit, &mut answer)?;
+        for (_, letter) in letters.values_mut().flatten() {
+            texts.apply_to_letter(letter);
+        }
+        Ok::<_, ApiError>((letters, answer))
     });
     let (letters, mut answer) = parsed.await.map_err(|_| ApiError::from(Problem::new(Code::Internal)))??;
     let queues: BTreeSet<QueueName> =
@@ -73,11 +81,12 @@ pub(crate) async fn import(
 }
 
 /// Parses the letters by queue, each with its line. An export starts with the latest letter; a sequence must be imported from
-/// its head on, so the letters are sorted.
+/// its head on, so the letters are sorted. `admit` may change a letter, or refuse it.
 fn letters(
     text: &[u8],
     queue: Option<&QueueName>,
     most: usize,
+    admit: impl Fn(&mut Letter) -> std::result::Result<(), String>,
     answer: &mut ImportAnswer,
 ) -> Result<BTreeMap<QueueName, Vec<(u64, Letter)>>> {
     let mut by_queue: BTreeMap<QueueName, Vec<(u64, Letter)>> = BTreeMap::new();
@@ -92,7 +101,8 @@ fn letters(
             return Err(problem.with_detail(format!("more than {most} letters in an import")).into());
         }
         let parsed = serde_json::from_slice::<LetterDetail>(line).map_err(|error| error.to_string());
-        match parsed.and_then(|detail| detail.into_letter(queue).map_err(|error| error.to_string())) {
+        let letter = parsed.and_then(|detail| detail.into_letter(queue).map_err(|error| error.to_string()));
+        match letter.and_then(|mut letter| admit(&mut letter).map(|()| letter)) {
             Ok(letter) => by_queue.entry(letter.queue.clone()).or_default().push((number, letter)),
             Err(why) => failed(answer, number, why),
         }

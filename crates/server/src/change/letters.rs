@@ -8,7 +8,7 @@ use bytes::Bytes;
 use lazaret_api::{
     ActRequest, AssignRequest, Code, CommentRequest, EditRequest, ExpiryRequest, Letter, Problem,
 };
-use lazaret_core::store::{Act, Actor, Change, InvalidDigest, PayloadDigest};
+use lazaret_core::store::{Act, Actor, Change, EDITS_BYTES, InvalidDigest, PayloadDigest};
 use lazaret_core::{LetterId, QueueName, Timestamp};
 
 use super::publish::letter_changed;
@@ -40,6 +40,11 @@ pub(crate) async fn act_on(
     Ok(letter)
 }
 
+/// A changed letter, as everybody sees it.
+fn shown(app: &App, letter: &lazaret_core::Letter) -> axum::Json<Letter> {
+    axum::Json(Letter::redacted(letter, &app.options.redaction))
+}
+
 async fn act(
     app: App,
     caller: Caller,
@@ -51,7 +56,7 @@ async fn act(
     let missing = || ApiError::not_found("letter", &id);
     let named: LetterId = id.parse().map_err(|_| missing())?;
     if let Some(letter) = app.find_letter(&caller, named).await? {
-        return Ok(axum::Json((&act_on(&app, &letter.queue, named, act, &by).await?).into()));
+        return Ok(shown(&app, &act_on(&app, &letter.queue, named, act, &by).await?));
     }
     // A purged letter is not found, but its queue still knows the id and reports it (I11).
     let queues = app.store.queues().await?;
@@ -59,7 +64,7 @@ async fn act(
         match act_on(&app, &summary.queue, named, act, &by).await {
             // Another queue, or one that requires a second person.
             Err(error) if matches!(error.problem.code, Code::NotFound | Code::Denied) => {}
-            known => return Ok(axum::Json((&known?).into())),
+            known => return Ok(shown(&app, &known?)),
         }
     }
     Err(missing())
@@ -118,7 +123,7 @@ async fn change(
     let letter = app.store.change(&letter.queue, letter.id, &change, by).await?;
     app.wake(&letter.queue);
     letter_changed(app, &letter, change.as_str(), by);
-    Ok(axum::Json((&letter).into()))
+    Ok(shown(app, &letter))
 }
 
 /// Comments need no reason.
@@ -132,7 +137,9 @@ pub(crate) async fn comment(
         return Err(ApiError::invalid("/text", "the comment is empty"));
     }
     let by = caller.actor(reason_or(request.reason.as_deref(), "comment"))?;
-    change(&app, &caller, &id, Change::Comment(request.text), &by).await
+    let mut text = request.text;
+    app.options.redaction.stored_texts().apply(&mut text);
+    change(&app, &caller, &id, Change::Comment(text), &by).await
 }
 
 /// The longest name of an assignee or owner, in characters.
@@ -218,6 +225,9 @@ pub(crate) async fn edit(
     // Edits of two people through this server cannot both pass the comparison, or keep redacted values of an earlier payload.
     let _alone = app.edits.lock().await;
     let letter = app.letter(&caller, &id).await?;
+    if !request.revert && !app.shows_derived(&caller) {
+        check_room_for_original(&letter)?;
+    }
     let payload = match payload {
         Some(written) if !request.revert => {
             let payload = with_redacted_values(&app, &letter, written)?;
@@ -231,7 +241,7 @@ pub(crate) async fn edit(
     let Some(expected) = expected else {
         return change(&app, &caller, &id, Change::Payload(payload), &by).await;
     };
-    if !is_payload(&app, letter, expected) {
+    if !is_payload(&app, &caller, letter, expected) {
         let detail = format!("the payload of letter {id} was changed in the meantime");
         return Err(Problem::new(Code::Conflict).with_detail(detail).at("/expected-digest").into());
     }
@@ -247,13 +257,26 @@ fn with_redacted_values(app: &App, letter: &lazaret_core::Letter, written: Bytes
     })
 }
 
-/// Returns `true` if the payload has this digest, as it is stored or as it is shown without its redacted values.
-fn is_payload(app: &App, mut letter: lazaret_core::Letter, expected: PayloadDigest) -> bool {
+/// Returns `true` if the payload has this digest, as the caller was shown it: without its redacted values, or as it is stored by those
+/// who may reveal. A comparison with the stored payload would tell everybody else whether a guess is right.
+fn is_payload(app: &App, caller: &Caller, mut letter: lazaret_core::Letter, expected: PayloadDigest) -> bool {
     let is = |letter: &lazaret_core::Letter| PayloadDigest::of(letter.message.payload.as_deref()) == expected;
-    is(&letter) || {
+    (app.shows_derived(caller) && is(&letter)) || {
         app.options.redaction.apply(&mut letter);
         is(&letter)
     }
+}
+
+/// Refuses an edit of a letter whose edits keep as many bytes as they may. The store accepts one then that puts the first payload back:
+/// whether it does would tell a caller whether a guess of that payload is right.
+fn check_room_for_original(letter: &lazaret_core::Letter) -> Result<()> {
+    let bytes = |payload: Option<&Bytes>| payload.map_or(0, Bytes::len);
+    let kept: usize = letter.edits.iter().map(|edit| bytes(edit.original.as_ref())).sum();
+    if kept == 0 || kept + bytes(letter.message.payload.as_ref()) <= EDITS_BYTES {
+        return Ok(());
+    }
+    let detail = format!("the edits of letter {} keep as much as they may: {EDITS_BYTES} bytes", letter.id);
+    Err(Problem::new(Code::Conflict).with_detail(detail).with_hint("revert the edits").into())
 }
 
 /// The payload before all edits.

@@ -23,7 +23,7 @@ const VALID_FOR: Duration = Duration::from_secs(15 * 60);
 const MAX_VALID_FOR: Duration = Duration::from_secs(24 * 3600);
 
 /// The scope that an action needs.
-const fn scope_of(action: Action) -> Scope {
+pub(crate) const fn scope_of(action: Action) -> Scope {
     match action {
         Action::Retry | Action::Park | Action::Release => Scope::Triage,
         Action::Evict => Scope::Evict,
@@ -41,7 +41,8 @@ pub(crate) async fn freeze(
     let by = caller.actor(reason_or(request.reason.as_deref(), "plan"))?;
     let valid_for = request.valid_for_seconds.map_or(VALID_FOR, Duration::from_secs);
     let frozen = frozen(&app, &caller, action, &request.selection, valid_for.min(MAX_VALID_FOR), &by).await?;
-    Ok((StatusCode::CREATED, axum::Json(shown(&app, &frozen).await?)))
+    let key = app.store.digest_key().await?;
+    Ok((StatusCode::CREATED, axum::Json(shown(&app, &caller, &key, &frozen).await?)))
 }
 
 async fn frozen(
@@ -52,8 +53,10 @@ async fn frozen(
     valid_for: Duration,
     by: &Actor,
 ) -> Result<store::Plan> {
-    let selection = match select(app, caller, selection)? {
-        Selected::Query(query) => store::Selection::Query(query),
+    let selected = select(app, caller, selection)?;
+    let _turn = app.scans.take(caller).await?;
+    let selection = match selected {
+        Selected::Query(search) => search.selection(app, action).await?,
         Selected::Ids(ids) => {
             let mut letters = Vec::with_capacity(ids.len());
             for id in ids {
@@ -64,8 +67,10 @@ async fn frozen(
             store::Selection::Letters(letters)
         }
     };
-    let max_letters = app.options.limits.plan_letters;
-    let request = store::PlanRequest { action, selection, valid_for, max_letters };
+    let limits = &app.options.limits;
+    let request = store::PlanRequest { action, selection, valid_for, max_letters: limits.plan_letters };
+    // Held until the plan is written, or the caller has gone.
+    let _place = app.drafts.admit(&*app.store, &limits.drafts, &by.who).await?;
     Ok(app.store.freeze(&request, by).await?)
 }
 
@@ -80,7 +85,10 @@ pub(crate) async fn begin(
     caller: Caller,
     Json(request): Json<BeginRequest>,
 ) -> Result<(StatusCode, axum::Json<Operation>)> {
-    let by = caller.actor(request.reason.as_deref())?;
+    let by = match request.at {
+        Some(_) => caller.actor_of_schedule(request.reason.as_deref())?,
+        None => caller.actor(request.reason.as_deref())?,
+    };
     let given = request.selection != Selection::default();
     let plan = match (&request.plan, request.action) {
         (Some(_), Some(_)) => return Err(ApiError::invalid("/plan", "give a plan or an action, not both")),

@@ -2,16 +2,16 @@
 
 use lazaret_api::{Code, Problem, Selection};
 use lazaret_core::LetterId;
-use lazaret_core::query::Query;
 
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::read::query::parse_written;
+use crate::read::search::Search;
 
 /// A validated selection.
 pub(super) enum Selected {
-    Query(Query),
+    Query(Search),
     Ids(Vec<LetterId>),
 }
 
@@ -30,7 +30,7 @@ pub(super) fn select(app: &App, caller: &Caller, selection: &Selection) -> Resul
                 let hint = "set \"all\": true to select every open letter";
                 return Err(Problem::new(Code::Everything).at("/query").with_hint(hint).into());
             }
-            Ok(Selected::Query(caller.limit(query)))
+            Ok(Selected::Query(Search::new(app, caller, caller.limit(query))))
         }
         (None, Some(ids)) => {
             let most = app.options.limits.named_letters;

@@ -1,11 +1,13 @@
 //! The ring of past events, and the channel to current subscribers.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use lazaret_api::Event;
+use lazaret_api::{Event, EventKind};
+use lazaret_core::redaction::TextRules;
 use tokio::sync::{broadcast, watch};
 
 use super::latest::Latest;
@@ -34,6 +36,8 @@ struct Shared {
     sender: broadcast::Sender<Arc<Published>>,
     /// The number of the newest event, for those who read the latest events from the ring.
     newest: watch::Sender<u64>,
+    /// The rules for texts of errors, known once there is a server.
+    texts: OnceLock<TextRules>,
 }
 
 struct Ring {
@@ -73,7 +77,7 @@ impl Default for Feed {
         let epoch = Timestamp::now().as_microsecond().unsigned_abs();
         let ring = Mutex::new(Ring { next: 1, past: VecDeque::new(), capacity: HISTORY });
         let (sender, newest) = (broadcast::channel(CHANNEL_CAPACITY).0, watch::channel(0).0);
-        Self(Arc::new(Shared { epoch, ring, sender, newest }))
+        Self(Arc::new(Shared { epoch, ring, sender, newest, texts: OnceLock::new() }))
     }
 }
 
@@ -81,6 +85,11 @@ impl Feed {
     /// Sets the number of past events kept.
     pub(crate) fn set_capacity(&self, events: usize) {
         self.ring().capacity = events;
+    }
+
+    /// Sets the rules by which texts of errors are redacted. The first ones stay.
+    pub(crate) fn set_texts(&self, texts: &TextRules) {
+        let _ = self.0.texts.set(texts.clone());
     }
 
     /// Publishes an event.
@@ -140,8 +149,19 @@ impl Feed {
 
     /// An event as it is sent. All subscribers share the bytes.
     pub(crate) fn frame(&self, published: &Published) -> Bytes {
-        let encode = || frame(Some(&self.id(published.number)), &published.event);
+        let encode = || frame(Some(&self.id(published.number)), &self.shown(&published.event));
         published.frame.get_or_init(encode).clone()
+    }
+
+    /// An event as everybody sees it. A consumer that failed at a message says why in the words of its handler.
+    fn shown<'e>(&self, event: &'e Event) -> Cow<'e, Event> {
+        match (event.kind, &event.why, self.0.texts.get()) {
+            (EventKind::Consumer, Some(why), Some(texts)) => {
+                let why = Some(texts.redact(why).into_owned());
+                Cow::Owned(Event { why, ..event.clone() })
+            }
+            _ => Cow::Borrowed(event),
+        }
     }
 
     /// The id of an event on the wire.
@@ -170,8 +190,6 @@ pub(crate) fn frame(id: Option<&str>, event: &Event) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use lazaret_api::EventKind;
-
     use super::*;
 
     fn publish(feed: &Feed, attempt: u32) {

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use lazaret_api::{AuditCheck, AuditEntry, AuditPage, Code};
+use lazaret_api::{AuditCheck, AuditPage, Code};
 use lazaret_core::store::audit_hash_text;
 use serde::Deserialize;
 
@@ -14,6 +14,7 @@ use crate::auth::Caller;
 use crate::cursor;
 use crate::extract::Params;
 use crate::ndjson::{self, Chunk, accepts_ndjson, push_line, stream_permit};
+use crate::redacted::audit_entry;
 
 const LIST: &str = "audit";
 /// The list of the cursors of the latest entries.
@@ -49,14 +50,9 @@ pub(crate) async fn list(
     Params(params): Params<AuditParams>,
     headers: HeaderMap,
 ) -> Result<Response> {
-    if let Some(subject) = &params.subject {
-        return about(&app, &caller, subject, app.page(params.limit)).await;
-    }
-    if params.order == Order::Latest {
-        return latest(&app, &caller, &params).await;
-    }
-    let after = cursor::read_number(LIST, params.after.as_deref())?.unwrap_or(0);
-    if accepts_ndjson(&headers) {
+    let is_whole = params.subject.is_none() && params.order == Order::Oldest;
+    if is_whole && accepts_ndjson(&headers) {
+        let after = cursor::read_number(LIST, params.after.as_deref())?.unwrap_or(0);
         let permit = stream_permit(&app, &caller)?;
         let left = params.limit.unwrap_or(usize::MAX);
         let first = line_page(app.clone(), caller.clone(), after, left).await?;
@@ -65,6 +61,16 @@ pub(crate) async fn list(
             line_page(pages.clone(), caller.clone(), after, left)
         }));
     }
+    // For a limited caller, the letters of the entries are looked up.
+    let is_limited = AuditView::new(&app, &caller).is_limited();
+    let _turn = if is_limited { Some(app.scans.take(&caller).await?) } else { None };
+    if let Some(subject) = &params.subject {
+        return about(&app, &caller, subject, app.page(params.limit)).await;
+    }
+    if params.order == Order::Latest {
+        return latest(&app, &caller, &params).await;
+    }
+    let after = cursor::read_number(LIST, params.after.as_deref())?.unwrap_or(0);
     Ok(axum::Json(oldest(&app, &caller, after, app.page(params.limit)).await?).into_response())
 }
 
@@ -83,7 +89,7 @@ async fn oldest(app: &App, caller: &Caller, mut after: u64, limit: usize) -> Res
                 if entries.len() == limit {
                     return Ok(AuditPage { entries, next: next(after) });
                 }
-                entries.push(AuditEntry::from(entry));
+                entries.push(audit_entry(app, caller, entry));
             }
             after = entry.number;
         }
@@ -98,10 +104,9 @@ async fn oldest(app: &App, caller: &Caller, mut after: u64, limit: usize) -> Res
 
 /// The entries before a number, the latest first.
 async fn latest(app: &App, caller: &Caller, params: &AuditParams) -> Result<Response> {
-    let mut before = match cursor::read_number(LATEST, params.after.as_deref())? {
-        Some(before) => before,
-        None => last_number(app).await?.saturating_add(1),
-    };
+    let end = last_number(app).await?.saturating_add(1);
+    // A cursor from beyond the end would lead through numbers that no entry has.
+    let mut before = cursor::read_number(LATEST, params.after.as_deref())?.unwrap_or(end).min(end);
     let limit = app.page(params.limit);
     let mut view = AuditView::new(app, caller);
     let step = if view.is_limited() { STREAM_PAGE } else { limit };
@@ -114,7 +119,7 @@ async fn latest(app: &App, caller: &Caller, params: &AuditParams) -> Result<Resp
         before = after + 1;
         for entry in read.iter().rev() {
             if view.shows(entry).await? {
-                entries.push(AuditEntry::from(entry));
+                entries.push(audit_entry(app, caller, entry));
             }
             if entries.len() == limit {
                 before = entry.number;
@@ -132,7 +137,7 @@ async fn about(app: &App, caller: &Caller, subject: &str, limit: usize) -> Resul
     let mut entries = Vec::new();
     for entry in app.store.audit_about(&[subject.to_owned()], limit).await? {
         if view.shows(&entry).await? {
-            entries.push(AuditEntry::from(&entry));
+            entries.push(audit_entry(app, caller, &entry));
         }
     }
     Ok(axum::Json(AuditPage { entries, next: None }).into_response())
@@ -160,6 +165,7 @@ async fn last_number(app: &App) -> Result<u64> {
 
 async fn line_page(app: App, caller: Caller, after: u64, mut left: usize) -> Result<Chunk<(u64, usize)>> {
     let mut view = AuditView::new(&app, &caller);
+    let _turn = if view.is_limited() { app.scans.take_later(&caller).await } else { None };
     let limit = if view.is_limited() { STREAM_PAGE } else { STREAM_PAGE.min(left) };
     let entries = app.store.audit(after, limit).await?;
     let mut lines = Vec::new();
@@ -168,7 +174,7 @@ async fn line_page(app: App, caller: Caller, after: u64, mut left: usize) -> Res
             break;
         }
         if view.shows(entry).await? {
-            push_line(&mut lines, &AuditEntry::from(entry));
+            push_line(&mut lines, &audit_entry(&app, &caller, entry));
             left -= 1;
         }
     }
@@ -186,13 +192,16 @@ pub(crate) struct VerifyParams {
 
 pub(crate) async fn verify(
     State(app): State<App>,
+    caller: Caller,
     Params(noted): Params<VerifyParams>,
 ) -> Result<axum::Json<AuditCheck>> {
     let unsupported = || ApiError::new(Code::Unsupported, "the audit of this store has no hash chain");
     if !app.store.capabilities().await?.audit_chain {
         return Err(unsupported());
     }
+    let turn = app.scans.take(&caller).await?;
     let check = app.store.verify_audit().await?.ok_or_else(unsupported)?;
+    drop(turn);
     let mut check = AuditCheck::from(&check);
     match (noted.number, noted.hash) {
         (None, None) => {}

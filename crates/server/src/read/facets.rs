@@ -10,6 +10,7 @@ use lazaret_api::{
     Facet, FacetValue, GroupAssignment, GroupComment, GroupFacets, Operation, Scope, SequenceShare, Variant,
 };
 use lazaret_core::query::{GroupPattern, Query, Term, Text, TextField};
+use lazaret_core::redaction::TextRules;
 use lazaret_core::store::GroupId;
 use lazaret_core::{Letter, LetterId, SequenceId};
 
@@ -65,6 +66,8 @@ pub(crate) async fn facets(State(app): State<App>, caller: Caller, Name(id): Nam
 }
 
 async fn encoded(app: &App, caller: &Caller, group: &GroupId) -> Result<Bytes> {
+    // Not refused: the result may also be for others. There is one read of a group at a time.
+    let _turn = app.scans.take_later(caller).await;
     let facets = read(app, caller, group).await?;
     // Serializing plain data cannot fail.
     Ok(Bytes::from(serde_json::to_vec(&facets).unwrap_or_default()))
@@ -82,7 +85,7 @@ async fn read(app: &App, caller: &Caller, id: &GroupId) -> Result<GroupFacets> {
     let mut after = None;
     for _ in 0..MAX_READS {
         let page = app.store.find(&query, after.as_deref(), STEP).await?;
-        page.letters.iter().for_each(|letter| tally.add(letter, &shows_header));
+        page.letters.iter().for_each(|letter| tally.add(letter, rules.texts(), &shows_header));
         after = page.next;
         if after.is_none() || tally.examined >= MAX_LETTERS {
             break;
@@ -204,7 +207,7 @@ fn value_of(letter: &Letter, field: TextField) -> Option<String> {
 }
 
 impl Tally {
-    fn add(&mut self, letter: &Letter, shows_header: &impl Fn(&str) -> bool) {
+    fn add(&mut self, letter: &Letter, texts: &TextRules, shows_header: &impl Fn(&str) -> bool) {
         self.examined += 1;
         self.letters.insert(letter.id);
         for (name, field) in FIELDS {
@@ -223,7 +226,9 @@ impl Tally {
             }
         }
         if let Some(cause) = &letter.cause {
-            let variant = (cause.error_type.clone(), cause.message.clone());
+            let mut shown = cause.clone();
+            texts.apply_to_failure(&mut shown);
+            let variant = (shown.error_type, shown.message);
             self.variants.add(&variant);
             if self.latest.len() < MAX_DISTINCT {
                 // The latest comes first.
@@ -232,7 +237,7 @@ impl Tally {
         }
         self.add_sequence(letter);
         for comment in &letter.comments {
-            let (by, at, text) = (comment.by.clone(), comment.at, comment.text.clone());
+            let (by, at, text) = (comment.by.clone(), comment.at, texts.redact(&comment.text).into_owned());
             self.comments.push(GroupComment { letter: letter.id.to_string(), by, at, text });
         }
         if self.comments.len() > 2 * COMMENTS {

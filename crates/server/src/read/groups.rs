@@ -4,7 +4,8 @@ use axum::extract::State;
 use jiff::Timestamp;
 use lazaret_api::{Code, Group, GroupPage, Problem};
 use lazaret_core::query::{Query, Term, TextField, TimeField};
-use lazaret_core::store::{self, GroupId, GroupsRequest};
+use lazaret_core::redaction::TextRules;
+use lazaret_core::store::{self, GROUP_MESSAGE_BYTES, GroupId, GroupsRequest};
 use lazaret_core::{Failure, Fingerprint, Letter, LetterState, Message, Position};
 use lazaret_engine::Handle;
 use serde::Deserialize;
@@ -36,8 +37,14 @@ pub(crate) async fn list(
     caller: Caller,
     Params(params): Params<GroupParams>,
 ) -> Result<axum::Json<GroupPage>> {
-    let query = parse_query(&app, &caller, params.q.as_deref())?;
-    check(&query)?;
+    let search = parse_query(&app, &caller, params.q.as_deref())?;
+    let (query, hidden) = (search.query(), search.hidden_texts(&app));
+    check(query)?;
+    let _turn = match query.is_everything() {
+        true => None,
+        // All groups are examined, up to a limit.
+        false => Some(app.scans.take(&caller).await?),
+    };
     let closed = params.closed || query.names_state();
     let limit = app.page(params.limit);
     let mut after = cursor::read(LIST, params.after.as_deref())?;
@@ -50,7 +57,7 @@ pub(crate) async fn list(
         let page = app.store.groups(&request).await?;
         scanned += page.groups.len();
         let now = app.clock.now();
-        let matching = page.groups.iter().filter(|group| matches(&query, group, now));
+        let matching = page.groups.iter().filter(|group| matches(query, group, hidden, now));
         groups.extend(matching.map(|group| with_owner(&app, group)));
         after = page.next;
         if after.is_none() || groups.len() >= limit || scanned >= SCAN_LIMIT {
@@ -79,8 +86,14 @@ fn check(query: &Query) -> Result<()> {
 
 /// Matches a group by its latest failure: its age is that of its oldest open letter, and it is in every state that one of
 /// its letters is in.
-fn matches(query: &Query, group: &store::Group, now: Timestamp) -> bool {
-    let mut failure = Failure::new(group.reason.clone(), group.error_type.clone(), group.message.clone());
+///
+/// Texts that are hidden from the caller are compared as they are shown.
+fn matches(query: &Query, group: &store::Group, hidden: Option<&TextRules>, now: Timestamp) -> bool {
+    let (mut error_type, mut message) = (group.error_type.clone(), group.message.clone());
+    if let Some(rules) = hidden {
+        redact(rules, &mut error_type, &mut message);
+    }
+    let mut failure = Failure::new(group.reason.clone(), error_type, message);
     failure.fingerprint = group.id.fingerprint;
     let message = Message::new("", "", Position::new(0, 0));
     let mut letter = Letter::new(group.id.queue.clone(), "".into(), message.into(), now);
@@ -107,7 +120,15 @@ pub(crate) async fn show(
 fn with_owner(app: &App, group: &store::Group) -> Group {
     let handle = app.registry.handle(group.id.queue.consumer());
     let owner = handle.as_ref().and_then(Handle::owner).map(str::to_owned);
-    Group { owner, ..Group::from(group) }
+    let mut shown = Group { owner, ..Group::from(group) };
+    redact(app.options.redaction.texts(), &mut shown.error.error_type, &mut shown.error.message);
+    shown
+}
+
+/// Redacts the texts of a group.
+fn redact(rules: &TextRules, error_type: &mut String, message: &mut String) {
+    rules.apply(error_type);
+    rules.apply_to_cut(message, GROUP_MESSAGE_BYTES);
 }
 
 /// The group of this id. A fingerprint alone suffices if it is unique.
@@ -169,7 +190,7 @@ mod tests {
         let finds = |text: &str| {
             let query = Query::parse(text).unwrap();
             check(&query).unwrap();
-            matches(&query, &group(), now)
+            matches(&query, &group(), None, now)
         };
         for text in [
             "",
@@ -183,6 +204,10 @@ mod tests {
         ] {
             assert!(finds(text), "{text}");
         }
+        // A redacted text is found only as it is shown.
+        let rules = TextRules::new([], ["reset".parse().unwrap()]);
+        let finds_hidden = |text: &str| matches(&Query::parse(text).unwrap(), &group(), Some(&rules), now);
+        assert!(!finds_hidden("error:reset") && finds_hidden("-error:reset") && finds_hidden("connection"));
         for text in ["queue:other", "reason:CONFLICT", "-error:reset", "state:parked", "age:<30m", "x"] {
             assert!(!finds(text), "{text}");
         }

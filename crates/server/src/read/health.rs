@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
+use crate::registry::Entry;
 
 /// The timeout of the store check.
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -21,42 +22,59 @@ pub(crate) async fn alive() -> axum::Json<Health> {
 }
 
 /// Ready when the store responds, every source has answered once, and every consumer is running, or paused by a person or by its fuse.
-/// The reasons need the scope `read`.
+/// The reasons need the scope `read`, and those of a consumer that the caller may use it.
 pub(crate) async fn ready(State(app): State<App>, caller: Result<Caller>) -> Response {
+    let caller = caller.ok().filter(|caller| caller.identity.may(Scope::Read));
     let mut reasons = Vec::from_iter(store_error(&app).await);
-    for (name, entry) in app.registry.all() {
-        match entry.state {
-            ConsumerState::Starting => reasons.push(format!("{name} is starting")),
-            ConsumerState::Waiting => {
-                let why = entry.error.as_deref().unwrap_or("its source is not there yet");
-                reasons.push(format!("{name} is waiting: {why}"));
-            }
-            ConsumerState::Stopped => reasons.push(format!("{name} has stopped")),
-            ConsumerState::Failed => {
-                let why = entry.error.as_deref().unwrap_or("no reason given");
-                reasons.push(format!("{name} has failed: {why}"));
-            }
-            ConsumerState::Running | ConsumerState::Paused | ConsumerState::Elsewhere => {
-                if let Some(handle) = entry.handle.filter(Handle::is_store_failing) {
-                    let why = handle.held_back().unwrap_or_else(|| "store writes fail".to_owned());
-                    reasons.push(format!("{name} is held: {why}"));
-                } else if !app.registry.is_source_ready(&name) {
-                    let why = app.registry.notice_of(&name);
-                    let why = why.unwrap_or_else(|| "its source has not answered yet".to_owned());
-                    reasons.push(format!("{name} is not ready: {why}"));
-                }
-            }
-        }
-    }
     if app.stopping.is_cancelled() {
         reasons.push("server is stopping".to_owned());
     }
-    let ready = reasons.is_empty();
-    if !caller.is_ok_and(|caller| caller.identity.may(Scope::Read)) {
+    let mut ready = reasons.is_empty();
+    for (name, entry) in app.registry.all() {
+        let Some(reason) = not_ready(&app, &name, entry) else { continue };
+        ready = false;
+        if caller.as_ref().is_some_and(|caller| caller.may_use(&name)) {
+            reasons.push(reason);
+        }
+    }
+    // A consumer may have failed at a message, and says so in the words of its handler.
+    let texts = app.options.redaction.texts();
+    reasons.iter_mut().for_each(|reason| {
+        texts.apply(reason);
+    });
+    if caller.is_none() {
         reasons.clear();
     }
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, axum::Json(Readiness { ready, reasons })).into_response()
+}
+
+/// Why a consumer is not ready, if so.
+fn not_ready(app: &App, name: &str, entry: Entry) -> Option<String> {
+    match entry.state {
+        ConsumerState::Starting => Some(format!("{name} is starting")),
+        ConsumerState::Waiting => {
+            let why = entry.error.as_deref().unwrap_or("its source is not there yet");
+            Some(format!("{name} is waiting: {why}"))
+        }
+        ConsumerState::Stopped => Some(format!("{name} has stopped")),
+        ConsumerState::Failed => {
+            let why = entry.error.as_deref().unwrap_or("no reason given");
+            Some(format!("{name} has failed: {why}"))
+        }
+        ConsumerState::Running | ConsumerState::Paused | ConsumerState::Elsewhere => {
+            if let Some(handle) = entry.handle.filter(Handle::is_store_failing) {
+                let why = handle.held_back().unwrap_or_else(|| "store writes fail".to_owned());
+                return Some(format!("{name} is held: {why}"));
+            }
+            if app.registry.is_source_ready(name) {
+                return None;
+            }
+            let why = app.registry.notice_of(name);
+            let why = why.unwrap_or_else(|| "its source has not answered yet".to_owned());
+            Some(format!("{name} is not ready: {why}"))
+        }
+    }
 }
 
 /// Checks the store. Checks that arrive while one runs share the next one, so that many probes cost no more than one.

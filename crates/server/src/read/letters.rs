@@ -6,12 +6,12 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use lazaret_api::{Code, ExportRequest, Letter, LetterDetail, LetterMatches, LetterPage, Scope, Sequence};
-use lazaret_core::query::Query;
 use lazaret_core::{QueueName, SequenceId};
 use serde::Deserialize;
 
 use super::page::cut;
 use super::query::parse_query;
+use super::search::Search;
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
@@ -71,25 +71,26 @@ pub(crate) async fn list(
     Params(params): Params<ListParams>,
     headers: HeaderMap,
 ) -> Result<Response> {
-    let query = parse_query(&app, &caller, params.q.as_deref())?;
+    let search = parse_query(&app, &caller, params.q.as_deref())?;
     let after = cursor::read(LIST, params.after.as_deref())?;
     if accepts_ndjson(&headers) {
         let show_payload = caller.identity.may(Scope::Payload);
-        let view = Lines { query, view: params.view, show_payload, redact: true };
+        let view = Lines { search, view: params.view, show_payload, redact: true };
         return lines(app, &caller, view, after, params.limit).await;
     }
     if params.view == View::Full {
         let detail = "full letters need Accept: application/x-ndjson";
         return Err(ApiError::invalid("view", detail));
     }
+    let _turn = app.scans.take(&caller).await?;
     let limit = app.page(params.limit);
-    let (mut letters, mut at) = (Vec::new(), after.clone());
+    let (mut letters, mut at, rules) = (Vec::new(), after.clone(), &app.options.redaction);
     let next = loop {
         // In steps: the store returns letters with their payloads, which are not part of the list (I7).
-        let page = app.store.find(&query, at.as_deref(), LIST_STEP.min(limit - letters.len())).await;
+        let page = search.find(&app, at.as_deref(), LIST_STEP.min(limit - letters.len())).await;
         let page = page.map_err(|error| cursor_error(error.into(), after.as_deref()))?;
         let is_step = page.letters.len() == LIST_STEP;
-        letters.extend(page.letters.iter().map(Letter::from));
+        letters.extend(page.letters.iter().map(|letter| Letter::redacted(letter, rules)));
         at = page.next;
         // A short page ends the list early: a search examines a bounded number of letters.
         if at.is_none() || !is_step || letters.len() >= limit {
@@ -107,10 +108,10 @@ pub(crate) async fn export(
     Json(request): Json<ExportRequest>,
 ) -> Result<Response> {
     caller.require(Scope::Payload)?;
-    let query = parse_query(&app, &caller, request.query.as_deref())?;
+    let search = parse_query(&app, &caller, request.query.as_deref())?;
     let subject = request.query.as_deref().filter(|query| !query.trim().is_empty());
     note_reveal(&app, &caller, subject.unwrap_or("all open letters"), request.reason.as_deref()).await?;
-    let view = Lines { query, view: View::Full, show_payload: true, redact: false };
+    let view = Lines { search, view: View::Full, show_payload: true, redact: false };
     lines(app, &caller, view, None, None).await
 }
 
@@ -125,7 +126,7 @@ fn cursor_error(mut error: ApiError, after: Option<&str>) -> ApiError {
 /// The contents of an export.
 #[derive(Clone)]
 struct Lines {
-    query: Query,
+    search: Search,
     view: View,
     show_payload: bool,
     redact: bool,
@@ -144,11 +145,24 @@ async fn lines(
         View::Full => export_permit(&app, caller)?,
     };
     let left = limit.unwrap_or(usize::MAX);
+    let turn = app.scans.take(caller).await?;
     let first = line_page(app.clone(), lines.clone(), after, left).await?;
-    let pages = app.clone();
+    drop(turn);
+    let (pages, caller) = (app.clone(), caller.clone());
     Ok(ndjson::respond(&app, first, permit, move |(after, left)| {
-        line_page(pages.clone(), lines.clone(), Some(after), left)
+        later_line_page(pages.clone(), caller.clone(), lines.clone(), after, left)
     }))
+}
+
+async fn later_line_page(
+    app: App,
+    caller: Caller,
+    lines: Lines,
+    after: String,
+    left: usize,
+) -> Result<Chunk<(String, usize)>> {
+    let _turn = app.scans.take_later(&caller).await;
+    line_page(app.clone(), lines, Some(after), left).await
 }
 
 async fn line_page(
@@ -158,14 +172,14 @@ async fn line_page(
     left: usize,
 ) -> Result<Chunk<(String, usize)>> {
     let most = if lines.view == View::Full { FULL_PAGE } else { EXPORT_PAGE };
-    let page = app.store.find(&lines.query, after.as_deref(), most.min(left)).await;
+    let page = lines.search.find(&app, after.as_deref(), most.min(left)).await;
     let page = page.map_err(|error| cursor_error(error.into(), after.as_deref()))?;
     let mut text = Vec::new();
     let left = left.saturating_sub(page.letters.len());
     let (rules, shown) = (&app.options.redaction, lines.show_payload);
     for letter in page.letters {
         match lines.view {
-            View::Summary => push_line(&mut text, &Letter::from(&letter)),
+            View::Summary => push_line(&mut text, &Letter::redacted(&letter, rules)),
             View::Full if lines.redact => {
                 push_line(&mut text, &LetterDetail::redacted(letter, rules, shown, usize::MAX));
             }
@@ -180,8 +194,9 @@ pub(crate) async fn count(
     caller: Caller,
     Params(params): Params<CountParams>,
 ) -> Result<axum::Json<LetterMatches>> {
-    let query = parse_query(&app, &caller, params.q.as_deref())?;
-    Ok(axum::Json(app.store.count(&query).await?.into()))
+    let search = parse_query(&app, &caller, params.q.as_deref())?;
+    let _turn = app.scans.take_for(&caller, search.query()).await?;
+    Ok(axum::Json(search.count(&app).await?.into()))
 }
 
 pub(crate) async fn show(
@@ -257,6 +272,7 @@ pub(crate) async fn sequence(
     caller.require_consumer(queue.consumer())?;
     let from = cursor::read_number("sequence", params.after.as_deref())?.unwrap_or(0);
     let limit = app.page(params.limit);
+    let _turn = app.scans.take(&caller).await?;
     let size = app.store.sequence_size(&queue, &sequence).await?;
     let mut letters = app.store.sequence(&queue, &sequence, from, limit + 1).await?;
     let next = cut(&mut letters, limit).map(|last| last.index + 1);
@@ -265,7 +281,7 @@ pub(crate) async fn sequence(
         sequence: sequence.to_string(),
         size,
         next: next.map(|next| cursor::write("sequence", &next.to_string())),
-        letters: letters.iter().map(Letter::from).collect(),
+        letters: letters.iter().map(|letter| Letter::redacted(letter, &app.options.redaction)).collect(),
     }))
 }
 

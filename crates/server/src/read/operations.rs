@@ -3,8 +3,8 @@
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use lazaret_api::{Item, ItemPage, Operation, OperationPage, Outcome, Plan, PlanPage, Scope};
-use lazaret_core::store::{self, Action, OperationId, PlanId};
+use lazaret_api::{ItemPage, Operation, OperationPage, Outcome, Plan, PlanPage};
+use lazaret_core::store::{self, Action, DigestKey, OperationId, PlanId};
 use serde::Deserialize;
 
 use super::page::{PageParams, cut};
@@ -15,6 +15,7 @@ use crate::auth::Caller;
 use crate::cursor;
 use crate::extract::{Name, Params};
 use crate::ndjson::{self, Chunk, accepts_ndjson, push_line, stream_permit};
+use crate::redacted::{self, item};
 
 /// The number of plan items per store call.
 const STEP: usize = 1000;
@@ -105,7 +106,8 @@ pub(crate) async fn items(
     let from = cursor::read_number("items", params.after.as_deref())?.unwrap_or(0);
     if accepts_ndjson(&headers) {
         let permit = stream_permit(&app, &caller)?;
-        let lines = ItemLines { app: app.clone(), caller, operation: id, outcome: params.outcome };
+        let key = app.store.digest_key().await?;
+        let lines = ItemLines { app: app.clone(), caller, key, operation: id, outcome: params.outcome };
         let first = lines.clone().page(from, params.limit.unwrap_or(usize::MAX)).await?;
         let next_page = move |(from, left)| lines.clone().page(from, left);
         return Ok(ndjson::respond(&app, first, permit, next_page));
@@ -122,10 +124,12 @@ async fn item_page(
     params: &ItemParams,
 ) -> Result<ItemPage> {
     let limit = app.page(params.limit);
+    let key = app.store.digest_key().await?;
     let Some(outcome) = params.outcome else {
         let items = app.store.items(id, from, limit + 1).await?;
-        return Ok(page(app, caller, items, limit));
+        return Ok(page(app, caller, &key, items, limit));
     };
+    let _turn = app.scans.take(caller).await?;
     let (mut found, mut scanned) = (Vec::new(), 0);
     loop {
         let items = app.store.items(id, from, STEP).await?;
@@ -134,11 +138,11 @@ async fn item_page(
         from = items.last().map_or(from, |last| last.ordinal + 1);
         found.extend(items.into_iter().filter(|item| item.outcome.map(Outcome::from) == Some(outcome)));
         if found.len() > limit || is_last {
-            return Ok(page(app, caller, found, limit));
+            return Ok(page(app, caller, &key, found, limit));
         }
         if scanned >= SCAN_LIMIT {
             let next = Some(cursor::write("items", &from.to_string()));
-            let items = found.iter().map(|found| item(app, caller, found)).collect();
+            let items = found.iter().map(|found| item(app, caller, &key, found)).collect();
             return Ok(ItemPage { items, next });
         }
     }
@@ -149,6 +153,7 @@ async fn item_page(
 struct ItemLines {
     app: App,
     caller: Caller,
+    key: DigestKey,
     operation: OperationId,
     outcome: Option<Outcome>,
 }
@@ -163,7 +168,8 @@ impl ItemLines {
         }
         items.truncate(left);
         let mut lines = Vec::new();
-        items.iter().for_each(|found| push_line(&mut lines, &item(&self.app, &self.caller, found)));
+        let shown = |found: &store::Item| item(&self.app, &self.caller, &self.key, found);
+        items.iter().for_each(|found| push_line(&mut lines, &shown(found)));
         let left = left - items.len();
         Ok(Chunk { lines, next: next.filter(|_| left > 0).map(|next| (next, left)) })
     }
@@ -186,6 +192,7 @@ pub(crate) async fn list_plans(
 ) -> Result<axum::Json<PlanPage>> {
     let mut before = cursor::read_number("plans", params.after.as_deref())?.map(PlanId);
     let limit = app.page(params.limit);
+    let key = app.store.digest_key().await?;
     // One more than fit, to know the last page.
     let step = limit + 1;
     let (mut plans, mut scanned) = (Vec::new(), 0);
@@ -197,7 +204,7 @@ pub(crate) async fn list_plans(
                 if plans.len() == limit {
                     return Ok(plan_page(plans, before));
                 }
-                plans.push(shown(&app, plan).await?);
+                plans.push(shown(&app, &caller, &key, plan).await?);
             }
             before = Some(plan.id);
         }
@@ -221,20 +228,21 @@ pub(crate) async fn show_plan(
     Name(id): Name,
 ) -> Result<axum::Json<Plan>> {
     let plan = plan(&app, &caller, &id).await?;
-    Ok(axum::Json(shown(&app, &plan).await?))
+    let key = app.store.digest_key().await?;
+    Ok(axum::Json(shown(&app, &caller, &key, &plan).await?))
 }
 
 /// A plan with what its consumers decide, approval and the rate, and with the number of letters that would run out of order.
-pub(crate) async fn shown(app: &App, plan: &store::Plan) -> Result<Plan> {
+pub(crate) async fn shown(app: &App, caller: &Caller, key: &DigestKey, plan: &store::Plan) -> Result<Plan> {
     let default_rate = store::RolloutPolicy::default().rate;
     if !runs_handlers(plan.action) {
-        return Ok(Plan::of(plan, false, default_rate, 0));
+        return Ok(redacted::plan(app, caller, key, Plan::of(plan, false, default_rate, 0)));
     }
     let contents = contents(app, plan.id).await?;
     let consumers = &contents.consumers;
     let needs_approval = consumers.iter().any(|consumer| app.registry.needs_approval(consumer));
     let rate = app.registry.slowest(consumers.iter().map(String::as_str)).unwrap_or(default_rate);
-    Ok(Plan::of(plan, needs_approval, rate, contents.out_of_order))
+    Ok(redacted::plan(app, caller, key, Plan::of(plan, needs_approval, rate, contents.out_of_order)))
 }
 
 /// Reads a plan, if the caller may use the consumers of its letters.
@@ -255,22 +263,14 @@ pub(crate) async fn plan_items(
     let id = plan(&app, &caller, &id).await?.id;
     let (from, limit) = (cursor::read_number("items", params.after.as_deref())?, app.page(params.limit));
     let items = app.store.plan_items(id, from.unwrap_or(0), limit + 1).await?;
-    Ok(axum::Json(page(&app, &caller, items, limit)))
+    let key = app.store.digest_key().await?;
+    Ok(axum::Json(page(&app, &caller, &key, items, limit)))
 }
 
 /// Cuts a page of items that was read with one item more.
-fn page(app: &App, caller: &Caller, mut items: Vec<store::Item>, limit: usize) -> ItemPage {
+fn page(app: &App, caller: &Caller, key: &DigestKey, mut items: Vec<store::Item>, limit: usize) -> ItemPage {
     let next = cut(&mut items, limit).map(|last| cursor::write("items", &(last.ordinal + 1).to_string()));
-    ItemPage { items: items.iter().map(|found| item(app, caller, found)).collect(), next }
-}
-
-/// A letter of a plan. The digest of the exact payload would let redacted values be guessed.
-fn item(app: &App, caller: &Caller, item: &store::Item) -> Item {
-    let mut item = Item::from(item);
-    if app.options.redaction.covers_payloads() && !caller.identity.may(Scope::Reveal) {
-        item.digest = None;
-    }
-    item
+    ItemPage { items: items.iter().map(|found| item(app, caller, key, found)).collect(), next }
 }
 
 /// Returns `true` if the operation needs approval: it runs handlers, and a consumer of its letters requires a second person.

@@ -3,14 +3,15 @@
 use lazaret_api::{Code, Scope};
 use lazaret_core::query::{Query, Term};
 
+use super::search::Search;
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
 
 /// Parses a query. A query on payloads or headers needs the scope `payload`, and one on redacted values the scope `reveal`: otherwise
 /// they could be probed.
-pub(crate) fn parse_query(app: &App, caller: &Caller, text: Option<&str>) -> Result<Query> {
-    Ok(caller.limit(parse_written(app, caller, text)?))
+pub(crate) fn parse_query(app: &App, caller: &Caller, text: Option<&str>) -> Result<Search> {
+    Ok(Search::new(app, caller, caller.limit(parse_written(app, caller, text)?)))
 }
 
 /// Parses a query without the condition that limits the caller to its consumers, which [`Caller::limit`] adds.

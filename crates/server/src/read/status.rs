@@ -152,7 +152,8 @@ async fn consumer(
         error: entry
             .as_ref()
             .and_then(|entry| entry.error.clone())
-            .or_else(|| source_error(running, || app.registry.notice_of(name))),
+            .or_else(|| source_error(running, || app.registry.notice_of(name)))
+            .map(|error| app.options.redaction.texts().redact(&error).into_owned()),
         paused,
         pauses,
         lag: handle.and_then(Handle::lag),
@@ -172,7 +173,7 @@ async fn consumer(
             Some(FuseState::Blown { why }) => Some(why),
             _ => None,
         },
-        breaker_cause: handle.and_then(breaker_cause),
+        breaker_cause: handle.and_then(|handle| breaker_cause(app, handle)),
         handler: app.registry.handler_address(name),
         on_dead: handle.and_then(Handle::on_dead).map(OnDead::from),
         store_trouble: handle.is_some_and(Handle::is_store_failing),
@@ -213,8 +214,12 @@ fn fuse(handle: Option<&Handle>) -> Fuse {
     }
 }
 
-fn breaker_cause(handle: &Handle) -> Option<BreakerCause> {
-    let lazaret_engine::BreakerCause { reason, error_type, message, at, .. } = handle.breaker_cause()?;
+fn breaker_cause(app: &App, handle: &Handle) -> Option<BreakerCause> {
+    let lazaret_engine::BreakerCause { reason, mut error_type, mut message, at, .. } =
+        handle.breaker_cause()?;
+    let texts = app.options.redaction.texts();
+    texts.apply(&mut error_type);
+    texts.apply_to_cut(&mut message, lazaret_engine::BreakerCause::MESSAGE_BYTES);
     Some(BreakerCause {
         reason: reason.to_string(),
         error: LetterError { error_type, message },

@@ -10,7 +10,7 @@ use lazaret_api::Scope;
 use lazaret_core::store::{Instance, Instances};
 use lazaret_core::{Clock, Partition};
 use lazaret_memory::MemoryStore;
-use lazaret_server::{Error, Options, Server, Token, Tokens};
+use lazaret_server::{Error, Options, Peer, Server, Token, Tokens, Transport};
 use lazaret_testkit::ManualClock;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -405,6 +405,43 @@ async fn readiness_reasons_need_the_read_scope() {
     let told =
         bench.send(bench.request(Method::GET, "/readyz").bearer_auth(secret("reader"))).await.expect(503);
     assert_eq!(told.json["reasons"], json!(["billing has failed: the topic is gone"]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_reasons_of_other_consumers_are_hidden_from_a_limited_token() {
+    let limited = Token { consumers: vec![ORDERS.to_owned()], ..token("limited", &[Scope::Read]) };
+    let bench = Bench::with(Setup { tokens: vec![limited], ..Setup::default() }).await;
+    let ask = || bench.send(bench.request(Method::GET, "/readyz").bearer_auth(secret("limited")));
+    bench.registry.failed("billing", "the topic is gone");
+    let told = ask().await.expect(503);
+    assert_eq!((&told.json["ready"], &told.json["reasons"]), (&json!(false), &json!([])), "{}", told.text);
+    bench.registry.failed(ORDERS, "its own topic is gone");
+    let told = ask().await.expect(503);
+    assert_eq!(told.json["reasons"], json!(["orders has failed: its own topic is gone"]));
+}
+
+#[tokio::test]
+async fn browsers_are_told_to_use_tls_by_a_server_that_ends_it() {
+    let strict_transport = Some(Duration::from_secs(3600));
+    let header = async |options: Options, transport: Transport, host: &str| {
+        let server = Server::builder(Arc::new(MemoryStore::default())).options(options).build();
+        let request = axum::http::Request::get("/healthz").header("host", host);
+        let request = request.extension(Peer { address: None, transport });
+        let response =
+            server.router().oneshot(request.body(axum::body::Body::empty()).unwrap()).await.unwrap();
+        let header = response.headers().get("strict-transport-security");
+        header.map(|header| header.to_str().unwrap().to_owned())
+    };
+    let hosts = vec!["lazaret.example.com".to_owned()];
+    let options = Options { strict_transport, hosts, ..Options::default() };
+    let host = "lazaret.example.com:7117";
+    assert_eq!(header(options.clone(), Transport::Tls, host).await.as_deref(), Some("max-age=3600"));
+    assert_eq!(header(options.clone(), Transport::Tcp, host).await, None, "a proxy that ends TLS tells them");
+    for local in ["localhost:7117", "127.0.0.1", "[::1]:7117"] {
+        assert_eq!(header(options.clone(), Transport::Tls, local).await, None, "{local} has other programs");
+    }
+    let off = Options { strict_transport: None, ..options };
+    assert_eq!(header(off, Transport::Tls, host).await, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use lazaret_api::Scope;
 use lazaret_core::source::NewMessage;
 use lazaret_core::source::{Backlog, Ingest};
@@ -287,4 +289,27 @@ async fn a_change_repeated_with_the_same_key_is_executed_once() {
     bench.send(missing()).await.problem(404, "LZ0203");
     let again = bench.send(missing()).await.problem(404, "LZ0203");
     assert_eq!(again.header("idempotency-replayed"), Some("true"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cursor_beyond_the_end_of_a_list_is_refused_or_ends_it() {
+    let bench = Bench::new().await;
+    bench.post("/v1/consumers/orders/pause", json!({"replay": true, "reason": "x"})).await.expect(200);
+    let at = |path: &str, list: &str, number: u64| {
+        let separator = if path.contains('?') { '&' } else { '?' };
+        format!("{path}{separator}after={}", URL_SAFE_NO_PAD.encode(format!("1 {list} {number}")))
+    };
+    for (path, list) in [
+        ("/v1/audit", "audit"),
+        ("/v1/audit?order=latest", "latest-audit"),
+        ("/v1/operations", "operations"),
+        ("/v1/plans", "plans"),
+        ("/v1/sequences?queue=orders%2Forders&sequence=a", "sequence"),
+    ] {
+        bench.get(&at(path, list, u64::MAX)).await.problem(400, "LZ0227");
+        let last = bench.get(&at(path, list, i64::MAX.unsigned_abs())).await.expect(200);
+        assert_eq!(last.json["next"], json!(null), "{path}: {}", last.text);
+    }
+    let latest = bench.get(&at("/v1/audit?order=latest", "latest-audit", i64::MAX.unsigned_abs())).await;
+    assert_eq!(latest.json["entries"].as_array().unwrap().len(), 1, "{}", latest.text);
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod access;
+mod anonymous;
 mod connections;
 mod events;
 mod facets;
@@ -14,7 +15,11 @@ mod limits;
 mod openapi;
 mod operations;
 mod parsing;
+mod redacted_texts;
 mod redaction;
+mod scans;
+mod secrets;
+mod security_page;
 mod status;
 mod support;
 mod triage;

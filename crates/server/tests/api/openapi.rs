@@ -243,6 +243,7 @@ async fn succeed(bench: &Bench) {
     bench.post(&format!("{b}/resolve"), why.clone()).await.expect(200);
     bench.post(&format!("{b}/purge"), why.clone()).await.expect(204);
     bench.post("/v1/letters/purge", json!({"query": "state:closed", "reason": "test"})).await.expect(200);
+    bench.post("/v1/letters/erase", json!({"query": "message:nothing", "reason": "test"})).await.expect(200);
     let export = bench.request(Method::GET, "/v1/letters?view=full").header("accept", "application/x-ndjson");
     let export = bench.send(export).await.expect(200).text;
     let import = bench.request(Method::POST, "/v1/letters/import?queue=other%2Fother").body(export);

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use lazaret_api::Scope;
+use lazaret_core::store::DraftLimits;
 use lazaret_engine::Options as EngineOptions;
-use lazaret_server::{Approval, Token};
+use lazaret_server::{Approval, Limits, Token, Tokens};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -44,6 +45,29 @@ async fn a_plan_is_frozen_read_and_executed_once() {
     bench.open_letters(1).await;
     assert_eq!(bench.get("/v1/status").await.json["operations"], json!([]));
     assert_eq!(bench.get("/v1/operations").await.json["operations"][0]["id"], operation);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn drafts_are_limited_and_the_refusal_names_the_way_out() {
+    // I7
+    let drafts = DraftLimits { per_person: 2, ..DraftLimits::default() };
+    let bench = Bench::with(Setup::limits(Limits { drafts, ..Limits::default() })).await;
+    bench.letters(&BAD, 4).await;
+    let request = json!({"action": "park", "query": "queue:orders"});
+    let first = bench.post("/v1/plans", request.clone()).await.expect(201).json;
+    bench.post("/v1/plans", request.clone()).await.expect(201);
+    let refused = bench.post("/v1/plans", request.clone()).await.problem(409, "LZ0218");
+    let detail = refused.json["detail"].as_str().unwrap();
+    let way_out = format!("start one of them, or wait until {}", first["id"].as_str().unwrap());
+    assert!(detail.contains("has 2 plans") && detail.contains(&way_out), "{detail}");
+    assert!(
+        refused.json["hint"].as_str().unwrap().contains("`limits.drafts-per-person`"),
+        "{}",
+        refused.text
+    );
+    let begin = json!({"plan": first["id"], "reason": "enough of them"});
+    bench.post("/v1/operations", begin).await.expect(201);
+    bench.post("/v1/plans", request).await.expect(201);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -202,6 +226,43 @@ async fn an_operation_waits_for_a_second_person() {
     assert_eq!(begun["needs-approval"], false);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scheduled_operation_of_a_revoked_token_asks_for_approval_again() {
+    let acting = [Scope::Read, Scope::Evict, Scope::Approve];
+    let checker = token("checker", &acting);
+    let mut tokens = people().tokens;
+    tokens.retain(|token| token.name != "checker");
+    tokens.push(checker.clone());
+    let bench = Bench::with(Setup { tokens, ..Setup::default() }).await;
+    posted(&bench, "a", "bad", 1).await;
+    let begin =
+        json!({"action": "evict", "query": "queue:orders", "at": "2040-01-01T00:00:00Z", "reason": "later"});
+    let begun = said(&bench, "maker", "/v1/operations", begin).await.expect(201).json;
+    assert_eq!((&begun["state"], &begun["by"]["via"]), (&json!("scheduled"), &json!("api:maker")));
+    let path = format!("/v1/operations/{}", begun["id"].as_str().unwrap());
+    bench.server.hold_schedules().await.unwrap();
+    assert_eq!(seen(&bench, "checker", &path).await.json["state"], "scheduled", "the token is valid");
+    // The person keeps a token without the scope; then none is left.
+    let less = token("maker", &[Scope::Read, Scope::Approve]);
+    bench.server.set_tokens(Tokens::new(vec![less, checker]).unwrap()).unwrap();
+    eventually("it is held", || async { seen(&bench, "checker", &path).await.json["state"] == "paused" })
+        .await;
+    let held = seen(&bench, "checker", &path).await.json;
+    assert_eq!(held["note"], "paused by lazaret: held: maker has lost the scope evict");
+    let resumed = said(&bench, "checker", &format!("{path}/resume"), json!({"reason": "still needed"})).await;
+    assert_eq!(resumed.expect(200).json["state"], "awaiting-approval");
+    let approve = format!("{path}/approve");
+    said(&bench, "maker", &approve, json!({"reason": "mine"})).await.problem(403, "LZ0220");
+    let approved = said(&bench, "checker", &approve, json!({"reason": "still needed"})).await.expect(200);
+    assert_eq!(approved.json["state"], "scheduled");
+    bench.server.hold_schedules().await.unwrap();
+    assert_eq!(
+        seen(&bench, "checker", &path).await.json["state"],
+        "scheduled",
+        "a second person answers for it"
+    );
+}
+
 /// Posts a message and waits for the open letters.
 async fn posted(bench: &Bench, key: &str, payload: &'static str, open: u64) {
     let post = bench.request(Method::POST, "/v1/inbox/orders").bearer_auth(secret("feeder"));
@@ -240,7 +301,7 @@ async fn an_edit_after_the_approval_does_not_run() {
             .await;
         let items = seen(&bench, "maker", &format!("{path}/items")).await.json;
         assert_eq!(items["items"][0]["outcome"], "skipped-changed", "{items}");
-        assert!(items["items"][0]["digest"].as_str().unwrap().starts_with("sha256:"), "{items}");
+        assert!(items["items"][0]["digest"].as_str().unwrap().starts_with("hmac-sha256:"), "{items}");
     }
     assert_eq!(bench.handle.stats().handled, 0, "the new payload has no `bad` in it, and would have passed");
 }

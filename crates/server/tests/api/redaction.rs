@@ -1,7 +1,9 @@
 //! Redaction: markers for everybody, exact values for those who may reveal and say why.
 
 use lazaret_api::Scope;
+use lazaret_core::LetterId;
 use lazaret_core::redaction::Redaction;
+use lazaret_core::store::{Action, PayloadDigest, plan_hash};
 use lazaret_server::Options;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -12,15 +14,18 @@ const CARD: &str = "4111-1111";
 const BEARER: &str = "Bearer s3cr3t";
 const PAYLOAD: &str = r#"{"bad": 1.0, "card": {"number": "4111-1111"}, "amount": 5}"#;
 
-/// Ada may read payloads, Rita may also reveal, Ed edits without revealing, and Paul sees no payloads.
+/// Ada may read payloads, Rita may also reveal, Ed edits without revealing, Eve edits and may reveal, and Paul sees no payloads. Of the
+/// producers, one may reveal.
 async fn bench() -> (Bench, String) {
     let redaction = Redaction::new(["authorization"], ["/card/number".parse().unwrap()]);
     let tokens = vec![
         token("ada", &[Scope::Read, Scope::Payload, Scope::Triage, Scope::Import]),
         token("rita", &[Scope::Read, Scope::Payload, Scope::Reveal, Scope::Import]),
         token("ed", &[Scope::Read, Scope::Payload, Scope::Edit]),
+        token("eve", &[Scope::Read, Scope::Payload, Scope::Reveal, Scope::Edit]),
         token("paul", &[Scope::Read, Scope::Reveal]),
         token("feed", &[Scope::Ingest]),
+        token("revealing-feed", &[Scope::Ingest, Scope::Reveal]),
     ];
     let options = Options { redaction, ..Options::default() };
     let bench = Bench::with(Setup { tokens, options, ..Setup::default() }).await;
@@ -180,4 +185,119 @@ async fn an_edit_without_the_right_keeps_what_is_redacted() {
     // The payloads that edits replaced are redacted as well.
     let shown = get(&bench, "ed", &letter).await.expect(200).text;
     assert!(!shown.contains(CARD), "{shown}");
+}
+
+async fn put(bench: &Bench, name: &str, path: &str, body: Value) -> Answer {
+    bench.send(with_json(bench.request(Method::PUT, path).bearer_auth(secret(name)), &body)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redacted_value_cannot_be_guessed_offline() {
+    let (bench, id) = bench().await;
+    let letter = format!("/v1/letters/{id}");
+    // All of the payload but the card number is known to the editor.
+    let known = r#"{"card":{"number":"[redacted]"}}"#;
+    put(&bench, "ed", &format!("{letter}/payload"), json!({"payload": known, "reason": "x"}))
+        .await
+        .expect(200);
+    let exact = known.replace("[redacted]", CARD);
+    let digest = PayloadDigest::of(Some(exact.as_bytes()));
+    let plan = json!({"action": "retry", "ids": [id]});
+    let plan = post(&bench, "ada", "/v1/plans", plan).await.expect(201).json;
+    let plan_path = format!("/v1/plans/{}", plan["id"].as_str().unwrap());
+    let guessed_hash = plan_hash(Action::Retry, [(id.parse::<LetterId>().unwrap(), digest)]);
+    let hex = digest.to_string().replace("sha256:", "");
+    for name in ["ada", "rita", "ed", "eve", "paul"] {
+        for path in ["/v1/audit", "/v1/plans", &plan_path, &format!("{plan_path}/items"), &letter] {
+            let text = get(&bench, name, path).await.expect(200).text;
+            assert!(!text.contains(&hex) && !text.contains(&guessed_hash), "{name} {path}: {text}");
+        }
+    }
+    let edit = async |name| {
+        let entries = get(&bench, name, "/v1/audit").await.expect(200).json["entries"].take();
+        let edits = entries.as_array().unwrap().iter().filter(|entry| entry["action"] == "edit");
+        edits.map(|entry| (entry["before"].clone(), entry["after"].clone())).next().unwrap()
+    };
+    for name in ["ada", "ed"] {
+        assert_eq!(edit(name).await, (json!("[redacted]"), json!("[redacted]")), "{name}: nor its size");
+    }
+    let (before, after) = edit("rita").await;
+    assert!(before.as_str().unwrap().starts_with(&format!("{} bytes, hmac-sha256:", PAYLOAD.len())));
+    // Of a letter of a plan and of the audit, those who may reveal can tell that it is the same.
+    let items = get(&bench, "rita", &format!("{plan_path}/items")).await.expect(200).json;
+    let of_plan = items["items"][0]["digest"].as_str().unwrap();
+    assert_eq!(after, format!("{} bytes, {of_plan}", exact.len()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expected_digest_is_that_of_what_the_editor_sees() {
+    let (bench, id) = bench().await;
+    let path = format!("/v1/letters/{id}/payload");
+    let digest = |payload: &str| PayloadDigest::of(Some(payload.as_bytes())).to_string();
+    let (exact, seen) = (digest(PAYLOAD), digest(&PAYLOAD.replace(CARD, "[redacted]")));
+    let edit = async |name, digest: &str| {
+        let payload = PAYLOAD.replace(CARD, "[redacted]");
+        put(&bench, name, &path, json!({"payload": payload, "expected-digest": digest, "reason": "x"})).await
+    };
+    edit("ed", &exact).await.problem(409, "LZ0218");
+    edit("ed", &digest("another")).await.problem(409, "LZ0218");
+    edit("ed", &seen).await.expect(200);
+    edit("eve", &exact).await.expect(200);
+    edit("eve", &seen).await.expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_limit_of_kept_payloads_does_not_tell_the_first_one() {
+    let (bench, id) = bench().await;
+    let path = format!("/v1/letters/{id}/payload");
+    let large = "x".repeat(2_000_000);
+    for _ in 0..5 {
+        put(&bench, "ed", &path, json!({"payload": large, "force": true, "reason": "x"})).await.expect(200);
+    }
+    for guess in [PAYLOAD, &PAYLOAD.replace(CARD, "4222-2222")] {
+        let refused = put(&bench, "ed", &path, json!({"payload": guess, "reason": "x"})).await;
+        let refused = refused.problem(409, "LZ0218");
+        assert!(!refused.text.contains(CARD), "{}", refused.text);
+    }
+    put(&bench, "ed", &path, json!({"revert": true, "reason": "back"})).await.expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_producer_cannot_test_guesses_of_a_payload() {
+    let (bench, _) = bench().await;
+    let wrong = PAYLOAD.replace(CARD, "4222-2222");
+    let again = async |name: &str, payload: &str| {
+        let request = bench.request(Method::POST, "/v1/inbox/orders").bearer_auth(secret(name));
+        bench.send(request.header("lazaret-id", "m").body(payload.to_owned())).await
+    };
+    let right = again("feed", PAYLOAD).await.expect(200);
+    let guess = again("feed", &wrong).await.expect(200);
+    assert_eq!((&right.json, &right.json["duplicate"]), (&guess.json, &json!(true)));
+    // One who may reveal learns of a conflict.
+    again("revealing-feed", PAYLOAD).await.expect(200);
+    again("revealing-feed", &wrong).await.problem(409, "LZ0218");
+    let batch = async |name: &str| {
+        let line = |payload: &str| format!(r#"{{"id": "m", "payload": {payload}}}"#);
+        let lines = [line(&wrong), line(PAYLOAD), line(&wrong)].join("\n");
+        let request = bench.request(Method::POST, "/v1/inbox/orders/batch").bearer_auth(secret(name));
+        bench.send(request.header("content-type", "application/x-ndjson").body(lines)).await.expect(200).json
+    };
+    let hidden = batch("feed").await;
+    assert_eq!((&hidden["duplicates"], &hidden["conflicts"]), (&json!(3), &json!(0)), "{hidden}");
+    assert!(!hidden["messages"].to_string().contains("conflict"), "{hidden}");
+    // Also to one who may reveal, the lines of an id do not tell which of them is right.
+    let shown = batch("revealing-feed").await;
+    assert_eq!((&shown["duplicates"], &shown["conflicts"]), (&json!(0), &json!(3)), "{shown}");
+    assert_eq!(bench.handle.stats().handled, 0, "none is taken twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queries_for_redacted_values_are_shown_to_those_who_may_reveal() {
+    let (bench, _) = bench().await;
+    let query = format!("payload./card/number:{CARD}");
+    let request = json!({"query": query, "reason": "audit of cards"});
+    post(&bench, "rita", "/v1/letters/export", request).await.expect(200);
+    assert_eq!(audit(&bench).await, ["rita reveal [redacted] audit of cards"]);
+    let entries = get(&bench, "rita", "/v1/audit").await.expect(200).json;
+    assert_eq!(entries["entries"][0]["subject"], query);
 }

@@ -313,6 +313,34 @@ async fn bulk_restore_and_purge_change_each_letter_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_erasure_evicts_open_letters_and_erases_closed_ones() {
+    let bench = Bench::new().await;
+    elsewhere(&bench, "billing/mail", &[("a", "1"), ("a", "2"), ("b", "3")]).await;
+    let open = bench.open_letters(3).await;
+    let third = open.iter().find(|letter| letter["message"]["id"] == "3").unwrap()["id"].as_str().unwrap();
+    bench.post(&format!("/v1/letters/{third}/evict"), json!({"reason": "x"})).await.expect(200);
+    bench.post("/v1/letters/erase", json!({"reason": "x"})).await.problem(400, "LZ0226");
+    bench.post("/v1/letters/erase", json!({"query": "seq:a"})).await.problem(400, "LZ0210");
+    // Without a state, open and closed ones.
+    let erased =
+        bench.post("/v1/letters/erase", json!({"query": "queue:billing", "reason": "request 7"})).await;
+    assert_eq!(erased.expect(200).json, json!({"done": 3, "failed": [], "more": false}));
+    bench.open_letters(0).await;
+    let shown = bench.get(&format!("/v1/letters/{third}")).await.json;
+    assert_eq!(
+        (&shown["erased"]["why"], &shown["content"]["payload-state"]),
+        (&json!("request 7"), &json!("left-out"))
+    );
+    assert_eq!((&shown["state"], &shown["error"]["message"]), (&json!("evicted"), &json!("[erased]")));
+    let again = bench.post("/v1/letters/erase", json!({"query": "queue:billing", "reason": "again"})).await;
+    assert_eq!(again.expect(200).json["done"], 0, "they are passed over");
+    let named =
+        bench.post("/v1/letters/erase", json!({"ids": [third], "reason": "again"})).await.expect(200).json;
+    assert_eq!((&named["done"], &named["failed"][0]["code"]), (&json!(0), &json!("LZ0218")));
+    bench.post(&format!("/v1/letters/{third}/restore"), json!({"reason": "x"})).await.problem(409, "LZ0218");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_export_is_imported_once_and_in_order() {
     // I2, I5, I8
     let from = Bench::new().await;
@@ -352,6 +380,8 @@ async fn an_export_is_imported_once_and_in_order() {
         (&json!("\"bad1\""), &json!("DOMAIN_INVALID"))
     );
     assert_eq!(moved["content"]["headers"], json!([{"name": "tenant", "value": "acme"}]));
+    assert_eq!(moved["context"]["imported-by"], "local");
+    assert!(moved["context"]["imported-at"].is_string(), "{moved}");
     // Imported into the queue of a running consumer, they are handled.
     to.fix_handler();
     to.send(import("/v1/letters/import", export)).await.expect(200);
@@ -371,6 +401,35 @@ async fn an_export_is_imported_once_and_in_order() {
     assert_eq!((&entries[0]["who"], &entries[0]["why"]), (&json!("local"), &json!("import")));
     let wrong = to.request(Method::POST, "/v1/letters/import").header("content-type", "text/csv").body("x");
     to.send(wrong).await.problem(415, "LZ0212");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_here_wrote_the_comments_of_an_imported_letter() {
+    let from = Bench::new().await;
+    from.letters(&[("a", "bad1")], 1).await;
+    let lines = from.request(Method::GET, "/v1/letters?view=full").header("accept", "application/x-ndjson");
+    let export = from.send(lines).await.expect(200).text;
+    let mut letter: Value = serde_json::from_str(export.trim()).unwrap();
+    let comment = json!({"by": "ada", "at": "2026-01-01T00:00:00Z", "text": "approved by the auditor"});
+    letter["comments"] = json!([comment]);
+    letter["context"]["imported-by"] = json!("ada");
+    let to = Bench::new().await;
+    let import = |letter: &Value| {
+        to.request(Method::POST, "/v1/letters/import")
+            .header("content-type", "application/x-ndjson")
+            .body(format!("{letter}\n"))
+    };
+    let mut flooded = letter.clone();
+    flooded["comments"] = json!(vec![comment; 50_000]);
+    // I7
+    let refused = to.send(import(&flooded)).await.expect(200).json;
+    assert_eq!((&refused["taken"], &refused["failures"]), (&json!(0), &json!(1)));
+    assert_eq!(refused["failed"][0]["why"], "50000 comments, the limit is 100");
+    assert_eq!(to.send(import(&letter)).await.expect(200).json["taken"], 1);
+    let id = to.open_letters(1).await[0]["id"].as_str().unwrap().to_owned();
+    let imported = to.get(&format!("/v1/letters/{id}")).await.json;
+    assert_eq!(imported["comments"][0]["by"], "ada (imported)");
+    assert_eq!(imported["context"]["imported-by"], "local");
 }
 
 #[tokio::test(flavor = "multi_thread")]

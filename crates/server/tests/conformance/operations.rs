@@ -26,14 +26,17 @@ impl<S: Store> ThroughApi<S> {
         } else {
             self.planning_at_most(request.max_letters).await.change(route, by, &wire).await
         };
-        let plan = words::plan(answer.map_err(refused("freeze"))?.typed());
+        let plan = self.as_stored(answer.map_err(refused("freeze"))?.typed()).await?;
         assert_eq!(self.plan(plan.id).await?.as_ref(), Some(&plan), "the answer is what is stored");
         Ok(plan)
     }
 
     pub(crate) async fn plan_over_http(&self, id: PlanId) -> Result<Option<Plan>> {
         let found = if_there(self.api.get(&format!("/v1/plans/{id}"), &[]).await).map_err(refused("plan"))?;
-        let plan = found.map(words::plan);
+        let plan = match found {
+            Some(shown) => Some(self.as_stored(shown).await?),
+            None => None,
+        };
         assert_eq!(plan, self.inner.plan(id).await?, "the API shows what is stored");
         Ok(plan)
     }
@@ -42,8 +45,12 @@ impl<S: Store> ThroughApi<S> {
         let wanted =
             |plan: &api::Plan| before.is_none_or(|before| plan.id.parse::<PlanId>().unwrap() < before);
         let walked = self.api.walk::<api::PlanPage>("/v1/plans", &[], limit, wanted).await;
-        let (plans, _) = walked.map_err(refused("drafts"))?;
-        Ok(plans.into_iter().map(words::plan).collect())
+        let (shown, _) = walked.map_err(refused("drafts"))?;
+        let mut plans = Vec::with_capacity(shown.len());
+        for plan in shown {
+            plans.push(self.as_stored(plan).await?);
+        }
+        Ok(plans)
     }
 
     pub(crate) async fn plan_items_over_http(
@@ -52,7 +59,8 @@ impl<S: Store> ThroughApi<S> {
         from: u64,
         limit: usize,
     ) -> Result<Vec<Item>> {
-        self.items_of(&format!("/v1/plans/{id}/items"), from, limit).await
+        let stored = self.inner.plan_items(id, from, limit).await?;
+        self.items_of(&format!("/v1/plans/{id}/items"), from, limit, stored).await
     }
 
     pub(crate) async fn begin_over_http(
@@ -113,7 +121,8 @@ impl<S: Store> ThroughApi<S> {
         from: u64,
         limit: usize,
     ) -> Result<Vec<Item>> {
-        self.items_of(&format!("/v1/operations/{id}/items"), from, limit).await
+        let stored = self.inner.items(id, from, limit).await?;
+        self.items_of(&format!("/v1/operations/{id}/items"), from, limit, stored).await
     }
 
     pub(crate) async fn command_over_http(
@@ -130,13 +139,35 @@ impl<S: Store> ThroughApi<S> {
 }
 
 impl<S: Store> ThroughApi<S> {
-    /// The letters of a plan or an operation; none where there is no such thing.
-    async fn items_of(&self, path: &str, from: u64, limit: usize) -> Result<Vec<Item>> {
+    /// A plan as it is stored. Its hash leaves the server sealed by the key of the store.
+    async fn as_stored(&self, mut shown: api::Plan) -> Result<Plan> {
+        let stored =
+            self.inner.plan(shown.id.parse().unwrap()).await?.expect("a plan that is shown is stored");
+        let sealed = self.inner.digest_key().await?.seal_plan_hash(&stored.hash);
+        assert_eq!(shown.hash, sealed, "the hash is sealed");
+        shown.hash = stored.hash;
+        Ok(words::plan(shown))
+    }
+
+    /// The letters of a plan or an operation, of which these are stored; none where there is no such thing. The digests of their payloads
+    /// leave the server sealed by the key of the store.
+    async fn items_of(&self, path: &str, from: u64, limit: usize, stored: Vec<Item>) -> Result<Vec<Item>> {
         let wanted = |item: &api::Item| item.ordinal >= from;
         let walked = self.api.walk::<api::ItemPage>(path, &[], limit, wanted).await;
         let found = if_there(walked).map_err(refused("items"))?;
         let (items, _) = found.unwrap_or_default();
-        Ok(items.into_iter().map(words::item).collect())
+        let key = self.inner.digest_key().await?;
+        let digest = |item: &api::Item| {
+            let stored = stored.iter().find(|stored| stored.ordinal == item.ordinal)?.digest;
+            assert_eq!(item.digest, stored.map(|digest| key.seal(digest)), "the digest is sealed");
+            stored
+        };
+        let mut found = Vec::with_capacity(items.len());
+        for item in items {
+            let digest = digest(&item);
+            found.push(words::item(item, digest));
+        }
+        Ok(found)
     }
 }
 

@@ -4,8 +4,8 @@ use lazaret_api as api;
 use lazaret_api::{Code, Problem};
 use lazaret_core::letter::{Letter, LetterState};
 use lazaret_core::store::{
-    Actor, AuditEntry, Counts, ErrorKind, Group, GroupId, Item, Operation, Pause, PauseScope, Plan,
-    QueueSummary, RolloutPolicy, StoreError, TREND_BUCKET_SECONDS,
+    Actor, AuditEntry, Counts, ErrorKind, Group, GroupId, Item, Operation, Pause, PauseScope, PayloadDigest,
+    Plan, QueueSummary, RolloutPolicy, StoreError, TREND_BUCKET_SECONDS,
 };
 use lazaret_core::{QueueName, Reason, SequenceId};
 
@@ -175,13 +175,14 @@ pub(crate) fn operation(wire: api::Operation) -> Operation {
     operation
 }
 
-pub(crate) fn item(item: api::Item) -> Item {
+/// A letter of a plan, whose payload has this digest.
+pub(crate) fn item(item: api::Item, digest: Option<PayloadDigest>) -> Item {
     Item {
         ordinal: item.ordinal,
         queue: QueueName::from(item.queue.as_str()),
         sequence: SequenceId::new(item.sequence),
         letter: item.letter.parse().unwrap(),
-        digest: item.digest.map(|digest| digest.parse().unwrap()),
+        digest,
         outcome: item.outcome.map(Into::into),
     }
 }

@@ -158,6 +158,11 @@ fn a_paused_operation_that_goes_on_is_found() {
     is_found(Mutation::IgnoreOperationPauses, "while it is paused");
 }
 
+#[test]
+fn a_sequence_that_stays_reserved_for_an_operation_that_is_over_is_found() {
+    is_found(Mutation::KeepReservations, "and is never due");
+}
+
 /// One seed on a SQLite file of its own. With every other seed all hand-offs and notes go through the redo log.
 fn run_on_sqlite(seed: u64, mutation: Mutation) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();

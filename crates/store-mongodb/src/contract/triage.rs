@@ -5,7 +5,7 @@ use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::query::Query;
 use lazaret_core::store::{
     Actor, Change, Expired, Group, GroupId, GroupsPage, GroupsRequest, LettersPage, QueueSummary, Result,
-    Triage,
+    Scrubbed, Triage,
 };
 use lazaret_core::{QueueName, Timestamp};
 
@@ -37,6 +37,17 @@ impl Triage for MongoStore {
 
     async fn purge(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<()> {
         self.purge_letter(queue, letter, Some(by)).await
+    }
+
+    async fn erase(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<Letter> {
+        self.erase_letter(queue, letter, by).await
+    }
+
+    async fn scrub(&self) -> Result<Scrubbed> {
+        Ok(Scrubbed::ByServer(
+            "MongoDB reuses the space of replaced documents some time, and its oplog and journal keep them for a while; run \
+             `compact` on the collections and resync replicas to rewrite them at once",
+        ))
     }
 
     async fn expire(

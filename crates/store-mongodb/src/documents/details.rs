@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lazaret_core::failure::Failure;
-use lazaret_core::letter::{AttemptRecord, Diagnostics, Edit, Letter};
+use lazaret_core::letter::{AttemptRecord, Diagnostics, Edit, Erasure, Letter};
 use lazaret_core::store::Comment;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,8 @@ pub(crate) struct Details {
     pub(super) payload_left_out: bool,
     pub(super) history: Vec<AttemptRecord>,
     pub(super) edits: Vec<Edit>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) erased: Option<Box<Erasure>>,
 }
 
 impl Details {
@@ -36,6 +38,7 @@ impl Details {
             payload_left_out: letter.payload_left_out,
             history: letter.history.clone(),
             edits: letter.edits.clone(),
+            erased: letter.erased.clone(),
         }
     }
 }

@@ -140,6 +140,7 @@ impl Held {
             payload_left_out: details.payload_left_out,
             history: details.history,
             edits: details.edits,
+            erased: details.erased,
         };
         let closed_at = kept.closed.map(time);
         Ok(Self { letter, number, closed_at, stored_message, stored_details: kept.details_chunks })

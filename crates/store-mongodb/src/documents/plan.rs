@@ -6,7 +6,7 @@ use lazaret_core::store::{
     Action, Actor, Exclusion, Item, Operation, OperationId, OperationMachine, OperationState, Outcome,
     PayloadDigest, Plan, PlanId, Result, RolloutPolicy,
 };
-use lazaret_core::{QueueName, SequenceId};
+use lazaret_core::{QueueName, SequenceId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::left::Left;
@@ -86,6 +86,27 @@ impl PlanDoc {
             unfinished: false,
             left: Vec::new(),
         }
+    }
+
+    /// A plan whose letters are not written yet. Nobody finds it, and it is deleted like an expired one if they never are.
+    pub(crate) fn hidden(plan: &Plan, until: Timestamp) -> Self {
+        Self { hash: String::new(), expires_at: nanos(until), ..Self::new(plan) }
+    }
+
+    /// Makes a plan visible whose letters are written.
+    pub(crate) fn show(&mut self, plan: &Plan) {
+        self.hash.clone_from(&plan.hash);
+        self.expires_at = nanos(plan.expires_at);
+    }
+
+    /// Hides a plan whose letters are deleted.
+    pub(crate) fn hide(&mut self) {
+        self.hash.clear();
+    }
+
+    /// `true` while its letters are written or deleted.
+    pub(crate) const fn is_hidden(&self) -> bool {
+        self.hash.is_empty()
     }
 
     pub(crate) fn plan(&self) -> Plan {

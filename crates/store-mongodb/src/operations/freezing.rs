@@ -1,11 +1,14 @@
 //! Freezing: which letters are in a plan.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::store::rules::{Candidate, Freeze, later};
-use lazaret_core::store::{Action, Actor, Plan, PlanId, PlanRequest, Result, Selection};
+use lazaret_core::store::{
+    Action, Actor, ErrorKind, Plan, PlanId, PlanRequest, Result, Selection, StoreError,
+};
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 
 use crate::database::{decode, encode, list, project};
@@ -14,6 +17,9 @@ use crate::documents::plan::{ItemDoc, PlanDoc};
 use crate::error::reading;
 use crate::store::MongoStore;
 use crate::values::{nanos, time};
+
+/// How long the letters of a plan may take to be written.
+pub(crate) const WRITTEN_WITHIN: Duration = Duration::from_secs(3600);
 
 impl MongoStore {
     pub(crate) async fn freeze_plan(&self, request: &PlanRequest, by: &Actor) -> Result<Plan> {
@@ -41,13 +47,19 @@ impl MongoStore {
         let mut frozen = freeze.finish(PlanId(0), request, by, now)?;
         let id = PlanId(self.db().count_up("plans", 1).await?);
         frozen.plan.id = id;
-        // The letters first: without its plan, they mean nothing.
+        // Nobody finds it before its letters are written, and the letters that a crash leaves are deleted with it.
+        let mut doc = PlanDoc::hidden(&frozen.plan, later(now, WRITTEN_WITHIN));
+        self.put_plan(&mut doc).await?;
         let mut items = Vec::with_capacity(frozen.items.len());
         for (ordinal, item) in frozen.items.iter().enumerate() {
             items.push(encode(&ItemDoc::new(id, ordinal, item))?);
         }
         self.db().insert_all(&self.db().items, &items).await?;
-        self.put_plan(&mut PlanDoc::new(&frozen.plan)).await?;
+        doc.show(&frozen.plan);
+        if !self.put_plan(&mut doc).await? {
+            let context = "the plan took too long to write, and was deleted: freeze it again";
+            return Err(StoreError::not_done(ErrorKind::Unavailable, "freeze", context));
+        }
         Ok(frozen.plan)
     }
 
@@ -60,6 +72,7 @@ impl MongoStore {
                 if query.is_about_open() {
                     filter.insert("lazaret.open", true);
                 }
+                let _turn = self.db().turn_to_search().await?;
                 let found = self.db().letters.rows(|letters| async move { letters.find(filter).await });
                 let mut found = found.await.map_err(reading)?;
                 while let Some(document) = found.next().await.map_err(reading)? {
@@ -110,18 +123,19 @@ impl MongoStore {
         Ok(indexes)
     }
 
-    /// Deletes some plans that nobody can carry out any more. The plan first: letters without one mean nothing.
+    /// Deletes some plans that nobody can carry out any more. A plan is hidden first, and deleted last: what a crash leaves is found again.
     async fn forget_plans(&self, now: Timestamp) -> Result<()> {
         let filter = doc! { "operation": null, "expiresAt": { "$lte": nanos(now) } };
         let sort = doc! { "expiresAt": 1 };
         let old: Vec<PlanDoc> = list(&self.db().plans, filter, sort, Plan::DELETED_PER_FREEZE).await?;
-        for doc in old {
+        for mut doc in old {
             if later(time(doc.expires_at), Plan::RETENTION) > now {
                 break;
             }
-            let unchanged = doc! { "_id": doc.id, "version": doc.version };
-            if self.db().delete(&self.db().plans, unchanged).await? == 1 {
+            doc.hide();
+            if self.put_plan(&mut doc).await? {
                 self.db().delete(&self.db().items, doc! { "plan": doc.id }).await?;
+                self.db().delete(&self.db().plans, doc! { "_id": doc.id, "version": doc.version }).await?;
             }
         }
         Ok(())

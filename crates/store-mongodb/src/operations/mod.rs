@@ -6,3 +6,6 @@ mod freezing;
 mod plans;
 mod polling;
 mod taking;
+
+#[cfg(test)]
+pub(crate) use freezing::WRITTEN_WITHIN;

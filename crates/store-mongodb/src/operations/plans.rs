@@ -64,7 +64,7 @@ impl MongoStore {
         loop {
             match get::<PlanDoc>(&self.db().plans, Bson::Int64(int(id.0))).await? {
                 Some(doc) if doc.unfinished => self.carry_out_plan(doc).await?,
-                doc => return Ok(doc),
+                doc => return Ok(doc.filter(|doc| !doc.is_hidden())),
             }
         }
     }
@@ -296,8 +296,8 @@ impl MongoStore {
             return Ok(Vec::new());
         }
         self.catch_up().await?;
-        // The letters of a plan are written before it.
-        if get::<PlanDoc>(&self.db().plans, Bson::Int64(int(plan.0))).await?.is_none() {
+        // The letters of a plan are written before it is visible.
+        if self.plan_by_id(plan).await?.is_none() {
             return Ok(Vec::new());
         }
         let filter = doc! { "plan": int(plan.0), "ordinal": { "$gte": int(from) } };
@@ -307,7 +307,7 @@ impl MongoStore {
 
     pub(crate) async fn plan_by_id(&self, id: PlanId) -> Result<Option<Plan>> {
         let doc: Option<PlanDoc> = get(&self.db().plans, Bson::Int64(int(id.0))).await?;
-        Ok(doc.map(|doc| doc.plan()))
+        Ok(doc.filter(|doc| !doc.is_hidden()).map(|doc| doc.plan()))
     }
 
     pub(crate) async fn list_drafts(&self, before: Option<PlanId>, limit: usize) -> Result<Vec<Plan>> {
@@ -316,7 +316,9 @@ impl MongoStore {
         }
         let now = self.now().await?;
         let before = before.map_or(i64::MAX, |before| int(before.0));
-        let filter = doc! { "operation": null, "expiresAt": { "$gt": nanos(now) }, "_id": { "$lt": before } };
+        let filter = doc! {
+            "operation": null, "expiresAt": { "$gt": nanos(now) }, "_id": { "$lt": before }, "hash": { "$ne": "" },
+        };
         let docs: Vec<PlanDoc> = list(&self.db().plans, filter, doc! { "_id": -1 }, limit).await?;
         Ok(docs.iter().map(PlanDoc::plan).collect())
     }

@@ -1,10 +1,10 @@
 //! Starts operations, and applies commands.
 
-use lazaret_core::QueueName;
 use lazaret_core::store::rules::{SequenceChange, SequenceRow};
 use lazaret_core::store::{
     Actor, Command, Operation, OperationId, OperationMachine, Outcome, PlanId, RolloutPolicy,
 };
+use lazaret_core::{QueueName, SequenceId};
 
 use super::table::{PLAN, outcome_number, read_plan};
 use crate::error::Work;
@@ -21,7 +21,7 @@ const CANCEL: &str = "WITH cancelled AS (UPDATE items SET outcome = $2 WHERE pla
         AND letter NOT IN (SELECT l.id FROM sequences s JOIN letters l ON l.sid = s.sid AND l.idx = s.head_idx
             WHERE s.lease_operation = $3 AND s.lease_until > $4) RETURNING 1)
     SELECT count(*) FROM cancelled";
-/// Sequences are locked before operations.
+/// Sequences are locked before operations. A call in which an operation ends by itself finds at most those that it has locked before.
 const LOCK_RESERVED: &str =
     select_sequence!("FROM sequences s WHERE s.reserved = $1 ORDER BY s.qid, s.hash FOR UPDATE");
 
@@ -55,7 +55,7 @@ impl Transaction<'_> {
         if machine.operation.state.is_over() {
             let cancelled = self.cancel_pending(&machine.operation).await?;
             machine.count(Outcome::SkippedCancelled, cancelled, self.now());
-            self.unreserve_all(id).await?;
+            self.unit.ended.insert(id);
         }
         self.write_operation(&machine, false).await?;
         self.unit.audit.push(line);
@@ -69,16 +69,27 @@ impl Transaction<'_> {
         Ok(first(&rows, |row| unsigned(row.try_get(0)?))?.unwrap_or_default())
     }
 
-    /// Ends the reservations of an operation: their letters may run automatically again.
-    async fn unreserve_all(&mut self, id: OperationId) -> Work<()> {
-        for row in self.query(LOCK_RESERVED, &[&bound(id.0)]).await? {
-            let open = OpenSequence::read(&row)?;
-            // The name is not needed for a change of the row.
-            let queue = Queue { qid: open.qid, name: QueueName::from("") };
-            self.unit.hold(open.clone());
-            let row = SequenceRow { reserved: None, ..open.row };
-            self.unit.change_sequence(&queue, &open.name, None, SequenceChange::Put(row))?;
+    /// Ends the reservations of the operations that end with this call: their letters may run automatically again.
+    pub(crate) async fn release_ended(&mut self) -> Work<()> {
+        for id in std::mem::take(&mut self.unit.ended) {
+            for row in self.query(LOCK_RESERVED, &[&bound(id.0)]).await? {
+                let open = OpenSequence::read(&row)?;
+                // The name is not needed for a change of the row.
+                let queue = Queue { qid: open.qid, name: QueueName::from("") };
+                self.unit.hold(open.clone());
+                self.unreserve(&queue, &open.name, id)?;
+            }
         }
         Ok(())
+    }
+
+    /// Ends the reservation of a sequence for this operation. The sequence is held.
+    pub(crate) fn unreserve(&mut self, queue: &Queue, sequence: &SequenceId, id: OperationId) -> Work<()> {
+        let Some(open) = self.unit.sequence(queue, sequence) else { return Ok(()) };
+        if open.row.reserved != Some(id) {
+            return Ok(());
+        }
+        let row = SequenceRow { reserved: None, ..open.row.clone() };
+        self.unit.change_sequence(queue, sequence, None, SequenceChange::Put(row))
     }
 }

@@ -85,6 +85,7 @@ fn refuse<T>(context: String) -> Work<T> {
 
 impl PostgresStore {
     pub(crate) async fn freeze_plan(&self, request: &PlanRequest, by: &Actor) -> Result<Plan> {
+        let _turn = self.turn_to_scan("freeze").await?;
         Ok(transaction!(self, "freeze", begin_snapshot, |tx| tx.freeze(request, by)))
     }
 }

@@ -2,7 +2,7 @@
 
 use lazaret_core::store::rules::{
     self, ItemAction, ItemView, LeaseKind, LetterLookup, Pending, Poll, PollDecision, PollStep,
-    SequenceChange, SequenceRow, StageCursor,
+    SequenceChange, StageCursor,
 };
 use lazaret_core::store::{OperationId, OperationMachine, Outcome, PayloadDigest, PolledWork, Result};
 use lazaret_core::{SequenceId, Timestamp};
@@ -204,9 +204,19 @@ impl Transaction<'_> {
             }
             (ItemAction::Postpone, _) => poller.poll.postponed(machine, stage, item),
             (ItemAction::Skip | ItemAction::Try, _) => {
+                let planned = match sequence.origin() {
+                    // The letters behind it are in the sequence that it has left, if it had not left it before.
+                    Some(_) => self.planned_sequence(machine.operation.plan, item.ordinal).await?,
+                    None => None,
+                };
+                let planned = planned.as_ref().unwrap_or(sequence);
+                if matches!(self.try_sequence(queue, planned).await?, Tried::Busy) {
+                    poller.poll.postponed(machine, stage, item);
+                    return Ok(());
+                }
                 self.write_outcome(machine, item, Outcome::SkippedChanged).await?;
                 if poller.poll.skipped(machine, stage, item) {
-                    self.unreserve(queue, sequence, machine.operation.id)?;
+                    self.unreserve(queue, planned, machine.operation.id)?;
                 }
             }
         }
@@ -228,16 +238,6 @@ impl Transaction<'_> {
             self.unit.change_sequence(queue, sequence, None, SequenceChange::Put(row))?;
         }
         Ok(())
-    }
-
-    /// Ends the reservation of a sequence for this operation.
-    fn unreserve(&mut self, queue: &Queue, sequence: &SequenceId, id: OperationId) -> Work<()> {
-        let Some(open) = self.unit.sequence(queue, sequence) else { return Ok(()) };
-        if open.row.reserved != Some(id) {
-            return Ok(());
-        }
-        let row = SequenceRow { reserved: None, ..open.row.clone() };
-        self.unit.change_sequence(queue, sequence, None, SequenceChange::Put(row))
     }
 
     /// Skips the letters of a cancelled operation whose lease was lost.

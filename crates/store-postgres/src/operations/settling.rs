@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use lazaret_core::LetterId;
 use lazaret_core::store::rules::{self, ItemOutcomes, ItemView, Pace, Pending, SequenceRow};
 use lazaret_core::store::{OperationId, OperationMachine, Outcome, PayloadDigest};
+use lazaret_core::{LetterId, SequenceId};
 use uuid::Uuid;
 
 use super::ahead::IN_EARLIER;
@@ -19,6 +19,8 @@ use crate::values::{bound, letter_id};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ItemOutcome<'a> {
     pub(crate) operation: OperationId,
+    /// The sequence of the letter.
+    pub(crate) sequence: &'a SequenceId,
     pub(crate) letter: LetterId,
     pub(crate) outcome: Outcome,
     /// The letter that its operation takes, if it may.
@@ -50,6 +52,8 @@ pub(crate) enum Behind {
     /// They are no part of the operation, or it is over.
     #[default]
     Free,
+    /// The same, and they are in the sequence that the letter had when the plan was frozen, and has left.
+    Left,
     /// The operation continues with them.
     Reserved,
     /// It has taken the first of them.
@@ -59,8 +63,8 @@ pub(crate) enum Behind {
 /// An operation that is locked, with letters of its plan.
 struct LockedOperation {
     machine: OperationMachine,
-    /// Those that have no outcome.
-    pending: HashMap<LetterId, Pending>,
+    /// Those that have no outcome, with their sequences when the plan was frozen.
+    pending: HashMap<LetterId, (Pending, SequenceId)>,
     /// Those that are pending in an unfinished operation that was started earlier, too.
     in_earlier: HashSet<LetterId>,
 }
@@ -96,10 +100,12 @@ impl Transaction<'_> {
             let mut ranges = Vec::with_capacity(letters.len());
             let mut continued = Vec::with_capacity(letters.len());
             for (place, item) in of_operation {
-                let Some(pending) = pending.get(&item.letter) else { continue };
+                let Some((pending, planned)) = pending.get(&item.letter) else { continue };
                 let ItemOutcomes { outcomes, continues } = rules::item_outcomes(pending, item.outcome);
                 if continues {
                     continued.push((place, item.next));
+                } else if planned != item.sequence {
+                    behind[place] = Behind::Left;
                 }
                 ranges.extend(outcomes);
             }
@@ -107,14 +113,14 @@ impl Transaction<'_> {
             for ((_, outcome), written) in ranges.into_iter().zip(written) {
                 machine.count(outcome, written, self.now());
             }
-            self.unit.audit.extend(machine.advance(next, self.now()));
+            self.move_on(&mut machine, next);
             if machine.operation.state.is_over() {
                 continued.clear();
             }
             for (place, next) in continued {
                 let takes = next.is_some_and(|next| {
                     let letter = &next.held.letter;
-                    pending.get(&letter.id).is_some_and(|item| {
+                    pending.get(&letter.id).is_some_and(|(item, _)| {
                         let view = ItemView {
                             letter: Some(letter),
                             digest: next.digest(item),
@@ -198,8 +204,17 @@ impl Transaction<'_> {
     /// Advances an operation as far as possible. The caller stores the machine.
     pub(super) async fn advance(&mut self, machine: &mut OperationMachine) -> Work<()> {
         let pending = self.first_pending(machine.operation.plan).await?;
-        self.unit.audit.extend(machine.advance(pending, self.now()));
+        self.move_on(machine, pending);
         Ok(())
+    }
+
+    /// Advances an operation of which this is the first letter without an outcome. One that ends keeps no sequence reserved.
+    fn move_on(&mut self, machine: &mut OperationMachine, pending: Option<u64>) {
+        let was_over = machine.operation.state.is_over();
+        self.unit.audit.extend(machine.advance(pending, self.now()));
+        if machine.operation.state.is_over() && !was_over {
+            self.unit.ended.insert(machine.operation.id);
+        }
     }
 
     async fn machine(&self, operation: OperationId) -> Work<OperationMachine> {

@@ -42,6 +42,7 @@ const INSERT_OPERATION: &str = "INSERT INTO operations (plan, action, rollout, s
 const UPDATE_OPERATION: &str = "UPDATE operations SET state = $2, note = $3, stage = $4, ok = $5, failed_again = $6, skipped = $7,
     approved_by = $8::text::json, updated_at = $9, ended_at = $10, next_at = $11, counted_ok = $12, counted_failed = $13,
     released = $14, served_at = CASE WHEN $15 THEN coalesce($16, served_at) END WHERE operation = $1";
+const PLANNED_SEQUENCE: &str = "SELECT sequence FROM items WHERE plan = $1 AND ordinal = $2";
 const FIRST_PENDING: &str =
     "SELECT ordinal FROM items WHERE plan = $1 AND outcome IS NULL ORDER BY ordinal LIMIT 1";
 const WRITE_OUTCOMES: &str = "WITH written AS (UPDATE items SET outcome = $4
@@ -151,13 +152,13 @@ fn read_pending(row: &Row) -> Work<(Pending, SequenceId)> {
     Ok((Pending { ordinal, last, letter, state, digest }, SequenceId::new(c.arc_text()?)))
 }
 
-/// The letters of a plan among the answers to [`PENDING_LETTERS`].
-pub(super) fn pending_of(plan: PlanId, rows: &[Row]) -> Work<HashMap<LetterId, Pending>> {
+/// The letters of a plan among the answers to [`PENDING_LETTERS`], with their sequences when it was frozen.
+pub(super) fn pending_of(plan: PlanId, rows: &[Row]) -> Work<HashMap<LetterId, (Pending, SequenceId)>> {
     let mut pending = HashMap::with_capacity(rows.len());
     for row in rows {
         if row.try_get::<_, i64>(6)? == bound(plan.0) {
-            let (item, _) = read_pending(row)?;
-            pending.insert(item.letter, item);
+            let (item, sequence) = read_pending(row)?;
+            pending.insert(item.letter, (item, sequence));
         }
     }
     Ok(pending)
@@ -328,7 +329,13 @@ impl Transaction<'_> {
     /// A letter of a plan, if it has no outcome.
     pub(super) async fn pending_letter(&self, plan: PlanId, letter: LetterId) -> Work<Option<Pending>> {
         let rows = self.query(PENDING_LETTERS, &[&vec![letter.as_uuid()]]).await?;
-        Ok(pending_of(plan, &rows)?.remove(&letter))
+        Ok(pending_of(plan, &rows)?.remove(&letter).map(|(item, _)| item))
+    }
+
+    /// The sequence of a letter when its plan was frozen.
+    pub(super) async fn planned_sequence(&self, plan: PlanId, ordinal: u64) -> Work<Option<SequenceId>> {
+        let rows = self.query(PLANNED_SEQUENCE, &[&bound(plan.0), &bound(ordinal)]).await?;
+        first(&rows, |row| Ok(SequenceId::new(Columns::of(row).arc_text()?)))
     }
 
     /// `true` if the letter is still pending in an unfinished operation that was started before this one.

@@ -2,7 +2,9 @@
 
 use async_trait::async_trait;
 use lazaret_core::store::rules::AuditLine;
-use lazaret_core::store::{Actor, Audit, AuditCheck, AuditEntry, AuditHead, AuditNote, Result};
+use lazaret_core::store::{
+    Actor, Audit, AuditCheck, AuditEntry, AuditHead, AuditNote, DigestKey, Result, stored_digest_key,
+};
 
 use crate::audit;
 use crate::store::SqliteStore;
@@ -32,6 +34,10 @@ impl Audit for SqliteStore {
         self.ask("audit_about", move |view| audit::about(view.connection, &subjects, limit)).await
     }
 
+    async fn digest_key(&self) -> Result<DigestKey> {
+        stored_digest_key(self).await
+    }
+
     async fn audit_head(&self, number: Option<u64>) -> Result<Option<AuditHead>> {
         self.ask("audit_head", move |view| audit::head(view.connection, number)).await
     }
@@ -40,7 +46,7 @@ impl Audit for SqliteStore {
         let mut check = AuditCheck::default();
         loop {
             let mut next = check;
-            let page = self.ask("verify_audit", move |view| {
+            let page = self.scan("verify_audit", move |view| {
                 let is_last = audit::verify_page(view.connection, &mut next)?;
                 Ok((next, is_last))
             });

@@ -7,22 +7,27 @@ use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::query::Query;
 use lazaret_core::store::{
     Actor, Change, Expired, Group, GroupId, GroupsPage, GroupsRequest, LettersPage, Matches, QueueSummary,
-    Result, StoreError, Triage,
+    Result, Scrubbed, StoreError, Triage, stored_digest_key,
 };
 
 use crate::letters::{Changed, Queue, edits, groups, query};
+use crate::readers::View;
 use crate::store::SqliteStore;
 
 #[async_trait]
 impl Triage for SqliteStore {
     async fn find(&self, query: &Query, after: Option<&str>, limit: usize) -> Result<LettersPage> {
+        // A page is read with its payloads.
+        let needs_scan = query.needs_scan() || limit > 1;
         let (query, after) = (query.clone(), after.map(str::to_owned));
-        self.ask("find", move |view| query::find(view, &query, after.as_deref(), limit)).await
+        let find = move |view: &View<'_>| query::find(view, &query, after.as_deref(), limit);
+        if needs_scan { self.scan("find", find).await } else { self.ask("find", find).await }
     }
 
     async fn count(&self, query: &Query) -> Result<Matches> {
-        let query = query.clone();
-        self.ask("count", move |view| query::count(view, &query)).await
+        let (needs_scan, query) = (query.needs_scan(), query.clone());
+        let count = move |view: &View<'_>| query::count(view, &query);
+        if needs_scan { self.scan("count", count).await } else { self.ask("count", count).await }
     }
 
     async fn groups(&self, request: &GroupsRequest) -> Result<GroupsPage> {
@@ -47,7 +52,8 @@ impl Triage for SqliteStore {
         by: &Actor,
     ) -> Result<Letter> {
         let (change, by) = (change.clone(), by.clone());
-        let work = move |queue: &mut Queue<'_>| queue.change(letter, &change, &by);
+        let key = stored_digest_key(self).await?;
+        let work = move |queue: &mut Queue<'_>| queue.change(letter, &change, &by, &key);
         let Changed { mut letter, lid, edits } = Self::change(self, "change", queue, work).await?;
         if edits == 0 {
             return Ok(letter);
@@ -64,6 +70,16 @@ impl Triage for SqliteStore {
     async fn purge(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<()> {
         let by = by.clone();
         Self::change(self, "purge", queue, move |queue| queue.purge(letter, &by)).await
+    }
+
+    async fn erase(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<Letter> {
+        let by = by.clone();
+        Self::change(self, "erase", queue, move |queue| queue.erase(letter, &by)).await
+    }
+
+    async fn scrub(&self) -> Result<Scrubbed> {
+        self.rewrite_file().await?;
+        Ok(Scrubbed::Done)
     }
 
     async fn expire(

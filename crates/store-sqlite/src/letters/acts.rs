@@ -2,7 +2,7 @@
 
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{self, AuditLine, Head, LetterView, RestoreView, SequenceChange};
-use lazaret_core::store::{Act, Actor, Change, Cleared, Expired};
+use lazaret_core::store::{Act, Actor, Change, Cleared, DigestKey, Expired};
 use lazaret_core::{Letter, SequenceId, Timestamp};
 use rusqlite::params;
 
@@ -159,7 +159,13 @@ impl Queue<'_> {
     }
 
     /// Changes the annotations of a letter. The earlier edits are neither read nor written.
-    pub(crate) fn change(&mut self, id: LetterId, change: &Change, by: &Actor) -> Work<Changed> {
+    pub(crate) fn change(
+        &mut self,
+        id: LetterId,
+        change: &Change,
+        by: &Actor,
+        key: &DigestKey,
+    ) -> Work<Changed> {
         let (lid, _) = self.light(id)?.into_result(self.name, id, "change")?;
         let (mut letter, mut edits) = self.without_edits(lid)?;
         let mut open = self.sequence(&letter.sequence)?.filter(|_| letter.state.is_open());
@@ -167,7 +173,7 @@ impl Queue<'_> {
         rules::check_change(change, &LetterView::of(&letter), row, self.time())?;
         // Refusals precede any write.
         let kept = edits::kept(self.connection, lid, edits, change)?;
-        let (line, edit) = change.apply_after(kept, &mut letter, by, self.time())?;
+        let (line, edit) = change.apply_after(kept, &mut letter, by, key, self.time())?;
         if change.parks(letter.state) {
             self.act_on(id, Act::Park, by)?;
             let parked = self.light_by_row(lid)?;
@@ -201,6 +207,13 @@ impl Queue<'_> {
         let (lid, letter) = self.light(id)?.into_result(self.name, id, "purge")?;
         let effects = rules::purge(&LetterView::of(&letter), Some(by))?;
         self.apply(&Stored { lid, id, sequence: None }, None, effects)
+    }
+
+    pub(crate) fn erase(&mut self, id: LetterId, by: &Actor) -> Work<Letter> {
+        let (lid, letter) = self.light(id)?.into_result(self.name, id, "erase")?;
+        let effects = rules::erase(&letter, by, self.time())?;
+        self.apply(&Stored { lid, id, sequence: None }, None, effects)?;
+        self.whole(lid)
     }
 
     pub(crate) fn expire(&mut self, closed_before: Option<Timestamp>, limit: usize) -> Work<Expired> {

@@ -68,6 +68,7 @@ impl Queue<'_> {
             LetterChange::Release(state) => self.reset(letter.lid, state)?,
             LetterChange::Restore(index) => self.reopen(letter.lid, sid, index)?,
             LetterChange::Requeue(_) => self.rewrite(letter, change, failed, ended)?,
+            LetterChange::Erase(_) => self.erase_content(letter.lid, change, failed)?,
             LetterChange::Forget => self.forget(letter.lid)?,
             LetterChange::Insert { .. } => {
                 return Err(Fault::Corrupt(format!(
@@ -226,6 +227,24 @@ impl Queue<'_> {
             expires_at,
         ])?;
         if ended { self.list_end(*id, state, attempts) } else { Ok(()) }
+    }
+
+    /// Removes the content of a letter.
+    fn erase_content(&mut self, lid: i64, change: LetterChange, failed: Option<Failed>) -> Work<()> {
+        let mut letter = self.light_by_row(lid)?;
+        change.apply(&mut letter, self.time());
+        self.record_failure(letter.cause.as_ref(), failed)?;
+        let mut update = self
+            .connection
+            .prepare_cached("UPDATE payloads SET headers = NULL, payload = NULL WHERE lid = ?1")?;
+        update.execute([lid])?;
+        edits::delete(self.connection, lid)?;
+        let (body, _) = Body::of(letter);
+        let mut update = self.connection.prepare_cached(
+            "UPDATE letters SET body = ?2, edits = 0, touched_at = ?3, revision = revision + 1 WHERE lid = ?1",
+        )?;
+        update.execute(params![lid, body.encode()?, self.now])?;
+        Ok(())
     }
 
     /// Removes all of a closed letter except id and state, so that a redelivered message is recognized (I8). Such a row

@@ -172,7 +172,7 @@ impl Queue<'_> {
                 }
                 _ => None,
             };
-            let behind = self.settle_item(operation, id, outcome, candidate)?;
+            let behind = self.settle_item(operation, (&lease.sequence, id), outcome, candidate)?;
             settle.effects.reserve(behind.is_reserved().then_some(operation));
             if let Behind::Taken(letter) = behind {
                 settle.take_next();

@@ -198,16 +198,7 @@ impl Queue<'_> {
             (ItemAction::Skip | ItemAction::Try, _) => {
                 self.write_outcome(machine, item, Outcome::SkippedChanged)?;
                 if poller.poll.skipped(machine, stage, item) {
-                    let plan = machine.operation.plan;
-                    let sequence = match &state.letter {
-                        Some(letter) => Some(letter.sequence.to_string()),
-                        // That of a letter that was purged is known from the plan alone.
-                        None => table::planned_sequence(self.connection, plan, item.ordinal)?,
-                    };
-                    if let Some(sequence) = &sequence {
-                        let sequence = (self.numbers.qid, sequence.as_str());
-                        table::unreserve(self.connection, machine.operation.id, Some(sequence))?;
-                    }
+                    self.unreserve_planned(machine, item)?;
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! Selects the letters of a plan on readers, which may take long: a query may have to read every payload.
 //!
-//! The writer only checks that they are still the ones that were selected, by their revisions. The few that changed are matched again.
+//! The [decision](super::freezing) checks that they are still the ones that were selected, by their revisions. The few that changed are
+//! matched again.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +23,7 @@ use crate::store::SqliteStore;
 const READ_LIMIT: u64 = 1 << 30;
 /// Number of selected letters beyond the maximum of a plan, for those that are excluded because of others (I7).
 const ROOM: u64 = 100_000;
-const FREEZE: &str = "freeze";
+pub(super) const FREEZE: &str = "freeze";
 /// Number of ids that are looked up at a time.
 const PAGE: usize = 200;
 
@@ -142,7 +143,7 @@ impl SqliteStore {
         let mut before = Some(i64::MAX);
         while let Some(row) = before {
             let query = query.clone();
-            let (page, next) = self.ask(FREEZE, move |view| query::candidates(view, &query, row)).await?;
+            let (page, next) = self.scan(FREEZE, move |view| query::candidates(view, &query, row)).await?;
             found.extend(page);
             found.check(request, read_limit)?;
             before = next;

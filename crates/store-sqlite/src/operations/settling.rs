@@ -1,8 +1,8 @@
 //! The outcomes of an operation's letters, written in the same transaction as the letters.
 
 use lazaret_core::store::rules::{self, ItemOutcomes, ItemView, Pace, Pending, SequenceRow};
-use lazaret_core::store::{OperationId, OperationMachine, Outcome};
-use lazaret_core::{Letter, LetterId};
+use lazaret_core::store::{Operation, OperationId, OperationMachine, Outcome};
+use lazaret_core::{Letter, LetterId, SequenceId};
 
 use super::polling::current_digest_of;
 use super::table;
@@ -37,11 +37,11 @@ impl Behind {
 }
 
 impl Queue<'_> {
-    /// Records the outcome of a letter under a lease of an operation, which takes `next`, if it may.
+    /// Records the outcome of a letter of this sequence under a lease of an operation, which takes `next`, if it may.
     pub(crate) fn settle_item(
         &mut self,
         operation: OperationId,
-        letter: LetterId,
+        (sequence, letter): (&SequenceId, LetterId),
         outcome: Outcome,
         next: Option<NextHead<'_>>,
     ) -> Work<Behind> {
@@ -57,6 +57,10 @@ impl Queue<'_> {
             machine.count(outcome, written, time(self.now));
         }
         self.advance(&mut machine)?;
+        if !continues && sequence.origin().is_some() {
+            // The letters behind it are in the sequence that it has left.
+            self.unreserve_planned(&machine, &item)?;
+        }
         let continues = continues && !machine.operation.state.is_over();
         let taken = match next.filter(|_| continues) {
             Some(next) => self.take_next(&mut machine, &next)?,
@@ -134,10 +138,25 @@ impl Queue<'_> {
         table::write_outcomes(self.connection, machine.operation.plan, ordinals, outcome)
     }
 
-    /// Advances an operation as far as possible. The caller stores the machine.
+    /// Ends the reservation of the sequence that a letter had when the plan was frozen. The letter may have left it, or may be purged.
+    pub(super) fn unreserve_planned(&self, machine: &OperationMachine, item: &Pending) -> Work<()> {
+        let Operation { id, plan, .. } = machine.operation;
+        match table::planned_sequence(self.connection, plan, item.ordinal)? {
+            Some(sequence) => {
+                table::unreserve(self.connection, id, Some((self.numbers.qid, sequence.as_str())))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Advances an operation as far as possible. One that ends keeps no sequence reserved. The caller stores the machine.
     pub(super) fn advance(&self, machine: &mut OperationMachine) -> Work<()> {
+        let was_over = machine.operation.state.is_over();
         let pending = table::first_pending(self.connection, machine.operation.plan)?;
         let line = machine.advance(pending, time(self.now));
+        if machine.operation.state.is_over() && !was_over {
+            table::unreserve(self.connection, machine.operation.id, None)?;
+        }
         line.map_or(Ok(()), |line| audit::write(self.connection, self.now, &line))
     }
 }

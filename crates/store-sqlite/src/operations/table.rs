@@ -68,8 +68,9 @@ fn read_plan(row: &Row<'_>) -> Work<Plan> {
     })
 }
 
+/// A plan that was written completely. Until then, and again while it is deleted, it has no hash ([`super::drafting`]).
 pub(crate) fn plan(connection: &Connection, id: PlanId) -> Work<Option<Plan>> {
-    let mut select = connection.prepare_cached(select_plan!("WHERE plan = ?1"))?;
+    let mut select = connection.prepare_cached(select_plan!("WHERE plan = ?1 AND hash <> ''"))?;
     first(select.query([bound(id.0)])?, read_plan)
 }
 
@@ -81,7 +82,7 @@ pub(crate) fn drafts(
     now: i64,
 ) -> Work<Vec<Plan>> {
     let mut select = connection.prepare_cached(select_plan!(
-        "INDEXED BY plans_expired WHERE expires_at > ?1 AND plan < ?2
+        "INDEXED BY plans_expired WHERE expires_at > ?1 AND plan < ?2 AND hash <> ''
          AND NOT EXISTS (SELECT 1 FROM operations WHERE operations.plan = plans.plan)
          ORDER BY plan DESC LIMIT ?3"
     ))?;
@@ -97,7 +98,8 @@ pub(crate) fn drafts(
 pub(crate) fn items(connection: &Connection, id: PlanId, from: u64, limit: usize) -> Work<Vec<Item>> {
     let mut select = connection.prepare_cached(
         "SELECT ordinal, queues.name, sequence, letter, outcome, digest FROM items JOIN queues USING (qid)
-         WHERE plan = ?1 AND ordinal >= ?2 ORDER BY ordinal LIMIT ?3",
+         WHERE plan = ?1 AND ordinal >= ?2 AND EXISTS (SELECT 1 FROM plans WHERE plans.plan = ?1 AND hash <> '')
+         ORDER BY ordinal LIMIT ?3",
     )?;
     let mut rows = select.query([bound(id.0), bound(from), rows_of(limit)])?;
     let mut items = Vec::new();

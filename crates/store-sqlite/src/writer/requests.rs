@@ -11,6 +11,8 @@ use crate::step::Step;
 /// An item of the writer's queue.
 pub(super) enum Command {
     Run(Box<dyn Request>),
+    /// Write the whole file anew, and empty the logs.
+    Rewrite(oneshot::Sender<std::result::Result<(), GroupFailure>>),
     /// Run the queued requests, accept no more, and stop.
     Close,
 }

@@ -131,6 +131,11 @@ impl Writer {
     ) -> Option<Box<dyn Request>> {
         match command {
             Command::Run(request) => Some(request),
+            Command::Rewrite(reply) => {
+                // The caller may have stopped waiting.
+                _ = reply.send(self.rewrite());
+                None
+            }
             Command::Close => {
                 self.is_closing = true;
                 waiting.close();
@@ -255,6 +260,24 @@ impl Writer {
             _ = self.commit(Certainty::NotDone);
         }
         self.redo.yield_lock();
+    }
+
+    /// Writes the whole file anew and empties both logs.
+    fn rewrite(&mut self) -> Outcome<()> {
+        self.commit(Certainty::NotDone)?;
+        // Under the write lock, with no valid record.
+        self.begin()?;
+        let cleared = self.redo.clear();
+        self.roll_back();
+        cleared.map_err(|error| GroupFailure::of(self.redo.fault(&error)))?;
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => schema::connect(&self.path, &self.options)
+                .map_err(|error| GroupFailure::rolled_back(&error))?,
+        };
+        let connection = self.connection.insert(connection);
+        connection.execute_batch("VACUUM").map_err(GroupFailure::of)?;
+        schema::truncate_wal(connection).map_err(GroupFailure::of)
     }
 
     /// Merges both logs into the database file. After a failure nothing acknowledged is lost:

@@ -66,6 +66,9 @@ type ReadBytes = Box<dyn Fn() -> Option<u64> + Send + Sync>;
 /// Reads how many records retry topics and dead-letter topics hold.
 type ReadTopics = Box<dyn Fn() -> Option<(u64, u64)> + Send + Sync>;
 
+/// Reads the age of the oldest record in dead-letter topics.
+type ReadAge = Box<dyn Fn() -> Option<Duration> + Send + Sync>;
+
 struct Inner {
     instruments: Arc<Instruments>,
     rendering: Option<Box<dyn Rendering>>,
@@ -78,6 +81,8 @@ struct Inner {
     files: Mutex<BTreeMap<String, ReadBytes>>,
     /// What the broker holds of consumers with retry topics.
     topics: Mutex<BTreeMap<String, ReadTopics>>,
+    /// How old the records are that dead-letter topics of consumers hold.
+    oldest_in_topics: Mutex<BTreeMap<String, ReadAge>>,
     /// Whether the metrics of the process are exported.
     has_process: AtomicBool,
     letters: LetterGauges,
@@ -143,6 +148,7 @@ impl Metrics {
             streams: Mutex::default(),
             files: Mutex::default(),
             topics: Mutex::default(),
+            oldest_in_topics: Mutex::default(),
             has_process: AtomicBool::new(false),
             failed: FailedConsumers::default(),
         }))
@@ -262,6 +268,23 @@ impl Metrics {
         lock(&self.0.topics).insert(consumer.to_owned(), Box::new(count));
     }
 
+    /// Registers the dead-letter topics of a consumer: the age of their oldest record is read at each scrape, zero without records,
+    /// `None` while unknown. A later one replaces it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// let metrics = lazaret_telemetry::Metrics::prometheus();
+    /// metrics.oldest_in_topics("orders", || Some(Duration::from_secs(50)));
+    /// assert!(metrics.render().contains("lazaret_broker_oldest_letter_age_seconds{consumer=\"orders\"} 50"));
+    /// ```
+    pub fn oldest_in_topics(
+        &self,
+        consumer: &str,
+        age: impl Fn() -> Option<Duration> + Send + Sync + 'static,
+    ) {
+        lock(&self.0.oldest_in_topics).insert(consumer.to_owned(), Box::new(age));
+    }
+
     /// Exports the metrics of this process, `process_*`, at each scrape. For a program that has no other exporter of them.
     pub fn process(&self) {
         self.0.has_process.store(true, Ordering::Relaxed);
@@ -359,6 +382,10 @@ impl Metrics {
                 let gauge = self.0.instruments.gauge(&names::BROKER_LETTERS, labels);
                 gauge.set(records.map_or(f64::NAN, |records| records as f64));
             }
+        }
+        for (name, age) in lock(&self.0.oldest_in_topics).iter() {
+            let gauge = self.0.instruments.gauge(&names::BROKER_OLDEST_LETTER, vec![label("consumer", name)]);
+            gauge.set(age().map_or(f64::NAN, |age| age.as_secs_f64()));
         }
         if self.0.has_process.load(Ordering::Relaxed) {
             process::export(&self.0.instruments);

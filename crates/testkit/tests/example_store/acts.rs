@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::store::rules::{self, AuditLine, Effects, LetterView, RestoreView, SequenceRow};
-use lazaret_core::store::{Act, Actor, Change as Edit, Cleared, ErrorKind, Expired, Result, StoreError};
+use lazaret_core::store::{
+    Act, Actor, Change as Edit, Cleared, DigestKey, ErrorKind, Expired, Result, StoreError,
+};
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 
 use crate::DocumentStore;
@@ -62,13 +64,20 @@ impl DocumentStore {
         })
     }
 
-    pub(crate) fn edit(&self, queue: &QueueName, id: LetterId, edit: &Edit, by: &Actor) -> Result<Letter> {
+    pub(crate) fn edit(
+        &self,
+        queue: &QueueName,
+        id: LetterId,
+        edit: &Edit,
+        by: &Actor,
+        key: &DigestKey,
+    ) -> Result<Letter> {
         let sequence = self.known(queue, id)?.into_result(queue, id, "change")?.sequence;
         self.change(queue, &sequence, |view| {
             let mut letter = self.known_in(view, id, "change")?;
             rules::check_change(edit, &LetterView::of(&letter), view.doc.row.as_ref(), view.now)?;
             let parks = edit.parks(letter.state);
-            let line = edit.apply(&mut letter, by, view.now)?;
+            let line = edit.apply(&mut letter, by, key, view.now)?;
             let (mut doc, mut left) = (view.doc.clone(), Vec::new());
             if parks {
                 let effects = rules::act(Act::Park, &letter, doc.row.as_ref(), None, by, view.now)?;
@@ -92,6 +101,16 @@ impl DocumentStore {
             let letter = self.known_in(view, id, "purge")?;
             let effects = rules::purge(&LetterView::of(&letter), by)?;
             Ok(((), Some(view.apply(letter, effects).1)))
+        })
+    }
+
+    pub(crate) fn erase_letter(&self, queue: &QueueName, id: LetterId, by: &Actor) -> Result<Letter> {
+        let sequence = self.known(queue, id)?.into_result(queue, id, "erase")?.sequence;
+        self.change(queue, &sequence, |view| {
+            let letter = self.known_in(view, id, "erase")?;
+            let effects = rules::erase(&letter, by, view.now)?;
+            let (letter, change) = view.apply(letter, effects);
+            Ok((letter, Some(change)))
         })
     }
 

@@ -8,8 +8,8 @@ use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::query::Query;
 use lazaret_core::store::rules::AuditLine;
 use lazaret_core::store::{
-    Actor, Audit, AuditEntry, AuditNote, Change, Expect, Expired, GroupsPage, GroupsRequest, KeyValue,
-    LettersPage, QueueSummary, Reading, Result, Triage, Versioned, Written,
+    Actor, Audit, AuditEntry, AuditNote, Change, DigestKey, Expect, Expired, GroupsPage, GroupsRequest,
+    KeyValue, LettersPage, QueueSummary, Reading, Result, Triage, Versioned, Written, stored_digest_key,
 };
 use lazaret_core::{QueueName, Timestamp};
 
@@ -38,11 +38,16 @@ impl Triage for DocumentStore {
         change: &Change,
         by: &Actor,
     ) -> Result<Letter> {
-        self.edit(queue, letter, change, by)
+        let key = stored_digest_key(self).await?;
+        self.edit(queue, letter, change, by, &key)
     }
 
     async fn purge(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<()> {
         self.purge_letter(queue, letter, Some(by))
+    }
+
+    async fn erase(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<Letter> {
+        self.erase_letter(queue, letter, by)
     }
 
     async fn expire(
@@ -73,6 +78,10 @@ impl Audit for DocumentStore {
         let about = |entry: &AuditEntry| subjects.contains(&entry.subject);
         let entries = self.db.audit.scan(0.., |_, entry| Some(&entry.value).filter(|of| about(of)).cloned());
         Ok(entries.into_iter().rev().take(limit).collect())
+    }
+
+    async fn digest_key(&self) -> Result<DigestKey> {
+        stored_digest_key(self).await
     }
 }
 

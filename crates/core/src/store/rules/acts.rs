@@ -43,6 +43,9 @@ fn check(act: Act, letter: &Letter, row: Option<&SequenceRow>, now: Timestamp) -
     let context = |why: &str| format!("cannot {} letter {}: {why}", act.as_str(), letter.id);
     let conflict = |why: &str| refuse(ErrorKind::Conflict, "act", context(why));
     match (act, letter.state) {
+        (Act::Restore, LetterState::Evicted) if letter.erased.is_some() => {
+            return conflict("its content was erased");
+        }
         (Act::Restore, LetterState::Evicted) => {}
         (Act::Restore, state) => return conflict(&format!("it is {state}, not evicted")),
         (_, state) if state.is_open() => {}

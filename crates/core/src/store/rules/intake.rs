@@ -277,7 +277,7 @@ pub fn skip_audit(letter: LetterId, state: LetterState, cause: Option<&Failure>)
         LetterState::Expired => "expire",
         _ => "skip",
     };
-    let why = cause.map_or_else(|| "handed off closed".to_owned(), ToString::to_string);
+    let why = cause.map_or_else(|| "handed off closed".to_owned(), Failure::headline);
     AuditLine::new(&Actor::engine(why), action, letter, None, Some(state.as_str()))
 }
 

@@ -2,10 +2,10 @@
 
 use jiff::Timestamp;
 
-use super::effects::{AuditLine, CountChange, Effects, LetterChange, LetterView};
+use super::effects::{AuditLine, CountChange, Effects, Failed, LetterChange, LetterView};
 use super::refuse;
 use super::sequence::{Head, SequenceChange, SequenceRow};
-use crate::letter::LetterState;
+use crate::letter::{Erasure, Letter, LetterState};
 use crate::message::{ConsumerName, QueueName};
 use crate::store::{Actor, Change, Cleared, ErrorKind, PauseScope, Result, StoreError};
 
@@ -46,6 +46,35 @@ pub fn purge(letter: &LetterView, by: Option<&Actor>) -> Result<Effects> {
         count_change,
         failed: None,
         audit: by.map(line),
+        ended: false,
+    })
+}
+
+/// Erases the content of a closed letter; the rest remains. `Conflict` if it is open: somebody has to decide first what becomes of its
+/// message, because nobody can run it any more. `Conflict`, too, if it was erased before. The message of its group is erased with it, if it
+/// came from this letter.
+pub fn erase(letter: &Letter, by: &Actor, now: Timestamp) -> Result<Effects> {
+    let refused =
+        |why: &str| refuse(ErrorKind::Conflict, "erase", format!("cannot erase letter {}: {why}", letter.id));
+    if letter.state.is_open() {
+        return refused(&format!("it is {}; evict or resolve it first", letter.state));
+    }
+    if letter.erased.is_some() {
+        return refused("its content was erased before");
+    }
+    let view = LetterView::of(letter);
+    let counted = Some(view.counted_as());
+    // The group shows the latest failure. It is replaced, if it is the one of this letter.
+    let failed =
+        view.group.map(|_| Failed { at: letter.last_failed_at.unwrap_or(letter.enqueued_at), enters: false });
+    let erasure = Erasure { by: by.who.clone(), at: now, why: by.why.clone() };
+    Ok(Effects {
+        letter: LetterChange::Erase(Box::new(erasure)),
+        sequence: SequenceChange::Keep,
+        detached: None,
+        count_change: CountChange { before: counted, after: counted, ..CountChange::default() },
+        failed,
+        audit: Some(AuditLine::new(by, "erase", letter.id, Some(letter.state.as_str()), Some("erased"))),
         ended: false,
     })
 }

@@ -13,7 +13,7 @@
 //! | `claim_due`, `claim`, `renew`, `release`, `settle` | [`SequenceRow::claimed`], [`renew`], [`release`], [`settle`] |
 //! | `settle_and_continue` | [`settle`], [`takes_next`] |
 //! | `act`, `restore` | [`act`], [`place_restored`], [`restore`] |
-//! | `change`, `purge`, `expire`, `clear` | [`check_change`], [`purge`], [`expire`], [`clear`] |
+//! | `change`, `purge`, `erase`, `expire`, `clear` | [`check_change`], [`purge`], [`erase`], [`expire`], [`clear`] |
 //! | a group's counters | [`GroupRow`] |
 //! | a group's next expiry | [`NextExpiries`] |
 //! | `freeze`, `poll_work`, an item's outcome | [`exclusion`], [`Freeze`], [`Poll`], [`item_action`], [`item_outcomes`] |
@@ -82,7 +82,7 @@ pub use intake::{
 pub use leases::{
     AfterSettle, ClockWatch, Settle, SettleView, clamp_row, latest_lease_end, release, renew, settle,
 };
-pub use lifecycle::{check_change, clear, expire, pause_audit, purge};
+pub use lifecycle::{check_change, clear, erase, expire, pause_audit, purge};
 pub use polling::{
     ItemAction, ItemOutcomes, ItemView, Pending, Poll, PollDecision, PollStep, StageCursor, is_tried,
     item_action, item_outcomes, takes_next,

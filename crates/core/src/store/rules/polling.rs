@@ -98,7 +98,8 @@ pub struct ItemOutcomes {
     /// Outcomes of the letters with these ordinals that have none yet: record them, and pass their number to
     /// [`OperationMachine::count`].
     pub outcomes: Vec<(RangeInclusive<u64>, Outcome)>,
-    /// `true` if the operation continues with the letters behind it, unless it is over by then.
+    /// `true` if the operation continues with the letters behind it, unless it is over by then. If it does not, the reservation of the
+    /// sequence that the letter had when the plan was frozen ends. That is another one than its current sequence if it has left it.
     pub continues: bool,
 }
 
@@ -269,8 +270,8 @@ impl Poll {
         Some(row.clone().paced(pace, self.now))
     }
 
-    /// Records a letter that was skipped as [`SkippedChanged`](Outcome::SkippedChanged). Returns `true` if the sequence's
-    /// reservation for the operation ends.
+    /// Records a letter that was skipped as [`SkippedChanged`](Outcome::SkippedChanged). Returns `true` if the reservation of its
+    /// sequence for the operation ends: of the one that it had when the plan was frozen.
     pub fn skipped(
         &mut self,
         machine: &mut OperationMachine,

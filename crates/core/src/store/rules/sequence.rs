@@ -170,7 +170,8 @@ pub struct SequenceRow {
     pub paused: bool,
     /// The current or last lease: an expired lease stays until the next claim.
     pub lease: Option<HeldLease>,
-    /// The operation for which the remaining letters are reserved: until it is over, they do not run automatically.
+    /// The operation for which the remaining letters are reserved: until it is over, or has no more letters of the sequence before it,
+    /// they do not run automatically. A store that writes this down clears it in all sequences when the operation ends.
     pub reserved: Option<OperationId>,
     /// The pace at which its letters run automatically, if an operation with a rate released them.
     pub pace: Option<Pace>,

@@ -46,7 +46,9 @@ impl State {
         for id in live {
             poller.serve(id)?;
         }
-        Ok(poller.poll.finish())
+        let work = poller.poll.finish();
+        self.release_ended();
+        Ok(work)
     }
 
     /// Skips every letter without an outcome except those in flight. The caller stores the machine.
@@ -62,7 +64,7 @@ impl State {
                 machine.count(Outcome::SkippedCancelled, written, now);
             }
         }
-        self.queues.values_mut().for_each(|queue| queue.unreserve(machine.operation.id));
+        self.unreserve(machine.operation.id);
     }
 }
 
@@ -169,13 +171,10 @@ impl Poller<'_> {
                 }
             }
             (ItemAction::Postpone, _) => self.poll.postponed(machine, stage, item),
-            (ItemAction::Skip | ItemAction::Try, sequence) => {
+            (ItemAction::Skip | ItemAction::Try, _) => {
                 self.write_outcome(machine, item, Outcome::SkippedChanged);
-                // The sequence of a letter that was purged is known from the plan alone.
-                let planned = || self.operations.planned_sequence(machine.operation.plan, item.ordinal);
-                let sequence = sequence.or_else(planned);
                 if self.poll.skipped(machine, stage, item)
-                    && let Some(sequence) = sequence
+                    && let Some(sequence) = self.operations.planned_sequence(operation, item.letter)
                 {
                     self.queue.unreserve_one(&sequence, operation);
                 }

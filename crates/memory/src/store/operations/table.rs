@@ -25,6 +25,10 @@ pub(in crate::store) struct OperationTable {
     pub(in crate::store) loses_counts: bool,
     /// A known bug: letters of operations that people have paused are polled.
     pub(in crate::store) ignores_pauses: bool,
+    /// A known bug: sequences stay reserved for operations that are over.
+    pub(in crate::store) keeps_reservations: bool,
+    /// The operations that ended in this call.
+    ended: Vec<OperationId>,
 }
 
 struct PlanRow {
@@ -193,10 +197,15 @@ impl OperationTable {
         items.collect()
     }
 
-    /// The sequence of a letter when its plan was frozen.
-    pub(super) fn planned_sequence(&self, plan: PlanId, ordinal: u64) -> Option<SequenceId> {
-        let item = self.plans.get(&plan)?.items.get(place(ordinal))?;
-        Some(item.sequence.clone())
+    /// The sequence of a letter of an operation when the plan was frozen. The letter may have left it, or may be purged.
+    pub(in crate::store) fn planned_sequence(&self, id: OperationId, letter: LetterId) -> Option<SequenceId> {
+        let row = self.plans.get(&self.machine(id)?.operation.plan)?;
+        Some(row.items[*row.places.get(&letter)?].sequence.clone())
+    }
+
+    /// The operations that ended in this call.
+    pub(in crate::store) fn take_ended(&mut self) -> Vec<OperationId> {
+        std::mem::take(&mut self.ended)
     }
 
     /// The next letter of this queue without an outcome, from this ordinal on.
@@ -250,11 +259,15 @@ impl OperationTable {
     }
 
     /// Advances an operation as far as possible. The caller stores the machine.
-    pub(super) fn advance(&self, machine: &mut OperationMachine, now: Timestamp, audit: &mut AuditLog) {
+    pub(super) fn advance(&mut self, machine: &mut OperationMachine, now: Timestamp, audit: &mut AuditLog) {
+        let was_over = machine.operation.state.is_over();
         let row = self.plans.get(&machine.operation.plan);
         let pending = row.filter(|row| row.done < row.items.len()).map(|row| row.done as u64);
         if let Some(line) = machine.advance(pending, now) {
             audit.write(now, line);
+        }
+        if machine.operation.state.is_over() && !was_over {
+            self.ended.push(machine.operation.id);
         }
     }
 

@@ -11,7 +11,8 @@ use lazaret_core::store::{
 use lazaret_core::{Letter, LetterState, Message, Position, Timestamp};
 
 use super::*;
-use crate::operations::freezing::{Written, write_plan};
+use crate::operations::drafting::Draft;
+use crate::operations::freezing::Decision;
 use crate::{Durability, Options};
 
 const READERS: usize = 2;
@@ -58,9 +59,8 @@ async fn edit(store: &SqliteStore, message: &str, payload: &str) {
     Triage::change(store, &queue(), id(message), &change, &ada()).await.unwrap();
 }
 
-async fn write(store: &SqliteStore, request: &PlanRequest, selected: Candidates, most: usize) -> Written {
-    let request = request.clone();
-    store.write("freeze", move |step| write_plan(step, &request, &ada(), selected, most)).await.unwrap()
+async fn decide(store: &SqliteStore, request: &PlanRequest, selected: Candidates, most: usize) -> Decision {
+    store.decide(request, &ada(), selected, most).await.unwrap()
 }
 
 /// The letters of a plan, with the digests of their payloads.
@@ -117,9 +117,9 @@ async fn a_letter_that_has_changed_since_it_was_selected_is_selected_again() {
         edit(&store, "m1", r#"{"a":1,"b":2}"#).await;
         store.act(&queue(), id("m2"), Act::Resolve, &ada()).await.unwrap();
         let plan = loop {
-            match write(&store, &request, selected, most).await {
-                Written::Plan(plan) => break plan,
-                Written::Changed(earlier, changed) => {
+            match decide(&store, &request, selected, most).await {
+                Decision::Frozen(frozen) => break Draft::new(frozen).write(&store).await.unwrap(),
+                Decision::Changed(earlier, changed) => {
                     assert_eq!((most, changed.len()), (0, 3), "there are more than {most}");
                     selected = store.select_again(&request, earlier, changed).await.unwrap();
                 }
@@ -143,7 +143,10 @@ async fn named_letters_that_have_changed_are_frozen_as_they_are() {
     let selected = store.select(&request).await.unwrap();
     edit(&store, "m0", "[]").await;
     store.act(&queue(), id("m1"), Act::Resolve, &ada()).await.unwrap();
-    let Written::Plan(plan) = write(&store, &request, selected, 16).await else { panic!("few have changed") };
+    let Decision::Frozen(frozen) = decide(&store, &request, selected, 16).await else {
+        panic!("few have changed")
+    };
+    let plan = Draft::new(frozen).write(&store).await.unwrap();
     assert!(letters(&store, &plan).await.contains(&(id("m0"), Some(PayloadDigest::of(Some(b"[]"))))));
     assert_eq!((plan.letters, plan.excluded), (2, vec![(Exclusion::NotFound, 1), (Exclusion::Closed, 1)]));
 }

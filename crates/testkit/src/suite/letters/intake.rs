@@ -84,7 +84,9 @@ pub async fn a_skipped_message_blocks_no_other<S: Store>(t: Fixture<S>) {
     assert_eq!(audit.len(), 1);
     assert_eq!((audit[0].action.as_str(), audit[0].by.who.as_str()), ("skip", "lazaret"));
     assert_eq!(audit[0].subject, t.id_of("1").to_string());
-    assert!(audit[0].by.why.contains("not for us"));
+    // The message stays in the letter: an audit can be neither encrypted nor erased.
+    assert_eq!(audit[0].by.why, failure("not for us").headline());
+    assert_eq!(t.get("1").await.cause.unwrap().message, "not for us");
 }
 
 pub async fn a_state_that_does_not_fit_its_placement_is_refused<S: Store>(t: Fixture<S>) {

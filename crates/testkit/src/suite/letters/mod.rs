@@ -73,6 +73,9 @@ macro_rules! store_test_suite {
     ($name:ident, io, $make:expr, if $ready:path) => {
         $crate::__store_test_suite! { $name, [], $make, &[], $ready }
     };
+    ($name:ident, io, $make:expr, except $exceptions:expr, if $ready:path) => {
+        $crate::__store_test_suite! { $name, [], $make, $exceptions, $ready }
+    };
 }
 
 /// The list of cases. Not for direct use.
@@ -385,6 +388,7 @@ macro_rules! __store_test_suite {
                 closed_letters_can_be_noted_on
                 a_noted_head_was_touched_and_its_sequence_with_it
                 every_change_is_audited_and_none_shows_a_payload
+                the_key_of_digests_is_created_once
                 a_letter_that_is_not_there_cannot_be_noted_on
                 of_a_purged_letter_only_the_trace_is_left
                 purged_letters_are_not_counted
@@ -392,6 +396,12 @@ macro_rules! __store_test_suite {
                 open_letters_are_not_purged
                 a_purged_letter_is_not_found
                 a_purge_is_audited
+                an_erased_letter_keeps_its_skeleton_and_says_who_erased_it
+                the_group_of_an_erased_letter_forgets_its_message
+                open_letters_are_not_erased
+                an_erased_letter_is_not_restored_and_not_erased_again
+                an_erased_letter_is_purged_as_any_other
+                after_a_scrub_everything_else_is_there
                 a_letter_expires_at_its_time_and_not_before
                 each_letter_that_expires_is_audited
                 an_expired_head_releases_those_behind_it
@@ -433,6 +443,7 @@ macro_rules! __store_test_suite {
                 the_letters_of_a_plan_come_in_pages
                 old_plans_that_were_not_carried_out_are_forgotten
                 drafts_are_the_plans_that_can_still_begin
+                only_drafts_count_against_their_limits
                 unknown_plans_and_operations_are_not_found
                 an_operation_begins_as_it_was_asked_for
                 a_plan_is_carried_out_once
@@ -504,6 +515,10 @@ macro_rules! __store_test_suite {
                 a_letter_in_work_is_not_taken_by_the_scheduler
                 the_scheduler_leaves_letters_of_a_running_operation_alone
                 a_letter_that_was_purged_meanwhile_releases_those_behind_it
+                a_letter_that_left_its_sequence_meanwhile_releases_those_behind_it
+                a_letter_that_left_releases_those_behind_it_before_the_operation_ends
+                letters_skipped_behind_one_that_left_and_failed_again_run_by_themselves
+                a_letter_that_had_left_before_the_freeze_releases_nothing_of_its_old_sequence
                 letters_that_an_operation_released_run_by_themselves
                 many_workers_never_share_a_letter
                 an_operation_may_be_about_several_queues

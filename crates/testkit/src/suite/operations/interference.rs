@@ -247,6 +247,112 @@ pub async fn a_letter_that_was_purged_meanwhile_releases_those_behind_it<S: Stor
     assert_eq!(t.due_one("scheduler").await.head.message.id.as_str(), "late", "nothing holds it any more");
 }
 
+/// A replay outside of operations takes the first letter of a sequence, which fails again and leaves.
+async fn leave_in_a_replay<S: Store>(t: &Fixture<S>, sequence: &str) {
+    let replay = t.claim(sequence, "ada").await.unwrap();
+    let settled = t.settle(&replay, &replay.head, leave(&replay.head)).await;
+    assert!(matches!(settled, Ok(Settled::Requeued)));
+}
+
+/// Letters that an operation reserves leave their sequence. Whatever becomes of them, the letter behind them runs at once, also if the
+/// operation `goes_on` in another sequence.
+async fn a_letter_that_left_releases<S: Store>(t: Fixture<S>, goes_on: bool) {
+    for fate in ["handled", "failed", "quarantined", "closed", "purged"] {
+        let name = |part: &str| format!("{fate}-{part}");
+        let (first, second, late, other) = (name("1"), name("2"), name("late"), name("other"));
+        t.enqueue(fate, &first).await;
+        t.behind(t.waiting(fate, &second)).await;
+        t.behind(t.waiting(fate, &late)).await;
+        let mut planned = vec![first.as_str(), second.as_str()];
+        if goes_on {
+            t.enqueue(&other, &other).await;
+            t.pause(&other).await;
+            planned.push(&other);
+        }
+        let plan = t.freeze_named(Action::Retry, &planned).await;
+        let id = t.begin(&plan, &RolloutPolicy::unlimited()).await;
+        t.succeed(&t.poll_one().await).await;
+        assert!(t.due("scheduler", 10).await.is_empty(), "the operation has the next one");
+        leave_in_a_replay(&t, fate).await;
+        match fate {
+            "handled" => _ = t.succeed(&t.poll_one().await).await,
+            "failed" => _ = t.fail_item(&t.poll_one().await).await,
+            _ => {
+                let act = if fate == "quarantined" { Act::Quarantine } else { Act::Evict };
+                t.act(&second, act).await.unwrap();
+                if fate == "purged" {
+                    t.store.purge(&t.queue, t.id_of(&second), &operator()).await.unwrap();
+                }
+                let polled = t.poll(10).await;
+                assert_eq!((polled.items.len(), polled.settled), (0, 1), "{fate}");
+            }
+        }
+        let state = if goes_on { OperationState::Running } else { OperationState::Done };
+        assert_eq!(t.state_of(id).await, state, "{fate}");
+        let claim = t.due_one("scheduler").await;
+        assert_eq!(claim.head.message.id.as_str(), late, "nothing holds it any more");
+        assert!(matches!(t.settle(&claim, &claim.head, resolve()).await, Ok(Settled::Closed)));
+        if goes_on {
+            t.command(id, Command::Cancel).await;
+        }
+    }
+}
+
+pub async fn a_letter_that_left_its_sequence_meanwhile_releases_those_behind_it<S: Store>(t: Fixture<S>) {
+    a_letter_that_left_releases(t, false).await;
+}
+
+pub async fn a_letter_that_left_releases_those_behind_it_before_the_operation_ends<S: Store>(t: Fixture<S>) {
+    a_letter_that_left_releases(t, true).await;
+}
+
+pub async fn letters_skipped_behind_one_that_left_and_failed_again_run_by_themselves<S: Store>(
+    t: Fixture<S>,
+) {
+    t.enqueue("a", "1").await;
+    t.behind(t.waiting("a", "2")).await;
+    t.behind(t.waiting("a", "3")).await;
+    t.enqueue("b", "b").await;
+    t.pause("b").await;
+    let plan = t.freeze_named(Action::Retry, &["1", "2", "3", "b"]).await;
+    let id = t.begin(&plan, &RolloutPolicy::unlimited()).await;
+    t.succeed(&t.poll_one().await).await;
+    leave_in_a_replay(&t, "a").await;
+    t.fail_item(&t.poll_one().await).await;
+    assert_eq!((t.state_of(id).await, t.tally(id).await), (OperationState::Running, (1, 1, 1, 1)));
+    assert_eq!(t.due_one("scheduler").await.head.message.id.as_str(), "3");
+}
+
+pub async fn a_letter_that_had_left_before_the_freeze_releases_nothing_of_its_old_sequence<S: Store>(
+    t: Fixture<S>,
+) {
+    for skipped in [true, false] {
+        let (sequence, name) = (format!("{skipped}"), |part: &str| format!("{skipped}-{part}"));
+        t.fill(&sequence, 2).await;
+        t.behind(t.waiting(&sequence, &name("2"))).await;
+        leave_in_a_replay(&t, &sequence).await;
+        let apart = t.get(&name("0")).await.sequence;
+        let plan = t.freeze_named(Action::Retry, &[&name("0"), &name("1"), &name("2")]).await;
+        let id = t.begin(&plan, &RolloutPolicy::unlimited()).await;
+        t.pause(apart.as_str()).await;
+        t.succeed(&t.poll_one().await).await;
+        t.pause(&sequence).await;
+        if skipped {
+            t.act(&name("0"), Act::Evict).await.unwrap();
+            assert_eq!(t.poll(10).await.settled, 1);
+        } else {
+            t.store.resume(&t.consumer(), &PauseScope::Sequence(apart), &operator()).await.unwrap();
+            t.succeed(&t.poll_one().await).await;
+        }
+        t.store.resume(&t.consumer(), &PauseScope::Sequence(seq(&sequence)), &operator()).await.unwrap();
+        assert!(t.due("scheduler", 10).await.is_empty(), "the operation has the rest of the sequence");
+        let last = t.poll_one().await;
+        assert_eq!(last.claim.head.message.id.as_str(), name("2"));
+        t.succeed(&last).await;
+        assert_eq!(t.state_of(id).await, OperationState::Done);
+    }
+}
+
 pub async fn letters_that_an_operation_released_run_by_themselves<S: Store>(t: Fixture<S>) {
     for sequence in ["cancelled", "failed", "changed"] {
         t.enqueue(sequence, &format!("{sequence}-1")).await;

@@ -3,12 +3,12 @@
 use lazaret_core::letter::{Letter, LetterState};
 use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Act, Action, Change, ErrorKind, Exclusion, Item, OperationId, OperationState, PayloadDigest, Plan,
-    PlanId, PlanRequest, RolloutPolicy, Selection, Store, plan_hash,
+    Act, Action, Actor, Change, DraftLimits, ErrorKind, Exclusion, Item, OperationId, OperationState,
+    PayloadDigest, Plan, PlanId, PlanRequest, RolloutPolicy, Selection, Store, plan_hash,
 };
 use lazaret_core::{LetterId, QueueName};
 
-use super::fixture::{everything, request};
+use super::fixture::{everything, request, second};
 use crate::suite::letters::Fixture;
 use crate::suite::letters::fixture::{kind, operator};
 use crate::suite::secs;
@@ -276,6 +276,41 @@ pub async fn drafts_are_the_plans_that_can_still_begin<S: Store>(t: Fixture<S>) 
     assert_eq!(drafts(None, 10).await, [third], "one has expired");
     t.advance(secs(5));
     assert!(drafts(None, 10).await.is_empty());
+}
+
+pub async fn only_drafts_count_against_their_limits<S: Store>(t: Fixture<S>) {
+    // I7
+    t.letters("a", 3).await;
+    let limits = DraftLimits { per_person: 2, total: 3, letters: 7 };
+    // The limit that is reached, and the reason.
+    let reached = async |by: &Actor| {
+        let refused = limits.check(&*t.store, &by.who, &[]).await.err()?;
+        assert_eq!(refused.kind(), ErrorKind::Conflict);
+        Some((refused.limit().expect("it is named"), refused.context().to_owned()))
+    };
+    assert_eq!(reached(&operator()).await, None);
+    let first = t.freeze(Action::Evict).await;
+    t.advance(secs(5));
+    t.freeze(Action::Evict).await;
+    let (limit, why) = reached(&operator()).await.expect("two plans are the limit");
+    assert_eq!(limit, "drafts-per-person");
+    assert!(why.contains(&format!("until {} expires at {}", first.id, first.expires_at)), "{why}");
+    let of_second = request(Action::Evict, t.named(&["a-000"]));
+    assert_eq!(reached(&second()).await, None, "they are not those of a second person");
+    t.store.freeze(&of_second, &second()).await.unwrap();
+    assert_eq!(reached(&second()).await.map(|(limit, _)| limit), Some("drafts"));
+    // A plan that is carried out is no draft.
+    t.begin(&first, &RolloutPolicy::unlimited()).await;
+    assert_eq!(reached(&operator()).await, None);
+    let letters = DraftLimits { letters: 4, ..limits };
+    let refused = letters.check(&*t.store, &operator().who, &[]).await.unwrap_err();
+    assert_eq!(refused.limit(), Some("draft-letters"));
+    t.store.freeze(&of_second, &second()).await.unwrap();
+    assert_eq!(reached(&operator()).await.map(|(limit, _)| limit), Some("drafts"));
+    // Nor is one that has expired.
+    t.advance(secs(3600));
+    assert_eq!(reached(&operator()).await, None);
+    assert_eq!(reached(&second()).await, None);
 }
 
 pub async fn unknown_plans_and_operations_are_not_found<S: Store>(t: Fixture<S>) {

@@ -2,7 +2,7 @@
 
 use lazaret_core::LetterState;
 use lazaret_core::store::{
-    Act, COMMENT_CHARS, COMMENTS_LIMIT, Change, ErrorKind, PayloadDigest, Settled, Store,
+    Act, COMMENT_CHARS, COMMENTS_LIMIT, Change, DigestKey, ErrorKind, PayloadDigest, Settled, Store,
 };
 
 use crate::suite::letters::Fixture;
@@ -159,14 +159,28 @@ pub async fn every_change_is_audited_and_none_shows_a_payload<S: Store>(t: Fixtu
     let assigned = (audit[3].before.as_deref(), audit[3].after.as_deref());
     assert_eq!(assigned, (Some("grace"), Some("alan")));
     assert_eq!(audit[5].after.as_deref(), Some(later.to_string().as_str()));
-    // Which payload was there, and which is: whoever holds a copy can tell.
+    // Which payload was there, and which is: only the store can tell, with its key.
     let digests = (audit[0].before.clone().unwrap_or_default(), audit[0].after.clone().unwrap_or_default());
-    assert!(digests.0.ends_with(&PayloadDigest::of(Some(b"{}")).to_string()), "{digests:?}");
-    assert!(digests.1.ends_with(&PayloadDigest::of(Some(b"secret")).to_string()), "{digests:?}");
+    let key = t.store.digest_key().await.unwrap();
+    let sealed = |payload: &[u8]| key.seal(PayloadDigest::of(Some(payload)));
+    assert_eq!(digests, (format!("2 bytes, {}", sealed(b"{}")), format!("6 bytes, {}", sealed(b"secret"))));
     for entry in &audit {
         assert_eq!((&entry.by, entry.subject.clone()), (&operator(), t.id_of("1").to_string()));
         assert!(!format!("{entry:?}").contains("secret"));
     }
+}
+
+pub async fn the_key_of_digests_is_created_once<S: Store>(t: Fixture<S>) {
+    let calls = std::array::from_fn::<_, 8, _>(|_| t.store.digest_key());
+    let keys = futures_util::future::join_all(calls).await;
+    let first = keys[0].as_ref().unwrap().clone();
+    for key in keys {
+        assert_eq!(key.unwrap(), first, "of those who ask at once, one creates it");
+    }
+    t.enqueue("a", "1").await;
+    t.change("1", Change::Payload(Some("secret".into()))).await.unwrap();
+    assert_eq!(t.store.digest_key().await.unwrap(), first);
+    assert_ne!(DigestKey::random(), first, "no other store has it");
 }
 
 pub async fn a_letter_that_is_not_there_cannot_be_noted_on<S: Store>(t: Fixture<S>) {

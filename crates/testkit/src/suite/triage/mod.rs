@@ -3,6 +3,7 @@
 #![allow(missing_docs, reason = "the name of a case is its sentence")]
 
 pub mod changes;
+pub mod erasure;
 pub mod expiry;
 pub mod find;
 pub mod groups;
@@ -11,6 +12,7 @@ pub mod purge;
 pub mod queues;
 
 pub use changes::*;
+pub use erasure::*;
 pub use expiry::*;
 pub use find::*;
 pub use groups::*;

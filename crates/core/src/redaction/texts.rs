@@ -1,0 +1,524 @@
+//! Redaction of texts by patterns: messages, causes and traces of errors, diagnostics and comments.
+//!
+//! Nobody knows where in such a text a secret stands, so it is recognized by its form. What is recognized is replaced by
+//! [`REDACTED`]; the fingerprint of a failure stays that of the exact text.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::REDACTED;
+use crate::failure::{BACKTRACE_LIMIT, Failure, MESSAGE_LIMIT};
+use crate::fingerprint::{GroupPattern, InvalidGroupPattern};
+use crate::letter::{CONTEXT_VALUE_LIMIT, Diagnostics, IMPORTED_AT, IMPORTED_BY, Letter};
+
+/// The matches of one pattern that are looked for in one text. Beyond them, the rest of the text is redacted: the time for a text is
+/// linear because of this limit.
+const MATCHES: usize = 256;
+
+/// The most bytes that are redacted where a text was cut.
+const EDGE: usize = 64;
+
+/// A ready-made set of patterns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum TextSet {
+    /// Numbers of payment cards: 13 to 19 digits with a valid check digit, also in groups with spaces or hyphens between them.
+    CardNumbers,
+    /// E-mail addresses.
+    Emails,
+    /// Credentials with a known form: JSON web tokens, bearer tokens, and keys of AWS, GitHub, Google, Slack, Stripe and Lazaret.
+    Tokens,
+}
+
+impl TextSet {
+    /// All sets.
+    pub const ALL: [Self; 3] = [Self::CardNumbers, Self::Emails, Self::Tokens];
+
+    /// The name in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::CardNumbers => "card-numbers",
+            Self::Emails => "emails",
+            Self::Tokens => "tokens",
+        }
+    }
+
+    fn find(self, text: &str, found: &mut Vec<Range<usize>>) {
+        match self {
+            Self::CardNumbers => card_numbers(text.as_bytes(), found),
+            Self::Emails => emails(text.as_bytes(), found),
+            Self::Tokens => tokens(text, found),
+        }
+    }
+}
+
+impl fmt::Display for TextSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A text that names no set of patterns.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is none of card-numbers, emails and tokens")]
+pub struct UnknownTextSet(pub String);
+
+impl FromStr for TextSet {
+    type Err = UnknownTextSet;
+
+    fn from_str(text: &str) -> Result<Self, UnknownTextSet> {
+        Self::ALL.into_iter().find(|set| set.as_str() == text).ok_or_else(|| UnknownTextSet(text.to_owned()))
+    }
+}
+
+/// A regular expression for a secret in a text. If it has capture groups and one of them matches, only what they match is redacted.
+///
+/// It takes linear time, and its size is limited, like that of a [`GroupPattern`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextPattern(GroupPattern);
+
+impl FromStr for TextPattern {
+    type Err = InvalidGroupPattern;
+
+    fn from_str(text: &str) -> Result<Self, InvalidGroupPattern> {
+        text.parse().map(Self)
+    }
+}
+
+/// Which parts of texts are redacted.
+///
+/// ```
+/// use lazaret_core::redaction::{TextRules, TextSet};
+/// let rules = TextRules::new([TextSet::CardNumbers], ["(?i)iban ([a-z0-9]+)".parse().unwrap()]);
+/// assert_eq!(rules.redact("bad card 4111 1111 1111 1111"), "bad card [redacted]");
+/// assert_eq!(rules.redact("order 4111 1111 1111 1112"), "order 4111 1111 1111 1112", "no card");
+/// assert_eq!(rules.redact("IBAN DE123 of ada@example.org"), "IBAN [redacted] of ada@example.org");
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TextRules {
+    sets: BTreeSet<TextSet>,
+    patterns: Vec<TextPattern>,
+}
+
+impl TextRules {
+    /// Creates the rules from ready-made sets and patterns.
+    pub fn new(
+        sets: impl IntoIterator<Item = TextSet>,
+        patterns: impl IntoIterator<Item = TextPattern>,
+    ) -> Self {
+        Self { sets: sets.into_iter().collect(), patterns: patterns.into_iter().collect() }
+    }
+
+    /// Returns `true` if nothing is redacted.
+    pub fn is_empty(&self) -> bool {
+        self.sets.is_empty() && self.patterns.is_empty()
+    }
+
+    /// Returns a text as it may be shown.
+    pub fn redact<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        let found = self.find(text);
+        if found.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(without(text, found)) }
+    }
+
+    /// Redacts a text in its place. Returns `true` if something was.
+    pub fn apply(&self, text: &mut String) -> bool {
+        let found = self.find(text);
+        if found.is_empty() {
+            return false;
+        }
+        *text = without(text, found);
+        true
+    }
+
+    /// Redacts a text that may have been cut to this many bytes: what stands where it was cut may be a part of a secret that is not
+    /// recognized, and is redacted as well. Returns `true` if something was redacted.
+    pub fn apply_to_cut(&self, text: &mut String, limit: usize) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let mut found = self.find(text);
+        // A cut at a character boundary leaves out up to three bytes more.
+        if text.len() + 3 >= limit {
+            // Of some texts the end is kept, and of an excerpt the beginning and the last line.
+            let end = text.rfind('\n').unwrap_or_default();
+            found.extend([0..first_word(text), last_word(&text[..end])..end, last_word(text)..text.len()]);
+        }
+        found.retain(|range| !range.is_empty());
+        if found.is_empty() {
+            return false;
+        }
+        *text = without(text, found);
+        true
+    }
+
+    /// Redacts the texts of a failure. Its fingerprint stays. Returns `true` if something was redacted.
+    pub fn apply_to_failure(&self, failure: &mut Failure) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let mut redacted = self.apply(&mut failure.error_type);
+        redacted |= self.apply_to_cut(&mut failure.message, MESSAGE_LIMIT);
+        for link in &mut failure.chain {
+            redacted |= self.apply_to_cut(&mut link.message, MESSAGE_LIMIT);
+            redacted |= link.error_type.as_mut().is_some_and(|text| self.apply(text));
+        }
+        redacted | failure.backtrace.as_mut().is_some_and(|text| self.apply_to_cut(text, BACKTRACE_LIMIT))
+    }
+
+    /// Redacts the texts of a letter: those of its failures, its diagnostics, its context and its comments. Returns what was redacted.
+    pub fn apply_to_letter(&self, letter: &mut Letter) -> Vec<String> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let failures = letter.history.iter_mut().filter_map(|attempt| attempt.failure.as_mut());
+        let mut in_error = false;
+        for failure in letter.cause.iter_mut().chain(failures) {
+            in_error |= self.apply_to_failure(failure);
+        }
+        let mut redacted: Vec<String> = in_error.then(|| "error".to_owned()).into_iter().collect();
+        let diagnostics = self.apply_to_diagnostics(&mut letter.diagnostics);
+        redacted.extend(diagnostics.into_iter().map(|name| format!("diagnostics.{name}")));
+        let context = self.apply_to_context(&mut letter.context);
+        redacted.extend(context.into_iter().map(|name| format!("context.{name}")));
+        let mut in_comment = false;
+        for comment in &mut letter.comments {
+            in_comment |= self.apply(&mut comment.text);
+        }
+        redacted.extend(in_comment.then(|| "comments".to_owned()));
+        redacted
+    }
+
+    /// Redacts diagnostics. Returns the names of those in which something was.
+    pub fn apply_to_diagnostics(&self, diagnostics: &mut Diagnostics) -> Vec<String> {
+        let redacted =
+            diagnostics.iter_mut().filter_map(|(name, text)| self.apply(text).then(|| name.clone()));
+        redacted.collect()
+    }
+
+    /// Redacts the context of a letter: what another framework wrote about a failure is there, such as the message of an exception. Who
+    /// imported the letter, and when, stays. Returns the names of the entries in which something was redacted.
+    pub fn apply_to_context(&self, context: &mut Diagnostics) -> Vec<String> {
+        let entries =
+            context.iter_mut().filter(|(name, _)| !matches!(name.as_str(), IMPORTED_BY | IMPORTED_AT));
+        let redacted = entries
+            .filter_map(|(name, text)| self.apply_to_cut(text, CONTEXT_VALUE_LIMIT).then(|| name.clone()));
+        redacted.collect()
+    }
+
+    /// The secrets in a text.
+    fn find(&self, text: &str) -> Vec<Range<usize>> {
+        let mut found = Vec::new();
+        self.sets.iter().for_each(|set| set.find(text, &mut found));
+        self.patterns.iter().for_each(|TextPattern(pattern)| matches(pattern.regex(), text, &mut found));
+        found
+    }
+}
+
+/// Replaces parts of a text by the marker, those that overlap by one.
+fn without(text: &str, mut parts: Vec<Range<usize>>) -> String {
+    parts.sort_unstable_by_key(|part| (part.start, part.end));
+    let mut result = String::with_capacity(text.len());
+    let mut parts = parts.into_iter().peekable();
+    let mut from = 0;
+    while let Some(mut part) = parts.next() {
+        while let Some(next) = parts.next_if(|next| next.start <= part.end) {
+            part.end = part.end.max(next.end);
+        }
+        result.push_str(&text[from..part.start]);
+        result.push_str(REDACTED);
+        from = part.end;
+    }
+    result.push_str(&text[from..]);
+    result
+}
+
+/// Where the last word of a text begins, or the last part of a long one. Groups of digits with a space between them are one word.
+fn last_word(text: &str) -> usize {
+    let from = text.ceil_char_boundary(text.len().saturating_sub(EDGE));
+    let places = text[from..].char_indices().rev().map(|(at, found)| (from + at, found));
+    let is_end = |(at, found): &(usize, char)| found.is_whitespace() && !joins_digits(text.as_bytes(), *at);
+    let mut words = places.filter(is_end).map(|(at, found)| at + found.len_utf8());
+    words.next().unwrap_or(from)
+}
+
+/// Where the first word of a text ends, or the first part of a long one.
+fn first_word(text: &str) -> usize {
+    let most = text.floor_char_boundary(EDGE);
+    let mut places = text[..most].char_indices();
+    let is_end = |(at, found): &(usize, char)| found.is_whitespace() && !joins_digits(text.as_bytes(), *at);
+    places.find(is_end).map_or(most, |(at, _)| at)
+}
+
+/// Returns `true` for a space between two digits.
+fn joins_digits(text: &[u8], at: usize) -> bool {
+    let is_digit = |at: usize| text.get(at).is_some_and(u8::is_ascii_digit);
+    text[at] == b' ' && at > 0 && is_digit(at - 1) && is_digit(at + 1)
+}
+
+/// Finds the matches of a pattern, or what its groups match.
+fn matches(pattern: &Regex, text: &str, found: &mut Vec<Range<usize>>) {
+    for (number, captures) in pattern.captures_iter(text).enumerate() {
+        let before = found.len();
+        let groups = (1..captures.len()).filter_map(|group| captures.get(group));
+        found.extend(groups.map(|group| group.range()).filter(|range| !range.is_empty()));
+        if let Some(whole) = captures.get(0)
+            && found.len() == before
+        {
+            found.push(whole.range());
+        }
+        if number + 1 == MATCHES {
+            found.push(captures.get(0).map_or(0, |whole| whole.end())..text.len());
+            break;
+        }
+    }
+    found.retain(|range| !range.is_empty());
+}
+
+/// Finds e-mail addresses: a local part, and a domain with a dot. Characters outside of ASCII belong to either.
+fn emails(text: &[u8], found: &mut Vec<Range<usize>>) {
+    let in_local = |byte: u8| byte.is_ascii_alphanumeric() || !byte.is_ascii() || b"._%+'-".contains(&byte);
+    let in_domain = |byte: u8| byte.is_ascii_alphanumeric() || !byte.is_ascii() || b".-".contains(&byte);
+    for at in (0..text.len()).filter(|at| text[*at] == b'@') {
+        let start = at - text[..at].iter().rev().take_while(|byte| in_local(**byte)).count();
+        let domain = text[at + 1..].iter().take_while(|byte| in_domain(**byte)).count();
+        let domain = &text[at + 1..at + 1 + domain];
+        let dots = domain.iter().rev().take_while(|byte| b".-".contains(byte)).count();
+        let domain = &domain[..domain.len() - dots];
+        if start < at && domain.contains(&b'.') {
+            found.push(start..at + 1 + domain.len());
+        }
+    }
+}
+
+/// The lengths of card numbers, in digits.
+const CARD_DIGITS: std::ops::RangeInclusive<usize> = 13..=19;
+
+/// Finds numbers of payment cards: whole groups of digits with at most one space or hyphen between two of them, which together have the
+/// length, a first digit of a card network, and a valid check digit.
+fn card_numbers(text: &[u8], found: &mut Vec<Range<usize>>) {
+    let mut at = 0;
+    while at < text.len() {
+        if !text[at].is_ascii_digit() {
+            at += 1;
+            continue;
+        }
+        let groups = digit_groups(text, at);
+        at = groups.last().map_or(text.len(), |last| last.end);
+        let mut first = 0;
+        while first < groups.len() {
+            // The longest one.
+            let mut ends = (first..groups.len()).take(*CARD_DIGITS.end()).rev();
+            let last = ends.find(|last| is_card(text, &groups[first..=*last]));
+            if let Some(last) = last {
+                found.push(groups[first].start..groups[last].end);
+            }
+            first = last.unwrap_or(first) + 1;
+        }
+    }
+}
+
+/// The groups of digits from here on, as long as one space or hyphen is between two of them.
+fn digit_groups(text: &[u8], mut at: usize) -> Vec<Range<usize>> {
+    let mut groups = Vec::new();
+    loop {
+        let digits = text[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        groups.push(at..at + digits);
+        let end = at + digits;
+        match text.get(end..end + 2) {
+            Some([b' ' | b'-', next]) if next.is_ascii_digit() => at = end + 1,
+            _ => return groups,
+        }
+    }
+}
+
+fn is_card(text: &[u8], groups: &[Range<usize>]) -> bool {
+    let length: usize = groups.iter().map(|group| group.end - group.start).sum();
+    // The first digits of the card networks; times in milliseconds begin with 1.
+    if !CARD_DIGITS.contains(&length) || !(b'2'..=b'6').contains(&text[groups[0].start]) {
+        return false;
+    }
+    let digits = groups.iter().flat_map(|group| &text[group.clone()]).map(|digit| u32::from(digit - b'0'));
+    let digits: Vec<u32> = digits.collect();
+    // The check digit of Luhn.
+    let weighed = digits.iter().rev().enumerate().map(|(place, digit)| match (place % 2, digit * 2) {
+        (0, _) => *digit,
+        (_, double) if double > 9 => double - 9,
+        (_, double) => double,
+    });
+    weighed.sum::<u32>() % 10 == 0
+}
+
+/// What a text with a token contains, in lower case: most texts have none of them, and are not searched.
+const TOKEN_HINTS: [&str; 19] = [
+    "eyj",
+    "bearer",
+    "akia",
+    "asia",
+    "aroa",
+    "aida",
+    "aws_s",
+    "secretaccesskey",
+    "ghp_",
+    "gho_",
+    "ghu_",
+    "ghs_",
+    "ghr_",
+    "github_pat_",
+    "xox",
+    "k_live_",
+    "k_test_",
+    "aiza",
+    "lz_",
+];
+
+/// Tokens with a known form.
+static TOKENS: LazyLock<Regex> = LazyLock::new(|| {
+    let forms = [
+        // A JSON web token, signed or encrypted, or its beginning.
+        r"\beyJ[A-Za-z0-9_-]{5,}(?:\.[A-Za-z0-9_-]*){0,4}",
+        r"(?i:\bbearer)[ :=]+([A-Za-z0-9._~+/=-]{8,})",
+        r"\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}",
+        r#"(?i:aws_secret_access_key|aws_session_token|secretaccesskey)["']?\s*[:=]\s*["']?([A-Za-z0-9/+=]{16,})"#,
+        r"\bgh[pousr]_[A-Za-z0-9]{20,}",
+        r"\bgithub_pat_[A-Za-z0-9_]{20,}",
+        r"\bxox[a-z]-[A-Za-z0-9-]{10,}",
+        r"\b[sr]k_(?:live|test)_[A-Za-z0-9]{10,}",
+        r"\bAIza[A-Za-z0-9_-]{35}",
+        r"\blz_[A-Za-z0-9_-]{16,}",
+    ];
+    Regex::new(&forms.join("|")).expect("the forms are regular expressions")
+});
+
+fn tokens(text: &str, found: &mut Vec<Range<usize>>) {
+    let lowered = text.to_ascii_lowercase();
+    if TOKEN_HINTS.iter().any(|hint| lowered.contains(hint)) {
+        matches(&TOKENS, text, found);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::{CauseLink, Reason};
+
+    fn shown(set: TextSet, text: &str) -> String {
+        TextRules::new([set], []).redact(text).into_owned()
+    }
+
+    #[test]
+    fn card_numbers_are_recognized_by_their_check_digit() {
+        for (text, expected) in [
+            ("bad card 4111111111111111", "bad card [redacted]"),
+            ("card=4111 1111 1111 1111.", "card=[redacted]."),
+            ("4111-1111-1111-1111", "[redacted]"),
+            ("order 17 4111 1111 1111 1111 of 3", "order 17 [redacted] of 3"),
+            ("3782 822463 10005 or 5555555555554444", "[redacted] or [redacted]"),
+            ("x4111111111111111x", "x[redacted]x"),
+        ] {
+            assert_eq!(shown(TextSet::CardNumbers, text), expected);
+        }
+        for text in [
+            "4111111111111112",
+            "order 1700000000000 at 10:00",
+            "41111111111111114111111111111111",
+            "4111  1111  1111  1111",
+            "550e8400-e29b-41d4-a716-446655440000",
+            "",
+        ] {
+            assert_eq!(shown(TextSet::CardNumbers, text), text);
+        }
+    }
+
+    #[test]
+    fn addresses_and_tokens_are_recognized_by_their_form() {
+        for (text, expected) in [
+            ("unknown user ada.l+x@mail.example.org.", "unknown user [redacted]."),
+            ("<jürgen@exämple.org>, b@c.de", "<[redacted]>, [redacted]"),
+            ("a@b and @c.de and d@", "a@b and @c.de and d@"),
+        ] {
+            assert_eq!(shown(TextSet::Emails, text), expected);
+        }
+        let jwt = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhZGEifQ.sig_-nature";
+        let key = format!("AKIA{}", "Q7".repeat(8));
+        let google = format!("AIza{}", "x".repeat(35));
+        for (text, expected) in [
+            (format!("token {jwt} expired"), "token [redacted] expired".to_owned()),
+            (
+                "Authorization: Bearer abcDEF123456, next".into(),
+                "Authorization: Bearer [redacted], next".into(),
+            ),
+            (format!("key {key}: denied"), "key [redacted]: denied".into()),
+            (
+                format!("aws_secret_access_key = {}", "a/B+".repeat(10)),
+                "aws_secret_access_key = [redacted]".into(),
+            ),
+            (format!("at {google}"), "at [redacted]".into()),
+            (format!("ghp_{}", "a1".repeat(18)), "[redacted]".into()),
+            ("the bearer is unknown in Asia".into(), "the bearer is unknown in Asia".into()),
+        ] {
+            assert_eq!(shown(TextSet::Tokens, &text), expected);
+        }
+    }
+
+    #[test]
+    fn patterns_of_users_redact_their_groups_or_all_of_a_match() {
+        let rules = TextRules::new([], ["tenant ([a-z]+)".parse().unwrap(), "x+(y)?".parse().unwrap()]);
+        assert_eq!(rules.redact("tenant acme"), "tenant [redacted]");
+        assert_eq!(rules.redact("axxb"), "a[redacted]b", "no group matched");
+        assert_eq!(rules.redact("tenant xxyz"), "tenant [redacted]", "overlapping parts are one");
+        assert_eq!(rules.redact("none"), "none");
+        assert!("(".parse::<TextPattern>().is_err() && "".parse::<TextPattern>().is_err());
+        let digits = TextRules::new([], ["[0-9]".parse().unwrap()]);
+        let many = digits.redact(&"1 ".repeat(2 * MATCHES)).into_owned();
+        assert!(!many.contains('1'), "{many}");
+    }
+
+    #[test]
+    fn a_failure_keeps_its_fingerprint() {
+        let card = "4111 1111 1111 1111";
+        let mut failure = Failure::new(Reason::DOMAIN_INVALID, "CardError", format!("bad card {card}"));
+        failure.chain.push(CauseLink { error_type: None, message: format!("declined: {card}") });
+        failure = failure.with_backtrace(format!("at charge({card})"));
+        let exact = failure.clone();
+        let rules = TextRules::new([TextSet::CardNumbers], []);
+        assert!(rules.apply_to_failure(&mut failure));
+        assert!(!format!("{failure:?}").contains(card), "{failure:?}");
+        assert_eq!(
+            (failure.fingerprint, failure.message.as_str()),
+            (exact.fingerprint, "bad card [redacted]")
+        );
+        let again = failure.clone();
+        assert!(!rules.apply_to_failure(&mut failure));
+        assert_eq!(failure, again);
+    }
+
+    #[test]
+    fn a_secret_that_a_limit_cuts_is_redacted_too() {
+        let rules = TextRules::new([TextSet::CardNumbers], []);
+        let cut = |text: &str, limit| {
+            let mut text = text.to_owned();
+            rules.apply_to_cut(&mut text, limit);
+            text
+        };
+        assert_eq!(
+            cut("1111 declined: bad card 4111 1111 11", 36),
+            "[redacted] declined: bad card [redacted]"
+        );
+        assert_eq!(
+            cut("1111 declined: bad card 4111 1111 11", 40),
+            "1111 declined: bad card 4111 1111 11",
+            "not cut"
+        );
+        assert_eq!(cut("a 41\nlast line", 14), "[redacted] [redacted]\nlast [redacted]");
+        let long = format!("{} {}", "x".repeat(100), "é".repeat(100));
+        let kept = format!("{} {}", "x".repeat(100 - EDGE), "é".repeat(100 - EDGE / 2));
+        assert_eq!(cut(&long, long.len()), format!("{REDACTED}{kept}{REDACTED}"));
+        assert_eq!(cut("", 0), "");
+    }
+}

@@ -1,0 +1,112 @@
+//! The key of the digests that leave a store: what is derived from a payload tells nothing without it.
+
+use std::fmt;
+
+use bytes::Bytes;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use super::error::{ErrorKind, Result, StoreError};
+use super::key_value::{KeyValue, update};
+use super::payload_digest::PayloadDigest;
+
+/// Where a store keeps its key.
+const PLACE: (&str, &str) = ("store", "digest-key");
+/// The length of a key.
+const BYTES: usize = 32;
+
+/// The secret key of a store, for digests of payloads that others read: the audit, and the plans that a server shows.
+///
+/// A plain digest of a short or guessable payload is as good as the payload: whoever reads it tries one guess after the other,
+/// elsewhere and unnoticed. With a key that never leaves the store, equal payloads still have equal digests, and nothing else can be
+/// learned from them.
+///
+/// ```
+/// use lazaret_core::store::{DigestKey, PayloadDigest};
+/// let (one, other) = (DigestKey::random(), DigestKey::random());
+/// let digest = PayloadDigest::of(Some(b"4111"));
+/// assert_eq!(one.seal(digest), one.seal(digest));
+/// assert_ne!(one.seal(digest), other.seal(digest));
+/// assert_eq!(one.seal(PayloadDigest::of(None)), "none");
+/// assert_eq!(format!("{one:?}"), "DigestKey(…)");
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct DigestKey([u8; BYTES]);
+
+impl DigestKey {
+    /// Creates a key.
+    pub fn random() -> Self {
+        let mut hasher = Sha256::new();
+        // Each has 122 random bits.
+        (0..4).for_each(|_| hasher.update(Uuid::new_v4().as_bytes()));
+        Self(hasher.finalize().into())
+    }
+
+    /// The digest of a payload as others see it: `hmac-sha256:` and 64 hexadecimal digits, the HMAC-SHA-256 of the SHA-256 of the
+    /// payload; `none` without a payload.
+    pub fn seal(&self, digest: PayloadDigest) -> String {
+        if digest == PayloadDigest::of(None) {
+            return digest.to_string();
+        }
+        format!("hmac-sha256:{}", self.mac(b"payload", digest.as_bytes()))
+    }
+
+    /// The hash of a plan as others see it, in 64 hexadecimal digits. It covers the payloads of the plan.
+    pub fn seal_plan_hash(&self, hash: &str) -> String {
+        self.mac(b"plan", hash.as_bytes())
+    }
+
+    fn mac(&self, purpose: &[u8], of: &[u8]) -> String {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
+        mac.update(purpose);
+        mac.update(&[0]);
+        mac.update(of);
+        mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// A key is never printed.
+impl fmt::Debug for DigestKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DigestKey(…)")
+    }
+}
+
+/// Returns the digest key of a store. The first caller creates it; copies of the store, such as a restored backup, have the same.
+/// Stores implement [`Audit::digest_key`](super::Audit::digest_key) with it.
+///
+/// # Errors
+/// When the store cannot be read or written, or holds something else in the place of its key.
+pub async fn stored_digest_key<K: KeyValue + ?Sized>(store: &K) -> Result<DigestKey> {
+    let found = update(store, PLACE, |reading| match &reading.found {
+        Some(found) => Ok((found.value.clone(), None)),
+        None => {
+            let key = Bytes::copy_from_slice(&DigestKey::random().0);
+            Ok((key.clone(), Some(key)))
+        }
+    });
+    let key = <[u8; BYTES]>::try_from(&*found.await?);
+    key.map(DigestKey).map_err(|_| {
+        let context = format!("the key of digests does not have {BYTES} bytes");
+        StoreError::not_done(ErrorKind::Corrupt, "digest_key", context)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sealed_digest_is_what_other_implementations_compute() {
+        // python3 -c "import hmac,hashlib as h;d=h.sha256(b'{}').digest();print(hmac.new(b'k'*32,b'payload\0'+d,'sha256').hexdigest())"
+        let key = DigestKey([b'k'; BYTES]);
+        let expected = "hmac-sha256:4471ecc675bbd571eeefcbde654e84bc277fe2f3299760ce379aef5256b10eec";
+        assert_eq!(key.seal(PayloadDigest::of(Some(b"{}"))), expected);
+        // python3 -c "import hmac;print(hmac.new(b'k'*32,b'plan\0ab','sha256').hexdigest())"
+        assert_eq!(
+            key.seal_plan_hash("ab"),
+            "e5df293d398395b39fc4c2d10c8d3d641f72e009d9c335b74d711d1574c8a67a"
+        );
+    }
+}

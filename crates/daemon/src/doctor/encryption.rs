@@ -1,0 +1,84 @@
+//! Checks the encryption keys, and that they fit to the store.
+
+use lazaret_config::{Config, KeySource, StoreLocation};
+use lazaret_sealing::{EncryptionKey, KeyError, KeyRing};
+
+use super::finding::Finding;
+use crate::assemble::{encryption_key, is_readable_by_all, shown_key_source};
+
+const SUBJECT: &str = "encryption";
+
+/// Checks each key by itself, and decrypts with them what the store keeps for that.
+pub(super) async fn check(config: &Config) -> Vec<Finding> {
+    let sources = config.encryption.as_ref().map(|encryption| encryption.keys.as_slice()).unwrap_or_default();
+    let (mut found, mut keys) = (Vec::new(), Vec::new());
+    for source in sources {
+        match encryption_key(source).await {
+            Ok(key) => {
+                found.push(usable(source, &key));
+                keys.push(key);
+            }
+            Err(error) => {
+                let advice = "correct `encryption.keys`, or create a key with `lazaret keys generate`";
+                found.push(Finding::fail(SUBJECT, error.to_string(), advice));
+            }
+        }
+    }
+    // With a key that cannot be read, more is unknown than wrong.
+    if keys.len() == sources.len() {
+        found.extend(fits(&config.store, &keys).await);
+    }
+    found
+}
+
+fn usable(source: &KeySource, key: &EncryptionKey) -> Finding {
+    let (place, id) = (shown_key_source(source), key.id());
+    match source {
+        KeySource::File(path) if is_readable_by_all(path) => {
+            let detail = format!("key {id} in {place} is readable by every user of this machine");
+            Finding::warn(SUBJECT, detail, format!("run `chmod 600 {}`", path.display()))
+        }
+        _ => Finding::ok(SUBJECT, format!("key {id} from {place} is usable")),
+    }
+}
+
+/// The data keys of the store. A store that cannot be read is a finding of its own.
+async fn data_keys(store: &StoreLocation) -> Option<Vec<u8>> {
+    match store {
+        #[cfg(feature = "sqlite")]
+        StoreLocation::Sqlite(path) if std::path::Path::new(path).exists() => {
+            let (path, (space, name)) = (path.clone(), lazaret_sealing::KEY_RING_PLACE);
+            let read =
+                tokio::task::spawn_blocking(move || lazaret_store_sqlite::stored_value(path, space, name));
+            read.await.ok()?.ok()?
+        }
+        #[cfg(feature = "postgres")]
+        StoreLocation::Postgres(dsn) => {
+            let (space, name) = lazaret_sealing::KEY_RING_PLACE;
+            let timeout = super::finding::PROBE_TIMEOUT.saturating_mul(3);
+            lazaret_store_postgres::stored_value(dsn, space, name, timeout).await.ok()?
+        }
+        #[cfg(feature = "mongodb")]
+        StoreLocation::Mongodb(uri) => {
+            super::mongodb::stored_value(uri, lazaret_sealing::KEY_RING_PLACE).await
+        }
+        _ => None,
+    }
+}
+
+/// Decrypts the data keys of the store.
+async fn fits(store: &StoreLocation, keys: &[EncryptionKey]) -> Option<Finding> {
+    let value = data_keys(store).await?;
+    let advice = "name the key that encrypted the store under `encryption.keys`";
+    match KeyRing::check(&value, keys) {
+        Ok(0) => None,
+        Ok(data_keys) => {
+            let detail = format!("the keys decrypt the {data_keys} data keys of the store");
+            Some(Finding::ok(SUBJECT, detail))
+        }
+        Err(error @ KeyError::Damaged(_)) => {
+            Some(Finding::fail(SUBJECT, error.to_string(), "restore a backup of the store"))
+        }
+        Err(error) => Some(Finding::fail(SUBJECT, error.to_string(), advice)),
+    }
+}

@@ -1,0 +1,36 @@
+//! Redaction of texts of errors before they are stored.
+
+mod support;
+
+use lazaret_core::redaction::{TextRules, TextSet};
+use lazaret_core::{HandlerError, Letter, Reason};
+use lazaret_engine::Options;
+use support::{Bench, Reply, Try, one_attempt};
+
+const CARD: &str = "4111 1111 1111 1111";
+
+fn failing(this: &Try) -> Reply {
+    let text = format!("tenant {} sent the bad card {CARD}", this.name);
+    Reply::Fail(HandlerError::msg(text).reason(Reason::DOMAIN_INVALID))
+}
+
+/// The letter of a message whose handler fails with a card number in its error.
+async fn letter_with(redact: TextRules) -> Letter {
+    let bench = Bench::new();
+    bench.log.push_with(0, |message| message.with_key("a").with_payload("acme"));
+    bench.run(Options { redact, ..one_attempt() }, failing).await;
+    bench.letter("a")
+}
+
+#[tokio::test(start_paused = true)]
+async fn texts_are_redacted_before_they_are_stored_and_their_group_stays() {
+    let exact = letter_with(TextRules::default()).await;
+    assert!(format!("{exact:?}").contains(CARD), "without rules, it is stored");
+    let letter = letter_with(TextRules::new([TextSet::CardNumbers], [])).await;
+    assert!(!format!("{letter:?}").contains(CARD), "{letter:?}");
+    let (exact, cause) = (exact.cause.expect("it failed"), letter.cause.expect("it failed"));
+    assert_eq!(cause.message, "tenant acme sent the bad card [redacted]");
+    assert_eq!(cause.fingerprint, exact.fingerprint);
+    let recorded = letter.history[0].failure.as_ref().expect("it failed");
+    assert_eq!(*recorded, cause, "the history, too");
+}

@@ -1,0 +1,472 @@
+//! What of a letter is encrypted, and what each value is bound to.
+//!
+//! Encrypted are the payload and those that edits replaced, the headers, the messages, causes and traces of failures, diagnostics, context, and
+//! the reason why a message could not be decoded. The rest stays plain: a store orders, finds and groups letters by it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lazaret_core::failure::CauseLink;
+use lazaret_core::letter::{AttemptRecord, Diagnostics};
+use lazaret_core::store::{AttemptNote, Change, Group, GroupId, Requeue, Settlement};
+use lazaret_core::traceback::excerpt;
+use lazaret_core::{Failure, Fingerprint, Headers, Letter, LetterId, Message, QueueName};
+use serde::{Deserialize, Serialize};
+
+use crate::cipher::{Forged, random};
+use crate::envelope::{SUBJECT_BYTES, Sealed, from_text, seal, to_text};
+use crate::headers;
+use crate::key::{DataKey, DataKeyId};
+use crate::key_ring::DataKeys;
+
+/// The name of the only header of a message whose headers are encrypted, and of the only entry of an encrypted map.
+const SEALED_NAME: &str = "lazaret-sealed";
+/// The length of the excerpt of a failure's message that stands apart from the rest, in bytes. Encrypted, it is within the limit of the
+/// message of a group, to which it is copied.
+const EXCERPT_BYTES: usize = 640;
+
+/// The field of a letter that a value is encrypted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Field {
+    Payload,
+    Headers,
+    /// The beginning of the message of a failure, or all of it.
+    Message,
+    /// The rest of a failure.
+    Failure,
+    Diagnostics,
+    Context,
+    Undecodable,
+}
+
+impl Field {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Payload => "payload",
+            Self::Headers => "headers",
+            Self::Message => "message",
+            Self::Failure => "failure",
+            Self::Diagnostics => "diagnostics",
+            Self::Context => "context",
+            Self::Undecodable => "undecodable",
+        }
+    }
+}
+
+/// A value that cannot be decrypted: it was changed, or belongs elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unreadable {
+    pub(crate) owner: String,
+    pub(crate) field: &'static str,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { owner, field } = self;
+        write!(
+            f,
+            "the encrypted {field} of {owner} was changed, or belongs elsewhere: it cannot be decrypted"
+        )
+    }
+}
+
+/// The place of a value: what it is bound to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    /// What kind of thing holds it.
+    kind: &'static str,
+    /// The queue or the consumer.
+    room: &'a str,
+    /// The name of the thing in it.
+    name: &'a [u8],
+    /// The group of a failure.
+    fingerprint: Option<Fingerprint>,
+}
+
+impl<'a> Place<'a> {
+    fn letter(queue: &'a QueueName, name: &'a [u8; SUBJECT_BYTES]) -> Self {
+        Self { kind: "letter", room: queue.as_str(), name, fingerprint: None }
+    }
+
+    /// A message of an inbox, by the id that its sender gave; without one, any message without one.
+    pub(crate) fn post(consumer: &'a str, id: Option<&'a str>) -> Self {
+        let kind = if id.is_some() { "post" } else { "post without an id" };
+        Self { kind, room: consumer, name: id.unwrap_or_default().as_bytes(), fingerprint: None }
+    }
+
+    /// The bytes that a value of this field is bound to. Lengths keep the parts apart.
+    pub(crate) fn bound_to(&self, field: Field) -> Vec<u8> {
+        let fingerprint = self.fingerprint.map(|fingerprint| fingerprint.to_string()).unwrap_or_default();
+        let parts = [
+            self.kind.as_bytes(),
+            self.room.as_bytes(),
+            self.name,
+            field.as_str().as_bytes(),
+            fingerprint.as_bytes(),
+        ];
+        let mut bytes = Vec::with_capacity(parts.iter().map(|part| part.len() + 8).sum());
+        for part in parts {
+            bytes.extend_from_slice(&(part.len() as u64).to_be_bytes());
+            bytes.extend_from_slice(part);
+        }
+        bytes
+    }
+}
+
+/// The bytes of the id of a letter.
+fn subject_of(letter: LetterId) -> [u8; SUBJECT_BYTES] {
+    *letter.as_uuid().as_bytes()
+}
+
+/// The parts of a failure that do not fit into its message.
+#[derive(Default, Serialize, Deserialize)]
+struct Details {
+    /// The whole message, if it is longer than the excerpt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    chain: Vec<CauseLink>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    backtrace: Option<String>,
+}
+
+/// Encrypts the values of one letter.
+#[derive(Clone, Copy)]
+struct Sealer<'a> {
+    key: &'a DataKey,
+    subject: &'a [u8; SUBJECT_BYTES],
+    place: Place<'a>,
+}
+
+impl Sealer<'_> {
+    fn bytes(&self, field: Field, bytes: &[u8]) -> Bytes {
+        seal(self.key, &random(), &self.place.bound_to(field), bytes).into()
+    }
+
+    fn text(&self, field: Field, text: &str) -> String {
+        to_text(self.subject, &self.bytes(field, text.as_bytes()))
+    }
+
+    fn map(&self, field: Field, map: &mut Diagnostics) {
+        if !map.is_empty() {
+            let json = serde_json::to_string(map).expect("texts can be written as JSON");
+            *map = BTreeMap::from([(SEALED_NAME.to_owned(), self.text(field, &json))]);
+        }
+    }
+
+    fn failure(&self, failure: &mut Failure) {
+        let place = Place { fingerprint: Some(failure.fingerprint), ..self.place };
+        let sealer = Sealer { place, ..*self };
+        let message = std::mem::take(&mut failure.message);
+        let shown = excerpt(&message, EXCERPT_BYTES).into_owned();
+        let details = Details {
+            message: (shown != message).then_some(message),
+            chain: std::mem::take(&mut failure.chain),
+            backtrace: failure.backtrace.take(),
+        };
+        if details.message.is_some() || details.backtrace.is_some() || !details.chain.is_empty() {
+            let json = serde_json::to_string(&details).expect("texts can be written as JSON");
+            failure.backtrace = Some(sealer.text(Field::Failure, &json));
+        }
+        if !shown.is_empty() {
+            failure.message = sealer.text(Field::Message, &shown);
+        }
+    }
+
+    fn attempt(&self, attempt: &mut AttemptRecord) {
+        attempt.failure.iter_mut().for_each(|failure| self.failure(failure));
+    }
+
+    fn message(&self, message: &mut Message) {
+        if let Some(payload) = &message.payload {
+            message.payload = Some(self.bytes(Field::Payload, payload));
+        }
+        if !message.headers.is_empty() {
+            let sealed = self.bytes(Field::Headers, &headers::encode(&message.headers));
+            message.headers = Headers::from_iter([(SEALED_NAME, sealed)]);
+        }
+        if let Some(why) = &message.undecodable {
+            message.undecodable = Some(self.text(Field::Undecodable, why).into());
+        }
+    }
+}
+
+/// Encrypts the content of a letter.
+pub(crate) fn seal_letter(keys: &DataKeys, letter: &mut Letter) {
+    let (queue, subject) = (letter.queue.clone(), subject_of(letter.id));
+    let sealer = Sealer { key: keys.active(), subject: &subject, place: Place::letter(&queue, &subject) };
+    sealer.message(Arc::make_mut(&mut letter.message));
+    letter.cause.iter_mut().for_each(|cause| sealer.failure(cause));
+    letter.history.iter_mut().for_each(|attempt| sealer.attempt(attempt));
+    sealer.map(Field::Diagnostics, &mut letter.diagnostics);
+    sealer.map(Field::Context, &mut letter.context);
+    for edit in &mut letter.edits {
+        edit.original = edit.original.take().map(|original| sealer.bytes(Field::Payload, &original));
+    }
+}
+
+/// Encrypts the failure of a note.
+pub(crate) fn seal_note(keys: &DataKeys, queue: &QueueName, note: &mut AttemptNote) {
+    let subject = subject_of(LetterId::of(queue, &note.message));
+    let sealer = Sealer { key: keys.active(), subject: &subject, place: Place::letter(queue, &subject) };
+    sealer.failure(&mut note.failure);
+}
+
+/// Encrypts what a settlement writes into its letter.
+pub(crate) fn seal_settlement(
+    keys: &DataKeys,
+    queue: &QueueName,
+    letter: LetterId,
+    settlement: &mut Settlement,
+) {
+    let subject = subject_of(letter);
+    let sealer = Sealer { key: keys.active(), subject: &subject, place: Place::letter(queue, &subject) };
+    match settlement {
+        Settlement::Resolve(attempt) => attempt.iter_mut().for_each(|attempt| sealer.attempt(attempt)),
+        // These reasons are for the audit. They never hold the text of a failure.
+        Settlement::Evict(_) | Settlement::Skip(_) => {}
+        Settlement::Requeue(requeue) => {
+            let Requeue { cause, diagnostics, attempt, .. } = &mut **requeue;
+            cause.iter_mut().for_each(|cause| sealer.failure(cause));
+            sealer.map(Field::Diagnostics, diagnostics);
+            attempt.iter_mut().for_each(|attempt| sealer.attempt(attempt));
+        }
+    }
+}
+
+/// Encrypts the payload of a change. `stored` is the letter as it is stored: its first payload comes back as it was encrypted, so that
+/// stores recognize it.
+pub(crate) fn seal_change(
+    keys: &DataKeys,
+    queue: &QueueName,
+    letter: LetterId,
+    stored: Option<&Letter>,
+    change: &Change,
+) -> Change {
+    let subject = subject_of(letter);
+    let sealer = Sealer { key: keys.active(), subject: &subject, place: Place::letter(queue, &subject) };
+    let first = stored.and_then(|stored| stored.edits.first()?.original.as_ref());
+    let sealed = |payload: &Bytes| {
+        let mut opener = Opener::new(keys);
+        let same = first.filter(|first| {
+            let place = Place::letter(queue, &subject);
+            matches!(opener.bytes(&place, Field::Payload, first), Ok(Some(opened)) if opened == payload)
+        });
+        same.cloned().unwrap_or_else(|| sealer.bytes(Field::Payload, payload))
+    };
+    match change {
+        Change::Payload(payload) => Change::Payload(payload.as_ref().map(sealed)),
+        Change::HeldPayload(payload) => Change::HeldPayload(payload.as_ref().map(sealed)),
+        other => other.clone(),
+    }
+}
+
+/// Encrypts the content of a message that is posted to an inbox. The same message gives the same bytes, so that the inbox recognizes it when
+/// it is posted again.
+pub(crate) struct PostSealer<'a> {
+    pub(crate) key: &'a DataKey,
+    pub(crate) place: Place<'a>,
+    /// `true` for a message with an id.
+    pub(crate) is_repeatable: bool,
+}
+
+impl PostSealer<'_> {
+    fn bytes(&self, field: Field, bytes: &[u8]) -> Bytes {
+        let bound_to = self.place.bound_to(field);
+        let nonce = if self.is_repeatable { self.key.nonce_of(&bound_to, bytes) } else { random() };
+        seal(self.key, &nonce, &bound_to, bytes).into()
+    }
+
+    /// Encrypts payload, headers and the reason why it could not be decoded.
+    pub(crate) fn seal(
+        &self,
+        payload: &mut Option<Bytes>,
+        headers: &mut Headers,
+        undecodable: &mut Option<Arc<str>>,
+    ) {
+        *payload = payload.take().map(|payload| self.bytes(Field::Payload, &payload));
+        if !headers.is_empty() {
+            let sealed = self.bytes(Field::Headers, &headers::encode(headers));
+            *headers = Headers::from_iter([(SEALED_NAME, sealed)]);
+        }
+        if let Some(why) = undecodable {
+            let sealed = self.bytes(Field::Undecodable, why.as_bytes());
+            *why = to_text(&[0; SUBJECT_BYTES], &sealed).into();
+        }
+    }
+}
+
+/// Decrypts values, and keeps the ids of keys that it lacks. A value under such a key stays as it is.
+pub(crate) struct Opener<'a> {
+    keys: &'a DataKeys,
+    pub(crate) unknown: BTreeSet<DataKeyId>,
+}
+
+impl<'a> Opener<'a> {
+    pub(crate) fn new(keys: &'a DataKeys) -> Self {
+        Self { keys, unknown: BTreeSet::new() }
+    }
+
+    /// The decrypted bytes; `None` for a plain value.
+    fn bytes(&mut self, place: &Place<'_>, field: Field, bytes: &[u8]) -> Result<Option<Bytes>, Forged> {
+        let Some(sealed) = Sealed::parse(bytes) else { return Ok(None) };
+        let Some(key) = self.keys.get(sealed.key) else {
+            self.unknown.insert(sealed.key);
+            return Ok(None);
+        };
+        sealed.open(key, &place.bound_to(field)).map(|opened| Some(opened.into()))
+    }
+
+    /// The decrypted text, and the subject it is bound to; `None` for a plain one.
+    fn text(
+        &mut self,
+        place: impl FnOnce(&[u8; SUBJECT_BYTES]) -> Vec<u8>,
+        text: &str,
+    ) -> Result<Option<String>, Forged> {
+        let Some((subject, sealed)) = from_text(text) else { return Ok(None) };
+        let Some(sealed) = Sealed::parse(&sealed) else { return Ok(None) };
+        let Some(key) = self.keys.get(sealed.key) else {
+            self.unknown.insert(sealed.key);
+            return Ok(None);
+        };
+        let opened = sealed.open(key, &place(&subject))?;
+        String::from_utf8(opened).map(Some).map_err(|_| Forged)
+    }
+
+    /// The decrypted headers; `None` for plain ones.
+    fn headers(&mut self, place: &Place<'_>, headers: &Headers) -> Result<Option<Headers>, Forged> {
+        let mut all = headers.iter();
+        let (Some((SEALED_NAME, sealed)), None) = (all.next(), all.next()) else { return Ok(None) };
+        let opened = self.bytes(place, Field::Headers, sealed)?;
+        opened.map(|opened| headers::decode(&opened).ok_or(Forged)).transpose()
+    }
+
+    fn map(&mut self, place: &Place<'_>, field: Field, map: &mut Diagnostics) -> Result<(), Forged> {
+        let Some(sealed) = map.get(SEALED_NAME).filter(|_| map.len() == 1) else { return Ok(()) };
+        if let Some(json) = self.text(|_| place.bound_to(field), sealed)? {
+            *map = serde_json::from_str(&json).map_err(|_| Forged)?;
+        }
+        Ok(())
+    }
+
+    fn failure(&mut self, place: &Place<'_>, failure: &mut Failure) -> Result<(), Forged> {
+        let place = Place { fingerprint: Some(failure.fingerprint), ..*place };
+        if let Some(message) = self.text(|_| place.bound_to(Field::Message), &failure.message)? {
+            failure.message = message;
+        }
+        let Some(sealed) = &failure.backtrace else { return Ok(()) };
+        let Some(json) = self.text(|_| place.bound_to(Field::Failure), sealed)? else { return Ok(()) };
+        let details: Details = serde_json::from_str(&json).map_err(|_| Forged)?;
+        (failure.chain, failure.backtrace) = (details.chain, details.backtrace);
+        if let Some(message) = details.message {
+            failure.message = message;
+        }
+        Ok(())
+    }
+
+    fn attempt(&mut self, place: &Place<'_>, attempt: &mut AttemptRecord) -> Result<(), Forged> {
+        attempt.failure.iter_mut().try_for_each(|failure| self.failure(place, failure))
+    }
+
+    /// Decrypts the content of a message at its place.
+    pub(crate) fn message(&mut self, place: &Place<'_>, message: &mut Message) -> Result<(), Field> {
+        if let Some(payload) = &message.payload
+            && let Some(opened) =
+                self.bytes(place, Field::Payload, payload).map_err(|Forged| Field::Payload)?
+        {
+            message.payload = Some(opened);
+        }
+        let opened = self.headers(place, &message.headers).map_err(|Forged| Field::Headers)?;
+        if let Some(opened) = opened {
+            message.headers = opened;
+        }
+        if let Some(why) = &message.undecodable
+            && let Some(opened) =
+                self.text(|_| place.bound_to(Field::Undecodable), why).map_err(|Forged| Field::Undecodable)?
+        {
+            message.undecodable = Some(opened.into());
+        }
+        Ok(())
+    }
+}
+
+/// Something whose content is decrypted.
+pub(crate) trait Content {
+    fn open(&mut self, with: &mut Opener<'_>) -> Result<(), Unreadable>;
+}
+
+impl Content for Letter {
+    fn open(&mut self, with: &mut Opener<'_>) -> Result<(), Unreadable> {
+        let (queue, id, subject) = (self.queue.clone(), self.id, subject_of(self.id));
+        let place = Place::letter(&queue, &subject);
+        let unreadable = |field: Field| Unreadable { owner: format!("letter {id}"), field: field.as_str() };
+        let forged = |field: Field| move |Forged| unreadable(field);
+        with.message(&place, Arc::make_mut(&mut self.message)).map_err(unreadable)?;
+        self.cause
+            .iter_mut()
+            .try_for_each(|cause| with.failure(&place, cause))
+            .map_err(forged(Field::Failure))?;
+        let mut history = self.history.iter_mut();
+        history.try_for_each(|attempt| with.attempt(&place, attempt)).map_err(forged(Field::Failure))?;
+        with.map(&place, Field::Diagnostics, &mut self.diagnostics).map_err(forged(Field::Diagnostics))?;
+        with.map(&place, Field::Context, &mut self.context).map_err(forged(Field::Context))?;
+        for edit in &mut self.edits {
+            let Some(original) = &edit.original else { continue };
+            let opened = with.bytes(&place, Field::Payload, original).map_err(forged(Field::Payload))?;
+            if let Some(opened) = opened {
+                edit.original = Some(opened);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The message of a group is that of one of its letters, which it names.
+impl Content for Group {
+    fn open(&mut self, with: &mut Opener<'_>) -> Result<(), Unreadable> {
+        let GroupId { queue, fingerprint } = &self.id;
+        let place = |subject: &[u8; SUBJECT_BYTES]| {
+            let place = Place { fingerprint: Some(*fingerprint), ..Place::letter(queue, subject) };
+            place.bound_to(Field::Message)
+        };
+        let opened = with.text(place, &self.message).map_err(|Forged| Unreadable {
+            owner: format!("group {}", self.id),
+            field: Field::Message.as_str(),
+        })?;
+        if let Some(opened) = opened {
+            self.message = opened;
+        }
+        Ok(())
+    }
+}
+
+/// A note of a queue.
+pub(crate) struct QueueNote<'a>(pub(crate) &'a QueueName, pub(crate) AttemptNote);
+
+impl Content for QueueNote<'_> {
+    fn open(&mut self, with: &mut Opener<'_>) -> Result<(), Unreadable> {
+        let Self(queue, note) = self;
+        let subject = subject_of(LetterId::of(queue, &note.message));
+        with.failure(&Place::letter(queue, &subject), &mut note.failure).map_err(|Forged| Unreadable {
+            owner: format!("the note on message {}", note.message),
+            field: Field::Failure.as_str(),
+        })
+    }
+}
+
+impl<T: Content> Content for Vec<T> {
+    fn open(&mut self, with: &mut Opener<'_>) -> Result<(), Unreadable> {
+        self.iter_mut().try_for_each(|one| one.open(with))
+    }
+}
+
+impl<T: Content> Content for Option<T> {
+    fn open(&mut self, with: &mut Opener<'_>) -> Result<(), Unreadable> {
+        self.iter_mut().try_for_each(|one| one.open(with))
+    }
+}
+
+#[cfg(test)]
+mod tests;

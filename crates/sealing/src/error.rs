@@ -1,0 +1,31 @@
+//! Errors while values are decrypted.
+
+use lazaret_core::store::{Certainty, ErrorKind, StoreError};
+
+use crate::content::Unreadable;
+use crate::key_ring::KeyError;
+
+/// A value was not decrypted.
+#[derive(Debug)]
+pub(crate) enum NotOpened {
+    /// It was changed, or belongs elsewhere.
+    Unreadable(Unreadable),
+    /// The data keys could not be read.
+    Keys(KeyError),
+}
+
+impl NotOpened {
+    /// The error of a call of a store.
+    pub(crate) fn during(self, operation: &'static str, certainty: Certainty) -> StoreError {
+        let (kind, context) = match &self {
+            Self::Unreadable(unreadable) => (ErrorKind::Corrupt, unreadable.to_string()),
+            Self::Keys(KeyError::Store(error)) => (error.kind(), format!("data keys: {}", error.context())),
+            // Another key was put in front where this process does not have it.
+            Self::Keys(error) => (ErrorKind::Unavailable, error.to_string()),
+        };
+        match certainty {
+            Certainty::NotDone => StoreError::not_done(kind, operation, context),
+            Certainty::MaybeDone => StoreError::maybe(kind, operation, context),
+        }
+    }
+}

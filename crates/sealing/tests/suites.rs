@@ -1,0 +1,46 @@
+//! Encrypted stores pass the conformance suites.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazaret_core::Clock;
+use lazaret_core::store::{KeyValue, Store};
+use lazaret_memory::MemoryStore;
+use lazaret_sealing::{EncryptionKey, SealedStore};
+use lazaret_store_sqlite::{Durability, Options, SqliteStore};
+use lazaret_testkit::suite::WITHOUT_CONTENT;
+use lazaret_testkit::{outbox_test_suite, store_test_suite};
+
+async fn sealed<S: Store + KeyValue>(inside: S, clock: Arc<dyn Clock>) -> SealedStore<S> {
+    let key = EncryptionKey::new(&[7; 32]);
+    SealedStore::open(Arc::new(inside), vec![key]).await.unwrap().with_clock(clock)
+}
+
+async fn in_memory(clock: Arc<dyn Clock>) -> SealedStore<MemoryStore> {
+    sealed(MemoryStore::new(clock.clone()), clock).await
+}
+
+async fn in_file(clock: Arc<dyn Clock>) -> SealedStore<SqliteStore> {
+    sealed(file(Options { clock: clock.clone(), ..Options::default() }), clock).await
+}
+
+/// A store that writes every hand-off to the redo log first.
+async fn in_redo_log(clock: Arc<dyn Clock>) -> SealedStore<SqliteStore> {
+    let redo_time = Duration::from_secs(3600);
+    let options = Options { clock: clock.clone(), redo_from: 0, redo_time, ..Options::default() };
+    sealed(file(options), clock).await
+}
+
+/// A store in a file of its own, whose folder is removed at once: the store keeps its files open.
+fn file(options: Options) -> SqliteStore {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options { durability: Durability::Normal, ..options };
+    SqliteStore::open(folder.path().join("lazaret.db"), options).unwrap()
+}
+
+store_test_suite!(letters_in_memory, super::in_memory, except WITHOUT_CONTENT);
+store_test_suite!(letters_in_a_file, io, super::in_file, except WITHOUT_CONTENT);
+store_test_suite!(letters_in_a_redo_log, io, super::in_redo_log, except WITHOUT_CONTENT);
+outbox_test_suite!(outbox, io, super::in_file);
