@@ -40,7 +40,7 @@ fn file(options: Options) -> SqliteStore {
     SqliteStore::open(folder.path().join("lazaret.db"), options).unwrap()
 }
 
-store_test_suite!(letters_in_memory, super::in_memory, except WITHOUT_CONTENT);
-store_test_suite!(letters_in_a_file, io, super::in_file, except WITHOUT_CONTENT);
-store_test_suite!(letters_in_a_redo_log, io, super::in_redo_log, except WITHOUT_CONTENT);
+store_test_suite!(letters_in_memory, in_memory, except WITHOUT_CONTENT);
+store_test_suite!(letters_in_a_file, io, in_file, except WITHOUT_CONTENT);
+store_test_suite!(letters_in_a_redo_log, io, in_redo_log, except WITHOUT_CONTENT);
 outbox_test_suite!(outbox, io, super::in_file);

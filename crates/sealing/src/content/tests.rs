@@ -163,6 +163,7 @@ fn group(queue: &QueueName, failure: &Failure) -> Group {
         counts: Counts::default(),
         blocked_behind: 0,
         oldest: None,
+        next_expiry: None,
         first_seen: NOW,
         last_seen: NOW,
         trend: [0; TREND_BUCKETS],
