@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Act, Actor, AttemptNote, Certainty, Change, Claim, Group, GroupId, GroupsPage, GroupsRequest, HandOff,
-    HeadsPage, Item, KeyValue, Lease, LettersPage, Limits, Matches, OperationId, Outbox, Placed, Plan,
-    PlanId, PlanRequest, PolledWork, Result, Settled, Settlement, Store, StoreError, WorkItem,
+    Act, Actor, AttemptNote, Certainty, Change, Claim, EndsPage, Group, GroupId, GroupsPage, GroupsRequest,
+    HandOff, HeadsPage, Item, KeyValue, Lease, LettersPage, Limits, Matches, OperationId, Outbox, Placed,
+    Plan, PlanId, PlanRequest, PolledWork, Result, Settled, Settlement, Store, StoreError, WorkItem,
 };
 use lazaret_core::{Clock, Letter, LetterId, Partition, QueueName, SequenceId, SystemClock, Timestamp};
 
@@ -113,10 +113,23 @@ lazaret_core::forward_store! {
     }
     impl<S: Store> Audit for SealedStore<S> {}
     impl<S: KeyValue> KeyValue for SealedStore<S> {}
-    impl<S: Outbox> Outbox for SealedStore<S> {}
+    impl<S: Outbox> Outbox for SealedStore<S> {
+        ends => Self::ends_opened;
+    }
 
     inner: |this| &*this.inner;
     around: |_this, _call, run| run.await;
+}
+
+impl<S: Outbox> SealedStore<S> {
+    async fn ends_opened(&self, queue: &QueueName, after: u64, limit: usize) -> Result<EndsPage> {
+        let mut page = self.inner.ends(queue, after, limit).await?;
+        for end in &mut page.ends {
+            let opened = self.keys.open_content(&mut end.letter).await;
+            opened.map_err(|error| error.during("ends", Certainty::NotDone))?;
+        }
+        Ok(page)
+    }
 }
 
 /// Letters are sealed on the way in, and opened on the way out.

@@ -146,10 +146,11 @@ async fn story(store: &MongoStore, stored: &mut Vec<MessageId>) -> Result<()> {
     store.poll_work(&queue, "w", LEASE, 10).await.map(drop)
 }
 
-/// What the audit says, without its times.
+/// What the audit says, without its times, and without digests: each store has a key of its own for them.
 async fn audit(store: &MongoStore) -> Vec<String> {
+    let size = |text: Option<String>| text.map(|text| text.split(", hmac").next().map(str::to_owned));
     let line = |AuditEntry { number, action, subject, before, after, .. }| {
-        format!("{number} {action} {subject} {before:?} {after:?}")
+        format!("{number} {action} {subject} {:?} {:?}", size(before), size(after))
     };
     let check = store.verify_audit().await.unwrap().unwrap();
     assert_eq!(check.broken, None);

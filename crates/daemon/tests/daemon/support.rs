@@ -62,6 +62,7 @@ impl Folder {
     /// Starts the daemon here.
     pub(crate) fn start(&self, arguments: &[&str]) -> Daemon {
         let log = File::options().create(true).append(true).open(self.path("stderr.log")).unwrap();
+        let said_before = usize::try_from(log.metadata().unwrap().len()).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_lazaret-daemon"))
             .args(arguments)
             .current_dir(self.0.path())
@@ -70,7 +71,7 @@ impl Folder {
             .stderr(log)
             .spawn()
             .unwrap();
-        Daemon { child, log: self.path("stderr.log") }
+        Daemon { child, log: self.path("stderr.log"), said_before }
     }
 
     /// Runs the daemon to its end, and gives its exit code.
@@ -116,6 +117,8 @@ fn letters_of(store: &SqliteStore) -> Vec<(String, LetterState)> {
 pub(crate) struct Daemon {
     child: Child,
     log: PathBuf,
+    /// The bytes of the log that earlier daemons wrote.
+    said_before: usize,
 }
 
 impl Daemon {
@@ -153,11 +156,15 @@ impl Daemon {
     /// Where its API is.
     #[track_caller]
     pub(crate) fn address(&mut self) -> String {
-        self.logs("listening", 1);
-        let text = std::fs::read_to_string(&self.log).unwrap();
-        let line = text.lines().rfind(|line| line.contains("listening")).unwrap();
-        let (_, rest) = line.split_once("address=").unwrap();
-        rest.split_whitespace().next().unwrap().to_owned()
+        wait_for("the address of the daemon", || {
+            let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+            let own = text.get(self.said_before..).unwrap_or_default();
+            let line = own.split_inclusive('\n').rfind(|line| line.contains("listening"));
+            assert!(line.is_some() || self.runs(), "it has ended:\n{text}");
+            // The last line may not be whole yet.
+            let (_, rest) = line?.split_once("address=")?;
+            rest.split_once(char::is_whitespace).map(|(address, _)| address.to_owned())
+        })
     }
 }
 
