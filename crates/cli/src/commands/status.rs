@@ -190,6 +190,10 @@ pub(super) fn notes(consumer: &Consumer, now: Timestamp) -> Vec<Line> {
         lines.push(name.plain(error));
     }
     match &consumer.held_by {
+        // Of what has no name, the error tells more.
+        Some(limit) if limit == "disk" => {
+            lines.push(name().add(" is held: the store's disk is full", Tone::Bad))
+        }
         Some(limit) => lines.push(name().add(format!(" is held by its limit: {limit}"), Tone::Bad)),
         None if consumer.store_trouble => {
             lines.push(name().add(" is blocked: the store does not accept letters", Tone::Bad));
@@ -471,6 +475,8 @@ mod tests {
             told(&held),
             ["shop is held by its limit: max-sequence-size", "shop: an attempt has been running for 18m00s"]
         );
+        let full = Consumer { held_by: Some("disk".into()), ..quiet(0) };
+        assert_eq!(told(&full), ["shop is held: the store's disk is full"]);
         let short = Consumer { attempt_age_seconds: Some(59.0), ..quiet(0) };
         assert_eq!(told(&short), Vec::<String>::new());
     }

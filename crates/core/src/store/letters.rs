@@ -575,6 +575,12 @@ pub trait LetterStore: Send + Sync + 'static {
         Ok(Occupancy::default())
     }
 
+    /// Where this store keeps its files, for people who have to free some of that disk. The default is for stores without files of
+    /// their own.
+    async fn place(&self) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     /// The optional capabilities of this store.
     async fn capabilities(&self) -> Result<Capabilities> {
         Ok(Capabilities::default())

@@ -103,6 +103,8 @@ fn a_daemon_that_starts_on_a_full_disk_says_why_and_goes_on_when_there_is_room()
     assert!(ready.contains("shop is waiting: store not opened") && ready.contains("full"), "{ready}");
     let (status, told) = get(&address, "/v1/status");
     assert!(status == 507 && told.contains("the store is not open"), "{status} {told}");
+    let disk_of = format!("are free on the disk of {}", folder.path("disk/lazaret.db").display());
+    assert!(told.contains(&disk_of), "{told}");
     assert!(get(&address, "/metrics").1.contains("lazaret_consumer_failed{consumer=\"shop\"} 1"));
     std::fs::remove_file(disk.ballast()).unwrap();
     daemon.logs("store opened", 1);
