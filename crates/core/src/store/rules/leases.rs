@@ -343,8 +343,7 @@ mod tests {
     use super::super::sequence::Head;
     use super::*;
     use crate::failure::{Failure, Reason};
-    use crate::letter::Letter;
-    use crate::message::{Message, Position, QueueName};
+    use crate::message::QueueName;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
     const LEASE: Duration = Duration::from_secs(30);
@@ -435,8 +434,8 @@ mod tests {
             let (row, lease) = claimed(1, kind);
             let head = letter(1, before);
             let view = SettleView { row: Some(&row), head: Some(head), next: None, now: NOW };
-            let message = Message::new("1", "orders", Position::new(0, 0));
-            let stored = Letter::new(QueueName::of("c", "c"), "k".into(), message.into(), NOW);
+            let message = crate::Message::new("1", "orders", crate::Position::new(0, 0));
+            let stored = crate::Letter::new(QueueName::of("c", "c"), "k".into(), message.into(), NOW);
             let requeue = Settlement::Requeue(Box::new(Requeue { state, ..Requeue::of(&stored) }));
             let line = settle(&view, &lease, head.id, requeue).unwrap().effects.audit;
             line.map(|line| (line.action, line.before, line.after, line.by.why.contains("op_7")))
