@@ -142,7 +142,7 @@ pub(crate) async fn write(
 /// refused, but all messages that were read before may still become letters: their callers try again until there is room.
 async fn keep_reserve(batch: &mut Vec<Request>, store: &dyn Store, options: &Options, guards: &Guards) {
     let handed_off = &guards.handed_off;
-    let bytes = batch.iter().map(Request::bytes).sum();
+    let bytes: u64 = batch.iter().map(Request::bytes).sum();
     if handed_off.fits(bytes) {
         return;
     }
