@@ -1,9 +1,9 @@
-//! Tells copies of a message from other messages with its id.
+//! Distinguishes copies of a message from other messages with the same id.
 //!
-//! Whoever writes a dead letter names its message, by an id or by a position. Both may be wrong: forged, or of a topic that was
-//! deleted and created again. So a letter of the queue holds a copy of a dead letter only if id, key and payload are the same. A
-//! dead letter with the id of another message gets an id of its own, which depends on its content: it is the same whenever it is
-//! adopted.
+//! The writer of a dead letter identifies its message by an id or a position. Both can be wrong: the id may be forged, and the position
+//! may belong to a topic that was deleted and recreated. A dead letter is therefore a copy of a stored letter only if id, key and
+//! payload are equal. If another message has its id, the dead letter gets a new id, which is derived from its content. So each adoption
+//! gives it the same id.
 
 use futures_util::stream::{self, StreamExt};
 use lazaret_core::store::{LetterStore, PayloadDigest, StoreError};
@@ -51,7 +51,7 @@ impl Candidate {
         self.has_own_id
     }
 
-    /// Takes over that the store has a letter with its id.
+    /// Notes that the store has a letter with its id.
     pub(crate) fn mark_held(&mut self) {
         self.is_held = true;
     }
@@ -67,7 +67,7 @@ impl Candidate {
             && (!is_comparable || *payload == self.letter.message.payload)
     }
 
-    /// Looks up its message. `is_delivered` says that the source delivered one with its id, which has a letter.
+    /// Looks up its message. `is_delivered`: the source delivered a message with this id, and that message has a letter.
     async fn held<S: LetterStore + ?Sized>(
         &self,
         store: &S,

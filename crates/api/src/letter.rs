@@ -28,8 +28,8 @@ pub struct Letter {
     pub stream: String,
     /// The sequence.
     pub sequence: String,
-    /// The sequence that it left when it died, because the consumer has `on-dead: continue`: later messages went on, and a
-    /// replay is out of order. Absent if it holds its sequence.
+    /// The sequence that the letter left when it died, because the consumer has `on-dead: continue`. Later messages did not wait
+    /// for it, so a replay is out of order. Absent if the letter still blocks its sequence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_sequence: Option<String>,
     /// The index in the sequence: increasing, with gaps.
@@ -183,8 +183,8 @@ pub struct MessageDetail {
     pub payload_base64: Option<String>,
     /// The headers, in order. Hidden together with the payload.
     pub headers: Vec<Header>,
-    /// What is redacted of the letter, in the notation of queries: `header.authorization`, `payload./card/number`, or `payload` for
-    /// all of it; `error`, `diagnostics.NAME`, `context.NAME` and `comments`. Size, digest and text of the payload are those of the redacted one.
+    /// The redacted parts of the letter, in the notation of queries: `header.authorization`, `payload./card/number`, or `payload` for the
+    /// whole payload; `error`, `diagnostics.NAME`, `context.NAME` and `comments`. Size, digest and text describe the redacted payload.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub redacted: Vec<String>,
     /// The media type of the payload.

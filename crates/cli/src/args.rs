@@ -42,7 +42,7 @@ impl Cli {
         let args = negated_terms::rewrite(&mut Self::command(), args)?;
         let explain = |error| {
             let error = clap_errors::without_env(error, args.clone());
-            clap_errors::with_query_tip(clap_errors::with_config_tip(error))
+            clap_errors::with_wait_tip(clap_errors::with_query_tip(clap_errors::with_config_tip(error)))
         };
         with_groups(Self::command())
             .try_get_matches_from(args.clone())

@@ -42,6 +42,21 @@ pub(crate) fn with_query_tip(mut error: clap::Error) -> clap::Error {
     error
 }
 
+/// Explains `--wait` where there is nothing to wait for: these commands end when their letters have changed.
+pub(crate) fn with_wait_tip(mut error: clap::Error) -> clap::Error {
+    const SYNCHRONOUS: [&str; 5] = ["restore", "purge", "erase", "resolve", "quarantine"];
+    let of_synchronous = matches!(error.get(ContextKind::Usage), Some(ContextValue::StyledStr(usage))
+        if SYNCHRONOUS.iter().any(|verb| usage.to_string().contains(&format!("lazaret {verb} "))));
+    let is_wait = matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(argument))
+        if argument == "--wait");
+    if error.kind() == ErrorKind::UnknownArgument && is_wait && of_synchronous {
+        let tip =
+            "leave '--wait' out: this command starts no operation, and ends when the letters have changed";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -54,6 +69,16 @@ mod tests {
         let text = error(&["lazaret", "check", "shop.yaml"]);
         assert!(text.contains("tip: pass a configuration file with '-c shop.yaml'"), "{text}");
         assert!(!error(&["lazaret", "check", "shop"]).contains("-c shop"));
+    }
+
+    #[test]
+    fn a_wait_for_no_operation_is_explained() {
+        let error = |args: &[&str]| with_wait_tip(Cli::try_parse_from(args).unwrap_err()).to_string();
+        for verb in ["restore", "purge", "erase", "resolve", "quarantine"] {
+            let text = error(&["lazaret", verb, "--ids", "7f3a", "--reason", "x", "--wait"]);
+            assert!(text.contains("tip: leave '--wait' out"), "{text}");
+        }
+        assert!(!error(&["lazaret", "status", "--wait"]).contains("leave '--wait' out"));
     }
 
     #[test]

@@ -219,6 +219,9 @@ fn hint_of(code: Code) -> Option<&'static str> {
         }
         Code::PlanStale => Some("create a new plan with `lazaret plan`"),
         Code::Everything => Some("pass --all to select every open letter"),
+        Code::StoreFull => Some(
+            "free some of the disk of the store, or raise the limit that the error names; consumers continue when there is room",
+        ),
         Code::NoRoute => Some("the daemon may be older than this client"),
         _ => None,
     }
@@ -261,6 +264,16 @@ mod tests {
         }
         assert_eq!(Error::from(io::Error::from(io::ErrorKind::BrokenPipe)).exit(), Exit::Ok);
         assert_eq!(Error::from(io::Error::from(io::ErrorKind::StorageFull)).exit(), Exit::Error);
+    }
+
+    #[test]
+    fn a_full_store_is_shown_with_its_disk_and_what_to_do() {
+        let detail =
+            "the store is not open: the disk is full: 0 bytes are free on the disk of /data/lazaret.db";
+        let problem = Box::new(Problem::new(Code::StoreFull).with_detail(detail));
+        let error = Error::Refused { problem, query: None };
+        assert_eq!(error.headline(), format!("LZ0223: store full: {detail}"));
+        assert!(error.hint().unwrap().starts_with("free some of the disk of the store"));
     }
 
     #[test]

@@ -156,6 +156,47 @@ pub trait IncarnationRegistry: Send + Sync + 'static {
     }
 }
 
+/// For streams that begin anew as a whole, such as a collection or an outbox.
+impl dyn IncarnationRegistry + '_ {
+    /// The current incarnation of a stream; the first one is recorded, with this id. `None` if the registry recorded none.
+    pub async fn current_or_first(
+        &self,
+        stream: &StreamName,
+        id: Option<&Arc<str>>,
+    ) -> Result<Option<Incarnation>> {
+        match in_stream(&self.incarnations().await?, stream) {
+            Some(current) => Ok(Some(current)),
+            None => self.begin_whole(stream, id, None).await,
+        }
+    }
+
+    /// Records that an incarnation with this id follows the current one, and returns the one that is recorded then: another instance
+    /// may have been faster. `None` if the registry recorded none.
+    pub async fn begin_after(
+        &self,
+        current: u32,
+        stream: &StreamName,
+        id: Option<&Arc<str>>,
+    ) -> Result<Option<Incarnation>> {
+        let begun = self.begin_whole(stream, id, Some(current)).await?;
+        Ok(begun.filter(|begun| begun.number > current))
+    }
+
+    async fn begin_whole(
+        &self,
+        stream: &StreamName,
+        id: Option<&Arc<str>>,
+        after: Option<u32>,
+    ) -> Result<Option<Incarnation>> {
+        let beginning = Beginning { stream: stream.clone(), partition: None, id: id.cloned(), after };
+        Ok(in_stream(&self.begin(&beginning).await?, stream))
+    }
+}
+
+fn in_stream(known: &Incarnations, stream: &StreamName) -> Option<Incarnation> {
+    known.0.get(stream).map(|known| known.stream.clone())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,5 +273,39 @@ mod tests {
         seen.begin(&partition(7, 0), NOW);
         let text = serde_json::to_string(&seen).unwrap();
         assert_eq!(serde_json::from_str::<Incarnations>(&text).unwrap(), seen);
+    }
+
+    /// A registry in memory.
+    #[derive(Default)]
+    struct Registry(std::sync::Mutex<Incarnations>);
+
+    #[async_trait]
+    impl IncarnationRegistry for Registry {
+        async fn incarnations(&self) -> Result<Incarnations> {
+            Ok(self.0.lock().unwrap().clone())
+        }
+
+        async fn begin(&self, beginning: &Beginning) -> Result<Incarnations> {
+            let mut known = self.0.lock().unwrap();
+            known.begin(beginning, NOW);
+            Ok(known.clone())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_begins_anew_as_a_whole_is_recorded_once_per_beginning() {
+        // I1
+        let registry: &dyn IncarnationRegistry = &Registry::default();
+        let orders = StreamName::from("orders");
+        let [a, b, c]: [Arc<str>; 3] = ["a", "b", "c"].map(Into::into);
+        let first = registry.current_or_first(&orders, Some(&a)).await.unwrap().unwrap();
+        assert_eq!((first.number, first.id), (0, Some(a)));
+        let again = registry.current_or_first(&orders, Some(&b)).await.unwrap().unwrap();
+        assert_eq!(again.number, 0, "a look begins nothing");
+        let begun = registry.begin_after(0, &orders, Some(&b)).await.unwrap().unwrap();
+        assert_eq!((begun.number, begun.id.clone()), (1, Some(b)));
+        let slower = registry.begin_after(0, &orders, Some(&c)).await.unwrap().unwrap();
+        assert_eq!(slower, begun, "another instance recorded it");
+        assert_eq!(registry.begin_after(5, &orders, Some(&c)).await.unwrap(), None);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lazaret_core::policy::{Admit, Breaker, BreakerPolicy, BreakerState};
+use lazaret_core::policy::{Admit, Breaker, BreakerPolicy, BreakerState, DiskSpace};
 use lazaret_core::store::{ErrorKind, Pause, PauseScope, StoreError};
 use lazaret_core::{Message, Partition, SequenceId, Timestamp};
 use tokio::sync::Notify;
@@ -323,14 +323,17 @@ impl Gate {
         StoreOutage(self.clone())
     }
 
-    /// Notes why the store failed, during an outage.
-    pub(crate) fn explain_outage(&self, error: &StoreError) {
+    /// Notes why the store failed, during an outage. `disk` describes its disk, if that is full.
+    pub(crate) fn explain_outage(&self, error: &StoreError, disk: Option<&str>) {
         // A limit of the queue has a name. Otherwise the store is full when its disk or its quota is.
         let limit = error.limit().or((error.kind() == ErrorKind::Full).then_some(FULL_DISK));
         let why = match error.limit() {
-            Some(MIN_FREE) => format!("{}; free some of the disk", error.context()),
+            Some(MIN_FREE) => format!("{}; {}", error.context(), DiskSpace::REMEDY),
             Some(_) => format!("{}; replay, resolve or evict letters, or raise the limit", error.context()),
-            None => error.to_string(),
+            None => match disk {
+                Some(disk) => format!("{error}; {disk}; {}", DiskSpace::REMEDY),
+                None => error.to_string(),
+            },
         };
         let cause = OutageCause { limit, why };
         *self.lock_outage() = Some(cause);

@@ -1,11 +1,11 @@
 //! The guards of one consumer: gate (pauses, breaker, store outages), fuse, retry budget and concurrency limit.
 
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use lazaret_core::policy::{BreakerState, Budget, Charge, Fuse, FusePolicy, Shortage};
-use lazaret_core::store::{Actor, Pause, PauseScope};
+use lazaret_core::store::{Actor, Pause, PauseScope, Store};
 use lazaret_core::traceback::excerpt;
 use lazaret_core::{Clock, Failure, Message, QueueName, Reason, Timestamp};
 use tokio::sync::Semaphore;
@@ -33,6 +33,8 @@ pub(crate) struct Guards {
     pub(crate) backlog: RetryBacklog,
     /// The bound of the store's capacity that is reached: no more messages are read.
     shortage: Mutex<Option<Shortage>>,
+    /// Where the store keeps its files, if it said so.
+    place: OnceLock<String>,
     /// The bytes that were handed off since the room of the store was measured.
     pub(crate) handed_off: HandedOff,
     /// The messages that failing sequences hold back in memory.
@@ -71,6 +73,7 @@ impl Guards {
             permits: Arc::new(Semaphore::new(options.concurrency.min(Semaphore::MAX_PERMITS))),
             starved_shards: AtomicUsize::new(0),
             shortage: Mutex::new(None),
+            place: OnceLock::new(),
             handed_off: HandedOff::default(),
             budget: Mutex::new(Budget::new(options.budget.clone())),
             breaker_cause: Mutex::new(None),
@@ -151,6 +154,21 @@ impl Guards {
     /// The bound of the capacity that is reached.
     pub(crate) fn shortage(&self) -> Option<Shortage> {
         *lock(&self.shortage)
+    }
+
+    /// Where the store keeps its files; `None` before it was asked, and if it has none.
+    pub(crate) fn place(&self) -> Option<&str> {
+        self.place.get().map(String::as_str)
+    }
+
+    /// Asks the store where it keeps its files: people have to know which disk is short of room.
+    pub(crate) async fn ask_place(&self, store: &dyn Store) {
+        if self.place.get().is_none()
+            && let Ok(Some(place)) = store.place().await
+        {
+            // Another task may have asked, too.
+            let _ = self.place.set(place);
+        }
     }
 
     /// Reports to the breaker what a failed attempt showed about the handler's dependencies.

@@ -142,17 +142,23 @@ pub(crate) async fn write(
 /// refused, but all messages that were read before may still become letters: their callers try again until there is room.
 async fn keep_reserve(batch: &mut Vec<Request>, store: &dyn Store, options: &Options, guards: &Guards) {
     let handed_off = &guards.handed_off;
-    if handed_off.fits(batch.iter().map(Request::bytes).sum()) {
+    let bytes: u64 = batch.iter().map(Request::bytes).sum();
+    if handed_off.fits(bytes) {
         return;
     }
     let capacity = options.dead_letter.as_ref().map_or(CapacityPolicy::NONE, |letters| letters.capacity);
     let before = handed_off.total();
-    let free = match capacity.min_free {
+    let room = match capacity.min_free {
         // What the store does not know bounds nothing.
-        Some(_) => store.occupancy().await.ok().and_then(|room| beside_reserve(&capacity, &room)),
+        Some(_) => store.occupancy().await.ok(),
         None => None,
     };
-    handed_off.disk_measured(before, free);
+    handed_off.disk_measured(before, room.and_then(|room| beside_reserve(&capacity, &room)));
+    let Some(disk) = room.and_then(|room| capacity.disk(&room)).filter(|_| !handed_off.fits(bytes)) else {
+        return;
+    };
+    guards.ask_place(store).await;
+    let why = format!("no room for more letters: {}", disk.describe(guards.place()));
     // The order of a sequence is that of its letters in the call: none passes one that is refused.
     let (mut admitted, mut is_full) = (0, false);
     for request in std::mem::take(batch) {
@@ -160,16 +166,15 @@ async fn keep_reserve(batch: &mut Vec<Request>, store: &dyn Store, options: &Opt
         is_full = is_full || !handed_off.fits(admitted);
         match request {
             Request::HandOff { items, reply, .. } if is_full => {
-                let _ = reply.send(items.iter().map(|_| Err(reserved())).collect());
+                let _ = reply.send(items.iter().map(|_| Err(reserved(&why))).collect());
             }
             request => batch.push(request),
         }
     }
 }
 
-fn reserved() -> StoreError {
-    let context = "the store's disk has no room for more letters beside what must stay free (min-free)";
-    StoreError::not_done(ErrorKind::Full, "hand_off", context).with_limit(MIN_FREE)
+fn reserved(why: &str) -> StoreError {
+    StoreError::not_done(ErrorKind::Full, "hand_off", why).with_limit(MIN_FREE)
 }
 
 /// The requests of one queue in one call.

@@ -158,7 +158,7 @@ impl Handle {
     fn hold(&self) -> Option<(Option<&'static str>, String)> {
         let guards = &self.first.guards;
         if let Some(shortage) = guards.shortage() {
-            let why = format!("not reading: {shortage}; {}", shortage.remedy());
+            let why = format!("not reading: {}; {}", shortage.describe(guards.place()), shortage.remedy());
             return Some((Some(shortage.limit()), why));
         }
         if let Some(OutageCause { limit, why }) = guards.gate.outage_cause() {

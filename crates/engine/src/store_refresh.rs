@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use std::time::Duration;
 
-use lazaret_core::policy::CapacityPolicy;
+use lazaret_core::policy::{CapacityPolicy, Shortage};
 use lazaret_core::store::{Occupancy, PauseScope, Result};
 use tokio::time::Instant;
 
@@ -95,11 +95,15 @@ async fn update_capacity(components: &[Arc<Component>], before: u64) -> Result<(
         letters = letters.max(store.counts(&component.queue).await?.open());
     }
     let shortage = capacity.shortage(letters, &room);
+    if matches!(shortage, Some(Shortage::Disk { .. })) {
+        guards.ask_place(&**store).await;
+    }
     if guards.update_shortage(shortage) {
         let consumer = identity.consumer.as_str();
         match shortage {
             Some(shortage) => {
-                tracing::warn!(consumer, remedy = shortage.remedy(), "{shortage}: reading paused");
+                let why = shortage.describe(guards.place());
+                tracing::warn!(consumer, remedy = shortage.remedy(), "{why}: reading paused");
             }
             None => tracing::info!(consumer, "the store has room again, reading resumed"),
         }

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use lazaret_core::policy::CapacityPolicy;
 use lazaret_core::store::{self, ErrorKind, StoreError};
 
 use crate::component::Component;
@@ -87,10 +88,23 @@ impl<'a> StoreRetry<'a> {
         let Component { queue, telemetry, guards, .. } = self.component;
         Counters::add(&telemetry.counters.hand_off_failures, 1);
         telemetry.emit(&Event::HandOffFailed { queue, kind: error.kind(), error: &error.to_string() });
-        guards.gate.explain_outage(error);
+        let disk = match error.kind() == ErrorKind::Full && error.limit().is_none() {
+            true => describe_disk(self.component).await,
+            false => None,
+        };
+        guards.gate.explain_outage(error, disk.as_deref());
         self.outage.get_or_insert_with(|| guards.gate.store_outage());
         tokio::time::sleep(self.backoff.next().unwrap_or(self.max_delay)).await;
     }
+}
+
+/// Describes the disk of the store, if the store knows it.
+async fn describe_disk(component: &Component) -> Option<String> {
+    let Component { store, guards, options, .. } = component;
+    let capacity = options.dead_letter.as_ref().map_or(CapacityPolicy::NONE, |letters| letters.capacity);
+    let disk = capacity.disk(&store.occupancy().await.ok()?)?;
+    guards.ask_place(&**store).await;
+    Some(disk.describe(guards.place()))
 }
 
 #[cfg(test)]

@@ -5,13 +5,14 @@ mod support;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use lazaret_core::letter::AttemptKind;
 use lazaret_core::policy::{BreakerPolicy, BreakerState, RetryPolicy, Strategy};
 use lazaret_core::query::Query;
 use lazaret_core::store::{
     Action, AuditEntry, Command, Operation, OperationId, OperationState, Operations, Outcome, PauseScope,
     Plan, PlanRequest, RolloutPolicy, Selection,
 };
-use lazaret_core::{LetterState, Verdict};
+use lazaret_core::{Letter, LetterState, Verdict};
 use lazaret_engine::{DeadLetterOptions, Options, ReplayOptions, Reprocess};
 use support::{
     Bench, PausedClock, Repaired, Reply, Running, Try, asking, at_once, eventually, fatal, let_pass, millis,
@@ -355,7 +356,10 @@ async fn every_verdict_counts_on_a_replay_as_on_a_first_attempt() {
         assert_eq!((letters[0].attempts, letters[0].replay_attempts), (1, u32::from(head.is_open())));
         assert_eq!(bench.calls.of("a1").len(), 2, "{verdict}");
         let audit = bench.audit();
-        for letter in letters.iter().filter(|letter| !letter.state.is_open()) {
+        let last = letters[0].history.last().map(|attempt| attempt.kind);
+        assert_eq!(last, Some(AttemptKind::Replay), "{verdict}");
+        let is_told = |letter: &&Letter| !matches!(letter.state, Dead | Waiting);
+        for letter in letters.iter().filter(is_told) {
             let of_letter = |entry: &&AuditEntry| entry.subject == letter.id.to_string();
             let entry = audit.iter().find(of_letter).expect("the audit names it");
             assert_eq!(entry.after.as_deref(), Some(letter.state.as_str()), "{verdict}");

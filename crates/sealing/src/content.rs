@@ -225,8 +225,10 @@ pub(crate) fn seal_settlement(
     let sealer = Sealer { key: keys.active(), subject: &subject, place: Place::letter(queue, &subject) };
     match settlement {
         Settlement::Resolve(attempt) => attempt.iter_mut().for_each(|attempt| sealer.attempt(attempt)),
-        // These reasons are for the audit. They never hold the text of a failure.
-        Settlement::Evict(_) | Settlement::Skip(_) => {}
+        // The reasons are for the audit. They never hold the text of a failure.
+        Settlement::Evict(dismissal) | Settlement::Skip(dismissal) => {
+            dismissal.attempt.iter_mut().for_each(|attempt| sealer.attempt(attempt));
+        }
         Settlement::Requeue(requeue) => {
             let Requeue { cause, diagnostics, attempt, .. } = &mut **requeue;
             cause.iter_mut().for_each(|cause| sealer.failure(cause));

@@ -14,8 +14,6 @@ use lazaret_core::source::SourceError;
 use lazaret_core::{Clock, Partition, StreamName, SystemClock};
 use tokio::runtime::Handle;
 
-use crate::lookup::LookupError;
-
 /// How long positions of other tools are ignored after an incarnation was first seen: they may be those of the topic that was deleted.
 /// Another member may have recorded the incarnation a moment ago.
 const FRESH: Duration = Duration::from_secs(60);
@@ -60,7 +58,7 @@ impl SeenLogs {
     pub(crate) fn identify<'a>(
         &self,
         logs: impl Iterator<Item = (&'a StreamName, &'a Option<Arc<str>>)>,
-    ) -> Result<Lives, LookupError> {
+    ) -> Result<Lives, SourceError> {
         let mut lives = Lives::default();
         let Some((registry, runtime)) = &self.registry else { return Ok(lives) };
         lives.known = runtime.block_on(registry.incarnations()).map_err(SourceError::from)?;
@@ -81,7 +79,7 @@ impl SeenLogs {
             let current = lives.known.0.get(stream).and_then(|known| known.stream.id.as_ref());
             if current != log.as_ref() {
                 let context = format!("the topic {stream} was recreated while its id was looked up");
-                return Err(LookupError::Source(SourceError::temporary(context)));
+                return Err(SourceError::temporary(context));
             }
             // What it had not read before, it has not read since.
             let mut pending = self.pending();
@@ -109,7 +107,7 @@ impl SeenLogs {
         &self,
         lives: &mut Lives,
         partitions: impl Iterator<Item = &'a Partition>,
-    ) -> Result<(), LookupError> {
+    ) -> Result<(), SourceError> {
         let Some((registry, runtime)) = &self.registry else { return Ok(()) };
         let is_first = |partition: &&Partition| lives.found.get(&partition.stream) == Some(&Finding::First);
         let asked: Vec<Partition> =
@@ -131,12 +129,12 @@ impl SeenLogs {
         partition: &Partition,
         log: Option<&Arc<str>>,
         what: String,
-    ) -> Result<Life, LookupError> {
+    ) -> Result<Life, SourceError> {
         if log.is_none() && self.has_registry() && !self.may_start_fresh {
-            return Err(LookupError::Source(SourceError::permanent(format!(
+            return Err(SourceError::permanent(format!(
                 "{what}: the topic was recreated or its log was truncated, and its broker gives topics no ids; to handle all that the \
                  log has now as new messages, set `on-lost-position: start-fresh`"
-            ))));
+            )));
         }
         tracing::warn!(%partition, reason = what, "log is another one, reading it from its beginning");
         let Some((registry, runtime)) = &self.registry else { return Ok(lives.of(partition)) };
@@ -206,5 +204,161 @@ impl Lives {
         let is_read = || self.read_before.contains(&self.in_incarnation(partition));
         let was_known = found != Some(Finding::First) || is_read();
         Life { number: current.number, found, is_fresh, was_known }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use lazaret_core::Timestamp;
+    use lazaret_core::store::Result as StoreResult;
+
+    use super::*;
+
+    const LOG: &str = "AAAAAAAAAAAAAAAAAAAAAQ";
+
+    #[test]
+    fn without_topic_ids_an_incarnation_starts_only_when_asked() {
+        // I1
+        let partition = &Partition::new("orders", 3);
+        for (may_start_fresh, log, is_refused) in
+            [(false, None, true), (true, None, false), (false, Some(LOG.into()), false)]
+        {
+            let mut seen = SeenLogs::new(may_start_fresh);
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            seen.attach(Arc::new(Kept::default()), runtime.handle().clone());
+            let mut lives = seen.identify([(&partition.stream, &log)].into_iter()).unwrap();
+            match seen.begin_anew(&mut lives, partition, log.as_ref(), "lost".to_owned()) {
+                Ok(life) => assert_eq!((life.number, is_refused), (1, false)),
+                Err(error) => {
+                    assert!(is_refused && !error.is_temporary(), "{error}");
+                    assert!(error.to_string().contains("on-lost-position: start-fresh"), "{error}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_incarnation_goes_on_after_a_restart() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut seen = SeenLogs::new(false);
+        seen.attach(Arc::new(Kept::default()), runtime.handle().clone());
+        let (partition, stream) = (Partition::new("orders", 3), "orders".into());
+        let identify = |log: &str| {
+            let lives = seen.identify([(&stream, &Some(log.into()))].into_iter()).unwrap();
+            seen.complete(&lives);
+            let life = lives.of(&partition);
+            (life.number, life.is_recreated())
+        };
+        assert_eq!([identify("a"), identify("a")], [(0, false); 2]);
+        assert_eq!([identify("b"), identify("b"), identify("c")], [(1, true), (1, false), (2, true)]);
+    }
+
+    #[test]
+    fn a_topic_that_gets_an_id_goes_on_with_it() {
+        // I1: without the id, the next topic of that name would be taken for this one.
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut seen = SeenLogs::new(false);
+        let kept = Arc::new(Kept::default());
+        seen.attach(kept.clone(), runtime.handle().clone());
+        let (partition, stream) = (Partition::new("orders", 3), "orders".into());
+        let identify = |log: Option<&str>| {
+            let lives = seen.identify([(&stream, &log.map(Into::into))].into_iter()).unwrap();
+            seen.complete(&lives);
+            let life = lives.of(&partition);
+            (life.number, life.found)
+        };
+        assert_eq!([identify(None), identify(None)], [(0, Some(Finding::First)), (0, None)]);
+        // The brokers were upgraded, and one of them was not yet when it was asked.
+        assert_eq!(identify(Some("a")), (0, Some(Finding::Identified)));
+        assert_eq!([identify(None), identify(Some("a"))], [(0, None); 2]);
+        let recorded = kept.known.lock().unwrap().clone();
+        assert_eq!(recorded.0[&stream].stream.id.as_deref(), Some("a"));
+        assert_eq!(identify(Some("b")), (1, Some(Finding::Recreated)));
+    }
+
+    #[test]
+    fn a_lookup_that_is_repeated_decides_as_the_first_one() {
+        // I1: the first one recorded what it found, and failed before the starts were committed.
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut seen = SeenLogs::new(false);
+        seen.attach(Arc::new(Kept::default()), runtime.handle().clone());
+        let (partition, stream) = (Partition::new("orders", 3), "orders".into());
+        let identify = |log: Option<&str>| {
+            let lives = seen.identify([(&stream, &log.map(Into::into))].into_iter()).unwrap();
+            let life = lives.of(&partition);
+            (lives, life.found, life.lost_its_position(log.is_some()))
+        };
+        for _ in 0..2 {
+            let (_, found, is_lost) = identify(None);
+            assert_eq!((found, is_lost), (Some(Finding::First), false), "it is the first start");
+        }
+        seen.complete(&identify(None).0);
+        assert!(identify(None).2, "a start was committed");
+        for _ in 0..2 {
+            assert_eq!(identify(Some("a")).1, Some(Finding::Identified));
+        }
+        for _ in 0..2 {
+            assert_eq!(identify(Some("b")).1, Some(Finding::Recreated));
+        }
+        seen.complete(&identify(Some("b")).0);
+        assert_eq!(identify(Some("b")).1, None);
+    }
+
+    #[test]
+    fn a_partition_with_a_horizon_was_read_before_its_stream_was_recorded() {
+        // I1: the store is one of an earlier version, and the topic is another one.
+        for log in [None, Some(LOG)] {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let mut seen = SeenLogs::new(false);
+            let known = Partition::new("orders", 3);
+            let horizons = [(known.clone(), 41)].into();
+            seen.attach(Arc::new(Kept { horizons, ..Kept::default() }), runtime.handle().clone());
+            let log = log.map(Into::into);
+            for is_repeated in [false, true] {
+                let mut lives = seen.identify([(&known.stream, &log)].into_iter()).unwrap();
+                let other = Partition::new("orders", 4);
+                seen.look_for_progress(&mut lives, [&known, &other].into_iter()).unwrap();
+                let is_lost = |partition| lives.of(partition).lost_its_position(log.is_some());
+                assert_eq!([is_lost(&known), is_lost(&other)], [true, false], "{log:?} {is_repeated}");
+            }
+            let mut lives = seen.identify([(&known.stream, &log)].into_iter()).unwrap();
+            let begun = seen.begin_anew(&mut lives, &known, log.as_ref(), "lost".to_owned());
+            match log {
+                // Only a person knows.
+                None => assert!(matches!(begun, Err(error) if !error.is_temporary())),
+                // A repetition does not take the new incarnation for the old one.
+                Some(_) => {
+                    assert_eq!(begun.unwrap().number, 1);
+                    let mut lives = seen.identify([(&known.stream, &log)].into_iter()).unwrap();
+                    seen.look_for_progress(&mut lives, [&known].into_iter()).unwrap();
+                    assert!(!lives.of(&known).lost_its_position(true));
+                }
+            }
+        }
+    }
+
+    /// Incarnations in memory.
+    #[derive(Default)]
+    struct Kept {
+        known: Mutex<Incarnations>,
+        horizons: BTreeMap<Partition, u64>,
+    }
+
+    #[async_trait]
+    impl IncarnationRegistry for Kept {
+        async fn incarnations(&self) -> StoreResult<Incarnations> {
+            Ok(self.known.lock().unwrap().clone())
+        }
+
+        async fn begin(&self, beginning: &Beginning) -> StoreResult<Incarnations> {
+            let mut kept = self.known.lock().unwrap();
+            kept.begin(beginning, Timestamp::now());
+            Ok(kept.clone())
+        }
+
+        async fn horizons(&self, partitions: &[Partition]) -> StoreResult<Vec<Option<u64>>> {
+            Ok(partitions.iter().map(|partition| self.horizons.get(partition).copied()).collect())
+        }
     }
 }

@@ -28,7 +28,8 @@
 //! - `record`: records as bytes, and the messages that they become; [`headers`]: the headers of relayed records.
 //! - `client`: the librdkafka client: callbacks, assignments, batches and topic ids (the only `unsafe`), topic metadata, producers.
 //! - `transaction_hook`, `retry_topics`, `topology`: configuration of retry topics, and which message goes where.
-//! - `lookup`, `retry_reader`, `owned_partition`: where a partition starts, and reading one.
+//! - `incarnations`, `start_position`, `store_check`, `lookup`: where a partition starts, from what its brokers and the store know.
+//! - `retry_reader`, `owned_partition`: reading a partition.
 //! - `relay`, `letter_writer`, `topic_reader`: records out, and records in without a group.
 //! - `membership`, `read_ahead`, `driver`, `source`: the member of the group, its thread, and the source for the engine.
 
@@ -54,7 +55,9 @@ mod relay;
 mod retry_reader;
 mod retry_topics;
 mod source;
+mod start_position;
 mod state;
+mod store_check;
 mod topic_reader;
 mod topology;
 mod transaction_hook;

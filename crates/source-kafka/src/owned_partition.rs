@@ -11,11 +11,11 @@ use rdkafka::error::KafkaError;
 
 use crate::client::batch::{Batches, FetchError};
 use crate::client::callbacks::{Callbacks, Client};
-use crate::lookup::StartPosition;
 use crate::positions::metadata;
 use crate::positions::settled::SettledOffsets;
 use crate::record::{PartitionNames, RecordReader};
 use crate::retry_reader::RetryReader;
+use crate::start_position::StartPosition;
 use crate::topology::Topology;
 
 /// A partition that this member owns.

@@ -1,17 +1,19 @@
 //! Passing on in transactions: the record and the position of what it was made of, both or neither.
 //!
-//! To see what a crashed process leaves behind, this test program starts itself again as a consumer that crashes.
+//! To see what a crashed process leaves behind, this test program starts itself again as a consumer that crashes, or is killed.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
 mod chained;
 mod support;
 
+use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use chained::{Call, Chained, millis, payload_of, retry};
 use lazaret_core::{HandlerError, Reason};
+use lazaret_testkit::{Instance, Journal};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
@@ -124,6 +126,108 @@ async fn a_crash_when_the_position_is_sent_leaves_neither() {
 async fn a_crash_when_the_transaction_is_committed_leaves_both() {
     // I1, I8
     crashes_at("a_crash_when_the_transaction_is_committed_leaves_both", "committed").await;
+}
+
+/// A consumer to be killed. The first transaction that reaches its point when the test allows `stop` does not go on.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "started by the other tests, in its own process"]
+async fn killed() {
+    let [broker, topic, folder, point] = Instance::arguments();
+    let journal = Journal::new(folder);
+    let stopped = journal.clone();
+    let stops = move |step: &'static str| {
+        if step == point && stopped.is_allowed("stop") {
+            stopped.write("transaction stopped");
+            loop {
+                std::thread::park();
+            }
+        }
+    };
+    let chained = Chained::of(Topic::existing(broker, &topic));
+    let chained = chained.in_transactions(&topic).calling_in_transactions(stops);
+    let script = move |call: &Call| {
+        journal.write(&effect(call));
+        fails_once_if_fail(call)
+    };
+    let _running = chained.start(retry(DELAY), script).await;
+    std::future::pending().await
+}
+
+/// One effect: an attempt of a message.
+fn effect(call: &Call) -> String {
+    format!("{} {}", payload_of(&call.message), call.attempt)
+}
+
+/// Kills a consumer while a transaction is at this point, and compares what it did with what its successor does.
+async fn repeats_at_most_one_transaction(point: &str) {
+    const MESSAGES: usize = 60;
+    let Some(broker) = broker() else { return };
+    let (folder, chained) = (tempfile::tempdir().unwrap(), Chained::new(broker, 1).await);
+    let (topic, journal) = (&chained.topic, Journal::new(folder.path()));
+    let send_all = |prefix: &str| {
+        let name = |n: usize| format!("{}-{prefix}-{n}", if n % 3 == 0 { "fail" } else { "fine" });
+        let payloads: Vec<String> = (0..MESSAGES).map(name).collect();
+        payloads.iter().for_each(|payload| chained.send(0, payload));
+        payloads
+    };
+    let folder = folder.path().display().to_string();
+    let child = Instance::start("killed", &[&topic.brokers, &topic.name, &folder, point]);
+    // Long before: all of these are handled, and so are their retries, and all of that is committed.
+    let before = send_all("before");
+    let fails = |payloads: &[String]| payloads.iter().filter(|payload| payload.starts_with("fail")).count();
+    let effects = before.len() + fails(&before);
+    journal.until("all effects of the first messages", |journal| journal.lines().len() >= effects).await;
+    chained.until_everything_read_is_committed().await;
+    let committed: BTreeSet<String> = journal.lines().into_iter().collect();
+    assert_eq!((committed.len(), journal.lines().len()), (effects, effects), "{point}: each of them once");
+    // One message makes the transaction that stops, and the others are handled while it does not end.
+    journal.allow("stop");
+    topic.push(0, "fail-in-it").await;
+    journal.until("the transaction to stop", |journal| journal.has("transaction stopped", 0)).await;
+    let meanwhile = send_all("meanwhile");
+    let all_are_tried = |journal: &Journal| {
+        let lines: BTreeSet<String> = journal.lines().into_iter().collect();
+        meanwhile.iter().all(|payload| lines.contains(&format!("{payload} 1")))
+    };
+    journal.until("the messages behind it", all_are_tried).await;
+    child.kill();
+    let done: BTreeSet<String> =
+        journal.lines().into_iter().filter(|line| line != "transaction stopped").collect();
+    let running = chained.in_transactions(&topic.name).start(retry(DELAY), fails_once_if_fail).await;
+    let is_over = |calls: &[Call]| {
+        let succeeded = |payload: &String| {
+            let attempt = if payload.starts_with("fail") { 2 } else { 1 };
+            let is_it = |call: &Call| payload_of(&call.message) == *payload && call.attempt == attempt;
+            calls.iter().any(is_it)
+        };
+        meanwhile.iter().all(succeeded) && succeeded(&"fail-in-it".to_owned())
+    };
+    chained.until("none is lost", is_over).await;
+    running.stop().await;
+    chained.until_everything_read_is_committed().await;
+    let after: Vec<String> = chained.calls().iter().map(effect).collect();
+    let repeated: BTreeSet<String> = after.iter().filter(|effect| done.contains(*effect)).cloned().collect();
+    // I8: a copy exists once, so an attempt is made once.
+    assert_eq!(after.iter().collect::<BTreeSet<_>>().len(), after.len(), "{point}: {after:?}");
+    let of_committed: Vec<_> = repeated.intersection(&committed).collect();
+    assert_eq!(of_committed, Vec::<&String>::new(), "{point}: what was committed is not repeated");
+    assert_eq!(repeated.contains("fail-in-it 1"), point != "committed", "{point}: {repeated:?}");
+    // What was handled while the transaction did not end, and beside it the message in the transaction, or its retry.
+    assert!((MESSAGES..=MESSAGES + 1).contains(&repeated.len()), "{point}: {repeated:?}");
+    let copies = fails(&before) + fails(&meanwhile) + 1;
+    assert_eq!(visible(&topic.brokers, &chained.retry_topic(DELAY)), copies, "{point}: one copy of each");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_within_a_transaction_repeats_what_is_in_it_and_what_was_handled_meanwhile() {
+    // I1, I8
+    repeats_at_most_one_transaction("offsets sent").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_behind_a_transaction_repeats_what_was_handled_meanwhile() {
+    // I1, I8
+    repeats_at_most_one_transaction("committed").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

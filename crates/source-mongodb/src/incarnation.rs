@@ -5,10 +5,12 @@
 //! invalidation by its drop. The history of a server that was restored or set up anew begins one, too: its cluster times may be those of
 //! other events.
 
+use std::sync::Arc;
+
 use bson::Uuid;
-use lazaret_core::incarnation::{Beginning, Incarnation, IncarnationRegistry, Incarnations};
-use lazaret_core::store::Checkpoint;
-use lazaret_core::{Partition, StreamName};
+use lazaret_core::StreamName;
+use lazaret_core::incarnation::{Incarnation, IncarnationRegistry};
+use lazaret_core::store::{Checkpoint, Result as StoreResult};
 
 use crate::checkpoint::is_invalidated;
 use crate::error::{ErrorClass, StreamError};
@@ -122,12 +124,8 @@ async fn current(
     stream: &StreamName,
     life: &Life,
 ) -> Result<Incarnation, StreamError> {
-    let known = registry.incarnations().await.map_err(|error| StreamError::of_store(NOT_RECORDED, &error))?;
-    if let Some(current) = in_stream(&known, stream) {
-        return Ok(current);
-    }
-    let known = write(registry, stream, life.collection, None).await?;
-    in_stream(&known, stream).ok_or_else(|| StreamError::new(ErrorClass::Unknown, NOT_RECORDED))
+    let current = registry.current_or_first(stream, text_of(life.collection).as_ref()).await;
+    recorded(current)
 }
 
 /// Records the incarnation after the current one, and returns its number.
@@ -137,32 +135,19 @@ async fn record(
     collection: Option<Uuid>,
     current: &Incarnation,
 ) -> Result<u32, StreamError> {
-    let known = write(registry, stream, collection, Some(current.number)).await?;
-    let begun = in_stream(&known, stream).map(|begun| begun.number);
-    begun
-        .filter(|begun| *begun > current.number)
-        .ok_or_else(|| StreamError::new(ErrorClass::Unknown, NOT_RECORDED))
+    let begun = registry.begin_after(current.number, stream, text_of(collection).as_ref()).await;
+    Ok(recorded(begun)?.number)
 }
 
-async fn write(
-    registry: &dyn IncarnationRegistry,
-    stream: &StreamName,
-    collection: Option<Uuid>,
-    after: Option<u32>,
-) -> Result<Incarnations, StreamError> {
-    let id = text_of(collection).map(Into::into);
-    let beginning = Beginning { stream: stream.clone(), partition: None, id, after };
-    registry.begin(&beginning).await.map_err(|error| StreamError::of_store(NOT_RECORDED, &error))
+fn recorded(found: StoreResult<Option<Incarnation>>) -> Result<Incarnation, StreamError> {
+    let found = found.map_err(|error| StreamError::of_store(NOT_RECORDED, &error))?;
+    found.ok_or_else(|| StreamError::new(ErrorClass::Unknown, NOT_RECORDED))
 }
 
 const NOT_RECORDED: &str = "the incarnation of the stream was not recorded";
 
-fn in_stream(known: &Incarnations, stream: &StreamName) -> Option<Incarnation> {
-    known.current(&Partition::new(stream.clone(), 0)).cloned()
-}
-
-fn text_of(collection: Option<Uuid>) -> Option<String> {
-    collection.map(|id| id.to_string())
+fn text_of(collection: Option<Uuid>) -> Option<Arc<str>> {
+    collection.map(|id| id.to_string().into())
 }
 
 #[cfg(test)]
@@ -171,7 +156,8 @@ mod tests {
 
     use async_trait::async_trait;
     use lazaret_core::Timestamp;
-    use lazaret_core::store::{Anchor, Result as StoreResult};
+    use lazaret_core::incarnation::{Beginning, Incarnations};
+    use lazaret_core::store::Anchor;
 
     use super::*;
 
@@ -217,7 +203,7 @@ mod tests {
         assert_eq!(resumed(&registry, life(1, 2)).await, (1, false));
         assert_eq!(begun(&registry, life(1, 2), collection(1)).await, 2, "the first one was renamed back");
         let known = registry.incarnations().await.unwrap();
-        let current = in_stream(&known, &"orders".into()).unwrap();
+        let current = &known.0[&StreamName::from("orders")].stream;
         assert_eq!(current.id.as_deref(), Some("01010101-0101-0101-0101-010101010101"));
     }
 

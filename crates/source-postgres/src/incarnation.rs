@@ -1,7 +1,9 @@
 //! Records the incarnations of an outbox, so that no id of a row is taken for the same id of an earlier one.
 
-use lazaret_core::incarnation::{Beginning, IncarnationRegistry, Incarnations};
-use lazaret_core::{Partition, StreamName};
+use std::sync::Arc;
+
+use lazaret_core::StreamName;
+use lazaret_core::incarnation::IncarnationRegistry;
 
 use crate::error::OutboxError;
 
@@ -17,25 +19,18 @@ pub(crate) async fn record(
     before: u32,
     begins: bool,
 ) -> Result<u32, OutboxError> {
-    let begin =
-        |after| Beginning { stream: stream.clone(), partition: None, id: Some(identity.into()), after };
-    let current = match number(&registry.incarnations().await?, stream) {
-        Some(current) => Some(current),
-        None => number(&registry.begin(&begin(None)).await?, stream),
-    };
-    if !begins && current == Some(before) {
+    let id: Option<Arc<str>> = Some(identity.into());
+    let current = registry.current_or_first(stream, id.as_ref()).await?;
+    let current = current.ok_or_else(|| not_recorded(stream))?;
+    if !begins && current.number == before {
         return Ok(before);
     }
-    let begun = number(&registry.begin(&begin(current)).await?, stream);
-    begun.filter(|begun| Some(*begun) > current).ok_or_else(|| {
-        OutboxError::passing(format!(
-            "no incarnation of the outbox {stream} could be recorded after {current:?}"
-        ))
-    })
+    let begun = registry.begin_after(current.number, stream, id.as_ref()).await?;
+    Ok(begun.ok_or_else(|| not_recorded(stream))?.number)
 }
 
-fn number(known: &Incarnations, stream: &StreamName) -> Option<u32> {
-    known.current(&Partition::new(stream.clone(), 0)).map(|current| current.number)
+fn not_recorded(stream: &StreamName) -> OutboxError {
+    OutboxError::passing(format!("no incarnation of the outbox {stream} could be recorded"))
 }
 
 #[cfg(test)]
@@ -44,6 +39,7 @@ mod tests {
 
     use async_trait::async_trait;
     use lazaret_core::Timestamp;
+    use lazaret_core::incarnation::{Beginning, Incarnations};
     use lazaret_core::store::Result as StoreResult;
 
     use super::*;

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use lazaret_core::policy::DiskSpace;
 use lazaret_core::store::{ErrorKind, Occupancy, Result, StoreError};
 
 /// The room that the store at this path takes.
@@ -20,17 +21,24 @@ pub(crate) async fn of(path: &Path) -> Result<Occupancy> {
 /// The least room without which errors of the system are those of a full disk: a page of each log, and of the index of SQLite's.
 const LEAST_ROOM: u64 = 128 << 10;
 
-/// Names a full disk as the cause of an error of the system: SQLite reports some of them as plain input and output errors, for
-/// example when it cannot extend its shared memory.
+/// Names a full disk as the cause of an error of the system, and tells which disk: SQLite reports some of them as plain input and output
+/// errors, for example when it cannot extend its shared memory.
 pub(crate) fn explain(path: &Path, error: StoreError) -> StoreError {
-    let is_full = || measure(path).is_ok_and(|found| found.free < LEAST_ROOM);
-    match error.kind() {
-        ErrorKind::Unavailable if is_full() => {
-            let context = format!("{}; the disk is full", error.context());
-            StoreError::not_done(ErrorKind::Full, error.operation(), context).with_source(error)
-        }
-        _ => error,
-    }
+    let free = || measure(path).ok().map(|found| found.free);
+    let free = match error.kind() {
+        ErrorKind::Full => free(),
+        ErrorKind::Unavailable => free().filter(|free| *free < LEAST_ROOM),
+        _ => None,
+    };
+    let Some(free) = free else { return error };
+    let disk = DiskSpace { free, reserve: None }.describe(Some(&place(path)));
+    let context = format!("{}; the disk is full: {disk}", error.context());
+    StoreError::not_done(ErrorKind::Full, error.operation(), context).with_source(error)
+}
+
+/// The file of the store, for people.
+pub(crate) fn place(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
 /// The files of the store and their disk, in bytes.
@@ -102,6 +110,24 @@ mod tests {
         drop(store);
         let gone = of(Path::new("/nowhere/lazaret.db")).await.unwrap_err();
         assert_eq!(gone.kind(), ErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn a_full_disk_is_named_with_what_is_free() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lazaret.db");
+        let full = StoreError::not_done(ErrorKind::Full, "open", "database or disk is full");
+        let explained = explain(&path, full);
+        assert_eq!(explained.kind(), ErrorKind::Full);
+        let expected = format!(" free on the disk of {}", path.display());
+        assert!(
+            explained.context().starts_with("database or disk is full; the disk is full: "),
+            "{explained}"
+        );
+        assert!(explained.context().ends_with(&expected), "{explained}");
+        // A system that fails for another reason has room.
+        let other = explain(&path, StoreError::not_done(ErrorKind::Unavailable, "open", "disk I/O error"));
+        assert_eq!((other.kind(), other.context()), (ErrorKind::Unavailable, "disk I/O error"));
     }
 
     #[test]

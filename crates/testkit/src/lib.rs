@@ -21,9 +21,11 @@
 //! The suites test single promises. [`model`] searches for sequences of calls that break one: a state machine that runs
 //! random calls against the store and a plain model side by side. [`Unreliable`] wraps a store and makes it fail before
 //! and after the effect, by a seed, for tests of what uses a store. [`TokioClock`] follows the clock of a paused runtime.
-//! [`RecorderFile`] is a flight recorder that survives the crashes of a test.
+//! [`RecorderFile`] is a flight recorder that survives the crashes of a test. [`Instance`] runs a part of a test as a process that can be
+//! killed or stopped, and [`Journal`] has what such processes did.
 
 pub mod clock;
+pub mod instance;
 pub mod model;
 pub mod recorder;
 pub mod side_by_side;
@@ -31,6 +33,7 @@ pub mod suite;
 pub mod unreliable;
 
 pub use clock::{ManualClock, TokioClock};
+pub use instance::{Instance, Journal};
 pub use recorder::{MemoryRecorder, RecorderFile};
 pub use side_by_side::SideBySide;
 pub use unreliable::{Profile, Unreliable};

@@ -39,8 +39,8 @@ pub(super) struct Bulk {
     yes: bool,
 }
 
-/// Restore evicted letters, or the embedded store from a backup. A query without a state selects evicted letters. The path of a file
-/// that `lazaret backup` wrote selects the store; stop its daemon first.
+/// Restore evicted letters, or the embedded store from a backup. A query without a state selects evicted letters; they are restored when
+/// the command ends. The path of a file that `lazaret backup` wrote selects the store; stop its daemon first.
 #[derive(Debug, Args)]
 #[command(mut_arg("all", |all| all.help("Select every evicted letter")))]
 pub struct Restore {

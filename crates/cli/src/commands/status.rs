@@ -190,6 +190,10 @@ pub(super) fn notes(consumer: &Consumer, now: Timestamp) -> Vec<Line> {
         lines.push(name.plain(error));
     }
     match &consumer.held_by {
+        // Of what has no name, the error tells more.
+        Some(limit) if limit == "disk" => {
+            lines.push(name().add(" is held: the store's disk is full", Tone::Bad))
+        }
         Some(limit) => lines.push(name().add(format!(" is held by its limit: {limit}"), Tone::Bad)),
         None if consumer.store_trouble => {
             lines.push(name().add(" is blocked: the store does not accept letters", Tone::Bad));
@@ -295,9 +299,16 @@ fn next_command(status: &lazaret_api::Status) -> String {
     let has_letters =
         |consumer: &Consumer| consumer.dead + consumer.parked + consumer.quarantined + consumer.retrying > 0;
     if status.consumers.iter().any(has_letters) {
-        "lazaret groups".to_owned()
-    } else {
-        "lazaret tail".to_owned()
+        return "lazaret groups".to_owned();
+    }
+    // Records of dead-letter topics are no letters: only adopted ones are in groups and can be replayed.
+    let in_topics = |consumer: &&Consumer| consumer.in_broker.is_some_and(|counts| counts.dead > 0);
+    match status.consumers.iter().find(in_topics) {
+        Some(consumer) => {
+            let name = quoted(&consumer.name);
+            format!("lazaret adopt x-original --consumer {name} --topic TOPIC --dry-run")
+        }
+        None => "lazaret tail".to_owned(),
     }
 }
 
@@ -471,6 +482,8 @@ mod tests {
             told(&held),
             ["shop is held by its limit: max-sequence-size", "shop: an attempt has been running for 18m00s"]
         );
+        let full = Consumer { held_by: Some("disk".into()), ..quiet(0) };
+        assert_eq!(told(&full), ["shop is held: the store's disk is full"]);
         let short = Consumer { attempt_age_seconds: Some(59.0), ..quiet(0) };
         assert_eq!(told(&short), Vec::<String>::new());
     }
@@ -597,6 +610,21 @@ mod tests {
             "{note}"
         );
         assert!(breaker_note(&open(None), at(110)).ends_with("probing now"));
+    }
+
+    #[test]
+    fn dead_letters_in_the_broker_alone_are_to_be_adopted() {
+        let hint = |dead, in_broker| {
+            let in_broker = BrokerCounts { retrying: 1, dead: in_broker, oldest_dead_at: None };
+            let shop = Consumer { in_broker: Some(in_broker), ..quiet(dead) };
+            let shop = Consumer { retrying: 0, parked: 0, quarantined: 0, ..shop };
+            let consumers = vec![Consumer { retrying: 0, parked: 0, quarantined: 0, ..quiet(0) }, shop];
+            let store = lazaret_api::StoreCapabilities::default();
+            next(&lazaret_api::Status { consumers, operations: vec![], store, instances: vec![] })
+        };
+        assert_eq!(hint(0, 3), ["lazaret adopt x-original --consumer shop --topic TOPIC --dry-run"]);
+        assert_eq!(hint(2, 3), ["lazaret groups"], "letters of the store come first");
+        assert_eq!(hint(0, 0), ["lazaret tail"]);
     }
 
     #[test]

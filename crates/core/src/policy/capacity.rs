@@ -74,6 +74,11 @@ impl CapacityPolicy {
         by_size.into_iter().chain(by_disk).min()
     }
 
+    /// What is free of the store's disk, and its reserve; `None` if the store does not know its disk.
+    pub fn disk(&self, store: &Occupancy) -> Option<DiskSpace> {
+        Some(DiskSpace { free: store.free?, reserve: self.reserve(store) })
+    }
+
     /// The bytes that stay free on the file system of the store.
     fn reserve(&self, store: &Occupancy) -> Option<u64> {
         let min = self.min_free?;
@@ -122,7 +127,24 @@ impl Shortage {
         match self {
             Self::Letters { .. } => "replay, resolve or evict letters, or raise the bound",
             Self::Bytes { .. } => "shorten keep-closed, evict letters, or raise the bound",
-            Self::Disk { .. } => "free some of the disk",
+            Self::Disk { .. } => DiskSpace::REMEDY,
+        }
+    }
+
+    /// Its text for people, with the place of the store's files, if it is known: it tells which disk is short of room.
+    ///
+    /// ```
+    /// use lazaret_core::policy::Shortage;
+    /// let shortage = Shortage::Disk { free: 100 << 20, min: 1 << 30 };
+    /// assert_eq!(
+    ///     shortage.describe(Some("/var/lib/lazaret/lazaret.db")),
+    ///     "100.0 MiB are free on the disk of /var/lib/lazaret/lazaret.db, and 1.0 GiB must stay free (min-free)"
+    /// );
+    /// ```
+    pub fn describe(&self, place: Option<&str>) -> String {
+        match *self {
+            Self::Disk { free, min } => DiskSpace { free, reserve: Some(min) }.describe(place),
+            Self::Letters { .. } | Self::Bytes { .. } => self.to_string(),
         }
     }
 }
@@ -136,10 +158,41 @@ impl fmt::Display for Shortage {
             Self::Bytes { used, max } => {
                 write!(f, "the store takes {}, and max-bytes is {}", Bytes(*used), Bytes(*max))
             }
-            Self::Disk { free, min } => {
-                let (free, min) = (Bytes(*free), Bytes(*min));
-                write!(f, "{free} of the store's disk are free, and {min} must stay free (min-free)")
-            }
+            Self::Disk { .. } => f.write_str(&self.describe(None)),
+        }
+    }
+}
+
+/// What is free of the disk of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskSpace {
+    /// What is free.
+    pub free: u64,
+    /// What must stay free.
+    pub reserve: Option<u64>,
+}
+
+impl DiskSpace {
+    /// What a person can do when it is too little.
+    pub const REMEDY: &'static str = "free some of the disk, enlarge it, or lower min-free";
+
+    /// Its text for people, with the place of the store's files, if it is known.
+    ///
+    /// ```
+    /// use lazaret_core::policy::DiskSpace;
+    /// let full = DiskSpace { free: 0, reserve: None };
+    /// assert_eq!(full.describe(Some("/data/lazaret.db")), "0 bytes are free on the disk of /data/lazaret.db");
+    /// assert_eq!(full.describe(None), "0 bytes of the store's disk are free");
+    /// ```
+    pub fn describe(&self, place: Option<&str>) -> String {
+        let free = Bytes(self.free);
+        let free = match place {
+            Some(place) => format!("{free} are free on the disk of {place}"),
+            None => format!("{free} of the store's disk are free"),
+        };
+        match self.reserve {
+            Some(reserve) => format!("{free}, and {} must stay free (min-free)", Bytes(reserve)),
+            None => free,
         }
     }
 }
@@ -177,6 +230,9 @@ mod tests {
             "1024.0 MiB of the store's disk are free, and 1.0 GiB must stay free (min-free)"
         );
         assert_eq!(CapacityPolicy::NONE.shortage(u64::MAX, &Occupancy { free: Some(0), ..PLENTY }), None);
+        let disk = |policy: CapacityPolicy| policy.disk(&PLENTY).unwrap();
+        assert_eq!(disk(policy), DiskSpace { free: 50 * GIB, reserve: Some(GIB) });
+        assert_eq!(disk(CapacityPolicy::NONE).reserve, None);
     }
 
     #[test]

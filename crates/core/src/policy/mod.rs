@@ -21,7 +21,7 @@ mod taxonomy;
 
 pub use breaker::{Admit, Breaker, BreakerPolicy, BreakerState};
 pub use budget::{Budget, BudgetPolicy, Charge, Dimension, Rate};
-pub use capacity::{CapacityPolicy, Shortage};
+pub use capacity::{CapacityPolicy, DiskSpace, Shortage};
 pub use classify::{Classification, Classifier, Rule, Subject, When};
 pub use enqueue::{AlwaysEnqueue, Decision, EnqueuePolicy, Stage};
 pub use fuse::{Blown, Fuse, FusePolicy};

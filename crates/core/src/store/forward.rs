@@ -146,6 +146,7 @@ macro_rules! __forward_methods {
         writes begin_incarnation(consumer: &$crate::ConsumerName, beginning: &$crate::incarnation::Beginning) -> $crate::incarnation::Incarnations;
         reads server_time() -> Option<$crate::Timestamp>;
         reads occupancy() -> $crate::store::Occupancy;
+        reads place() -> Option<String>;
         reads capabilities() -> $crate::store::Capabilities;
     } };
     (Operations $wrapper:tt) => { $crate::__forward_trait! { $wrapper

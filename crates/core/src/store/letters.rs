@@ -204,13 +204,75 @@ pub struct Claim {
 pub enum Settlement {
     /// It was handled.
     Resolve(Option<AttemptRecord>),
-    /// A policy evicted it, for this reason.
-    Evict(String),
-    /// It is skipped, for this reason.
-    Skip(String),
+    /// A policy evicted it.
+    Evict(Dismissal),
+    /// It is skipped.
+    Skip(Dismissal),
     /// It failed and stays at the head, or [leaves](Requeue::detach) the sequence. The lease ends, unless it is one of
     /// [`claim_due`](LetterStore::claim_due) that goes on behind a letter that left.
     Requeue(Box<Requeue>),
+}
+
+/// Why a letter is evicted or skipped by a settlement, and the attempt before.
+///
+/// ```
+/// use lazaret_core::store::{Dismissal, Settlement};
+/// let settlement = Settlement::Skip("not needed".into());
+/// assert_eq!(serde_json::to_string(&settlement).unwrap(), r#"{"skip":"not needed"}"#);
+/// ```
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(from = "StoredDismissal", into = "StoredDismissal")]
+pub struct Dismissal {
+    /// The reason, for the audit. It must not hold the text of a failure: an audit can be neither encrypted nor erased.
+    pub why: String,
+    /// The attempt, for the history of the letter; `None` without an attempt.
+    pub attempt: Option<Box<AttemptRecord>>,
+}
+
+impl Dismissal {
+    /// A dismissal after this attempt.
+    pub fn after(attempt: Option<AttemptRecord>, why: impl Into<String>) -> Self {
+        Self { why: why.into(), attempt: attempt.map(Box::new) }
+    }
+}
+
+impl From<String> for Dismissal {
+    fn from(why: String) -> Self {
+        Self { why, attempt: None }
+    }
+}
+
+impl From<&str> for Dismissal {
+    fn from(why: &str) -> Self {
+        why.to_owned().into()
+    }
+}
+
+/// The format: without an attempt, the text alone.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum StoredDismissal {
+    Why(String),
+    After { why: String, attempt: Box<AttemptRecord> },
+}
+
+impl From<StoredDismissal> for Dismissal {
+    fn from(stored: StoredDismissal) -> Self {
+        match stored {
+            StoredDismissal::Why(why) => why.into(),
+            StoredDismissal::After { why, attempt } => Self { why, attempt: Some(attempt) },
+        }
+    }
+}
+
+impl From<Dismissal> for StoredDismissal {
+    fn from(dismissal: Dismissal) -> Self {
+        let Dismissal { why, attempt } = dismissal;
+        match attempt {
+            Some(attempt) => Self::After { why, attempt },
+            None => Self::Why(why),
+        }
+    }
 }
 
 /// The state of a letter after another failure.
@@ -573,6 +635,12 @@ pub trait LetterStore: Send + Sync + 'static {
     /// knows nothing.
     async fn occupancy(&self) -> Result<Occupancy> {
         Ok(Occupancy::default())
+    }
+
+    /// Where this store keeps its files, for people who have to free some of that disk. The default is for stores without files of
+    /// their own.
+    async fn place(&self) -> Result<Option<String>> {
+        Ok(None)
     }
 
     /// The optional capabilities of this store.

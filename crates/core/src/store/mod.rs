@@ -59,8 +59,9 @@ pub use incarnations::{begin_incarnation, read_incarnations};
 pub use instances::{Instance, Instances, SeenInstance};
 pub use key_value::{Expect, KeyValue, Reading, Versioned, Written};
 pub use letters::{
-    Act, AttemptNote, Claim, Cleared, Counts, Grant, GrantFence, HandOff, HeadsPage, Lease, LeaseUse,
-    LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Placement, Requeue, Settled, Settlement,
+    Act, AttemptNote, Claim, Cleared, Counts, Dismissal, Grant, GrantFence, HandOff, HeadsPage, Lease,
+    LeaseUse, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Placement, Requeue, Settled,
+    Settlement,
 };
 pub use locks::{LockState, Locks};
 pub use machine::{OperationMachine, PlanHasher, plan_hash};

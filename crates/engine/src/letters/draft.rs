@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::handler::Delivery;
-use lazaret_core::letter::{AttemptKind, Diagnostics};
+use lazaret_core::letter::{AttemptKind, AttemptRecord, Diagnostics};
 use lazaret_core::policy::{Decision, Stage};
-use lazaret_core::store::{Requeue, Settlement};
+use lazaret_core::store::{Dismissal, Requeue, Settlement};
 use lazaret_core::{Failure, Letter, LetterState, Message, Reason, SequenceId, Timestamp};
 
 use crate::classify;
@@ -118,11 +118,12 @@ pub(crate) struct FailedLetter<'a> {
 pub(crate) fn requeue(component: &Component, failed: FailedLetter<'_>) -> Settlement {
     let FailedLetter { letter, delivery, failure, record, replayed, sent_by_handler, state, due_at } = failed;
     if !sent_by_handler && discards(component, letter, state) {
-        return discarded();
+        return discarded(record.history.last().cloned());
     }
     let decision = apply_enqueue_policy(component, letter, &failure, Stage::Replay);
     if !decision.keeps() {
-        return Settlement::Evict("evicted by the enqueue policy".to_owned());
+        let attempt = record.history.last().cloned();
+        return Settlement::Evict(Dismissal::after(attempt, "evicted by the enqueue policy"));
     }
     let ignored = decision == Decision::Ignore;
     let mut diagnostics = letter.diagnostics.clone();
@@ -152,7 +153,7 @@ pub(crate) fn requeue(component: &Component, failed: FailedLetter<'_>) -> Settle
 /// Ends the automatic attempts of a letter.
 pub(crate) fn dead(component: &Component, letter: &Letter, cause: Option<Failure>) -> Settlement {
     if discards(component, letter, LetterState::Dead) {
-        return discarded();
+        return discarded(None);
     }
     let usage = AttemptUsage {
         attempts: letter.attempts,
@@ -179,9 +180,9 @@ fn discards(component: &Component, letter: &Letter, state: LetterState) -> bool 
     letter.state != LetterState::Dead && component.options.discards(state)
 }
 
-/// The end of a letter whose failure is final while dead letters are disabled.
-fn discarded() -> Settlement {
-    Settlement::Evict("dead letters are disabled".to_owned())
+/// The end of a letter whose failure is final while dead letters are disabled, after this attempt.
+fn discarded(attempt: Option<AttemptRecord>) -> Settlement {
+    Settlement::Evict(Dismissal::after(attempt, "dead letters are disabled"))
 }
 
 /// Counts an attempt whose end is unknown because its lease was lost. The letter is due at once, unless it was the last one.

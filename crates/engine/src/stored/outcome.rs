@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lazaret_core::letter::AttemptKind;
 use lazaret_core::policy::Limit;
-use lazaret_core::store::{Settled, Settlement};
+use lazaret_core::store::{Dismissal, Settled, Settlement};
 use lazaret_core::{HandlerError, Letter, LetterState, Verdict};
 
 use super::head::{Ended, HeadAttempt};
@@ -143,7 +143,10 @@ impl HeadAttempt<'_> {
             }
             Step::End { state: LetterState::Waiting, .. } => (LetterState::Dead, None),
             Step::End { state, .. } => (state, None),
-            Step::Skip => return Some((Settlement::Skip(failure.headline()), ResolvedBy::Handler)),
+            Step::Skip => {
+                let dismissal = Dismissal::after(record.history.last().cloned(), failure.headline());
+                return Some((Settlement::Skip(dismissal), ResolvedBy::Handler));
+            }
             // The history shows that it was no success.
             Step::Duplicate => {
                 let attempt = record.history.last().cloned();

@@ -74,6 +74,10 @@ impl FaultyStore {
         Ok(Occupancy { used: Some(used), free: Some(size.saturating_sub(used)), size: None })
     }
 
+    async fn file(&self) -> Result<Option<String>> {
+        Ok(self.lock().disk.map(|_| "/data/lazaret.db".to_owned()))
+    }
+
     /// How often a call was made.
     pub(crate) fn calls(&self, operation: &str) -> usize {
         self.lock().calls.get(operation).copied().unwrap_or(0)
@@ -114,6 +118,7 @@ impl FaultyStore {
 lazaret_core::forward_store! {
     impl LetterStore for FaultyStore {
         occupancy => Self::room;
+        place => Self::file;
     }
     impl Operations for FaultyStore {}
     impl Triage for FaultyStore {}

@@ -3,6 +3,10 @@
 //! A group assigns the partitions that the leader knows when a member joins. A static member that comes back gets what it had, without a
 //! new assignment, also if its topics were recreated or got more partitions meanwhile; and librdkafka looks at topics every five
 //! minutes only. Until then some partitions are read by nobody. So a member that sees such an assignment twice leaves and joins again.
+//!
+//! All members see the same gap, and at the same time: their looks follow the assignment that they all got at once. One of them is enough,
+//! because the leader asks for the partitions anew whenever somebody joins. So they take turns, in the order of their first partitions. If
+//! the gap is still there after a new assignment, the leader knows less than they do, and nobody tries again for a while.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,20 +22,27 @@ use crate::error::config_error;
 
 /// The delay of the second look: the group may be about to rebalance by itself.
 pub(super) const SECOND_LOOK: Duration = Duration::from_secs(5);
+/// How long a member leaves the gap to the one before it: that one finishes what it works on first, or cannot join anew.
+const TURN: Duration = Duration::from_secs(30);
 /// Joining anew does not help while the leader knows less than this member. It is not repeated sooner.
 const JOIN_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The numbers of the partitions of topics.
 type PartitionCounts = BTreeMap<String, u32>;
 
+/// A partition of a topic.
+type Place = (String, u32);
+
 /// What is known about the assignment of the group.
 #[derive(Debug, Default)]
 pub(super) struct Coverage {
     /// The numbers of partitions that the current assignment covers.
     covered: Option<PartitionCounts>,
-    /// The numbers of partitions that it did not cover at the last look.
-    uncovered: Option<PartitionCounts>,
-    joined_anew_at: Option<Instant>,
+    /// The numbers of partitions that it did not cover at the last look, and when that was seen first.
+    uncovered: Option<(PartitionCounts, Instant)>,
+    /// The numbers of partitions for which the group made an assignment, or was asked for one, although they were known to be uncovered,
+    /// and when.
+    tried: Option<(PartitionCounts, Instant)>,
 }
 
 /// What a look at the group showed.
@@ -40,12 +51,69 @@ pub(super) struct Look {
     counts: PartitionCounts,
     /// `None` if the group is rebalancing, or its assignment cannot be read.
     is_covered: Option<bool>,
+    /// The first partition of each member that has one of these topics, in order.
+    firsts: Vec<Place>,
+}
+
+/// What follows from a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// The regular check is enough.
+    Wait,
+    LookAgain,
+    JoinAnew,
+}
+
+impl Coverage {
+    /// Notes that the group has assigned partitions, to all of its members.
+    fn assigned(&mut self, now: Instant) {
+        self.covered = None;
+        if let Some((counts, _)) = self.uncovered.take() {
+            self.tried = Some((counts, now));
+        }
+    }
+
+    /// Decides what follows from a look. `turn` is the number of members before this one.
+    fn decide(
+        &mut self,
+        counts: PartitionCounts,
+        is_covered: Option<bool>,
+        turn: usize,
+        now: Instant,
+    ) -> Next {
+        match is_covered {
+            None => return Next::LookAgain,
+            Some(true) => {
+                *self = Self { covered: Some(counts), ..Self::default() };
+                return Next::Wait;
+            }
+            Some(false) => {}
+        }
+        let was_tried = |(known, at): &(PartitionCounts, Instant)| {
+            *known == counts && now.duration_since(*at) < JOIN_INTERVAL
+        };
+        if self.tried.as_ref().is_some_and(was_tried) {
+            // The turns begin anew afterwards.
+            self.uncovered = None;
+            return Next::Wait;
+        }
+        let seen = self.uncovered.take().filter(|(known, _)| *known == counts);
+        let is_second = seen.is_some();
+        let since = seen.map_or(now, |(_, since)| since);
+        self.uncovered = Some((counts.clone(), since));
+        let patience = TURN.saturating_mul(u32::try_from(turn).unwrap_or(u32::MAX));
+        if !is_second || now.duration_since(since) < patience {
+            return Next::LookAgain;
+        }
+        self.tried = Some((counts, now));
+        Next::JoinAnew
+    }
 }
 
 impl Membership {
     /// Notes that the group has assigned partitions.
     pub(super) fn note_assignment(&mut self) {
-        (self.coverage.covered, self.coverage.uncovered) = (None, None);
+        self.coverage.assigned(Instant::now());
         self.topic_check.is_due_within(SECOND_LOOK);
     }
 
@@ -55,29 +123,28 @@ impl Membership {
         is_assigned_by_members.then(|| self.coverage.covered.clone().unwrap_or_default())
     }
 
-    /// Joins anew if the assignment leaves out partitions, or has some that do not exist or are not subscribed to, at the second look, too.
+    /// Joins anew if the assignment leaves out partitions, or has some that do not exist or are not subscribed to, at the second look, too,
+    /// and this member is the one whose turn it is.
     pub(super) fn compare_coverage(&mut self, look: Look) {
-        let Look { counts, is_covered } = look;
+        let Look { counts, is_covered, firsts } = look;
         let is_subscribed = |topic: &str| self.subscribed().any(|one| one == topic || one.starts_with('^'));
         let is_own = self.owned.iter().all(|owned| is_subscribed(owned.partition.stream.as_str()));
-        let coverage = &mut self.coverage;
-        match is_covered.map(|is_covered| is_covered && is_own) {
-            Some(true) => (coverage.covered, coverage.uncovered) = (Some(counts), None),
-            Some(false) if coverage.uncovered.as_ref() == Some(&counts) => self.join_anew(),
-            Some(false) => {
-                coverage.uncovered = Some(counts);
-                self.topic_check.is_due_within(SECOND_LOOK);
-            }
-            None => self.topic_check.is_due_within(SECOND_LOOK),
+        let has = |(topic, index): &Place| {
+            let is_it = |stream: &str, number: u32| stream == topic && number == *index;
+            self.owned.iter().any(|owned| is_it(owned.partition.stream.as_str(), owned.partition.index))
+        };
+        // What it has and does not subscribe to, only this member can give back.
+        let turn = if is_own { firsts.iter().position(has).unwrap_or(firsts.len()) } else { 0 };
+        let is_covered = is_covered.map(|is_covered| is_covered && is_own);
+        match self.coverage.decide(counts, is_covered, turn, Instant::now()) {
+            Next::Wait => {}
+            Next::LookAgain => self.topic_check.is_due_within(SECOND_LOOK),
+            Next::JoinAnew => self.join_anew(),
         }
     }
 
     /// Leaves the group when the engine has finished what it works on, and joins again: then the group assigns what the topics have now.
     fn join_anew(&mut self) {
-        if self.coverage.joined_anew_at.is_some_and(|at| at.elapsed() < JOIN_INTERVAL) {
-            return;
-        }
-        self.coverage.joined_anew_at = Some(Instant::now());
         let group = &self.options.group;
         tracing::warn!(
             group,
@@ -107,23 +174,34 @@ pub(super) fn look(
     }
     let groups = client.fetch_group_list(Some(group), timeout)?;
     let found = groups.groups().iter().find(|found| found.name() == group && found.state() == "Stable");
-    let is_covered = found.and_then(|found| {
+    let members = found.and_then(|found| {
         let assignments = found.members().iter().map(|member| member.assignment().unwrap_or_default());
-        let assigned: Vec<_> = assignments.map(assigned).collect::<Option<_>>()?;
-        Some(is_covered(&counts, &assigned.into_iter().flatten().collect()))
+        assignments.map(assigned).collect::<Option<Vec<_>>>()
     });
-    Ok(Some(Look { counts, is_covered }))
+    let firsts = members.as_deref().map_or_else(Vec::new, |members| firsts(&counts, members));
+    let is_covered = members.map(|members| is_covered(&counts, &members.into_iter().flatten().collect()));
+    Ok(Some(Look { counts, is_covered, firsts }))
+}
+
+/// The first partition of these topics that each member has, in order.
+fn firsts(counts: &PartitionCounts, members: &[Vec<Place>]) -> Vec<Place> {
+    let first = |assigned: &Vec<Place>| {
+        assigned.iter().filter(|(topic, _)| counts.contains_key(topic)).min().cloned()
+    };
+    let mut firsts: Vec<Place> = members.iter().filter_map(first).collect();
+    firsts.sort();
+    firsts
 }
 
 /// Returns whether these partitions are those of the topics with these numbers of partitions.
-fn is_covered(counts: &PartitionCounts, assigned: &BTreeSet<(String, u32)>) -> bool {
+fn is_covered(counts: &PartitionCounts, assigned: &BTreeSet<Place>) -> bool {
     let existing = counts.iter().flat_map(|(topic, count)| (0..*count).map(|index| (topic.clone(), index)));
     let assigned = assigned.iter().filter(|(topic, _)| counts.contains_key(topic));
     existing.collect::<BTreeSet<_>>().iter().eq(assigned)
 }
 
 /// Decodes the partitions of a member: a version, and the partitions of each topic. Nothing is an assignment without partitions.
-fn assigned(mut bytes: &[u8]) -> Option<Vec<(String, u32)>> {
+fn assigned(mut bytes: &[u8]) -> Option<Vec<Place>> {
     let bytes = &mut bytes;
     let mut found = Vec::new();
     if bytes.is_empty() {
@@ -177,5 +255,73 @@ mod tests {
         assert!(!is(&[("a", 0), ("b", 0)]), "partitions were added");
         assert!(!is(&[("a", 0), ("a", 1), ("a", 2), ("b", 0)]), "the topic was recreated with fewer");
         assert!(!is(&[]));
+    }
+
+    fn counts(partitions: u32) -> PartitionCounts {
+        [("a".to_owned(), partitions)].into()
+    }
+
+    #[test]
+    fn members_take_turns_in_the_order_of_their_first_partitions() {
+        let place = |topic: &str, index: u32| (topic.to_owned(), index);
+        let members = [
+            vec![place("a", 5), place("a", 2)],
+            vec![],
+            vec![place("of-another-subscription", 0)],
+            vec![place("a", 0), place("a", 9)],
+        ];
+        assert_eq!(firsts(&counts(10), &members), [place("a", 0), place("a", 2)]);
+    }
+
+    #[test]
+    fn one_member_joins_anew_at_the_second_look_and_the_next_one_only_much_later() {
+        let mut members: Vec<Coverage> = (0..3).map(|_| Coverage::default()).collect();
+        let start = Instant::now();
+        let mut look =
+            |turn: usize, after: Duration| members[turn].decide(counts(9), Some(false), turn, start + after);
+        // All of them look at the same times.
+        assert_eq!([0, 1, 2].map(|turn| look(turn, Duration::ZERO)), [Next::LookAgain; 3]);
+        let second = [0, 1, 2].map(|turn| look(turn, SECOND_LOOK));
+        assert_eq!(second, [Next::JoinAnew, Next::LookAgain, Next::LookAgain]);
+        // The first one cannot: its handlers do not end.
+        assert_eq!([0, 1, 2].map(|turn| look(turn, TURN)), [Next::Wait, Next::JoinAnew, Next::LookAgain]);
+        assert_eq!([0, 1, 2].map(|turn| look(turn, TURN * 2)), [Next::Wait, Next::Wait, Next::JoinAnew]);
+    }
+
+    #[test]
+    fn an_assignment_that_covers_everything_ends_the_turns() {
+        let (mut member, start) = (Coverage::default(), Instant::now());
+        assert_eq!(member.decide(counts(9), Some(false), 1, start), Next::LookAgain);
+        member.assigned(start + SECOND_LOOK);
+        assert_eq!(member.decide(counts(9), Some(true), 1, start + SECOND_LOOK * 2), Next::Wait);
+        assert_eq!(member.covered, Some(counts(9)));
+        // The next gap is a new one.
+        let later = start + SECOND_LOOK * 4;
+        assert_eq!(member.decide(counts(12), Some(false), 0, later), Next::LookAgain);
+        assert_eq!(member.decide(counts(12), Some(false), 0, later + SECOND_LOOK), Next::JoinAnew);
+    }
+
+    #[test]
+    fn a_gap_that_joining_anew_does_not_close_makes_a_group_rebalance_once_a_minute() {
+        // The leader knows less than the members, for an hour.
+        const MEMBERS: usize = 5;
+        let mut members: Vec<Coverage> = (0..MEMBERS).map(|_| Coverage::default()).collect();
+        let (start, mut joins) = (Instant::now(), 0);
+        for second in (0..3600).step_by(5) {
+            let now = start + Duration::from_secs(second);
+            let next = |(turn, member): (usize, &mut Coverage)| {
+                // Whoever joins anew gets another place among the others.
+                let turn = (turn + joins) % MEMBERS;
+                member.decide(counts(9), Some(false), turn, now)
+            };
+            let decided: Vec<Next> = members.iter_mut().enumerate().map(next).collect();
+            let who_join = decided.iter().filter(|next| **next == Next::JoinAnew).count();
+            assert!(who_join <= 1, "{decided:?}");
+            if who_join > 0 {
+                joins += who_join;
+                members.iter_mut().for_each(|member| member.assigned(now));
+            }
+        }
+        assert!((50..=60).contains(&joins), "{joins}");
     }
 }

@@ -11,8 +11,10 @@ use super::session::{Lookup, Membership, POLL_INTERVAL, Revocation};
 use crate::client::assignment::{add_offset, assign, list_of, unassign};
 use crate::client::callbacks::{Clients, Rebalance};
 use crate::error::{ClientError, classify, config_error, is_unknown_topic};
-use crate::lookup::{self, LookupError, LookupPurpose, LookupRules, ResetPolicy, StartPosition, StoreCheck};
+use crate::lookup::{self, LookupError, LookupPurpose, LookupRules};
 use crate::owned_partition::{OwnedPartition, Stage};
+use crate::start_position::{ResetPolicy, StartPosition};
+use crate::store_check::StoreCheck;
 
 /// The pause before a failed lookup is repeated.
 const LOOKUP_RETRY_DELAY: Duration = Duration::from_millis(500);

@@ -73,9 +73,12 @@ pub(crate) struct Chained {
     last_attempt: u32,
     spring: bool,
     transactional_id: Option<String>,
-    /// Where in a transaction to die.
-    die_at: Option<String>,
+    /// What to call at each step of a transaction.
+    hook: Option<TransactionHook>,
 }
+
+/// Called with the name of each step of a transaction.
+type TransactionHook = Arc<dyn Fn(&'static str) + Send + Sync>;
 
 /// The name of an event: the letters before the first other character.
 struct Name(String);
@@ -127,7 +130,7 @@ impl Chained {
             last_attempt: u32::MAX,
             spring: false,
             transactional_id: None,
-            die_at: None,
+            hook: None,
         }
     }
 
@@ -162,7 +165,20 @@ impl Chained {
 
     /// The process crashes when a transaction reaches this point.
     pub(crate) fn dying_at(&self, point: &str) -> Self {
-        Self { die_at: Some(point.to_owned()), ..self.clone() }
+        let point = point.to_owned();
+        self.calling_in_transactions(move |step| {
+            if step == point {
+                std::process::abort();
+            }
+        })
+    }
+
+    /// Calls this at each step of a transaction, in the thread that runs it.
+    pub(crate) fn calling_in_transactions(
+        &self,
+        hook: impl Fn(&'static str) + Send + Sync + 'static,
+    ) -> Self {
+        Self { hook: Some(Arc::new(hook)), ..self.clone() }
     }
 
     pub(crate) fn changed(&self, change: fn(RetryTopics) -> RetryTopics) -> Self {
@@ -174,12 +190,8 @@ impl Chained {
         if self.spring {
             topics = topics.with_spring_headers();
         }
-        if let Some(die_at) = self.die_at.clone() {
-            topics = topics.with_transaction_hook(move |point| {
-                if point == die_at {
-                    std::process::abort();
-                }
-            });
+        if let Some(hook) = self.hook.clone() {
+            topics = topics.with_transaction_hook(move |step| hook(step));
         }
         match &self.transactional_id {
             Some(id) => topics.in_transactions(id),

@@ -183,6 +183,10 @@ impl LetterStore for SqliteStore {
         occupancy::of(self.path()).await
     }
 
+    async fn place(&self) -> Result<Option<String>> {
+        Ok(Some(occupancy::place(self.path())))
+    }
+
     async fn capabilities(&self) -> Result<Capabilities> {
         Ok(Self::CAPABILITIES)
     }

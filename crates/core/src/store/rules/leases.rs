@@ -10,7 +10,7 @@ use super::{later, refuse};
 use crate::letter::{LetterId, LetterState};
 use crate::sequence::SequenceId;
 use crate::store::{
-    Actor, ErrorKind, Lease, LeaseUse, OperationId, Outcome, Requeue, Result, Settlement, is_end,
+    Actor, Dismissal, ErrorKind, Lease, LeaseUse, OperationId, Outcome, Requeue, Result, Settlement, is_end,
 };
 
 /// Checks that a lease is current and has not ended (I6). Returns the row.
@@ -200,7 +200,11 @@ pub fn settle(
         Settlement::Requeue(requeue) if requeue.detach && !lease.sequence.stands_alone() => {
             detached(view, row, held, &head, requeue, lease.sequence.detached(letter))?
         }
-        Settlement::Requeue(requeue) => (AfterSettle::Requeued, requeued(row, &head, requeue, view.now)?),
+        Settlement::Requeue(requeue) => {
+            let (state, effects) = (requeue.state, requeued(row, &head, requeue, view.now)?);
+            let line = held.kind.operation().and_then(|operation| held_by(operation, &head, state));
+            (AfterSettle::Requeued, Effects { audit: line, ..effects })
+        }
         Settlement::Resolve(attempt) => close_and_continue(view, row, held, |row, next| {
             let closed = Effects::close(&head, LetterState::Resolved, attempt, row, next, view.now);
             match held.kind {
@@ -222,6 +226,18 @@ fn resolved_by(operation: OperationId, head: &LetterView) -> AuditLine {
     AuditLine::of_letter(&by, "resolve", head.id, head.state, LetterState::Resolved)
 }
 
+/// The audit line of a letter that a replay of an operation has parked or quarantined (I11): nobody retries it, and only a person moves
+/// it on.
+fn held_by(operation: OperationId, head: &LetterView, state: LetterState) -> Option<AuditLine> {
+    let action = match state {
+        LetterState::Parked => "park",
+        LetterState::Quarantined => "quarantine",
+        _ => return None,
+    };
+    let by = Actor::engine(format!("replayed by operation {operation}"));
+    (head.state != state).then(|| AuditLine::of_letter(&by, action, head.id, head.state, state))
+}
+
 /// Closes a letter without a success, audited (I11).
 fn give_up(
     view: &SettleView<'_>,
@@ -229,11 +245,13 @@ fn give_up(
     held: &HeldLease,
     head: &LetterView,
     state: LetterState,
-    (action, why): (&str, String),
+    (action, dismissal): (&str, Dismissal),
 ) -> (AfterSettle, Effects) {
+    let Dismissal { why, attempt } = dismissal;
     let line = AuditLine::of_letter(&Actor::engine(why), action, head.id, head.state, state);
     close_and_continue(view, row, held, |row, next| {
-        Effects::close(head, state, None, row, next, view.now).audited(line)
+        let attempt = attempt.map(|attempt| *attempt);
+        Effects::close(head, state, attempt, row, next, view.now).audited(line)
     })
 }
 
@@ -406,6 +424,36 @@ mod tests {
         assert!(line.by.why.contains("op_7"), "{}", line.by.why);
         for kind in [LeaseKind::Due, LeaseKind::Replay] {
             assert_eq!(resolve(kind, None, false).effects.audit, None, "it is in the history of the letter");
+        }
+    }
+
+    #[test]
+    fn a_letter_that_a_replay_parked_or_quarantined_has_an_audit_line_that_names_the_operation() {
+        // I11
+        let audited = |kind, before, state| {
+            let (row, lease) = claimed(1, kind);
+            let head = letter(1, before);
+            let view = SettleView { row: Some(&row), head: Some(head), next: None, now: NOW };
+            let message = crate::Message::new("1", "orders", crate::Position::new(0, 0));
+            let stored = crate::Letter::new(QueueName::of("c", "c"), "k".into(), message.into(), NOW);
+            let requeue = Settlement::Requeue(Box::new(Requeue { state, ..Requeue::of(&stored) }));
+            let line = settle(&view, &lease, head.id, requeue).unwrap().effects.audit;
+            line.map(|line| (line.action, line.before, line.after, line.by.why.contains("op_7")))
+        };
+        use LetterState::{Dead, Parked, Quarantined, Retrying};
+        let operation = LeaseKind::Operation(OperationId(7));
+        let line = |action: &str, after: &str| {
+            Some((action.to_owned(), Some("dead".to_owned()), Some(after.to_owned()), true))
+        };
+        assert_eq!(audited(operation, Dead, Parked), line("park", "parked"));
+        assert_eq!(audited(operation, Dead, Quarantined), line("quarantine", "quarantined"));
+        for (kind, before, state) in [
+            (operation, Parked, Parked),
+            (operation, Dead, Dead),
+            (LeaseKind::Due, Retrying, Parked),
+            (LeaseKind::Replay, Dead, Parked),
+        ] {
+            assert_eq!(audited(kind, before, state), None, "{kind:?} {before} {state}");
         }
     }
 

@@ -1,7 +1,8 @@
 //! Claims, leases, settlements and due times.
 
 use lazaret_core::store::{
-    Act, Change, Claim, ErrorKind, LeaseUse, PauseScope, Placed, Requeue, Settled, Settlement, Store,
+    Act, Change, Claim, Dismissal, ErrorKind, LeaseUse, PauseScope, Placed, Requeue, Settled, Settlement,
+    Store,
 };
 use lazaret_core::{LetterState, QueueName};
 
@@ -409,6 +410,25 @@ pub async fn a_success_is_remembered_in_the_history<S: Store>(t: Fixture<S>) {
     let stored = t.get("1").await;
     assert_eq!((stored.state, stored.history), (LetterState::Resolved, vec![attempt]));
     assert_eq!(stored.last_touched_at, t.now());
+}
+
+pub async fn the_attempt_before_a_dismissal_is_remembered_in_the_history<S: Store>(t: Fixture<S>) {
+    // I11
+    t.fill("a", 2).await;
+    let claim = t.claim("a", "w").await.unwrap();
+    let attempts = ["not ours", "not needed"].map(|message| t.failed_attempt(2, message));
+    let skip = Settlement::Skip(Dismissal::after(Some(attempts[0].clone()), "known bad"));
+    let Settled::Next(next) = t.settle(&claim, &claim.head, skip).await.unwrap() else {
+        panic!("one is left")
+    };
+    let evict = Settlement::Evict(Dismissal::after(Some(attempts[1].clone()), "too old"));
+    t.settle(&claim, &next, evict).await.unwrap();
+    for (before, attempt) in [&claim.head, &*next].into_iter().zip(attempts) {
+        let stored = t.store.get(&t.queue, before.id).await.unwrap().unwrap();
+        let history = [before.history.clone(), vec![attempt]].concat();
+        assert_eq!((stored.state.is_open(), stored.history), (false, history));
+        assert_eq!((stored.attempts, stored.cause), (before.attempts, before.cause.clone()));
+    }
 }
 
 pub async fn leaving_out_and_giving_up_are_audited<S: Store>(t: Fixture<S>) {

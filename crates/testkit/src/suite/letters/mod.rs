@@ -262,6 +262,7 @@ macro_rules! __store_test_suite {
                 a_waiting_letter_that_fails_gets_its_first_cause
                 a_requeue_cannot_close_a_letter
                 a_success_is_remembered_in_the_history
+                the_attempt_before_a_dismissal_is_remembered_in_the_history
                 leaving_out_and_giving_up_are_audited
                 the_next_due_time_is_the_earliest_of_all
                 a_leased_sequence_is_due_at_the_end_of_its_lease

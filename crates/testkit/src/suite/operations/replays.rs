@@ -84,13 +84,14 @@ pub async fn every_settlement_has_its_outcome<S: Store>(t: Fixture<S>) {
     let (ok, failed) = (Some(Outcome::Ok), Some(Outcome::FailedAgain));
     assert_eq!(t.outcomes(id).await, [ok, ok, ok, failed]);
     assert_eq!(t.state("a-003").await, LetterState::Parked);
-    // I11: the audit names each letter that ended, and the operation that resolved one.
+    // I11: the audit names each letter that ended or was parked, and the operation that resolved or parked one.
     let audit = t.audit().await;
-    for (name, action) in [("a-000", "resolve"), ("a-001", "evict"), ("a-002", "skip")] {
+    for (name, action) in [("a-000", "resolve"), ("a-001", "evict"), ("a-002", "skip"), ("a-003", "park")] {
         let subject = t.get(name).await.id.to_string();
         let line = audit.iter().rfind(|line| line.subject == subject).unwrap();
         assert_eq!((line.action.as_str(), line.before.as_deref()), (action, Some("dead")), "{name}");
-        assert_eq!(line.by.why.contains(&id.to_string()), action == "resolve", "{line:?}");
+        let names_operation = ["resolve", "park"].contains(&action);
+        assert_eq!(line.by.why.contains(&id.to_string()), names_operation, "{line:?}");
     }
 }
 
