@@ -11,7 +11,6 @@ use crate::stream::{Connection, OpenAt};
 
 /// A stream that was opened for a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Probed {
     /// The stream continues behind its checkpoint; otherwise it starts where the options say.
     pub resumes: bool,
@@ -28,6 +27,13 @@ pub struct ProbeError {
     pub class: ErrorClass,
     /// What the server or the driver said.
     pub detail: String,
+}
+
+impl ProbeError {
+    /// Makes an error of this class.
+    pub fn new(class: ErrorClass, detail: impl Into<String>) -> Self {
+        Self { class, detail: detail.into() }
+    }
 }
 
 impl From<StreamError> for ProbeError {
