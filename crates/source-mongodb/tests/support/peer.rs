@@ -439,6 +439,15 @@ fn aggregate(command: &Document, state: &mut State) -> Option<Document> {
     Some(doc! { "ok": 1, "cursor": cursor, "operationTime": time(state.now) })
 }
 
+/// The token of a position. At an invalidation it is that of the event, as long as nothing has happened since.
+fn certified(position: u32, state: &State) -> String {
+    let is_here = |(tick, event): &&(u32, Document)| *tick == position && is_invalidation(event);
+    let data = |(_, event): &(u32, Document)| {
+        event.get_document("_id").unwrap().get_str("_data").unwrap().to_owned()
+    };
+    state.events.iter().find(is_here).map_or_else(|| token(position), data)
+}
+
 async fn get_more(command: &Document, state: &Mutex<State>, changed: &Notify) -> Option<Document> {
     let id = command.get_i64("getMore").unwrap();
     let index = usize::try_from(id).unwrap() - 1;
