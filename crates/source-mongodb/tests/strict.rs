@@ -5,18 +5,23 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bson::{Document, doc};
+use bytes::Bytes;
 use lazaret_core::Operation;
-use lazaret_core::store::{Checkpoint, Checkpoints};
+use lazaret_core::store::{
+    Checkpoint, Checkpoints, ErrorKind, Expect, KeyValue, Reading, Result as StoreResult, StoreError, Written,
+};
 use lazaret_memory::MemoryStore;
 use lazaret_source_mongodb::{
     BeforeChange, CheckpointOptions, ErrorClass, FullDocument, MongoSource, MongoSourceOptions,
     OnHistoryLost, OnInvalidate, Probed, Server, StoreCollections, StreamState, headers,
 };
 use support::peer::{Fault, Peer, event_token, token};
-use support::{LONG, Reading, quick};
+use support::{LONG, Reading as Stream, quick};
 
 const FIRST: &str = "D3284E04D8914467A2160201812E4C4C";
 const SECOND: &str = "0E1A2B3C4D5E6F708192A3B4C5D6E7F8";
@@ -33,8 +38,8 @@ fn start_after(peer: &Peer) -> MongoSourceOptions {
     MongoSourceOptions { on_invalidate: OnInvalidate::StartAfter, checkpoint, operations, ..options(peer) }
 }
 
-async fn started(peer: &Peer, options: MongoSourceOptions, store: &Arc<MemoryStore>) -> Reading {
-    let mut reading = Reading::open(options, store.clone());
+async fn started(peer: &Peer, options: MongoSourceOptions, store: &Arc<MemoryStore>) -> Stream {
+    let mut reading = Stream::open(options, store.clone());
     reading.until_status("it reads", |status| status.state == StreamState::Reading).await;
     peer.until_idle().await;
     reading
@@ -92,7 +97,7 @@ async fn images_of_a_server_that_has_none_are_refused_before_a_stream_is_opened(
         let (peer, store) = (Peer::start().await, Arc::new(MemoryStore::default()));
         let options = MongoSourceOptions { full_document, full_document_before_change, ..options(&peer) };
         peer.set_wire_version(13);
-        let mut reading = Reading::open(options.clone(), store);
+        let mut reading = Stream::open(options.clone(), store);
         let error = reading.permanent_error().await;
         assert!(error.contains("MongoDB 6.0") && error.contains("full-document"), "{error}");
         assert!(reading.errors.iter().all(|error| !error.is_temporary()), "{:?}", reading.errors);
@@ -127,7 +132,7 @@ async fn a_position_that_was_certified_behind_an_invalidation_is_used_after_a_re
     // The oplog has lost the invalidation.
     peer.truncate();
     let next = peer.insert(2);
-    let mut again = Reading::open(start_after(&peer), store.clone());
+    let mut again = Stream::open(start_after(&peer), store.clone());
     again.until_recreated(1).await;
     assert_eq!(again.ids(), [format!("orders~1:{}", token(next))]);
     assert!(again.errors.is_empty(), "{:?}", again.errors);
@@ -163,6 +168,56 @@ async fn a_cursor_that_is_lost_right_behind_an_invalidation_starts_after_it_agai
     }
 }
 
+/// A store that refuses some writes of checkpoints.
+#[derive(Default)]
+struct Refusing {
+    inner: MemoryStore,
+    refused: AtomicU32,
+}
+
+#[async_trait]
+impl KeyValue for Refusing {
+    async fn read(&self, space: &str, name: &str) -> StoreResult<Reading> {
+        self.inner.read(space, name).await
+    }
+
+    async fn write(
+        &self,
+        space: &str,
+        name: &str,
+        expect: Expect,
+        value: Option<Bytes>,
+        ttl: Option<Duration>,
+    ) -> StoreResult<Written> {
+        let take = |left: u32| left.checked_sub(1);
+        let is_checkpoint = space == Checkpoint::SPACE;
+        if is_checkpoint && self.refused.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
+            return Err(StoreError::not_done(ErrorKind::Unavailable, "write", "down"));
+        }
+        self.inner.write(space, name, expect, value, ttl).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_invalidation_whose_end_could_not_be_written_is_written_at_the_restart() {
+    let (peer, store) = (Peer::start().await, Arc::new(Refusing::default()));
+    let checkpoint = CheckpointOptions::default();
+    let mut reading = Stream::open(MongoSourceOptions { checkpoint, ..start_after(&peer) }, store.clone());
+    reading.until_status("it reads", |status| status.state == StreamState::Reading).await;
+    peer.insert(1);
+    reading.until_count(1).await;
+    reading.commit(0).await;
+    store.refused.store(1, Ordering::SeqCst);
+    peer.invalidate();
+    reading.until_status("it goes on", |status| status.decisions.len() == 1).await;
+    let next = peer.insert(2);
+    reading.until_recreated(1).await;
+    assert_eq!(reading.ids(), [format!("orders~1:{}", token(next))]);
+    assert_eq!(store.refused.load(Ordering::SeqCst), 0);
+    let errors = &reading.errors;
+    assert!(errors.len() == 1 && errors[0].is_temporary(), "{errors:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_invalidation_passes_a_filter_and_only_the_source_gets_it() {
     // Once by the operations that are selected, and once without a selection.
@@ -185,7 +240,7 @@ async fn an_invalidation_passes_a_filter_and_only_the_source_gets_it() {
         peer.invalidate();
         for _ in 0..2 {
             let stop = MongoSourceOptions { on_invalidate: OnInvalidate::Stop, ..options.clone() };
-            let mut stopped = Reading::open(stop, store.clone());
+            let mut stopped = Stream::open(stop, store.clone());
             let error = stopped.permanent_error().await;
             assert!(error.contains("dropped or renamed"), "{error}");
             assert_eq!(stopped.ids(), Vec::<String>::new());
@@ -302,7 +357,7 @@ async fn a_stream_of_its_own_store_is_refused() {
     let (peer, store) = (Peer::start().await, Arc::new(MemoryStore::default()));
     let own = vec![store_at(&peer, "shop", "orders")];
     let options = MongoSourceOptions { store_collections: own, ..options(&peer) };
-    let error = Reading::open(options, store).permanent_error().await;
+    let error = Stream::open(options, store).permanent_error().await;
     assert!(error.contains("shop.orders belongs to the store of Lazaret"), "{error}");
     assert_eq!(peer.openings(), 0);
 }
