@@ -132,6 +132,13 @@ pub type PropertyCheck = fn(&str, &str) -> Result<(), PropertyError>;
 /// Checks a pipeline of a change stream without a connection. An error says what is wrong.
 pub type PipelineCheck = fn(&[Json]) -> Result<(), String>;
 
+/// Reviews a valid pipeline of a change stream. Returns what is probably a mistake.
+pub type PipelineReview = fn(&[Json]) -> Option<String>;
+
+/// Checks that a change stream does not read a collection of the store: the URI, the database and the collection of the source, and the URI of
+/// the store. An error says why.
+pub type WatchCheck = fn(&str, &str, &str, &str) -> Result<(), String>;
+
 /// Checks the URI of a server without a connection. An error says what is wrong, without the user and the password.
 pub type UriCheck = fn(&str) -> Result<(), String>;
 
@@ -150,6 +157,8 @@ pub struct Capabilities {
     capabilities: BTreeSet<Capability>,
     kafka_property: Option<PropertyCheck>,
     pipeline: Option<PipelineCheck>,
+    pipeline_review: Option<PipelineReview>,
+    watch: Option<WatchCheck>,
     mongodb_uri: Option<UriCheck>,
     mongodb_store_uri: Option<UriCheck>,
 }
@@ -162,6 +171,8 @@ impl Capabilities {
             capabilities,
             kafka_property: None,
             pipeline: None,
+            pipeline_review: None,
+            watch: None,
             mongodb_uri: None,
             mongodb_store_uri: None,
         }
@@ -183,6 +194,20 @@ impl Capabilities {
     #[must_use]
     pub fn with_pipeline_check(mut self, check: PipelineCheck) -> Self {
         self.pipeline = Some(check);
+        self
+    }
+
+    /// Adds a review of the pipelines of change streams that pass the check.
+    #[must_use]
+    pub fn with_pipeline_review(mut self, review: PipelineReview) -> Self {
+        self.pipeline_review = Some(review);
+        self
+    }
+
+    /// Adds a check that change streams do not read the store.
+    #[must_use]
+    pub fn with_watch_check(mut self, check: WatchCheck) -> Self {
+        self.watch = Some(check);
         self
     }
 
@@ -221,10 +246,13 @@ impl Capabilities {
         if let Some(check) = self.kafka_property {
             document.consumers.iter().for_each(|consumer| wrong_properties(check, consumer, findings));
         }
-        if let Some(check) = self.pipeline {
-            document.consumers.iter().for_each(|consumer| wrong_pipeline(check, consumer, findings));
+        for consumer in &document.consumers {
+            wrong_pipeline(self, consumer, findings);
         }
         wrong_uris(self, document, findings);
+        if let (Some(check), Some(StoreLocation::Mongodb(store))) = (self.watch, store_of(&document.top)) {
+            document.consumers.iter().for_each(|consumer| watched_store(check, store, consumer, findings));
+        }
     }
 }
 
@@ -351,7 +379,7 @@ fn wrong_uris(build: &Capabilities, document: &Document, findings: &mut Findings
 }
 
 /// Reports a pipeline that a change stream cannot use.
-fn wrong_pipeline(check: PipelineCheck, consumer: &ConsumerFields, findings: &mut Findings) {
+fn wrong_pipeline(build: &Capabilities, consumer: &ConsumerFields, findings: &mut Findings) {
     let Some(("mongodb", mongodb)) = consumer.fields.section("source").and_then(Fields::chosen) else {
         return;
     };
@@ -359,9 +387,26 @@ fn wrong_pipeline(check: PipelineCheck, consumer: &ConsumerFields, findings: &mu
         Value::Json(stage) => Some(stage.clone()),
         _ => None,
     });
-    if let Err(why) = check(&stages.collect::<Vec<_>>()) {
-        let span = mongodb.span("pipeline").unwrap_or_default();
+    let (stages, span) = (stages.collect::<Vec<_>>(), mongodb.span("pipeline").unwrap_or_default());
+    if let Some(Err(why)) = build.pipeline.map(|check| check(&stages)) {
         let finding = FindingBuilder::new(Code::InvalidPipeline, span, why);
         findings.add(finding.hint("correct the stages; the events must keep `_id`"));
+    } else if let Some(why) = build.pipeline_review.and_then(|review| review(&stages)) {
+        let finding = FindingBuilder::new(Code::HiddenInvalidation, span, why);
+        findings.add(finding.hint("move the stage that filters before the one that removes `operationType`"));
+    }
+}
+
+/// Reports a change stream of a collection of the store.
+fn watched_store(check: WatchCheck, store: &str, consumer: &ConsumerFields, findings: &mut Findings) {
+    let Some(("mongodb", mongodb)) = consumer.fields.section("source").and_then(Fields::chosen) else {
+        return;
+    };
+    let names = (mongodb.text("uri"), mongodb.text("database"), mongodb.text("collection"));
+    let (Some(uri), Some(database), Some(collection)) = names else { return };
+    if let Err(why) = check(uri, database, collection, store) {
+        let span = mongodb.span("collection").unwrap_or_default();
+        let finding = FindingBuilder::new(Code::Contradiction, span, why);
+        findings.add(finding.hint("watch another collection, or keep the store in another database"));
     }
 }

@@ -178,6 +178,10 @@ codes! {
          and nothing else. Check the spelling.";
     NotDeclared, "LZ0173", Warning, "The program declares no such consumer.",
         "The file has values for a consumer without a handler that the program does not declare. They have no effect. Check the spelling of the name.";
+    HiddenInvalidation, "LZ0174", Warning, "The pipeline drops `invalidate` events.",
+        "A stage that filters stands behind one that removes `operationType`, so it also drops `invalidate` events. A drop or rename of what is \
+         watched then ends the stream without a word, and `on-invalidate: start-after` has no effect. Filter first, or keep `operationType`. Other \
+         filters let `invalidate` pass by themselves.";
 }
 
 impl fmt::Display for Code {

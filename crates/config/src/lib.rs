@@ -74,7 +74,10 @@ mod text;
 mod tree;
 mod value;
 
-pub use capability::{Capabilities, Capability, PipelineCheck, PropertyCheck, PropertyError, UriCheck};
+pub use capability::{
+    Capabilities, Capability, PipelineCheck, PipelineReview, PropertyCheck, PropertyError, UriCheck,
+    WatchCheck,
+};
 pub use code::{Code, Severity};
 pub use declared::{Declared, Setting, declared};
 pub use diagnostic::{Diagnostic, Diagnostics};

@@ -35,6 +35,8 @@ pub fn capabilities() -> Capabilities {
     #[cfg(feature = "mongodb")]
     let parts = parts
         .with_pipeline_check(crate::assemble::check_pipeline)
+        .with_pipeline_review(crate::assemble::review_pipeline)
+        .with_watch_check(crate::assemble::check_mongodb_watch)
         .with_mongodb_uri_check(crate::assemble::check_mongodb_uri)
         .with_mongodb_store_uri_check(crate::assemble::check_mongodb_store_uri);
     #[cfg(feature = "kafka")]

@@ -116,7 +116,15 @@ impl Service {
             None => listener,
         };
         let (telemetry, telemetry_tasks) = telemetry.begin(&config, &stores).await?;
-        let shared = Arc::new(Shared { stores, registry, telemetry, fleet, until_idle: options.until_idle });
+        let shared = Arc::new(Shared {
+            stores,
+            #[cfg(feature = "mongodb")]
+            store: config.store.clone(),
+            registry,
+            telemetry,
+            fleet,
+            until_idle: options.until_idle,
+        });
         let stop = CancellationToken::new();
         let restart =
             RestartPolicy { min_delay: options.restart_delay, max_delay: options.max_restart_delay };

@@ -132,10 +132,9 @@ pub(crate) fn crash(times: u32) -> Failure {
     Failure::new(Reason::CRASHED, "process died", text)
 }
 
-/// The failure of a letter whose lease was lost during an attempt.
-pub(crate) fn lost_lease(times: u32) -> Failure {
-    let times = if times == 1 { "once".to_owned() } else { format!("{times} times") };
-    let text =
-        format!("the lease ended {times} while this letter was being handled: a process crashed or stalled");
+/// The failure of a letter whose lease was lost during an attempt. It says no number: where a flight recorder counts crashes, lost leases
+/// are not counted.
+pub(crate) fn lost_lease() -> Failure {
+    let text = "the lease ended while this letter was being handled: a process crashed or stalled";
     Failure::new(Reason::CRASHED, "lease lost", text)
 }

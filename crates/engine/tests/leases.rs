@@ -13,6 +13,7 @@ use lazaret_core::policy::{BudgetPolicy, RetryPolicy, Strategy};
 use lazaret_core::store::{HandOff, LetterStore, Limits, Placement};
 use lazaret_core::{Clock, HandlerError, Letter, LetterState, Message, Position, Reason};
 use lazaret_engine::Options;
+use lazaret_testkit::RecorderFile;
 use support::{
     Bench, Reply, Running, Try, eventually, fatal, let_pass, millis, options, retry, secs, transient,
 };
@@ -119,6 +120,24 @@ async fn an_attempt_whose_lease_was_lost_counts() {
     assert_eq!((cause.reason, &*cause.error_type), (Reason::CRASHED, "lease lost"));
     assert_eq!((calls.attempts(), calls.most.load(Ordering::SeqCst)), (vec![1, 2, 3, 4], 1));
     assert_eq!(bench.events.count("LeaseLost"), 3);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_cause_of_a_lost_lease_says_no_number_where_lost_leases_are_not_counted() {
+    // A flight recorder counts crashes itself.
+    let (bench, calls, recorder) = (Bench::new(), Calls::default(), RecorderFile::default());
+    bench.push(&["a1"]);
+    let options = Options { flight_recorder: Some(Arc::new(recorder.open())), ..short_lease() };
+    let running = Running::start(bench.builder(options).handler(calls.handler(transient, secs(7))));
+    eventually("a retry runs", || calls.attempts().len() == 2).await;
+    let_pass(millis(100)).await;
+    stall(millis(2_500));
+    eventually("it is tried again", || calls.attempts().len() == 3).await;
+    let letter = bench.letter("a");
+    let cause = letter.cause.expect("why it is tried again");
+    assert_eq!((&*cause.error_type, letter.crash_attempts), ("lease lost", 0));
+    assert!(cause.message.starts_with("the lease ended while"), "{}", cause.message);
     running.stop().await;
 }
 

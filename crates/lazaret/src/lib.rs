@@ -177,8 +177,9 @@ pub mod mongodb {
         Before, BeforeChange, ChangeEvent, CheckpointOptions, Decision, Deployment, Document, DocumentKey,
         ErrorClass, ForeignAnchor, ForeignAnchorKind, ForeignPosition, FullDocument, LeaseOptions,
         MongoSource, MongoSourceOptions, MongoStatus, Namespace, OnHistoryLost, OnInvalidate, OperationType,
-        OplogWindow, RestartPolicy, ResumePoint, Server, Start, StreamState, TakeOverError, TakeOverOptions,
-        TakenOver, Transaction, TransactionInfo, TruncatedArray, UpdateDescription, bson, driver, headers,
+        OplogWindow, ProbeError, Probed, RestartPolicy, ResumePoint, Server, Start, StoreCollections,
+        StreamState, TakeOverError, TakeOverOptions, TakenOver, Transaction, TransactionInfo, TruncatedArray,
+        UpdateDescription, bson, driver, headers,
     };
     pub use lazaret_store_mongodb::{MongoStore, MongoStoreOptions};
 }

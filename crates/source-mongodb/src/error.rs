@@ -12,7 +12,7 @@ use mongodb::error::{Error as DriverError, ErrorKind};
 pub enum ErrorClass {
     /// The oplog no longer holds the events behind the position.
     HistoryLost,
-    /// The server does not accept the resume token: it belongs to another stream, or was made by another pipeline.
+    /// The server does not accept the resume token, or does not find its event: it belongs to another stream, or was rolled back.
     TokenRefused,
     /// The last operation of the server is a little before the position. It may catch up.
     ServerBehind,
@@ -25,6 +25,10 @@ pub enum ErrorClass {
     NotAReplicaSet,
     /// The server refuses the pipeline or an option.
     InvalidPipeline,
+    /// The server is of a version that has no pre- and post-images.
+    ServerTooOld,
+    /// The server cannot continue the stream, whatever its position is (`ChangeStreamFatalError`).
+    StreamBroken,
     /// An event is larger than 16 MB.
     EventTooLarge,
     /// A document or pre-image is `required`, and the server has none.
@@ -61,16 +65,17 @@ impl ErrorClass {
         matches!(self, Self::Unauthorized | Self::NotAReplicaSet | Self::InvalidPipeline)
     }
 
-    /// Says what a person can do.
-    const fn advice(self) -> &'static str {
+    /// Returns what a person can do.
+    pub const fn advice(self) -> &'static str {
         match self {
             Self::HistoryLost => {
                 "the oplog no longer holds the events behind the checkpoint, so some of them cannot be read; enlarge the \
                  oplog, then set `on-history-lost: from-oplog-start` to read what is left, or `from-now` to skip it"
             }
             Self::TokenRefused => {
-                "the server does not accept the stored resume token: the collection, the pipeline or the cluster differs \
-                 from what made it; restore them, or choose where to go on with `on-history-lost`"
+                "the server does not accept the stored resume token, or does not find its event: the collection, the pipeline or the \
+                 cluster differs from what made it, or the event was rolled back; restore them, or choose where to go on with \
+                 `on-history-lost`"
             }
             Self::ServerBehind => {
                 "the last operation of the server is before the checkpoint, so its changes would be skipped; looking again, with a \
@@ -90,6 +95,14 @@ impl ErrorClass {
                  `rs.initiate()`; a single member is enough"
             }
             Self::InvalidPipeline => "the server refuses the pipeline or an option of the stream; correct it",
+            Self::ServerTooOld => {
+                "pre- and post-images need MongoDB 6.0; upgrade the server, or set `full-document: update-lookup` or `default` and \
+                 `full-document-before-change: off`"
+            }
+            Self::StreamBroken => {
+                "the server cannot continue the stream, for a reason that no other position mends; see the cause, and correct the \
+                 pipeline or the documents that it names; nothing is lost, the checkpoint stays"
+            }
             Self::EventTooLarge => {
                 "an event is larger than 16 MB; remove fields with a `$project` or `$unset` stage in the pipeline, or do \
                  not request full documents"
@@ -115,6 +128,8 @@ pub(crate) struct Symptom {
     pub(crate) code: Option<i32>,
     /// The server labels the error as resumable.
     pub(crate) resumable: bool,
+    /// The server says that it does not find the event of the resume token. The code alone does not tell.
+    pub(crate) token_not_found: bool,
     /// Where the error came from.
     pub(crate) origin: Origin,
 }
@@ -142,14 +157,19 @@ pub(crate) fn classify(symptom: &Symptom) -> ErrorClass {
         Origin::Server | Origin::Other => {}
     }
     match symptom.code {
-        // ChangeStreamHistoryLost, CappedPositionLost, ChangeStreamFatalError, and the codes before MongoDB 4.4.
-        Some(286 | 136 | 280 | 40576 | 40585 | 40615 | 50811) => ErrorClass::HistoryLost,
+        // ChangeStreamHistoryLost, CappedPositionLost, and the codes before MongoDB 4.4.
+        Some(286 | 136 | 40576 | 40585 | 40615 | 50811) => ErrorClass::HistoryLost,
+        // ChangeStreamFatalError: the event of the token is not found, a stage modified `_id`, two documents have one document key.
+        Some(280) if symptom.token_not_found => ErrorClass::TokenRefused,
+        Some(280) => ErrorClass::StreamBroken,
         // InvalidResumeToken, and tokens of another format.
         Some(260 | 40647 | 40648 | 40649 | 50795) => ErrorClass::TokenRefused,
         // Unauthorized, UserNotFound, AuthenticationFailed, and Atlas.
         Some(13 | 11 | 18 | 8000) => ErrorClass::Unauthorized,
         Some(40573 | 76) => ErrorClass::NotAReplicaSet,
         Some(10334) => ErrorClass::EventTooLarge,
+        // An unknown value of `fullDocument`: post-images before MongoDB 6.0.
+        Some(40575) => ErrorClass::ServerTooOld,
         // NoMatchingDocument, ChangeStreams with required images.
         Some(47 | 51770 | 6908901) => ErrorClass::ImageMissing,
         _ if symptom.resumable => ErrorClass::Resumable,
@@ -184,7 +204,11 @@ fn symptom(error: &DriverError) -> Symptom {
         ErrorKind::MissingResumeToken => (None, Origin::Token),
         _ => (None, Origin::Other),
     };
-    Symptom { code, resumable, origin }
+    let token_not_found = match error.kind.as_ref() {
+        ErrorKind::Command(command) => command.message.contains("resume token was not found"),
+        _ => false,
+    };
+    Symptom { code, resumable, token_not_found, origin }
 }
 
 /// An error of the stream, with its class.
@@ -196,16 +220,28 @@ pub(crate) struct StreamError {
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
     /// The number of restarts without progress before it, if no further one is allowed.
     gave_up_after: Option<u32>,
+    /// The stream is opened again, although an error of this class would end it otherwise.
+    retried: bool,
 }
 
 impl StreamError {
     pub(crate) fn new(class: ErrorClass, detail: impl Into<String>) -> Self {
-        Self { class, detail: detail.into(), source: None, gave_up_after: None }
+        Self { class, detail: detail.into(), source: None, gave_up_after: None, retried: false }
+    }
+
+    /// Makes the error one that another attempt may mend.
+    pub(crate) fn retried(self) -> Self {
+        Self { retried: true, ..self }
+    }
+
+    /// Returns whether another attempt may help.
+    pub(crate) const fn is_temporary(&self) -> bool {
+        self.retried || self.class.is_temporary()
     }
 
     /// Makes the last error of a stream permanent. One that another attempt might mend ends the stream only after the last restart.
     pub(crate) fn after_last_restart(self, max_attempts: u32) -> Self {
-        Self { gave_up_after: self.class.is_temporary().then_some(max_attempts), ..self }
+        Self { gave_up_after: self.is_temporary().then_some(max_attempts), ..self }
     }
 }
 
@@ -226,7 +262,8 @@ impl fmt::Display for StreamError {
 impl From<DriverError> for StreamError {
     fn from(error: DriverError) -> Self {
         let detail = crate::describe(&error);
-        Self { class: ErrorClass::of(&error), detail, source: Some(Box::new(error)), gave_up_after: None }
+        let class = ErrorClass::of(&error);
+        Self { class, detail, source: Some(Box::new(error)), gave_up_after: None, retried: false }
     }
 }
 
@@ -243,7 +280,7 @@ impl StreamError {
     /// The error for the engine, with the name of the stream.
     pub(crate) fn into_source_error(self, stream: &str) -> SourceError {
         let text = format!("change stream {stream}: {self}");
-        let error = match self.class.is_temporary() && self.gave_up_after.is_none() {
+        let error = match self.is_temporary() && self.gave_up_after.is_none() {
             true => SourceError::temporary(text),
             false => SourceError::permanent(text),
         };
@@ -264,7 +301,7 @@ mod tests {
 
     #[test]
     fn lost_history_is_told_from_missing_rights() {
-        for lost in [286, 136, 280, 40615] {
+        for lost in [286, 136, 40615] {
             assert_eq!(code(lost), ErrorClass::HistoryLost);
         }
         for denied in [13, 18] {
@@ -277,10 +314,29 @@ mod tests {
 
     #[test]
     fn a_label_does_not_make_lost_history_resumable() {
-        let labelled = Symptom { code: Some(286), resumable: true, origin: Origin::Server };
+        let labelled = Symptom { code: Some(286), resumable: true, ..Symptom::default() };
         assert_eq!(classify(&labelled), ErrorClass::HistoryLost);
-        let unknown = Symptom { code: Some(999_999), resumable: true, origin: Origin::Server };
+        let unknown = Symptom { code: Some(999_999), resumable: true, ..Symptom::default() };
         assert_eq!(classify(&unknown), ErrorClass::Resumable);
+    }
+
+    #[test]
+    fn a_stream_that_no_position_mends_is_told_from_a_token_that_is_not_found() {
+        let missing = Symptom { code: Some(280), token_not_found: true, ..Symptom::default() };
+        assert_eq!(classify(&missing), ErrorClass::TokenRefused);
+        assert_eq!(code(280), ErrorClass::StreamBroken);
+        assert!(!code(280).is_position_refused() && !code(280).is_temporary());
+        assert!(!code(280).advice().contains("on-history-lost"));
+        assert!(classify(&missing).advice().contains("on-history-lost"));
+        assert!(!classify(&missing).advice().contains("oplog"));
+    }
+
+    #[test]
+    fn an_error_that_is_retried_is_temporary_until_the_last_restart() {
+        let refused = || StreamError::new(ErrorClass::HistoryLost, "gone").retried();
+        assert!(refused().into_source_error("orders").is_temporary());
+        let last = refused().after_last_restart(3).into_source_error("orders");
+        assert!(!last.is_temporary() && last.to_string().contains("3 restarts"), "{last}");
     }
 
     #[test]
@@ -298,6 +354,7 @@ mod tests {
             (40324, ErrorClass::InvalidPipeline),
             (10334, ErrorClass::EventTooLarge),
             (47, ErrorClass::ImageMissing),
+            (40575, ErrorClass::ServerTooOld),
         ];
         for (number, class) in permanent {
             assert_eq!(code(number), class);

@@ -45,8 +45,10 @@
 //!
 //! `source` is the side of the engine; `worker` is the task behind it: it gets the `lease`, claims the `checkpoint`, and runs a
 //! `reader`. The reader opens a `stream` at the position that `resume` chooses, and makes messages of events (`event`, `extjson`).
-//! `error` decides the class of an error, `describe` puts it into words, `pipeline` checks stages, `position` holds the encodings of positions, `incarnation`
-//! the lives of a collection. `take_over` makes the position of another reader a checkpoint.
+//! `error` decides the class of an error, `describe` puts it into words, `pipeline` checks stages and lets invalidations pass them, `position` holds the
+//! encodings of positions, `incarnation` the lives of a collection. `server` connects and asks for the version, `store_collections` keeps a
+//! stream from reading what its own store writes. `take_over` makes the position of another reader a checkpoint, and `probe` opens a stream
+//! for a check.
 
 mod checkpoint;
 #[cfg(feature = "config")]
@@ -62,10 +64,13 @@ mod lease;
 mod options;
 mod pipeline;
 mod position;
+mod probe;
 mod reader;
 mod resume;
+mod server;
 mod source;
 mod status;
+mod store_collections;
 mod stream;
 mod take_over;
 mod worker;
@@ -84,8 +89,10 @@ pub use extract::{
 };
 pub use options::{
     BeforeChange, CheckpointOptions, Deployment, FullDocument, LeaseOptions, MongoSourceOptions,
-    OnHistoryLost, OnInvalidate, RestartPolicy, Server, Start,
+    OnHistoryLost, OnInvalidate, RestartPolicy, Server, Start, StoreCollections,
 };
+pub use probe::{ProbeError, Probed};
+pub use server::hello;
 pub use source::MongoSource;
 pub use status::{Decision, MongoStatus, OplogWindow, StreamState};
 pub use take_over::{

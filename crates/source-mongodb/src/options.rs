@@ -13,6 +13,7 @@ use mongodb::options::ConnectionString;
 
 pub use self::times::{CheckpointOptions, LeaseOptions, RestartPolicy};
 use crate::pipeline;
+pub use crate::store_collections::StoreCollections;
 
 /// The options of a [`MongoSource`](crate::MongoSource).
 ///
@@ -63,6 +64,8 @@ pub struct MongoSourceOptions {
     pub max_await: Duration,
     /// The number of events per request; the server's default when `None`.
     pub batch_size: Option<u32>,
+    /// The collections of the stores that the consumer writes to. A stream that reads them would never end: they are left out.
+    pub store_collections: Vec<StoreCollections>,
 }
 
 /// The server: by address, or a client that the application shares.
@@ -207,6 +210,7 @@ impl MongoSourceOptions {
             restart: RestartPolicy::default(),
             max_await: Duration::from_secs(1),
             batch_size: None,
+            store_collections: Vec::new(),
         }
     }
 
@@ -224,6 +228,27 @@ impl MongoSourceOptions {
     /// When a value is impossible, or the pipeline removes or changes the resume token.
     pub fn validate(&self) -> Result<(), SourceError> {
         self.check().map_err(|why| SourceError::permanent(format!("change stream {}: {why}", self.stream)))
+    }
+
+    /// Returns what is probably a mistake in the pipeline, although it can be used.
+    ///
+    /// ```
+    /// use lazaret_source_mongodb::MongoSourceOptions;
+    /// use lazaret_source_mongodb::bson::doc;
+    ///
+    /// let mut options = MongoSourceOptions::collection("mongodb://127.0.0.1", "shop", "orders");
+    /// options.pipeline = vec![doc! { "$match": { "fullDocument.status": "paid" } }];
+    /// assert_eq!(options.warning(), None);
+    /// options.pipeline.insert(0, doc! { "$unset": "operationType" });
+    /// assert!(options.warning().unwrap().contains("invalidate"));
+    /// ```
+    pub fn warning(&self) -> Option<String> {
+        let found = pipeline::obstacle(&self.pipeline)?;
+        Some(format!(
+            "stage {} of the pipeline (`{}`) drops `invalidate` events, because stage {} removes `operationType`: a drop or rename ends \
+             the stream without a word, and `on-invalidate: start-after` has no effect; filter first",
+            found.number, found.stage, found.behind
+        ))
     }
 
     fn check(&self) -> Result<(), String> {

@@ -1,6 +1,10 @@
 //! Checks a pipeline: it must keep the resume token of every event.
 
+mod invalidations;
+
 use bson::{Bson, Document};
+
+pub(crate) use self::invalidations::{are_filtered, let_pass, obstacle};
 
 /// Why a pipeline is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,16 +72,21 @@ fn is_included(value: &Bson) -> bool {
 
 /// Returns whether a new root is the old one with additional fields.
 fn merges_root(root: &Bson) -> bool {
-    if root.as_str() == Some("$$ROOT") {
-        return true;
-    }
-    let merged = root.as_document().and_then(|root| root.get_array("$mergeObjects").ok());
-    let Some(merged) = merged else { return false };
-    let Some(at) = merged.iter().position(|part| part.as_str() == Some("$$ROOT")) else { return false };
-    merged[at + 1..].iter().all(|part| {
+    let Some(added) = merged_root(root) else { return false };
+    added.iter().all(|part| {
         part.as_document()
             .is_some_and(|fields| !fields.keys().any(|field| is_token(field) || field.starts_with('$')))
     })
+}
+
+/// What a new root adds to the old one; `None` if it is not made of the old one.
+fn merged_root(root: &Bson) -> Option<&[Bson]> {
+    if root.as_str() == Some("$$ROOT") {
+        return Some(&[]);
+    }
+    let merged = root.as_document()?.get_array("$mergeObjects").ok()?;
+    let at = merged.iter().position(|part| part.as_str() == Some("$$ROOT"))?;
+    merged.get(at + 1..)
 }
 
 #[cfg(test)]

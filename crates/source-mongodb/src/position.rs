@@ -14,6 +14,10 @@ pub(crate) enum StreamPosition {
     At(ClusterTime),
 }
 
+/// How far the last operation of a server may be before a position of its own history, in seconds: a primary may not know yet that it was
+/// replaced, and routers learn of operations late.
+pub(crate) const MAX_LAG: u32 = 60;
+
 const OPERATION_TIME: &str = "operationTime";
 
 impl StreamPosition {
@@ -54,6 +58,14 @@ impl StreamPosition {
             Self::After(token) => token.get_str("_data").ok().and_then(time_of_token),
         }
     }
+
+    /// Returns whether the position is an invalidation, as its token tells: see [`is_invalidation`].
+    pub(crate) fn is_invalidation(&self) -> bool {
+        match self {
+            Self::After(token) => token.get_str("_data").is_ok_and(is_invalidation),
+            Self::At(_) => false,
+        }
+    }
 }
 
 /// Writes a token for a checkpoint.
@@ -87,17 +99,30 @@ pub(crate) fn time_of_token(data: &str) -> Option<ClusterTime> {
     Some(ClusterTime { time: number(0..8)?, increment: number(8..16)? })
 }
 
-/// The UUID of the collection in the resume token of an event. Behind the time it has a version, a type, the number of the operation in
-/// its transaction, and whether it is an invalidation; all of them since MongoDB 4.0.7. Other tokens have none.
+/// The UUID of the collection in the resume token of an event. Tokens without one have none, and neither have those from before MongoDB
+/// 4.0.7.
 pub(crate) fn collection_of_token(data: &str) -> Option<Uuid> {
-    let mut rest = data.strip_prefix("82")?.get(16..)?;
-    for _ in 0..3 {
-        rest = rest.get(digits_of_number(rest)?..)?;
-    }
+    let rest = behind_numbers(data)?;
     let id = rest.strip_prefix("6E").or_else(|| rest.strip_prefix("6F"))?;
     // Binary data, 16 bytes of it, of the subtype of UUIDs.
     let id = id.strip_prefix("5A1004")?.get(..32)?;
     Some(Uuid::from_bytes(u128::from_str_radix(id, 16).ok()?.to_be_bytes()))
+}
+
+/// Returns whether a resume token is that of an `invalidate` event. The server refuses to resume at one, and starts a stream behind it
+/// only with `startAfter`. Servers whose tokens do not tell mark none.
+pub(crate) fn is_invalidation(data: &str) -> bool {
+    behind_numbers(data).is_some_and(|rest| rest.starts_with("6F"))
+}
+
+/// The part of a resume token that begins with whether it is an invalidation. Before it are the time, a version, a type, and the number of
+/// the operation in its transaction; all of them since MongoDB 4.0.7.
+fn behind_numbers(data: &str) -> Option<&str> {
+    let mut rest = data.strip_prefix("82")?.get(16..)?;
+    for _ in 0..3 {
+        rest = rest.get(digits_of_number(rest)?..)?;
+    }
+    Some(rest)
 }
 
 /// The length of a number at the beginning of a text, in hexadecimal digits: its type, which tells the number of its bytes, and these.
@@ -215,6 +240,21 @@ mod tests {
         ] {
             assert_eq!(collection_of_token(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn the_token_of_an_invalidation_is_told_from_those_of_other_events() {
+        let id = "D3284E04D8914467A2160201812E4C4C";
+        for numbers in ["2B042C010029", "2B022C010029", "2B042C01002B0E", "2B042C01002C01F4"] {
+            let token = |flag: &str| format!("8267C867A200000019{numbers}{flag}5A1004{id}04");
+            assert!(is_invalidation(&token("6F")) && !is_invalidation(&token("6E")), "{numbers}");
+            let position = |flag: &str| StreamPosition::After(doc! { "_data": token(flag) });
+            assert!(position("6F").is_invalidation() && !position("6E").is_invalidation());
+        }
+        for other in ["", "82", "826AFB78B2000000162B0429296E1404", "826AFB78B2000000162B0229296E04"] {
+            assert!(!is_invalidation(other), "{other}");
+        }
+        assert!(!StreamPosition::At(ClusterTime { time: 1, increment: 1 }).is_invalidation());
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::error::{ErrorClass, StreamError};
 use crate::event::ReadEvent;
 use crate::incarnation::Life;
 use crate::options::OnInvalidate;
+use crate::pipeline;
 use crate::position::{StreamPosition, wall_time};
 use crate::resume::{AnchorKind, Candidate, candidates};
 use crate::status::StreamState;
@@ -82,6 +83,12 @@ pub(crate) struct Reader {
     life: Life,
     /// The stream was invalidated: what is created under the same name is another incarnation.
     after_invalidation: bool,
+    /// The invalidation that was read, until it is noted as the end.
+    ending: Option<StreamPosition>,
+    /// An `invalidate` event is delivered.
+    delivers_invalidation: bool,
+    /// A refused position was replaced since the stream was last started.
+    recovered: bool,
     /// The history of the server is another one: a new start position begins an incarnation.
     history_replaced: bool,
     /// How often in a row the last operation of the server was before the position.
@@ -125,6 +132,9 @@ impl Reader {
             )
         })?;
         let progress = Progress::of(checkpoint);
+        // One that only passes the stages so that the source gets it is not the handler's.
+        let delivers_invalidation = context.options.operations.contains(&Operation::Invalidate)
+            || !pipeline::are_filtered(&context.options.pipeline);
         Ok(Self {
             context,
             generation,
@@ -132,6 +142,9 @@ impl Reader {
             candidates,
             life,
             after_invalidation: is_incarnation_ended(checkpoint),
+            ending: None,
+            delivers_invalidation,
+            recovered: false,
             history_replaced: false,
             behind: 0,
             looked_at: Instant::now(),
@@ -161,7 +174,7 @@ impl Reader {
                 attempt = 0;
             }
             attempt += 1;
-            let delay = self.context.options.restart.delay(attempt).filter(|_| error.class.is_temporary());
+            let delay = self.context.options.restart.delay(attempt).filter(|_| error.is_temporary());
             let Some(delay) = delay else { return Exit::Failed(error) };
             let (class, text) = (error.class, error.to_string());
             tracing::warn!(
@@ -183,6 +196,10 @@ impl Reader {
     }
 
     async fn try_session(&mut self) -> Result<Infallible, Exit> {
+        self.recovered = false;
+        if let Some(position) = self.ending.clone() {
+            self.end(position).await?;
+        }
         let mut stream = self.enter().await?;
         self.context.status.send_modify(|status| {
             (status.state, status.opened_at) = (StreamState::Reading, Some(Timestamp::now()));
@@ -275,25 +292,30 @@ impl Reader {
 
     /// Takes an event into the batch if its operation is selected. Returns the position of an invalidation.
     fn take(&mut self, event: ReadEvent, batch: &mut Pending) -> Option<StreamPosition> {
-        let operation = event.operation;
+        let (operation, is_invalidation) = (event.operation, event.is_invalidation);
         self.last_offset = event.position.offset;
         self.progressed = true;
         let (count, at) = self.uncounted;
         self.uncounted = (count + 1, event.cluster_time.map(wall_time).or(at));
         self.read_up_to = event.position.token.clone();
+        if is_invalidation {
+            self.ending = position_behind(self.read_up_to.as_ref());
+        }
         let selected = &self.context.options.operations;
-        if selected.is_empty() || selected.contains(&operation) {
+        let is_selected = selected.is_empty() || selected.contains(&operation);
+        if is_selected && (!is_invalidation || self.delivers_invalidation) {
             self.tail = event.position.token.clone();
             batch.push(event);
         }
-        if operation == Operation::Invalidate { position_behind(self.read_up_to.as_ref()) } else { None }
+        self.ending.clone()
     }
 
     /// The stream goes on behind the last event, whatever happens to it.
     fn note_position(&mut self) {
         if let Some(position) = position_behind(self.read_up_to.take().as_ref()) {
-            self.candidates =
-                vec![Candidate { position, kind: AnchorKind::Processed, after_invalidation: false }];
+            let mut processed = Candidate::new(position, AnchorKind::Processed);
+            processed.after_invalidation |= self.ending.is_some();
+            self.candidates = vec![processed];
         }
     }
 
@@ -314,17 +336,27 @@ impl Reader {
         }
     }
 
-    /// The stream ended with an invalidation. Waits until it is settled, then starts after it, or fails.
+    /// The stream ended with an invalidation. Starts after it, or fails.
     async fn invalidate(
         &mut self,
         position: StreamPosition,
         stream: &mut ChangeStream<RawDocumentBuf>,
     ) -> Result<(), Exit> {
+        self.end(position).await?;
+        *stream = self.enter().await?;
+        self.context.set_state(StreamState::Reading);
+        Ok(())
+    }
+
+    /// Notes an invalidation as the end, when all before it is settled. Fails if the stream does not go on behind it. An end that could not
+    /// be written is written at the restart: the server does not send the event again.
+    async fn end(&mut self, position: StreamPosition) -> Result<(), Exit> {
         self.context.set_state(StreamState::Invalidated);
         tracing::warn!(stream = %self.context.options.stream, "change stream invalidated");
         self.context.writer.until_settled(self.tail.as_ref()).await;
         let written = self.context.writer.end_with(position.to_bytes(), self.last_offset, &self.life).await;
         self.written(written).await?;
+        self.ending = None;
         self.tail = Some(position.to_bytes());
         self.after_invalidation = true;
         self.candidates = vec![Candidate { position, kind: AnchorKind::Processed, after_invalidation: true }];
@@ -336,8 +368,6 @@ impl Reader {
                      same name"
                         .to_owned(),
                 );
-                *stream = self.enter().await?;
-                self.context.set_state(StreamState::Reading);
                 Ok(())
             }
         }

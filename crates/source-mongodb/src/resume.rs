@@ -21,23 +21,31 @@ pub(crate) struct Candidate {
     pub(crate) after_invalidation: bool,
 }
 
+impl Candidate {
+    pub(crate) fn new(position: StreamPosition, kind: AnchorKind) -> Self {
+        let after_invalidation = position.is_invalidation();
+        Self { position, kind, after_invalidation }
+    }
+}
+
 /// The positions to try, in order. Empty when the stream was never started.
 ///
 /// No event that is not settled may be skipped (I1). The processed anchor never skips one. The seen anchor skips none if it was
 /// certified behind the processed one that is stored; otherwise it is older, or nobody knows, and it is not used.
+///
+/// A server that certifies positions gives the invalidation itself until it has a later one. So both anchors may be invalidations: the
+/// processed one says so by a mark, and the token of most servers does.
 pub(crate) fn candidates(checkpoint: &Checkpoint) -> Result<Vec<Candidate>, String> {
     let read = |anchor: &Option<lazaret_core::store::Anchor>, kind| {
         let Some(anchor) = anchor else { return Ok(None) };
         let position = StreamPosition::from_bytes(&anchor.token)?;
-        Ok::<_, String>(Some(Candidate { position, kind, after_invalidation: false }))
+        Ok::<_, String>(Some(Candidate::new(position, kind)))
     };
     let processed = read(&checkpoint.processed, AnchorKind::Processed)?;
     let seen = read(&checkpoint.seen, AnchorKind::Seen)?;
-    let Some(processed) = processed else { return Ok(seen.into_iter().collect()) };
-    if is_invalidated(checkpoint) {
-        return Ok(vec![Candidate { after_invalidation: true, ..processed }]);
-    }
-    let seen = seen.filter(|_| is_seen_after_processed(checkpoint));
+    let Some(mut processed) = processed else { return Ok(seen.into_iter().collect()) };
+    processed.after_invalidation |= is_invalidated(checkpoint);
+    let seen = seen.filter(|seen| is_seen_after_processed(checkpoint) && seen.position != processed.position);
     Ok(seen.into_iter().chain([processed]).collect())
 }
 
@@ -87,6 +95,34 @@ mod tests {
         checkpoint.metadata.insert("invalidated".into(), "true".into());
         let all = candidates(&checkpoint).unwrap();
         assert!(all.len() == 1 && all[0].after_invalidation);
+    }
+
+    #[test]
+    fn a_position_that_was_certified_behind_an_invalidation_is_tried_first() {
+        let mut checkpoint =
+            Checkpoint { processed: Some(anchor("02")), seen: Some(anchor("03")), ..Checkpoint::default() };
+        checkpoint.metadata.insert("invalidated".into(), "true".into());
+        checkpoint.metadata.insert("seen-after".into(), r#"{"_data":"02"}"#.into());
+        let flags = |checkpoint: &Checkpoint| -> Vec<_> {
+            let all = candidates(checkpoint).unwrap();
+            all.iter().map(|candidate| (candidate.kind, candidate.after_invalidation)).collect()
+        };
+        assert_eq!(flags(&checkpoint), [(AnchorKind::Seen, false), (AnchorKind::Processed, true)]);
+        checkpoint.seen = Some(anchor("02"));
+        assert_eq!(flags(&checkpoint), [(AnchorKind::Processed, true)], "it is the invalidation itself");
+        checkpoint.metadata.insert("seen-after".into(), r#"{"_data":"01"}"#.into());
+        assert_eq!(flags(&checkpoint), [(AnchorKind::Processed, true)], "it was certified before");
+    }
+
+    #[test]
+    fn the_token_of_an_invalidation_needs_no_mark() {
+        let data = "8267C867A2000000192B042C0100296F5A1004D3284E04D8914467A2160201812E4C4C04";
+        for checkpoint in [
+            Checkpoint { seen: Some(anchor(data)), ..Checkpoint::default() },
+            Checkpoint { processed: Some(anchor(data)), ..Checkpoint::default() },
+        ] {
+            assert!(candidates(&checkpoint).unwrap()[0].after_invalidation);
+        }
     }
 
     #[test]

@@ -8,15 +8,18 @@ use lazaret_core::Operation;
 use mongodb::Client;
 use mongodb::change_stream::ChangeStream;
 use mongodb::change_stream::event::ResumeToken;
-use mongodb::options::{ChangeStreamOptions, ClientOptions, FullDocumentBeforeChangeType, FullDocumentType};
+use mongodb::options::{ChangeStreamOptions, FullDocumentBeforeChangeType, FullDocumentType};
 
 use crate::error::{ErrorClass, StreamError};
 use crate::event::name_of;
-use crate::options::{BeforeChange, FullDocument, MongoSourceOptions, Server};
+use crate::options::{BeforeChange, FullDocument, MongoSourceOptions};
+use crate::pipeline::let_pass;
 use crate::position::{StreamPosition, next_time};
+use crate::server::{check_images, connect, hello, last_operation, needs_images};
+use crate::store_collections::excluded;
 
-/// How long to wait for a server, unless the URI sets `serverSelectionTimeoutMS`.
-const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the server may take for its first answer, beyond the time that it waits for events.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
 /// Operations of the whole stream. They are always read, because they tell why a stream ends.
 const LIFECYCLE: [Operation; 4] =
@@ -25,7 +28,8 @@ const LIFECYCLE: [Operation; 4] =
 /// The number of entries at the end of the oplog among which the newest is, at least.
 const LAST_WRITTEN: i64 = 64;
 
-/// A connection to the server, with what to watch.
+/// A connection to the server, with what to watch. The source, a check and a take-over open their streams by it, so all of them ask the
+/// server for the same.
 #[derive(Clone)]
 pub(crate) struct Connection {
     client: Client,
@@ -33,6 +37,9 @@ pub(crate) struct Connection {
     collection: Option<String>,
     pipeline: Vec<Document>,
     options: ChangeStreamOptions,
+    needs_images: bool,
+    answer_limit: Duration,
+    excludes: bool,
 }
 
 /// Where to open a stream.
@@ -45,33 +52,45 @@ pub(crate) enum OpenAt<'a> {
 
 impl Connection {
     pub(crate) async fn new(options: &MongoSourceOptions) -> Result<Self, StreamError> {
-        let client = match &options.server {
-            Server::Client(client) => client.clone(),
-            Server::Uri(uri) => {
-                let mut options = ClientOptions::parse(uri).await?;
-                options.app_name.get_or_insert_with(|| "lazaret".to_owned());
-                options.server_selection_timeout.get_or_insert(SERVER_TIMEOUT);
-                Client::with_options(options)?
-            }
-        };
+        let source = connect(&options.server).await?;
+        let excluded = excluded(options, &source).await?;
         Ok(Self {
-            client,
+            client: source.client,
             database: options.database.clone(),
             collection: options.collection.clone(),
-            pipeline: pipeline(options),
+            excludes: !excluded.is_empty(),
+            pipeline: pipeline(options, excluded),
             options: stream_options(options),
+            needs_images: needs_images(options),
+            answer_limit: options.max_await + ANSWER_LIMIT,
         })
     }
 
+    /// Returns whether events of a store of Lazaret are left out.
+    pub(crate) const fn excludes(&self) -> bool {
+        self.excludes
+    }
+
     pub(crate) async fn open(&self, at: OpenAt<'_>) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
+        if self.needs_images {
+            check_images(&hello(&self.client).await?)?;
+        }
         let mut options = self.options.clone();
+        // The server does not resume at an invalidation.
+        let is_invalidation = match &at {
+            OpenAt::Now => false,
+            OpenAt::Position(position) => position.is_invalidation(),
+            OpenAt::StartAfter(_) => true,
+        };
         match at {
             OpenAt::Now => {}
-            OpenAt::Position(StreamPosition::After(token)) => {
-                options.resume_after = Some(resume_token(token)?);
-            }
-            OpenAt::StartAfter(StreamPosition::After(token)) => {
-                options.start_after = Some(resume_token(token)?);
+            OpenAt::Position(StreamPosition::After(token))
+            | OpenAt::StartAfter(StreamPosition::After(token)) => {
+                let token = Some(resume_token(token)?);
+                match is_invalidation {
+                    true => options.start_after = token,
+                    false => options.resume_after = token,
+                }
             }
             OpenAt::Position(StreamPosition::At(time)) | OpenAt::StartAfter(StreamPosition::At(time)) => {
                 options.start_at_operation_time = Some(*time);
@@ -92,11 +111,21 @@ impl Connection {
         Ok(stream)
     }
 
+    /// Opens the stream, and reads until the server has sent an event or certified a position. It may look at the position only at the
+    /// first request, and an event that it cannot send is an error then.
+    pub(crate) async fn probe(&self, at: OpenAt<'_>) -> Result<(), StreamError> {
+        let mut stream = self.open(at).await?;
+        let answer = tokio::time::timeout(self.answer_limit, stream.next_if_any()).await;
+        let late = |_| StreamError::new(ErrorClass::Network, "the server did not answer");
+        answer.map_err(late)??;
+        Ok(())
+    }
+
     /// The cluster time from which on everything is new: behind the last operation. A server whose oplog cannot be read gives only the
     /// second of its clock, so events of that second that came before are delivered, too. Any other error is returned: the next attempt
     /// may find the exact time.
     pub(crate) async fn now(&self) -> Result<ClusterTime, StreamError> {
-        let hello = self.hello().await?;
+        let hello = hello(&self.client).await?;
         match self.newest(&hello).await {
             Ok(Some(newest)) => return Ok(next_time(newest)),
             Ok(None) => {}
@@ -112,12 +141,9 @@ impl Connection {
         }
     }
 
-    /// The time of the last operation, as a primary or a router tells it with every answer. `None` from others: they may lag, or not
-    /// tell it.
+    /// The time of the last operation of a primary or a router.
     pub(crate) async fn last_operation(&self) -> Result<Option<ClusterTime>, StreamError> {
-        let hello = self.hello().await?;
-        let is_primary = hello.get_bool("isWritablePrimary").unwrap_or(false);
-        Ok(hello.get_timestamp("operationTime").ok().filter(|_| is_primary))
+        Ok(last_operation(&hello(&self.client).await?))
     }
 
     /// The time of the oldest entry of the oplog.
@@ -135,11 +161,7 @@ impl Connection {
     /// The times of the oldest and the newest entry of the oplog.
     pub(crate) async fn oplog_window(&self) -> Result<Option<(ClusterTime, ClusterTime)>, StreamError> {
         let oldest = self.oplog_times(1, 1).await?.pop();
-        Ok(oldest.zip(self.newest(&self.hello().await?).await?))
-    }
-
-    async fn hello(&self) -> Result<Document, StreamError> {
-        Ok(self.client.database("admin").run_command(doc! { "hello": 1 }).await?)
+        Ok(oldest.zip(self.newest(&hello(&self.client).await?).await?))
     }
 
     /// The time of the last operation. A replica set tells it with every answer; other servers have it in the last entry of the oplog.
@@ -171,19 +193,27 @@ fn resume_token(token: &Document) -> Result<ResumeToken, StreamError> {
         .map_err(|error| StreamError::new(ErrorClass::TokenRefused, error.to_string()))
 }
 
-/// The stages of the stream: the selected operations first, so that the server sends no others.
-fn pipeline(options: &MongoSourceOptions) -> Vec<Document> {
-    let mut stages = options.pipeline.clone();
+/// The stages of the stream: first a filter of its own, so that the server sends no event that is not selected, then those of the user. The
+/// filter names the stream, for whoever looks at the cursors of the server.
+fn pipeline(options: &MongoSourceOptions, excluded: Vec<Document>) -> Vec<Document> {
+    let mut filter = doc! { "$comment": format!("lazaret:{}", options.stream) };
     if !options.operations.is_empty() {
         let selected = options.operations.iter().copied().chain(LIFECYCLE);
         let mut names: Vec<_> = selected.filter_map(name_of).collect();
         names.sort_unstable();
         names.dedup();
-        stages.insert(0, doc! { "$match": { "operationType": { "$in": names } } });
+        filter.insert("operationType", doc! { "$in": names });
     }
+    if !excluded.is_empty() {
+        filter.insert("$nor", excluded);
+    }
+    let mut stages = vec![doc! { "$match": filter }];
+    stages.extend(let_pass(&options.pipeline));
     stages
 }
 
+/// The options of the stream. The driver writes all of them into `$changeStream`, also `comment`, and servers refuse fields that they do
+/// not know: only what every version from 4.4 on knows is set, and images where the server has them.
 fn stream_options(options: &MongoSourceOptions) -> ChangeStreamOptions {
     let full_document = match options.full_document {
         FullDocument::Default => None,
@@ -201,31 +231,73 @@ fn stream_options(options: &MongoSourceOptions) -> ChangeStreamOptions {
         .full_document_before_change(before)
         .max_await_time(options.max_await)
         .batch_size(options.batch_size)
-        .comment(Bson::String(format!("lazaret:{}", options.stream)))
         .build()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::collections::BTreeSet;
 
-    #[test]
-    fn selected_operations_are_matched_on_the_server_with_those_that_end_a_stream() {
-        let mut options = MongoSourceOptions::collection("mongodb://localhost", "shop", "orders");
-        assert_eq!(pipeline(&options), []);
-        options.operations = vec![Operation::Insert, Operation::Drop];
-        options.pipeline = vec![doc! { "$unset": "fullDocument.secret" }];
-        let names = ["drop", "dropDatabase", "insert", "invalidate", "rename"];
-        let expected = [
-            doc! { "$match": { "operationType": { "$in": names.to_vec() } } },
-            doc! { "$unset": "fullDocument.secret" },
-        ];
-        assert_eq!(pipeline(&options), expected);
+    use super::*;
+    use crate::options::StoreCollections;
+
+    fn orders() -> MongoSourceOptions {
+        MongoSourceOptions::collection("mongodb://localhost", "shop", "orders")
     }
 
     #[test]
-    fn the_cursor_names_the_stream_on_the_server() {
-        let options = MongoSourceOptions::collection("mongodb://localhost", "shop", "orders");
-        assert_eq!(stream_options(&options).comment, Some("lazaret:orders".into()));
+    fn selected_operations_are_matched_on_the_server_with_those_that_end_a_stream() {
+        let options = MongoSourceOptions {
+            operations: vec![Operation::Insert, Operation::Drop],
+            pipeline: vec![doc! { "$unset": "fullDocument.secret" }],
+            ..orders()
+        };
+        let names = ["drop", "dropDatabase", "insert", "invalidate", "rename"];
+        let filter = doc! { "$comment": "lazaret:orders", "operationType": { "$in": names.to_vec() } };
+        let expected = [doc! { "$match": filter }, doc! { "$unset": "fullDocument.secret" }];
+        assert_eq!(pipeline(&options, vec![]), expected);
+    }
+
+    #[test]
+    fn the_filter_names_the_stream_and_leaves_out_the_store() {
+        assert_eq!(
+            pipeline(&orders(), vec![]),
+            [doc! { "$match": { "$comment": "lazaret:orders" } }],
+            "the server shows it with the cursor"
+        );
+        let own = doc! { "ns.db": "lazaret", "ns.coll": { "$regex": "^letters(_|$)" } };
+        assert_eq!(
+            pipeline(&orders(), vec![own.clone()]),
+            [doc! { "$match": { "$comment": "lazaret:orders", "$nor": [own] } }]
+        );
+    }
+
+    #[test]
+    fn the_server_gets_no_option_that_an_old_one_refuses() {
+        let options = MongoSourceOptions {
+            full_document: FullDocument::UpdateLookup,
+            batch_size: Some(7),
+            ..MongoSourceOptions::deployment("mongodb://localhost", "all")
+        };
+        // As the driver does: all that is written stands in `$changeStream`.
+        let written = bson::serialize_to_document(&stream_options(&options)).unwrap();
+        let fields: BTreeSet<_> = written.keys().map(String::as_str).collect();
+        assert_eq!(fields, BTreeSet::from(["fullDocument"]));
+        let plain = MongoSourceOptions { full_document: FullDocument::Default, ..options };
+        let written = bson::serialize_to_document(&stream_options(&plain)).unwrap();
+        assert_eq!(written, doc! {});
+    }
+
+    #[tokio::test]
+    async fn a_stream_of_a_collection_of_the_store_is_refused() {
+        let server = crate::options::Server::Uri("mongodb://127.0.0.1:1".into());
+        let store = StoreCollections { server, database: "shop".into(), collection: "orders".into() };
+        let options = MongoSourceOptions {
+            store_collections: vec![store],
+            ..MongoSourceOptions::collection("mongodb://127.0.0.1:1", "shop", "orders_audit")
+        };
+        let error = Connection::new(&options).await.err().unwrap();
+        assert_eq!(error.class, ErrorClass::Fatal);
+        assert!(error.to_string().contains("shop.orders_audit belongs to the store"), "{error}");
     }
 }

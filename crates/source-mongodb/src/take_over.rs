@@ -18,9 +18,6 @@ use crate::resume::candidates;
 use crate::source::MongoSource;
 use crate::stream::{Connection, OpenAt};
 
-/// How long the server may take for its first answer, beyond the time that it waits for events.
-const ANSWER_LIMIT: Duration = Duration::from_secs(60);
-
 /// The position at which another reader of a stream stopped.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ForeignPosition {
@@ -274,25 +271,12 @@ async fn probe(
 ) -> Result<Option<StreamError>, SourceError> {
     let failed = |error: StreamError| error.into_source_error(options.stream.as_str());
     let connection = Connection::new(options).await.map_err(failed)?;
-    let mut stream = match connection.open(OpenAt::Position(position)).await {
-        Ok(stream) => stream,
-        Err(error) if error.class.is_position_refused() => return Ok(Some(error)),
-        Err(error) => return Err(failed(error)),
-    };
-    // The server may look at the position only at the first request.
-    let answer = tokio::time::timeout(options.max_await + ANSWER_LIMIT, stream.next_if_any()).await;
-    match answer {
-        Ok(Ok(_)) => Ok(None),
-        Ok(Err(error)) => {
-            let error = StreamError::from(error);
-            match error.class {
-                class if class.is_position_refused() => Ok(Some(error)),
-                // The position is good; the next event is too large or lacks an image. The consumer reports that.
-                ErrorClass::EventTooLarge | ErrorClass::ImageMissing => Ok(None),
-                _ => Err(failed(error)),
-            }
-        }
-        Err(_) => Err(failed(StreamError::new(ErrorClass::Network, "the server did not answer"))),
+    match connection.probe(OpenAt::Position(position)).await {
+        Ok(()) => Ok(None),
+        Err(error) if error.class.is_position_refused() => Ok(Some(error)),
+        // The position is good; the next event is too large or lacks an image. The consumer reports that.
+        Err(error) if matches!(error.class, ErrorClass::EventTooLarge | ErrorClass::ImageMissing) => Ok(None),
+        Err(error) => Err(failed(error)),
     }
 }
 

@@ -13,7 +13,8 @@ use lazaret_core::handler::{Delivery, FromDelivery};
 use lazaret_core::store::Checkpoints;
 use lazaret_memory::MemoryStore;
 use lazaret_source_mongodb::{
-    Before, BeforeChange, CheckpointOptions, MongoSourceOptions, OnInvalidate, Start, StreamState, headers,
+    Before, BeforeChange, CheckpointOptions, MongoSourceOptions, OnInvalidate, Server, Start,
+    StoreCollections, StreamState, headers,
 };
 use support::peer::{Fault, Peer, time, token};
 use support::{LONG, Reading, Shop, current_incarnation, quick, replica_set, server};
@@ -175,6 +176,56 @@ async fn a_real_drop_ends_the_stream_and_a_decision_continues_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_real_invalidation_passes_a_filter_and_the_stream_continues_behind_it() {
+    let Some(server) = replica_set("invalidation behind a filter") else { return };
+    let (shop, store) = (Shop::new(server).await, Arc::new(MemoryStore::default()));
+    let redact = doc! { "$cond": [{ "$eq": ["$operationType", "drop"] }, "$$PRUNE", "$$KEEP"] };
+    let options = MongoSourceOptions {
+        on_invalidate: OnInvalidate::StartAfter,
+        operations: vec![],
+        pipeline: vec![doc! { "$match": { "fullDocument.status": "paid" } }, doc! { "$redact": redact }],
+        ..shop.options("orders")
+    };
+    let orders = shop.collection("orders");
+    orders
+        .insert_many([doc! { "_id": 1, "status": "open" }, doc! { "_id": 2, "status": "paid" }])
+        .await
+        .unwrap();
+    orders.drop().await.unwrap();
+    let mut reading = Reading::attached(options, &store);
+    reading.until_count(1).await;
+    assert_eq!(reading.messages[0].key.as_deref(), Some(&br#"{"_id":{"$numberInt":"2"}}"#[..]));
+    reading.commit(0).await;
+    orders.insert_one(doc! { "_id": 3, "status": "paid" }).await.unwrap();
+    reading.until_recreated(1).await;
+    assert_eq!(reading.messages[0].key.as_deref(), Some(&br#"{"_id":{"$numberInt":"3"}}"#[..]));
+    shop.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_database_is_watched_without_the_collections_of_the_store() {
+    let Some(server) = replica_set("the watch of a database with a store") else { return };
+    let (shop, store) = (Shop::new(server).await, Arc::new(MemoryStore::default()));
+    let letters = StoreCollections {
+        server: Server::Client(shop.client.clone()),
+        database: shop.database.clone(),
+        collection: "letters".into(),
+    };
+    let options = MongoSourceOptions {
+        start: Start::At(shop.began),
+        store_collections: vec![letters],
+        ..quick(MongoSourceOptions::database(&shop.uri, &shop.database))
+    };
+    for name in ["letters", "letters_values", "orders"] {
+        shop.collection(name).insert_one(doc! { "_id": 1 }).await.unwrap();
+    }
+    let mut reading = Reading::open(options, store);
+    reading.until_count(1).await;
+    assert_eq!(reading.messages[0].headers.get_str(headers::COLLECTION), Some("orders"));
+    shop.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_real_server_certifies_the_position_of_a_quiet_stream() {
     let Some(server) = replica_set("idle heartbeats by post-batch tokens") else { return };
     let (shop, store) = (Shop::new(server).await, Arc::new(MemoryStore::default()));
@@ -209,6 +260,16 @@ async fn a_real_position_before_the_oplog_is_lost_history() {
 async fn a_real_server_gives_the_document_before_the_change() {
     let Some(server) = replica_set("documents before the change") else { return };
     let (shop, store) = (Shop::new(server).await, Arc::new(MemoryStore::default()));
+    let hello = shop.client.database("admin").run_command(doc! { "hello": 1 }).await.unwrap();
+    if hello.get_i32("maxWireVersion").unwrap() < 17 {
+        let options = MongoSourceOptions {
+            full_document_before_change: BeforeChange::Required,
+            ..shop.options("orders")
+        };
+        let error = Reading::open(options, store).permanent_error().await;
+        assert!(error.contains("MongoDB 6.0"), "{error}");
+        return;
+    }
     let images = doc! { "create": "orders", "changeStreamPreAndPostImages": { "enabled": true } };
     shop.client.database(&shop.database).run_command(images).await.unwrap();
     let orders = shop.collection("orders");

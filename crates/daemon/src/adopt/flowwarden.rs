@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use lazaret_adopt::flowwarden::{Adoption, adopt_position};
 pub use lazaret_adopt::flowwarden::{CHECKPOINTS, DEAD_LETTERS, Preview, Report, StreamCount};
-use lazaret_config::{Consumer as ConsumerConfig, Source};
+use lazaret_config::{Consumer as ConsumerConfig, Source, StoreLocation};
 use lazaret_core::QueueName;
 pub use lazaret_source_mongodb::{ForeignAnchorKind, TakenOver};
 use lazaret_source_mongodb::{MongoSourceOptions, TakeOverOptions};
@@ -98,7 +98,7 @@ pub async fn flowwarden(
 ) -> Result<Adopted, AdoptionError> {
     let config = readable(&request.config)?;
     let consumer = consumer_of(&config, &request.consumer, &request.config)?;
-    let options = source_options(consumer)?;
+    let options = source_options(consumer, &config.store)?;
     let database = database(request, &options).await?;
     let stores = Stores::open(&config.store, config.encryption.as_ref()).await?;
     let adopted = adopt(request, consumer, &options, &database, &stores, progress).await;
@@ -106,7 +106,10 @@ pub async fn flowwarden(
     adopted
 }
 
-fn source_options(consumer: &ConsumerConfig) -> Result<MongoSourceOptions, AdoptionError> {
+fn source_options(
+    consumer: &ConsumerConfig,
+    store: &StoreLocation,
+) -> Result<MongoSourceOptions, AdoptionError> {
     let Source::Mongodb(from) = &consumer.source else {
         let why = format!(
             "the consumer {} does not read a change stream; FlowWarden's dead letters are events of change streams",
@@ -114,7 +117,7 @@ fn source_options(consumer: &ConsumerConfig) -> Result<MongoSourceOptions, Adopt
         );
         return Err(AdoptionError::Invalid(why));
     };
-    Ok(mongodb_options(consumer, from)?)
+    Ok(mongodb_options(consumer, from, store)?)
 }
 
 /// The database of FlowWarden's collections.

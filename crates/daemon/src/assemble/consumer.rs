@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use lazaret_config::Consumer as ConsumerConfig;
+#[cfg(feature = "mongodb")]
+use lazaret_config::StoreLocation;
 use lazaret_core::FlightRecorder;
 use lazaret_engine::{Consumer, Options};
 use lazaret_server::Registry;
@@ -20,6 +22,9 @@ use crate::telemetry::Telemetry;
 /// The state that all consumers share.
 pub(crate) struct Shared {
     pub(crate) stores: Stores,
+    /// Where the store is: a change stream must not read it.
+    #[cfg(feature = "mongodb")]
+    pub(crate) store: StoreLocation,
     pub(crate) registry: Registry,
     pub(crate) telemetry: Telemetry,
     pub(crate) fleet: Arc<Fleet>,

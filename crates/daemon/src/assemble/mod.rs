@@ -37,7 +37,8 @@ pub(crate) use listener::{socket, tls};
 #[cfg(feature = "mongodb")]
 pub(crate) use mongodb::{
     SERVER_TIMEOUT as MONGODB_TIMEOUT, Server as MongodbServer, check_pipeline,
-    explain_store as explain_mongodb_store, options as mongodb_options,
+    check_watch as check_mongodb_watch, explain_store as explain_mongodb_store, options as mongodb_options,
+    review_pipeline,
 };
 #[cfg(feature = "mongodb")]
 pub(crate) use mongodb_errors::{

@@ -3,14 +3,17 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use lazaret_config::{Consumer as ConsumerConfig, MongodbSource as From};
+use lazaret_config::{Consumer as ConsumerConfig, MongodbSource as From, StoreLocation};
 use lazaret_core::source::SourceError;
 use lazaret_core::store::StoreError;
-use lazaret_source_mongodb::{LeaseOptions, MongoSource, MongoSourceOptions, MongoStatus, StreamState};
+use lazaret_source_mongodb::{
+    LeaseOptions, MongoSource, MongoSourceOptions, MongoStatus, Server as SourceServer, StoreCollections,
+    StreamState,
+};
 use lazaret_store_mongodb::{DEFAULT_DATABASE, MongoStore, MongoStoreOptions, StoreUri};
 use lazaret_telemetry::ChangeStreamStats;
 use mongodb::Client;
-use mongodb::options::ClientOptions;
+use mongodb::options::{ClientOptions, ConnectionString, HostInfo};
 use serde_json::Value as Json;
 
 use super::consumer::Shared;
@@ -116,7 +119,7 @@ pub(super) fn open(
     from: &From,
     shared: &Shared,
 ) -> Result<MongoSource, SourceError> {
-    let options = options(config, from)?;
+    let options = options(config, from, &shared.store)?;
     let instance = options.instance.clone();
     let source = MongoSource::open(options, shared.stores.values.clone())?;
     let status = source.status();
@@ -138,20 +141,66 @@ pub(super) fn open(
 
 /// Checks a pipeline without a server.
 pub(crate) fn check_pipeline(pipeline: &[Json]) -> Result<(), String> {
-    let pipeline = MongoSourceOptions::stages(pipeline)?;
-    let options =
-        MongoSourceOptions { pipeline, ..MongoSourceOptions::deployment("mongodb://localhost", "x") };
-    options.validate().map_err(|error| {
+    with_pipeline(pipeline)?.validate().map_err(|error| {
         let text = error.to_string();
         text.split_once("change stream x: ").map_or(text.clone(), |(_, why)| why.to_owned())
     })
 }
 
+/// Reviews a pipeline. Returns what is probably a mistake.
+pub(crate) fn review_pipeline(pipeline: &[Json]) -> Option<String> {
+    with_pipeline(pipeline).ok()?.warning()
+}
+
+fn with_pipeline(pipeline: &[Json]) -> Result<MongoSourceOptions, String> {
+    let pipeline = MongoSourceOptions::stages(pipeline)?;
+    Ok(MongoSourceOptions { pipeline, ..MongoSourceOptions::deployment("mongodb://localhost", "x") })
+}
+
 /// Returns the options of a source.
-pub(crate) fn options(config: &ConsumerConfig, from: &From) -> Result<MongoSourceOptions, SourceError> {
+pub(crate) fn options(
+    config: &ConsumerConfig,
+    from: &From,
+    store: &StoreLocation,
+) -> Result<MongoSourceOptions, SourceError> {
     let options = MongoSourceOptions::from_config(&config.name, from)?;
     let instance = options.instance.clone().or_else(|| Some(host()));
-    Ok(MongoSourceOptions { lease: lease(config.advanced.lease), instance, ..options })
+    let store_collections = match store {
+        StoreLocation::Mongodb(uri) => vec![store_collections(uri)],
+        _ => Vec::new(),
+    };
+    Ok(MongoSourceOptions { lease: lease(config.advanced.lease), instance, store_collections, ..options })
+}
+
+/// The collections of the store at this URI.
+fn store_collections(uri: &str) -> StoreCollections {
+    let StoreUri { driver, collection } = StoreUri::parse(uri);
+    let server = SourceServer::Uri(driver);
+    StoreCollections {
+        database: server.default_database().unwrap_or_else(|| DEFAULT_DATABASE.to_owned()),
+        collection: collection.unwrap_or_else(|| MongoStoreOptions::default().collection),
+        server,
+    }
+}
+
+/// Checks without a server that a source does not watch a collection of the store. Servers with other addresses may be the same: that
+/// is checked when the stream is opened.
+pub(crate) fn check_watch(source: &str, database: &str, collection: &str, store: &str) -> Result<(), String> {
+    let of_store = store_collections(store);
+    let hosts = |uri: &str| ConnectionString::parse(uri).ok().map(|parsed| parsed.host_info);
+    let is_same = match (hosts(source), hosts(&StoreUri::parse(store).driver)) {
+        (Some(HostInfo::HostIdentifiers(source)), Some(HostInfo::HostIdentifiers(store))) => {
+            source.iter().any(|host| store.contains(host))
+        }
+        (Some(HostInfo::DnsRecord(source)), Some(HostInfo::DnsRecord(store))) => source == store,
+        _ => false,
+    };
+    match is_same && of_store.contains(database, collection) {
+        true => Err(format!(
+            "{database}.{collection} belongs to the store of Lazaret: each letter would be an event of the stream"
+        )),
+        false => Ok(()),
+    }
 }
 
 /// The lease of the stream, from the lease of the consumer's letters.
@@ -235,7 +284,7 @@ mod tests {
         let checked = check("lazaret.yaml", text.as_bytes(), &NoEnv);
         let config = checked.config.unwrap_or_else(|| panic!("{}", checked.diagnostics.plain()));
         let Source::Mongodb(from) = &config.consumers[0].source else { panic!() };
-        options(&config.consumers[0], from).unwrap()
+        options(&config.consumers[0], from, &config.store).unwrap()
     }
 
     #[test]
@@ -293,6 +342,43 @@ mod tests {
         assert!(why.starts_with("stage 2 of the pipeline (`$unset`) removes"), "{why}");
         let why = check_pipeline(&[json!("x")]).unwrap_err();
         assert_eq!(why, "stage 1 of the pipeline is not an object");
+    }
+
+    #[test]
+    fn a_filter_that_hides_invalidations_is_a_warning() {
+        let filter = json!({ "$match": { "fullDocument.status": "paid" } });
+        assert_eq!(review_pipeline(&[filter.clone(), json!({ "$unset": "operationType" })]), None);
+        let why = review_pipeline(&[json!({ "$unset": "operationType" }), filter]).unwrap();
+        assert!(why.starts_with("stage 2 of the pipeline (`$match`) drops `invalidate`"), "{why}");
+    }
+
+    #[test]
+    fn the_collections_of_the_store_are_known_to_the_source() {
+        let own = store_collections("mongodb://h/shop?replicaSet=rs0&collection=dead");
+        assert!(own.contains("shop", "dead") && own.contains("shop", "dead_values"));
+        let default = store_collections("mongodb://h");
+        let letters = MongoStoreOptions::default().collection;
+        assert!(default.contains(DEFAULT_DATABASE, &letters) && !default.contains("shop", &letters));
+        let checked = check(
+            "lazaret.yaml",
+            b"store: 'mongodb://h/shop'\nconsumers: { a: { handler: { command: { program: [x] } }, source: { mongodb: { uri: 'mongodb://h' } } } }",
+            &NoEnv,
+        );
+        let config = checked.config.unwrap_or_else(|| panic!("{}", checked.diagnostics.plain()));
+        let Source::Mongodb(from) = &config.consumers[0].source else { panic!() };
+        let options = options(&config.consumers[0], from, &config.store).unwrap();
+        assert!(
+            options.store_collections.len() == 1 && options.store_collections[0].contains("shop", &letters)
+        );
+    }
+
+    #[test]
+    fn a_watch_of_the_store_is_refused_where_the_addresses_tell() {
+        let store = "mongodb://a:1,b:2/shop?collection=dead";
+        let watch = |uri: &str, collection: &str| check_watch(uri, "shop", collection, store);
+        assert!(watch("mongodb://b:2", "dead_values").unwrap_err().contains("belongs to the store"));
+        assert_eq!(watch("mongodb://b:2", "orders"), Ok(()));
+        assert_eq!(watch("mongodb://c:3", "dead"), Ok(()), "another server, as far as the addresses tell");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use lazaret_config::{Config, KeySource, StoreLocation};
 use lazaret_sealing::{EncryptionKey, KeyError, KeyRing};
 
 use super::finding::Finding;
+use super::store::stored_value;
 use crate::assemble::{encryption_key, is_readable_by_all, shown_key_source};
 
 const SUBJECT: &str = "encryption";
@@ -42,33 +43,9 @@ fn usable(source: &KeySource, key: &EncryptionKey) -> Finding {
     }
 }
 
-/// The data keys of the store. A store that cannot be read is a finding of its own.
-async fn data_keys(store: &StoreLocation) -> Option<Vec<u8>> {
-    match store {
-        #[cfg(feature = "sqlite")]
-        StoreLocation::Sqlite(path) if std::path::Path::new(path).exists() => {
-            let (path, (space, name)) = (path.clone(), lazaret_sealing::KEY_RING_PLACE);
-            let read =
-                tokio::task::spawn_blocking(move || lazaret_store_sqlite::stored_value(path, space, name));
-            read.await.ok()?.ok()?
-        }
-        #[cfg(feature = "postgres")]
-        StoreLocation::Postgres(dsn) => {
-            let (space, name) = lazaret_sealing::KEY_RING_PLACE;
-            let timeout = super::finding::PROBE_TIMEOUT.saturating_mul(3);
-            lazaret_store_postgres::stored_value(dsn, space, name, timeout).await.ok()?
-        }
-        #[cfg(feature = "mongodb")]
-        StoreLocation::Mongodb(uri) => {
-            super::mongodb::stored_value(uri, lazaret_sealing::KEY_RING_PLACE).await
-        }
-        _ => None,
-    }
-}
-
 /// Decrypts the data keys of the store.
 async fn fits(store: &StoreLocation, keys: &[EncryptionKey]) -> Option<Finding> {
-    let value = data_keys(store).await?;
+    let value = stored_value(store, lazaret_sealing::KEY_RING_PLACE).await?;
     let advice = "name the key that encrypted the store under `encryption.keys`";
     match KeyRing::check(&value, keys) {
         Ok(0) => None,

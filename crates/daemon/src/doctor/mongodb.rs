@@ -6,16 +6,19 @@ use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 use jiff::Timestamp;
-use lazaret_config::{BeforeChange, FullDocument, MongodbSource as From};
-use lazaret_source_mongodb::{MongoSourceOptions, describe};
+use lazaret_config::{Consumer as ConsumerConfig, MongodbSource as From, StoreLocation};
+use lazaret_core::store::Checkpoint;
+use lazaret_source_mongodb::{
+    ErrorClass, MongoSource, MongoSourceOptions, ProbeError, Probed, Server as SourceServer, describe, hello,
+};
 use lazaret_store_mongodb::MongoStore;
-use mongodb::error::{Error, ErrorKind};
-use mongodb::options::{ChangeStreamOptions, FullDocumentBeforeChangeType, FullDocumentType};
+use mongodb::error::Error;
 
 use super::finding::{Finding, PROBE_TIMEOUT};
-use super::mongodb_answers as answers;
+use super::{mongodb_answers as answers, store};
 use crate::assemble::{
     ExplainedMongodb as Explained, MongodbServer as Server, explain_mongodb, explain_mongodb_store,
+    mongodb_options,
 };
 
 /// How long a request may take.
@@ -24,23 +27,31 @@ const REQUEST_TIMEOUT: Duration = PROBE_TIMEOUT.saturating_mul(3);
 /// The answer of a server.
 type Answer<T> = Result<T, String>;
 
-/// Checks the server of a source, what it watches, and its oplog. Opens the change stream, and reads nothing from it.
-pub(super) async fn check_source(subject: &str, from: &From) -> Vec<Finding> {
+/// Checks the server of a source, what it watches, and its oplog. Opens the change stream where the source would, and reads until the server
+/// has sent an event or certified a position.
+pub(super) async fn check_source(
+    subject: &str,
+    config: &ConsumerConfig,
+    from: &From,
+    at: &StoreLocation,
+) -> Vec<Finding> {
     let (server, hello, clock) = match connect(Server::new(from.uri.reveal(), PROBE_TIMEOUT).await).await {
         Ok(connected) => connected,
         Err(Explained { why, advice }) => return vec![Finding::fail(subject, why, advice)],
     };
     let mut found = Vec::new();
-    let opened = open(&server, from).await;
-    let is_open = opened.is_ok();
-    found.push(answers::deployment(subject, &hello, is_open));
-    if let Err(error) = opened {
-        found.push(answers::not_opened(subject, code(&error), &describe(&error)));
-    }
+    let opened = open(&server, config, from, at).await;
+    // A position that is lost, or an event that is too large, says nothing against the server.
+    let is_served = match &opened {
+        Ok(_) => true,
+        Err(error) => answers::is_served(error.class),
+    };
+    found.push(answers::deployment(subject, &hello, is_served));
+    found.push(answers::stream(subject, from, opened));
     if let Some(collection) = collection(&server, from).await {
         found.extend(answers::collection(subject, from, collection));
     }
-    if is_open {
+    if is_served {
         let window = oplog_window(&server).await;
         found.push(answers::oplog(subject, window, from.checkpoint.idle_heartbeat));
     }
@@ -88,7 +99,7 @@ pub(super) async fn stored_value(uri: &str, (space, name): (&str, &str)) -> Opti
 async fn connect(server: Result<Server, Error>) -> Result<(Server, Document, answers::Clock), Explained> {
     let server = server.map_err(|error| explain_mongodb(&error))?;
     let asked = Timestamp::now();
-    let hello = in_time(server.client.database("admin").run_command(doc! { "hello": 1 }).into_future()).await;
+    let hello = in_time(hello(&server.client)).await;
     let answered = Timestamp::now();
     let failed = |Explained { why, advice }| Explained {
         why: format!("no response from the server {}: {why}", server.addresses),
@@ -110,40 +121,21 @@ async fn command(server: &Server, command: Document) -> Answer<Document> {
     in_time(admin.run_command(command).into_future()).await?.map_err(|error| describe(&error))
 }
 
-/// Opens the change stream, as the source does.
-async fn open(server: &Server, from: &From) -> Result<(), Error> {
-    let pipeline = MongoSourceOptions::stages(&from.pipeline).map_err(Error::custom)?;
-    let options = ChangeStreamOptions::builder()
-        .full_document(match from.full_document {
-            FullDocument::UpdateLookup => Some(FullDocumentType::UpdateLookup),
-            FullDocument::WhenAvailable => Some(FullDocumentType::WhenAvailable),
-            FullDocument::Required => Some(FullDocumentType::Required),
-            _ => None,
-        })
-        .full_document_before_change(match from.before_change {
-            BeforeChange::WhenAvailable => Some(FullDocumentBeforeChangeType::WhenAvailable),
-            BeforeChange::Required => Some(FullDocumentBeforeChangeType::Required),
-            _ => None,
-        })
-        .build();
-    let opening = async {
-        match (&from.database, &from.collection) {
-            (Some(database), Some(collection)) => {
-                let collection = server.client.database(database).collection::<Document>(collection);
-                collection.watch().pipeline(pipeline).with_options(options).await.map(drop)
-            }
-            (Some(database), None) => server
-                .client
-                .database(database)
-                .watch()
-                .pipeline(pipeline)
-                .with_options(options)
-                .await
-                .map(drop),
-            (None, _) => server.client.watch().pipeline(pipeline).with_options(options).await.map(drop),
-        }
-    };
-    in_time(opening).await.unwrap_or_else(|late| Err(Error::custom(late)))
+/// Opens the change stream as the source does, behind its checkpoint if the store has one.
+async fn open(
+    server: &Server,
+    config: &ConsumerConfig,
+    from: &From,
+    at: &StoreLocation,
+) -> Result<Probed, ProbeError> {
+    let options = mongodb_options(config, from, at)
+        .map_err(|error| ProbeError::new(ErrorClass::InvalidPipeline, error.to_string()))?;
+    let options = MongoSourceOptions { server: SourceServer::Client(server.client.clone()), ..options };
+    let name = options.checkpoint_name();
+    let value = store::stored_value(at, (Checkpoint::SPACE, name.as_str())).await;
+    let checkpoint = value.and_then(|value| Checkpoint::from_value(&value, "checkpoint").ok());
+    let opened = in_time(MongoSource::probe(&options, checkpoint.as_ref())).await;
+    opened.unwrap_or_else(|late| Err(ProbeError::new(ErrorClass::Network, late)))
 }
 
 /// The description of the watched collection, `None` in it if there is no such collection; `None` without a collection to watch.
@@ -179,11 +171,4 @@ async fn oplog_window(server: &Server) -> Answer<Option<(u32, u32)>> {
 async fn in_time<T>(future: impl Future<Output = T>) -> Answer<T> {
     let late = |_| format!("no answer within {REQUEST_TIMEOUT:?}");
     tokio::time::timeout(REQUEST_TIMEOUT, future).await.map_err(late)
-}
-
-fn code(error: &Error) -> Option<i32> {
-    match &*error.kind {
-        ErrorKind::Command(command) => Some(command.code),
-        _ => None,
-    }
 }

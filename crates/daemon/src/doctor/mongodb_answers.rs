@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bson::{Bson, Document};
 use jiff::{SignedDuration, Timestamp};
-use lazaret_config::{BeforeChange, FullDocument, MongodbSource as From};
+use lazaret_config::{BeforeChange, FullDocument, HistoryLost, MongodbSource as From};
+use lazaret_source_mongodb::{ErrorClass, ProbeError, Probed};
 
 use super::finding::Finding;
 
@@ -66,17 +67,42 @@ pub(super) fn deployment(subject: &str, hello: &Document, is_open: bool) -> Find
     }
 }
 
-/// Judges why a change stream cannot be opened.
-pub(super) fn not_opened(subject: &str, code: Option<i32>, why: &str) -> Finding {
-    let advice = match code {
-        Some(11 | 13 | 18 | 8000) => "grant `find` and `changeStream` on what is watched to this user",
-        Some(40573) => {
-            "start the server with `--replSet`, and run `rs.initiate()`; a single member is enough"
+/// Returns whether a server that answers with such an error has change streams, and this user may open them.
+pub(super) const fn is_served(class: ErrorClass) -> bool {
+    use ErrorClass::{EventTooLarge, ImageMissing, ServerBehind, StreamBroken};
+    class.is_position_refused() || matches!(class, EventTooLarge | ImageMissing | ServerBehind | StreamBroken)
+}
+
+/// Judges whether the change stream can be opened and read, where the source would continue.
+pub(super) fn stream(subject: &str, from: &From, opened: Result<Probed, ProbeError>) -> Finding {
+    let error = match opened {
+        Ok(Probed { resumes, excludes_store }) => {
+            let place = if resumes { "behind its checkpoint" } else { "without a checkpoint" };
+            let without = if excludes_store { "; it leaves out the collections of the store" } else { "" };
+            return Finding::ok(subject, format!("the change stream can be opened {place}{without}"));
         }
-        Some(_) => "correct `pipeline` and the other keys of the source",
-        None => "check the server and the network",
+        Err(error) => error,
     };
-    Finding::fail(subject, format!("failed to open the change stream: {why}"), advice)
+    let ProbeError { class, detail, .. } = error;
+    let consequence = match from.on_history_lost {
+        HistoryLost::FromNow => Some("continues from now, and what lies between is skipped"),
+        HistoryLost::FromOplogStart => Some("continues at the oldest entry of the oplog"),
+        _ => None,
+    };
+    if let Some(consequence) = consequence.filter(|_| class.is_position_refused()) {
+        let detail = format!("the position of the checkpoint is refused: {detail}; the source {consequence}");
+        return Finding::warn(subject, detail, class.advice());
+    }
+    let advice = match class {
+        ErrorClass::Resumable | ErrorClass::Unknown => "check the server; the source would try again",
+        ErrorClass::Fatal => "correct the keys of the source that the cause names",
+        other => other.advice(),
+    };
+    let what = match is_served(class) {
+        true => "the change stream cannot be read behind its checkpoint",
+        false => "failed to open the change stream",
+    };
+    Finding::fail(subject, format!("{what}: {detail}"), advice)
 }
 
 /// Judges the watched collection.
@@ -302,12 +328,43 @@ mod tests {
 
     #[test]
     fn the_advice_for_a_stream_that_cannot_be_opened_depends_on_the_cause() {
-        for (code, words) in
-            [(Some(13), "changeStream"), (Some(40573), "--replSet"), (Some(40324), "pipeline")]
-        {
-            let found = not_opened("s", code, "why");
-            assert!(found.health == Health::Fail && found.advice.unwrap().contains(words), "{code:?}");
+        for (class, words) in [
+            (ErrorClass::Unauthorized, "changeStream"),
+            (ErrorClass::NotAReplicaSet, "--replSet"),
+            (ErrorClass::InvalidPipeline, "pipeline"),
+            (ErrorClass::ServerTooOld, "MongoDB 6.0"),
+            (ErrorClass::EventTooLarge, "$project"),
+            (ErrorClass::HistoryLost, "on-history-lost"),
+            (ErrorClass::Unknown, "try again"),
+        ] {
+            let found = stream("s", &source(""), Err(ProbeError::new(class, "why")));
+            assert!(found.health == Health::Fail && found.detail.ends_with("why"), "{found}");
+            assert!(found.advice.unwrap().contains(words), "{class:?}");
         }
+    }
+
+    #[test]
+    fn a_lost_position_and_an_event_that_cannot_be_read_are_not_ok() {
+        let judge = |keys: &str, class| stream("s", &source(keys), Err(ProbeError::new(class, "gone")));
+        for class in [ErrorClass::HistoryLost, ErrorClass::TokenRefused, ErrorClass::HistoryReplaced] {
+            assert!(is_served(class));
+            assert_eq!(judge("on-history-lost: fail", class).health, Health::Fail);
+            let decided = judge("on-history-lost: from-now", class);
+            assert!(decided.health == Health::Warn && decided.detail.contains("is skipped"), "{decided}");
+            let decided = judge("on-history-lost: from-oplog-start", class);
+            assert!(decided.health == Health::Warn && decided.detail.contains("oldest entry"), "{decided}");
+        }
+        assert!(is_served(ErrorClass::EventTooLarge) && !is_served(ErrorClass::Unauthorized));
+        assert_eq!(judge("on-history-lost: from-now", ErrorClass::EventTooLarge).health, Health::Fail);
+    }
+
+    #[test]
+    fn a_stream_that_can_be_opened_says_where_and_what_it_leaves_out() {
+        let judge =
+            |resumes, excludes_store| stream("s", &source(""), Ok(Probed { resumes, excludes_store })).detail;
+        assert!(judge(true, false).ends_with("behind its checkpoint"));
+        assert!(judge(false, false).ends_with("without a checkpoint"));
+        assert!(judge(true, true).ends_with("leaves out the collections of the store"));
     }
 
     #[test]

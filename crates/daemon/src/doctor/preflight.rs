@@ -47,7 +47,7 @@ async fn check_all(first: Finding, config: &Config) -> Vec<Finding> {
     }
     for consumer in &config.consumers {
         found.push(handler::check(consumer).await);
-        found.extend(source::check(consumer).await);
+        found.extend(source::check(consumer, &config.store).await);
         #[cfg(feature = "kafka")]
         found.extend(super::kafka::check_adopted(consumer).await);
     }

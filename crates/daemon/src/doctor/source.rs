@@ -3,12 +3,14 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use lazaret_config::{Capability, Consumer as ConsumerConfig, Source};
+use lazaret_config::{Capability, Consumer as ConsumerConfig, Source, StoreLocation};
 
 use super::finding::Finding;
 
-/// Checks the source of a consumer, without reading messages.
-pub(super) async fn check(config: &ConsumerConfig) -> Vec<Finding> {
+/// Checks the source of a consumer, without handling messages. Positions are in the store.
+pub(super) async fn check(config: &ConsumerConfig, store: &StoreLocation) -> Vec<Finding> {
+    #[cfg(not(feature = "mongodb"))]
+    let _ = store;
     let subject = format!("{} source", config.name);
     match &config.source {
         Source::File { path, follow } => vec![file(subject, path, *follow)],
@@ -16,7 +18,7 @@ pub(super) async fn check(config: &ConsumerConfig) -> Vec<Finding> {
         #[cfg(feature = "kafka")]
         Source::Kafka(from) => super::kafka::check(subject, from).await,
         #[cfg(feature = "mongodb")]
-        Source::Mongodb(from) => super::mongodb::check_source(&subject, from).await,
+        Source::Mongodb(from) => super::mongodb::check_source(&subject, config, from, store).await,
         #[cfg(feature = "postgres")]
         Source::PostgresOutbox(from) => vec![outbox(subject, config, from).await],
         other => {
@@ -87,7 +89,8 @@ mod tests {
     async fn a_source_that_another_build_has_fails_with_the_common_hint() {
         let text = "consumers: { a: { source: { kafka: { brokers: 'b:1', topics: [t] } }, handler: { http: { url: 'http://a/' } } } }";
         let checked = lazaret_config::check("lazaret.yaml", text.as_bytes(), &lazaret_config::NoEnv);
-        let found = check(&checked.config.unwrap().consumers[0]).await;
+        let config = checked.config.unwrap();
+        let found = check(&config.consumers[0], &config.store).await;
         assert_eq!((found.len(), found[0].health), (1, Health::Fail));
         assert!(found[0].to_string().contains(Capability::OTHER_BUILD), "{}", found[0]);
     }

@@ -30,6 +30,28 @@ pub(super) async fn check(at: &StoreLocation) -> Vec<Finding> {
     found
 }
 
+/// A value of the store, if it can be read. A store that cannot be read is a finding of its own.
+pub(super) async fn stored_value(at: &StoreLocation, (space, name): (&str, &str)) -> Option<Vec<u8>> {
+    let _ = (space, name);
+    match at {
+        #[cfg(feature = "sqlite")]
+        StoreLocation::Sqlite(path) if std::path::Path::new(path).exists() => {
+            let (path, space, name) = (path.clone(), space.to_owned(), name.to_owned());
+            let read =
+                tokio::task::spawn_blocking(move || lazaret_store_sqlite::stored_value(path, &space, &name));
+            read.await.ok()?.ok()?
+        }
+        #[cfg(feature = "postgres")]
+        StoreLocation::Postgres(dsn) => {
+            let timeout = super::finding::PROBE_TIMEOUT.saturating_mul(3);
+            lazaret_store_postgres::stored_value(dsn, space, name, timeout).await.ok()?
+        }
+        #[cfg(feature = "mongodb")]
+        StoreLocation::Mongodb(uri) => super::mongodb::stored_value(uri, (space, name)).await,
+        _ => None,
+    }
+}
+
 #[cfg(feature = "sqlite")]
 async fn sqlite(path: &std::path::Path) -> Vec<Finding> {
     let folder = disk::of_file(path);

@@ -194,7 +194,7 @@ pub(crate) fn interrupted(component: &Component, letter: &Letter) -> Settlement 
     let may_be_crash = component.flight.recorder().is_none();
     let crash_attempts = letter.crash_attempts.saturating_add(u32::from(may_be_crash));
     let attempts = limits.attempts_after_lost_lease(letter.attempts);
-    let cause = component.grouped(lost_lease(crash_attempts), &letter.message);
+    let cause = component.grouped(lost_lease(), &letter.message);
     let counted = Letter { attempts, crash_attempts, ..letter.clone() };
     let usage = AttemptUsage {
         attempts,

@@ -4,7 +4,7 @@ use bson::{RawDocumentBuf, Timestamp as ClusterTime, Uuid};
 use lazaret_core::{Operation, Position};
 
 use super::{Fields, operation_of, text};
-use crate::position::{collection_of_token, offset_of, time_of_token, token_bytes};
+use crate::position::{collection_of_token, is_invalidation, offset_of, time_of_token, token_bytes};
 
 /// An event that was read, and what the reader must know of it. Its message is made when the engine takes it, on another task:
 /// that costs more than reading.
@@ -16,6 +16,8 @@ pub(crate) struct ReadEvent {
     pub(crate) cluster_time: Option<ClusterTime>,
     /// The UUID of the collection of a changed document, if the token names it.
     pub(crate) collection: Option<Uuid>,
+    /// The stream ends with it. The token mostly tells that, too, where a pipeline has removed the operation.
+    pub(crate) is_invalidation: bool,
 }
 
 impl ReadEvent {
@@ -31,7 +33,8 @@ impl ReadEvent {
         let operation = fields.operation.map_or(Operation::Other, operation_of);
         // A rename may name the collection that gets the name.
         let collection = data.filter(|_| is_of_document(operation)).and_then(collection_of_token);
-        Some(Self { raw, position, operation, cluster_time, collection })
+        let is_invalidation = operation == Operation::Invalidate || data.is_some_and(is_invalidation);
+        Some(Self { raw, position, operation, cluster_time, collection, is_invalidation })
     }
 
     /// Returns whether a document was changed, and not the whole collection or database.
@@ -72,6 +75,18 @@ mod tests {
         for operation in ["drop", "rename", "dropDatabase", "invalidate", "create"] {
             assert_eq!((read(operation).collection, read(operation).is_of_document()), (None, false));
         }
+    }
+
+    #[test]
+    fn an_invalidation_is_known_by_its_operation_or_by_its_token() {
+        let read = |flag: &str, operation: Option<&str>| {
+            let data = format!("8267C867A2000000192B042C010029{flag}5A1004{}04", "07".repeat(16));
+            let mut event = doc! { "_id": { "_data": data } };
+            event.extend(operation.map(|operation| ("operationType".to_owned(), operation.into())));
+            ReadEvent::of(RawDocumentBuf::try_from(&event).unwrap(), 0).unwrap().is_invalidation
+        };
+        assert!(read("6E", Some("invalidate")) && read("6F", Some("invalidate")) && read("6F", None));
+        assert!(!read("6E", Some("drop")) && !read("6E", None));
     }
 
     #[test]

@@ -128,14 +128,16 @@ impl Reader {
         self.written(written).await?;
         self.context.started.store(true, Ordering::Relaxed);
         self.tail = None;
-        self.candidates = vec![Candidate { position, kind: AnchorKind::Seen, after_invalidation: false }];
+        self.candidates = vec![Candidate::new(position, AnchorKind::Seen)];
         Ok(())
     }
 
-    /// Decides where to go on when the server refused the position.
+    /// Decides where to go on when the server refused the position. One that it refuses although it gave it itself, the delays of restarts
+    /// hold up: the reason is another one than a lost history, and may last.
     pub(super) async fn recover(&mut self, error: StreamError) -> Result<ChangeStream<RawDocumentBuf>, Exit> {
         let from = match self.context.options.on_history_lost {
             OnHistoryLost::Fail => return Err(error.into()),
+            _ if std::mem::replace(&mut self.recovered, true) => return Err(error.retried().into()),
             OnHistoryLost::FromNow => "from now; the events in between are skipped",
             OnHistoryLost::FromOplogStart => "at the oldest entry of the oplog; older events are lost",
         };
@@ -143,10 +145,14 @@ impl Reader {
         self.context.writer.until_settled(self.tail.as_ref()).await;
         self.decide(format!("the position was refused ({}); going on {from}", error.detail));
         self.history_replaced = error.class == ErrorClass::HistoryReplaced;
-        let stream = match self.context.options.on_history_lost {
-            OnHistoryLost::FromOplogStart => self.start_at_oplog_start().await?,
-            OnHistoryLost::FromNow | OnHistoryLost::Fail => self.start_now().await?,
+        let started = match self.context.options.on_history_lost {
+            OnHistoryLost::FromOplogStart => self.start_at_oplog_start().await,
+            OnHistoryLost::FromNow | OnHistoryLost::Fail => self.start_now().await,
         };
+        let stream = started.map_err(|error| match error.class.is_position_refused() {
+            true => error.retried(),
+            false => error,
+        })?;
         match self.history_replaced {
             true => Err(Exit::Recreated),
             false => Ok(stream),

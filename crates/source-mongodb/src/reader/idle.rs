@@ -48,8 +48,12 @@ impl Reader {
             && self.certified.as_ref() != Some(&token)
         {
             self.progressed = true;
-            let position = StreamPosition::After(token.clone());
-            self.candidates = vec![Candidate { position, kind: AnchorKind::Seen, after_invalidation: false }];
+            let mut seen = Candidate::new(StreamPosition::After(token.clone()), AnchorKind::Seen);
+            // Behind an invalidation, the server certifies the invalidation itself until it has a later position.
+            let is_known = |known: &Candidate| known.after_invalidation && known.position == seen.position;
+            let is_invalidation = self.candidates.iter().any(is_known);
+            seen.after_invalidation |= is_invalidation;
+            self.candidates = vec![seen];
             self.certified = Some(token);
         }
         self.look_at_history().await?;

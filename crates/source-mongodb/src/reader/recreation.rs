@@ -6,11 +6,8 @@ use super::{Exit, Reader};
 use crate::error::{ErrorClass, StreamError};
 use crate::event::ReadEvent;
 use crate::incarnation::{self, Life};
-use crate::position::{StreamPosition, next_time, wall_time};
+use crate::position::{MAX_LAG, StreamPosition, next_time, wall_time};
 
-/// How far the last operation of a server may be before a position of its own history, in seconds: a primary may not know yet that it was
-/// replaced, and routers learn of operations late.
-const MAX_LAG: u32 = 60;
 /// How often in a row it must be less far before it, until the history counts as another one. The delays between are those of restarts.
 const LOOKS: u32 = 6;
 

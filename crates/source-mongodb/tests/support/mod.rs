@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
+pub(crate) mod matching;
 pub(crate) mod peer;
 pub(crate) mod relay;
 

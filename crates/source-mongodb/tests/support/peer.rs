@@ -11,13 +11,27 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+use super::matching::passes;
+
 const OP_REPLY: i32 = 1;
 const OP_QUERY: i32 = 2004;
 const OP_MSG: i32 = 2013;
+/// The wire version of MongoDB 6.0, the first one with images.
+const WITH_IMAGES: i32 = 17;
 /// How long a request waits for events.
 const AWAIT: Duration = Duration::from_millis(10);
 /// The cluster time of tick 0.
 const EPOCH: u32 = 1_700_000_000;
+/// The fields of the stage `$changeStream` that MongoDB 4.4 knows, but for internal ones. It refuses others, and the driver sends them to every
+/// server.
+const OF_STREAMS: [&str; 6] = [
+    "allChangesForCluster",
+    "fullDocument",
+    "fullDocumentBeforeChange",
+    "resumeAfter",
+    "startAfter",
+    "startAtOperationTime",
+];
 
 /// A fault of one request.
 #[derive(Clone, Debug)]
@@ -39,8 +53,8 @@ struct State {
     events: Vec<(u32, Document)>,
     /// The UUID of the collection, in hexadecimal digits, as the tokens of events name it. Without it they name none.
     collection: Option<&'static str>,
-    /// The position of each cursor; the index is the id minus one.
-    cursors: Vec<u32>,
+    /// The position of each cursor, and its stages; the index is the id minus one.
+    cursors: Vec<(u32, Vec<Document>)>,
     aggregate_faults: VecDeque<Fault>,
     get_more_faults: VecDeque<Fault>,
     find_faults: VecDeque<Fault>,
@@ -48,6 +62,11 @@ struct State {
     opened: Vec<Document>,
     /// The database and the collection, or 1, of the stream that was opened last.
     target: Option<(String, Bson)>,
+    /// The stages of the stream that was opened last, behind `$changeStream`.
+    pipeline: Vec<Document>,
+    wire_version: i32,
+    /// `hello` is only known by its former name.
+    without_hello: bool,
     without_post_batch_tokens: bool,
     without_operation_times: bool,
     oplog_is_empty: bool,
@@ -74,6 +93,11 @@ pub(crate) fn token(tick: u32) -> String {
     format!("82{:08X}{:08X}2B0229296E04", EPOCH + tick, 1)
 }
 
+/// The resume token of an invalidation of a collection with this UUID.
+pub(crate) fn invalidation_token(tick: u32, collection: &str) -> String {
+    format!("82{:08X}{:08X}2B042C0100296F5A1004{collection}04", EPOCH + tick, 1)
+}
+
 /// The resume token of an event in a collection with this UUID.
 pub(crate) fn event_token(tick: u32, collection: &str) -> String {
     format!("82{:08X}{:08X}2B042C0100296E5A1004{collection}04", EPOCH + tick, 1)
@@ -98,7 +122,7 @@ impl Peer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let uri = format!("mongodb://{address}/?directConnection=true");
-        let state = State { address, now: 1, oldest: 1, ..State::default() };
+        let state = State { address, now: 1, oldest: 1, wire_version: 21, ..State::default() };
         let (state, changed) = (Arc::new(Mutex::new(state)), Arc::new(Notify::new()));
         let shared = (state.clone(), changed.clone());
         let task = tokio::spawn(async move {
@@ -124,7 +148,11 @@ impl Peer {
         let mut state = self.lock();
         state.now += 1;
         let tick = state.now;
-        let data = state.collection.map_or_else(|| token(tick), |id| event_token(tick, id));
+        let data = match state.collection {
+            Some(id) if is_invalidation(&fields) => invalidation_token(tick, id),
+            Some(id) => event_token(tick, id),
+            None => token(tick),
+        };
         let mut event = doc! { "_id": { "_data": data }, "clusterTime": time(tick) };
         event.extend(fields);
         state.events.push((tick, event));
@@ -220,6 +248,21 @@ impl Peer {
         self.lock().target.clone().unwrap()
     }
 
+    /// The stages of the stream that was opened last, behind `$changeStream`.
+    pub(crate) fn last_pipeline(&self) -> Vec<Document> {
+        self.lock().pipeline.clone()
+    }
+
+    /// The server is of another version.
+    pub(crate) fn set_wire_version(&self, version: i32) {
+        self.lock().wire_version = version;
+    }
+
+    /// The server is MongoDB 4.4.0 or 4.4.1.
+    pub(crate) fn without_hello(&self) {
+        self.lock().without_hello = true;
+    }
+
     pub(crate) fn openings(&self) -> usize {
         self.lock().opened.len()
     }
@@ -297,9 +340,13 @@ async fn write_answer(
 /// The answer to a command; `None` to disconnect.
 async fn answer(name: &str, command: &Document, state: &Mutex<State>, changed: &Notify) -> Option<Document> {
     match name {
+        "hello" if state.lock().unwrap().without_hello => Some(error(59, "CommandNotFound", false)),
         "hello" | "isMaster" | "ismaster" => Some(hello(&state.lock().unwrap())),
         "aggregate" => aggregate(command, &mut state.lock().unwrap()),
         "getMore" => get_more(command, state, changed).await,
+        "find" if command.get_str("find").is_ok_and(|name| name != "oplog.rs") => {
+            Some(doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "config.version", "firstBatch": [] } })
+        }
         "find" => oplog(command, &mut state.lock().unwrap()),
         _ => Some(doc! { "ok": 1 }),
     }
@@ -309,12 +356,16 @@ fn hello(state: &State) -> Document {
     let mut hello = doc! {
         "ok": 1, "helloOk": true, "ismaster": true, "isWritablePrimary": true, "setName": "scripted",
         "hosts": [&state.address], "me": &state.address, "maxBsonObjectSize": 16_777_216,
-        "maxMessageSizeBytes": 48_000_000, "maxWriteBatchSize": 100_000, "minWireVersion": 0, "maxWireVersion": 21,
+        "maxMessageSizeBytes": 48_000_000, "maxWriteBatchSize": 100_000, "minWireVersion": 0, "maxWireVersion": state.wire_version,
         "logicalSessionTimeoutMinutes": 30,
         "localTime": bson::DateTime::from_millis(i64::from(EPOCH + state.now) * 1000),
     };
     if !state.without_operation_times {
         hello.insert("operationTime", time(state.now));
+    }
+    if state.without_hello {
+        hello.remove("helloOk");
+        hello.remove("isWritablePrimary");
     }
     hello
 }
@@ -345,8 +396,18 @@ fn strike(fault: Fault) -> Option<Document> {
 fn aggregate(command: &Document, state: &mut State) -> Option<Document> {
     let pipeline = command.get_array("pipeline").unwrap();
     let options = pipeline[0].as_document().unwrap().get_document("$changeStream").unwrap().clone();
+    if let Some(unknown) = options.keys().find(|field| !OF_STREAMS.contains(&field.as_str())) {
+        let message = format!("BSON field '$changeStream.{unknown}' is an unknown field.");
+        return Some(doc! { "ok": 0, "code": 40415, "codeName": "Location40415", "errmsg": message });
+    }
     state.opened.push(options.clone());
     state.target = Some((command.get_str("$db").unwrap().to_owned(), command["aggregate"].clone()));
+    state.pipeline = pipeline[1..].iter().map(|stage| stage.as_document().unwrap().clone()).collect();
+    if state.wire_version < WITH_IMAGES
+        && !matches!(options.get_str("fullDocument"), Err(_) | Ok("updateLookup"))
+    {
+        return Some(error(40575, "Location40575", false));
+    }
     if let Some(fault) = state.aggregate_faults.pop_front() {
         return strike(fault);
     }
@@ -368,13 +429,23 @@ fn aggregate(command: &Document, state: &mut State) -> Option<Document> {
     if position + 1 < state.oldest {
         return Some(error(286, "ChangeStreamHistoryLost", false));
     }
-    state.cursors.push(position);
+    let pipeline = state.pipeline.clone();
+    state.cursors.push((position, pipeline));
     let id = i64::try_from(state.cursors.len()).unwrap();
     let mut cursor = doc! { "id": id, "ns": "shop.orders", "firstBatch": [] };
     if !state.without_post_batch_tokens {
-        cursor.insert("postBatchResumeToken", doc! { "_data": token(position) });
+        cursor.insert("postBatchResumeToken", doc! { "_data": certified(position, state) });
     }
     Some(doc! { "ok": 1, "cursor": cursor, "operationTime": time(state.now) })
+}
+
+/// The token of a position. At an invalidation it is that of the event, as long as nothing has happened since.
+fn certified(position: u32, state: &State) -> String {
+    let is_here = |(tick, event): &&(u32, Document)| *tick == position && is_invalidation(event);
+    let data = |(_, event): &(u32, Document)| {
+        event.get_document("_id").unwrap().get_str("_data").unwrap().to_owned()
+    };
+    state.events.iter().find(is_here).map_or_else(|| token(position), data)
 }
 
 async fn get_more(command: &Document, state: &Mutex<State>, changed: &Notify) -> Option<Document> {
@@ -383,7 +454,8 @@ async fn get_more(command: &Document, state: &Mutex<State>, changed: &Notify) ->
     let arrived = changed.notified();
     let is_empty = {
         let state = state.lock().unwrap();
-        state.get_more_faults.is_empty() && !state.events.iter().any(|(tick, _)| *tick > state.cursors[index])
+        state.get_more_faults.is_empty()
+            && !state.events.iter().any(|(tick, _)| *tick > state.cursors[index].0)
     };
     if is_empty {
         let _ = tokio::time::timeout(AWAIT, arrived).await;
@@ -392,11 +464,13 @@ async fn get_more(command: &Document, state: &Mutex<State>, changed: &Notify) ->
     if let Some(fault) = state.get_more_faults.pop_front() {
         return strike(fault);
     }
-    let position = state.cursors[index];
+    let (position, pipeline) = state.cursors[index].clone();
     let mut batch: Vec<Document> = Vec::new();
     let mut end = None;
     for (tick, event) in state.events.iter().filter(|(tick, _)| *tick > position) {
-        batch.push(event.clone());
+        if passes(&pipeline, event) {
+            batch.push(event.clone());
+        }
         if is_invalidation(event) {
             end = Some(*tick);
             break;
@@ -405,11 +479,11 @@ async fn get_more(command: &Document, state: &Mutex<State>, changed: &Notify) ->
     state.empty_answers += u64::from(batch.is_empty());
     // A position that was certified stays so.
     let reached = end.unwrap_or_else(|| state.now.max(position));
-    state.cursors[index] = reached;
+    state.cursors[index].0 = reached;
     let id = if end.is_some() { 0 } else { id };
     let mut cursor = doc! { "id": id, "ns": "shop.orders", "nextBatch": batch };
     if !state.without_post_batch_tokens {
-        cursor.insert("postBatchResumeToken", doc! { "_data": token(reached) });
+        cursor.insert("postBatchResumeToken", doc! { "_data": certified(reached, &state) });
     }
     Some(doc! { "ok": 1, "cursor": cursor, "operationTime": time(state.now) })
 }
