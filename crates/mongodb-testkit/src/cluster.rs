@@ -1,0 +1,73 @@
+//! A sharded cluster: a router, the set with the configuration, and shards of one member each.
+
+use std::path::Path;
+
+use bson::{Document, doc};
+use mongodb::Client;
+use tempfile::TempDir;
+
+use super::process::Process;
+use super::replica_set::{CONFIGURATION, ReplicaSet};
+use super::{MONGOD, MONGOS, program, until};
+
+/// A cluster, which ends with this.
+#[derive(Debug)]
+pub struct Cluster {
+    router: Process,
+    shards: Vec<ReplicaSet>,
+    _configuration: ReplicaSet,
+    client: Client,
+    /// Behind the router, which ends before it is removed.
+    _folder: TempDir,
+}
+
+impl Cluster {
+    /// Starts a cluster for a test, with so many shards. `None`, with a message that tells what was not run, if a program is not named.
+    ///
+    /// # Panics
+    /// If the cluster does not start.
+    pub async fn for_test(what: &str, shards: usize) -> Option<Self> {
+        let (mongod, mongos) = (program(MONGOD, what)?, program(MONGOS, what)?);
+        Some(Self::start(&mongod, &mongos, shards).await.unwrap_or_else(|why| panic!("{why}")))
+    }
+
+    async fn start(mongod: &Path, mongos: &Path, shards: usize) -> Result<Self, String> {
+        let folder = tempfile::tempdir().map_err(|error| format!("failed to make a folder: {error}"))?;
+        let configuration = ReplicaSet::start(mongod, 1, &[CONFIGURATION]).await?;
+        let arguments = vec!["--configdb".into(), configuration.seeds().into()];
+        let mut router = Process::new(mongos, folder.path(), arguments)?;
+        router.start().await?;
+        let client = Client::with_uri_str(format!("mongodb://{}/", router.address())).await;
+        let client = client.map_err(|error| error.to_string())?;
+        let mut sets = Vec::new();
+        for _ in 0..shards {
+            let shard = ReplicaSet::start(mongod, 1, &["--shardsvr"]).await?;
+            // The router answers when it has read the configuration.
+            until("a shard is added", || async {
+                let added = client.database("admin").run_command(doc! { "addShard": shard.seeds() }).await;
+                added.ok()
+            })
+            .await?;
+            sets.push(shard);
+        }
+        Ok(Self { router, shards: sets, _configuration: configuration, client, _folder: folder })
+    }
+
+    /// The address of the router.
+    pub fn uri(&self) -> String {
+        format!("mongodb://{}/", self.router.address())
+    }
+
+    /// The name of a shard, as commands take it.
+    pub fn shard(&self, number: usize) -> &str {
+        self.shards[number].name()
+    }
+
+    /// Runs a command of the administration at the router.
+    ///
+    /// # Errors
+    /// Those of the router.
+    pub async fn command(&self, command: Document) -> mongodb::error::Result<Document> {
+        self.client.database("admin").run_command(command).await
+    }
+}
