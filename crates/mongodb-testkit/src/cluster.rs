@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bson::{Document, doc};
+use bson::doc;
 use mongodb::Client;
 use tempfile::TempDir;
 
@@ -10,13 +10,15 @@ use super::process::Process;
 use super::replica_set::{CONFIGURATION, ReplicaSet};
 use super::{MONGOD, MONGOS, program, until};
 
+/// A stream waits for the times of all shards. Shards without writes tell them once in ten seconds by default.
+const SHARD: [&str; 3] = ["--shardsvr", "--setParameter", "periodicNoopIntervalSecs=1"];
+
 /// A cluster, which ends with this.
 #[derive(Debug)]
 pub struct Cluster {
     router: Process,
-    shards: Vec<ReplicaSet>,
+    _shards: Vec<ReplicaSet>,
     _configuration: ReplicaSet,
-    client: Client,
     /// Behind the router, which ends before it is removed.
     _folder: TempDir,
 }
@@ -41,7 +43,7 @@ impl Cluster {
         let client = client.map_err(|error| error.to_string())?;
         let mut sets = Vec::new();
         for _ in 0..shards {
-            let shard = ReplicaSet::start(mongod, 1, &["--shardsvr"]).await?;
+            let shard = ReplicaSet::start(mongod, 1, &SHARD).await?;
             // The router answers when it has read the configuration.
             until("a shard is added", || async {
                 let added = client.database("admin").run_command(doc! { "addShard": shard.seeds() }).await;
@@ -50,24 +52,11 @@ impl Cluster {
             .await?;
             sets.push(shard);
         }
-        Ok(Self { router, shards: sets, _configuration: configuration, client, _folder: folder })
+        Ok(Self { router, _shards: sets, _configuration: configuration, _folder: folder })
     }
 
     /// The address of the router.
     pub fn uri(&self) -> String {
         format!("mongodb://{}/", self.router.address())
-    }
-
-    /// The name of a shard, as commands take it.
-    pub fn shard(&self, number: usize) -> &str {
-        self.shards[number].name()
-    }
-
-    /// Runs a command of the administration at the router.
-    ///
-    /// # Errors
-    /// Those of the router.
-    pub async fn command(&self, command: Document) -> mongodb::error::Result<Document> {
-        self.client.database("admin").run_command(command).await
     }
 }

@@ -157,10 +157,6 @@ impl ReplicaSet {
         format!("{}/{}", self.name, self.hosts())
     }
 
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
     fn hosts(&self) -> String {
         self.members.iter().map(|member| member.process.address()).collect::<Vec<_>>().join(",")
     }
