@@ -18,6 +18,16 @@ const OP_MSG: i32 = 2013;
 const AWAIT: Duration = Duration::from_millis(10);
 /// The cluster time of tick 0.
 const EPOCH: u32 = 1_700_000_000;
+/// The fields of the stage `$changeStream` that MongoDB 4.4 knows, but for internal ones. It refuses others, and the driver sends them to every
+/// server.
+const OF_STREAMS: [&str; 6] = [
+    "allChangesForCluster",
+    "fullDocument",
+    "fullDocumentBeforeChange",
+    "resumeAfter",
+    "startAfter",
+    "startAtOperationTime",
+];
 
 /// A fault of one request.
 #[derive(Clone, Debug)]
@@ -345,6 +355,10 @@ fn strike(fault: Fault) -> Option<Document> {
 fn aggregate(command: &Document, state: &mut State) -> Option<Document> {
     let pipeline = command.get_array("pipeline").unwrap();
     let options = pipeline[0].as_document().unwrap().get_document("$changeStream").unwrap().clone();
+    if let Some(unknown) = options.keys().find(|field| !OF_STREAMS.contains(&field.as_str())) {
+        let message = format!("BSON field '$changeStream.{unknown}' is an unknown field.");
+        return Some(doc! { "ok": 0, "code": 40415, "codeName": "Location40415", "errmsg": message });
+    }
     state.opened.push(options.clone());
     state.target = Some((command.get_str("$db").unwrap().to_owned(), command["aggregate"].clone()));
     if let Some(fault) = state.aggregate_faults.pop_front() {
