@@ -60,7 +60,7 @@ impl Process {
             };
             std::future::ready(accepts)
         });
-        let accepted = accepted.await.and_then(|accepted| accepted);
+        let accepted = accepted.await.flatten();
         self.child = Some(child);
         accepted.map_err(|why| format!("{why}\n{}", self.end_of_log()))
     }

@@ -65,7 +65,7 @@ impl Member {
     async fn until_member(&self) -> Result<(), String> {
         until("a server is a member of its set", || async {
             let hello = self.hello().await?;
-            let is = |name| hello.get_bool(name).unwrap_or_default();
+            let is = |name: &str| hello.get_bool(name).unwrap_or_default();
             (is("isWritablePrimary") || is("secondary")).then_some(())
         })
         .await
