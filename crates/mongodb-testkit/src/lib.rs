@@ -12,9 +12,12 @@ use std::time::Duration;
 
 pub use cluster::Cluster;
 pub use replica_set::ReplicaSet;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 const MONGOD: &str = "LAZARET_TEST_MONGOD";
 const MONGOS: &str = "LAZARET_TEST_MONGOS";
+/// How many servers the tests of a program run at once: they share few processors, and members that get none call elections.
+const SERVERS_AT_ONCE: usize = 4;
 /// How long servers may take until they have started, elected a primary, or caught up.
 const TIMEOUT: Duration = Duration::from_secs(240);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -26,6 +29,16 @@ fn program(variable: &str, what: &str) -> Option<PathBuf> {
         println!("not run: {what}; {variable} names no program");
     }
     path
+}
+
+/// The right to run some servers.
+type Turn = SemaphorePermit<'static>;
+
+/// Waits until other tests of this program leave room for so many servers.
+async fn turn(servers: usize) -> Turn {
+    static ROOM: Semaphore = Semaphore::const_new(SERVERS_AT_ONCE);
+    let servers = u32::try_from(servers.min(SERVERS_AT_ONCE)).expect("a few");
+    ROOM.acquire_many(servers).await.expect("it is never closed")
 }
 
 /// Asks until there is an answer.

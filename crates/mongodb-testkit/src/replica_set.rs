@@ -11,7 +11,7 @@ use mongodb::{Client, Database};
 use tempfile::TempDir;
 
 use super::process::Process;
-use super::{MONGOD, program, until};
+use super::{MONGOD, Turn, program, turn, until};
 
 /// The time without a primary after which a member calls an election. Those of a production server make tests long.
 const ELECTION_TIMEOUT_MS: i32 = 4_000;
@@ -87,6 +87,8 @@ pub struct ReplicaSet {
     members: Vec<Member>,
     /// Behind the members: they end before it is removed.
     folder: TempDir,
+    /// Of a set that is not a part of a cluster.
+    _turn: Option<Turn>,
 }
 
 fn must<T>(done: Result<T, String>) -> T {
@@ -101,14 +103,20 @@ impl ReplicaSet {
     /// If the set does not start.
     pub async fn for_test(what: &str, members: usize, arguments: &[&str]) -> Option<Self> {
         let mongod = program(MONGOD, what)?;
-        Some(must(Self::start(&mongod, members, arguments).await))
+        let turn = turn(members).await;
+        Some(must(Self::start(&mongod, members, arguments, Some(turn)).await))
     }
 
-    pub(crate) async fn start(mongod: &Path, members: usize, arguments: &[&str]) -> Result<Self, String> {
+    pub(crate) async fn start(
+        mongod: &Path,
+        members: usize,
+        arguments: &[&str],
+        turn: Option<Turn>,
+    ) -> Result<Self, String> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("set{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let folder = tempfile::tempdir().map_err(|error| format!("failed to make a folder: {error}"))?;
-        let mut set = Self { name, members: Vec::new(), folder };
+        let mut set = Self { name, members: Vec::new(), folder, _turn: turn };
         for number in 0..members {
             let folder = set.folder.path().join(number.to_string());
             let texts =
