@@ -89,11 +89,11 @@ async fn a_write_of_a_minority_that_is_rolled_back_is_never_delivered() {
     stream.end().await;
 }
 
-/// The time of the oldest or the newest entry of the oplog.
-async fn oplog_entry(shop: &Shop, direction: i32) -> Timestamp {
+/// The time of the oldest or the newest entry of the oplog. A look at the oldest fails when it is truncated meanwhile.
+async fn oplog_entry(shop: &Shop, direction: i32) -> Option<Timestamp> {
     let oplog: Collection<Document> = shop.client.database("local").collection("oplog.rs");
-    let entry = oplog.find_one(doc! {}).sort(doc! { "$natural": direction }).await.unwrap().unwrap();
-    entry.get_timestamp("ts").unwrap()
+    let entry = oplog.find_one(doc! {}).sort(doc! { "$natural": direction }).await.ok()??;
+    entry.get_timestamp("ts").ok()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -107,12 +107,12 @@ async fn a_position_that_fell_out_of_a_small_oplog_is_lost_history() {
     reading.until_count(1).await;
     reading.commit(0).await;
     reading.close().await;
-    let (committed, others) = (oplog_entry(&shop, -1).await, shop.collection("others"));
+    let (committed, others) = (oplog_entry(&shop, -1).await.unwrap(), shop.collection("others"));
     let large = "x".repeat(100_000);
     until("the oplog to be truncated", || async {
         let large = doc! { "_id": 1, "large": &large };
         others.replace_one(doc! { "_id": 1 }, large).upsert(true).await.unwrap();
-        (oplog_entry(&shop, 1).await > committed).then_some(())
+        (oplog_entry(&shop, 1).await? > committed).then_some(())
     })
     .await;
     let kept = store.load("orders").await.unwrap().unwrap().processed;
@@ -261,14 +261,16 @@ async fn chunks_that_move_between_shards_lose_and_repeat_nothing() {
     let Some(cluster) = sharded_cluster("a sharded cluster").await else { return };
     let shop = Shop::new(cluster.uri.clone()).await;
     let (admin, namespace) = (shop.client.database("admin"), format!("{}.orders", shop.database));
-    let commands = [
-        doc! { "enableSharding": &shop.database },
-        doc! { "shardCollection": &namespace, "key": { "_id": 1 } },
-        doc! { "split": &namespace, "middle": { "_id": "order-2" } },
-    ];
-    for command in commands {
-        admin.run_command(command).await.unwrap();
-    }
+    let run = async |command: Document| admin.run_command(command).await.unwrap();
+    run(doc! { "enableSharding": &shop.database }).await;
+    run(doc! { "shardCollection": &namespace, "key": { "_id": 1 } }).await;
+    // Nobody else moves its chunks.
+    let collections: Collection<Document> = shop.client.database("config").collection("collections");
+    let stay = doc! { "$set": { "noBalance": true } };
+    let stay =
+        collections.update_one(doc! { "_id": &namespace }, stay).write_concern(WriteConcern::majority());
+    assert_eq!(stay.await.unwrap().matched_count, 1);
+    run(doc! { "split": &namespace, "middle": { "_id": "order-2" } }).await;
     let shards = shards(&shop).await;
     assert!(shards.len() > 1, "a cluster has several shards: {shards:?}");
     let mut stream = Disturbed::start(&shop, options(&shop)).await;
@@ -277,8 +279,8 @@ async fn chunks_that_move_between_shards_lose_and_repeat_nothing() {
     }
     // The upper chunk goes to the other shard and back, with documents in it.
     for shard in [&shards[1], &shards[0]] {
-        let found = doc! { "_id": "order-3" };
-        admin.run_command(doc! { "moveChunk": &namespace, "find": found, "to": shard }).await.unwrap();
+        let moved = doc! { "moveChunk": &namespace, "find": { "_id": "order-3" }, "to": shard, "_waitForDelete": true };
+        run(moved).await;
         for _ in 0..2 {
             stream.read_next().await;
         }
@@ -286,8 +288,7 @@ async fn chunks_that_move_between_shards_lose_and_repeat_nothing() {
     let index =
         doc! { "createIndexes": "orders", "indexes": [{ "key": { "_id": 1, "region": 1 }, "name": "key" }] };
     shop.client.database(&shop.database).run_command(index).await.unwrap();
-    let refined = doc! { "refineCollectionShardKey": &namespace, "key": { "_id": 1, "region": 1 } };
-    admin.run_command(refined).await.unwrap();
+    run(doc! { "refineCollectionShardKey": &namespace, "key": { "_id": 1, "region": 1 } }).await;
     stream.read_next().await;
     stream.end().await;
     shop.drop().await;
