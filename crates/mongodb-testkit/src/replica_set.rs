@@ -18,8 +18,6 @@ const ELECTION_TIMEOUT_MS: i32 = 4_000;
 const HEARTBEAT_INTERVAL_MS: i32 = 500;
 /// How long a command may take at a member that responds.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a primary that stepped down stands for no election.
-const STEPPED_DOWN_SECS: i32 = 10;
 /// Little memory, as tests run several servers. A checkpoint each second lets a small oplog be truncated soon. The commands for tests make
 /// members stop their replication.
 const FIXED_ARGUMENTS: [&str; 6] =
@@ -229,18 +227,6 @@ impl ReplicaSet {
     /// If it does not run.
     pub fn thaw(&mut self, member: usize) {
         self.members[member].process.thaw();
-    }
-
-    /// Lets the primary step down. Another member is elected.
-    ///
-    /// # Panics
-    /// If it does not.
-    pub async fn step_down(&self) {
-        let stepped = until("a primary steps down", || async {
-            let primary = self.until_primary().await.ok()?;
-            self.members[primary].command(doc! { "replSetStepDown": STEPPED_DOWN_SECS }).await.ok()
-        });
-        must(stepped.await);
     }
 
     /// Keeps a secondary from replicating, or lets it replicate again. It votes, and the primary stays primary.
