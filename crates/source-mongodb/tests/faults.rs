@@ -6,9 +6,7 @@
 
 mod support;
 
-use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bson::oid::ObjectId;
 use bson::{Bson, Document, doc};
@@ -16,77 +14,11 @@ use futures_util::TryStreamExt;
 use lazaret_core::store::{Checkpoint, Checkpoints};
 use lazaret_memory::MemoryStore;
 use lazaret_source_mongodb::{ErrorClass, MongoSourceOptions, OnHistoryLost, Server, StreamState};
-use mongodb::options::{ClientOptions, Credential, WriteConcern};
-use mongodb::{Client, Collection};
+use mongodb::Client;
+use mongodb::options::{ClientOptions, Credential};
+use support::disturbed::{Disturbed, insert, started, until};
 use support::relay::Relay;
-use support::{LONG, Reading, Shop, failover_set, replica_set, server, unique};
-
-async fn started(options: MongoSourceOptions, store: &Arc<MemoryStore>) -> Reading {
-    let mut reading = Reading::open(options, store.clone());
-    reading.until_status("it reads", |status| status.state == StreamState::Reading).await;
-    reading
-}
-
-/// Asks until there is an answer.
-async fn until<T, F: Future<Output = Option<T>>>(what: &str, ask: impl Fn() -> F) -> T {
-    let asked = async {
-        loop {
-            if let Some(answer) = ask().await {
-                return answer;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(LONG, asked).await.unwrap_or_else(|_| panic!("timed out waiting for {what}"))
-}
-
-/// Inserts a document, however long the server has no primary. It does not get lost with a primary.
-async fn insert(orders: &Collection<Document>, id: &str) {
-    until("a primary", || async {
-        match orders.insert_one(doc! { "_id": id }).write_concern(WriteConcern::majority()).await {
-            Ok(_) => Some(()),
-            // The answer to an earlier attempt was lost.
-            Err(error) if error.to_string().contains("E11000") => Some(()),
-            Err(_) => None,
-        }
-    })
-    .await;
-}
-
-fn keys(reading: &Reading) -> Vec<String> {
-    let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
-    reading.messages.iter().map(|message| text(message.key.as_deref().unwrap())).collect()
-}
-
-/// A stream that is disturbed after some events, and reads all of them once, in order.
-struct Disturbed {
-    reading: Reading,
-    orders: Collection<Document>,
-    expected: Vec<String>,
-}
-
-impl Disturbed {
-    async fn start(shop: &Shop, options: MongoSourceOptions) -> Self {
-        let reading = started(options, &Arc::new(MemoryStore::default())).await;
-        Self { reading, orders: shop.collection("orders"), expected: Vec::new() }
-    }
-
-    /// Inserts a document, and reads up to its event.
-    async fn read_next(&mut self) {
-        let id = format!("order-{}", self.expected.len());
-        insert(&self.orders, &id).await;
-        let key = format!(r#"{{"_id":"{id}"}}"#);
-        self.reading.until(&format!("{id} has come"), |reading| keys(reading).contains(&key)).await;
-        self.expected.push(key);
-        assert_eq!(keys(&self.reading), self.expected, "{:?}", self.reading.errors);
-    }
-
-    async fn end(self) {
-        let errors = &self.reading.errors;
-        assert!(errors.iter().all(|error| error.is_temporary()), "{errors:?}");
-        self.reading.close().await;
-    }
-}
+use support::{Reading, Shop, failover_set, replica_set, server, unique};
 
 /// The number of the election that the primary has won.
 async fn election(client: &Client) -> ObjectId {
@@ -100,8 +32,8 @@ async fn election(client: &Client) -> ObjectId {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_election_loses_and_repeats_nothing() {
     // I1
-    let Some(server) = failover_set("elections") else { return };
-    let shop = Shop::new(server).await;
+    let Some(set) = failover_set("elections").await else { return };
+    let shop = Shop::new(set.uri.clone()).await;
     let mut stream = Disturbed::start(&shop, shop.options("orders")).await;
     for _ in 0..2 {
         stream.read_next().await;

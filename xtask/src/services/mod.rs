@@ -32,7 +32,7 @@ struct Service {
     name: &'static str,
     /// When this variable is set, the service is provided externally.
     variable: &'static str,
-    /// Optional variables of an external service, and what is not tested without them.
+    /// Optional variables, and what is not tested if neither the environment nor the started service sets them. Of `A or B`, one is enough.
     optional: &'static [(&'static str, &'static str)],
     /// Variables that tell of a substitute for the real service, and what is not tested with it.
     substitutes: &'static [(&'static str, &'static str)],
@@ -42,9 +42,13 @@ struct Service {
 }
 
 impl Service {
-    /// Returns what is not tested, because one of these variables tells of a substitute.
-    fn untested(&self, is_set: impl Fn(&str) -> bool) -> impl Iterator<Item = String> {
-        self.substitutes.iter().filter(move |(name, _)| is_set(name)).map(|(_, what)| (*what).to_owned())
+    /// Returns what is not tested: in one line for optional variables that are not set, and one for each that tells of a substitute.
+    fn untested(&self, is_set: impl Fn(&str) -> bool) -> Vec<String> {
+        let unset = self.optional.iter().filter(|(names, _)| !names.split(" or ").any(&is_set));
+        let unset: Vec<String> = unset.map(|(names, what)| format!("{what} ({names})")).collect();
+        let unset = (!unset.is_empty()).then(|| format!("{}: not set", unset.join(", ")));
+        let substitutes = self.substitutes.iter().filter(|(name, _)| is_set(name));
+        unset.into_iter().chain(substitutes.map(|(_, what)| (*what).to_owned())).collect()
     }
 }
 
@@ -63,12 +67,16 @@ static SERVICES: [Service; 5] = [
     Service {
         name: "MongoDB",
         variable: "LAZARET_TEST_MONGODB",
-        optional: &[("LAZARET_TEST_MONGODB_FAILOVER", "a MongoDB replica set whose primary may step down")],
+        optional: &[
+            ("LAZARET_TEST_MONGOD", "MongoDB servers that tests kill, freeze and roll back"),
+            ("LAZARET_TEST_MONGODB_FAILOVER or LAZARET_TEST_MONGOD", "elections of MongoDB"),
+            ("LAZARET_TEST_MONGODB_SHARDED or LAZARET_TEST_MONGOS", "a sharded MongoDB cluster"),
+        ],
         substitutes: &[(
             "LAZARET_TEST_MONGODB_KIND",
             "a MongoDB replica set: transactions, the watch of a database, invalidation by a drop, post-batch tokens, lost \
-             history, documents before the change, elections, killed cursors, wrong credentials and missing rights, which the \
-             wire server cannot do",
+             history, documents before the change, killed cursors, wrong credentials and missing rights, which the wire server \
+             cannot do",
         )],
         start: mongodb::start,
         stop: mongodb::stop,
@@ -173,8 +181,6 @@ impl Services {
         let is_set = |name: &str| std::env::var_os(name).is_some();
         for service in all {
             if is_set(service.variable) {
-                let unset = service.optional.iter().filter(|(name, _)| !is_set(name));
-                services.not_offered.extend(unset.map(|(name, what)| format!("{what}: {name} is not set")));
                 services.not_offered.extend(service.untested(is_set));
                 continue;
             }
@@ -186,7 +192,9 @@ impl Services {
             });
             match started {
                 Ok(variables) => {
-                    let is_set = |name: &str| variables.iter().any(|(variable, _)| variable == name);
+                    // A program that the tests start may be named in the environment, whatever runs here.
+                    let starts = |name: &str| variables.iter().any(|(variable, _)| variable == name);
+                    let is_set = |name: &str| is_set(name) || starts(name);
                     services.not_offered.extend(service.untested(is_set));
                     services.variables.extend(variables);
                     services.used.push((service, folder, users));
@@ -292,7 +300,12 @@ mod tests {
     static FILE: [Service; 1] = [Service {
         name: "File",
         variable: NOT_SET,
-        optional: &[],
+        optional: &[
+            ("WHERE", "a place"),
+            ("LAZARET_TEST_NOT_THIS or PATH", "one of two"),
+            (NOT_SET, "an attic"),
+            ("LAZARET_TEST_NOT_THIS or LAZARET_TEST_NOR_THAT", "a cellar"),
+        ],
         substitutes: &[("WHERE", "a real file"), (NOT_SET, "nothing")],
         start: start_file,
         stop: stop_file,
@@ -370,16 +383,17 @@ mod tests {
         assert!(services.missing.is_empty() && services.variables.is_empty());
         assert_eq!(
             services.not_offered,
-            ["other things: LAZARET_TEST_NO_SUCH_THING is not set", "real things"]
+            ["other things (LAZARET_TEST_NO_SUCH_THING): not set", "real things"]
         );
     }
 
     #[test]
-    fn what_a_substitute_cannot_do_is_listed() {
+    fn what_is_not_set_is_listed_in_one_line_before_what_a_substitute_cannot_do() {
         let _exclusive = exclusive();
         let folder = Folder::new("substitute");
         let services = Services::take_from(&FILE, &folder.0).unwrap();
-        assert_eq!(services.not_offered, ["a real file"]);
+        let unset = "an attic (LAZARET_TEST_NO_SUCH_THING), a cellar (LAZARET_TEST_NOT_THIS or LAZARET_TEST_NOR_THAT): not set";
+        assert_eq!(services.not_offered, [unset, "a real file"]);
         services.release().unwrap();
     }
 }

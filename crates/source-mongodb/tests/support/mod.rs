@@ -3,10 +3,12 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
+pub(crate) mod disturbed;
 pub(crate) mod matching;
 pub(crate) mod peer;
 pub(crate) mod relay;
 
+use std::any::Any;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,6 +21,7 @@ use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use lazaret_core::store::{KeyValue, LetterStore, Locks, Result as StoreResult};
 use lazaret_core::{ConsumerName, Message, Operation, Partition, Position};
 use lazaret_memory::MemoryStore;
+use lazaret_mongodb_testkit::{Cluster, ReplicaSet};
 use lazaret_source_mongodb::{
     FullDocument, LeaseOptions, MongoSource, MongoSourceOptions, MongoStatus, RestartPolicy, Start,
 };
@@ -45,23 +48,63 @@ pub(crate) fn server_is_there() -> bool {
     server().is_some()
 }
 
+fn is_wire_server() -> bool {
+    std::env::var("LAZARET_TEST_MONGODB_KIND").is_ok_and(|kind| kind == "wire-server")
+}
+
 /// Returns a server that does all that MongoDB does. Prints what was not run on the small wire server.
 pub(crate) fn replica_set(what: &str) -> Option<String> {
     let server = server()?;
-    if std::env::var("LAZARET_TEST_MONGODB_KIND").is_ok_and(|kind| kind == "wire-server") {
+    if is_wire_server() {
         println!("not run: {what}; the wire server cannot do it, set LAZARET_TEST_MONGODB to a replica set");
         return None;
     }
     Some(server)
 }
 
-/// Returns a replica set whose primary may step down: no other test uses it meanwhile. Prints what was not run without one.
-pub(crate) fn failover_set(what: &str) -> Option<String> {
-    let server = std::env::var("LAZARET_TEST_MONGODB_FAILOVER").ok();
-    if server.is_none() {
-        println!("not run: {what}; set LAZARET_TEST_MONGODB_FAILOVER to a replica set of their own");
+/// A real server.
+pub(crate) struct RealServer {
+    pub(crate) uri: String,
+    /// The servers that the test has started. They end with this.
+    _own: Option<Box<dyn Any>>,
+}
+
+impl RealServer {
+    fn named(uri: String) -> Self {
+        Self { uri, _own: None }
     }
-    server
+
+    async fn set(what: &str, members: usize) -> Option<Self> {
+        let set = ReplicaSet::for_test(what, members, &[]).await?;
+        Some(Self { uri: set.uri(), _own: Some(Box::new(set)) })
+    }
+}
+
+/// Returns a replica set that other tests may use, too: that of `LAZARET_TEST_MONGODB`, unless it is the small wire server, or an own one.
+/// Prints what was not run without one.
+pub(crate) async fn real_server(what: &str) -> Option<RealServer> {
+    match std::env::var("LAZARET_TEST_MONGODB") {
+        Ok(uri) if !is_wire_server() => Some(RealServer::named(uri)),
+        _ => RealServer::set(what, 1).await,
+    }
+}
+
+/// Returns a replica set whose primary may step down, which no other test uses meanwhile: that of `LAZARET_TEST_MONGODB_FAILOVER`, or an own
+/// one. Prints what was not run without one.
+pub(crate) async fn failover_set(what: &str) -> Option<RealServer> {
+    match std::env::var("LAZARET_TEST_MONGODB_FAILOVER") {
+        Ok(uri) => Some(RealServer::named(uri)),
+        Err(_) => RealServer::set(what, 3).await,
+    }
+}
+
+/// Returns a cluster of two shards or more: that of `LAZARET_TEST_MONGODB_SHARDED`, or an own one. Prints what was not run without one.
+pub(crate) async fn sharded_cluster(what: &str) -> Option<RealServer> {
+    if let Ok(uri) = std::env::var("LAZARET_TEST_MONGODB_SHARDED") {
+        return Some(RealServer::named(uri));
+    }
+    let cluster = Cluster::for_test(what, 2).await?;
+    Some(RealServer { uri: cluster.uri(), _own: Some(Box::new(cluster)) })
 }
 
 /// Returns a name that was not used before.

@@ -1,0 +1,295 @@
+//! Streams of real servers that are killed, frozen or rolled back, that forget, and whose collections are replaced or moved.
+//!
+//! The tests start the servers: `LAZARET_TEST_MONGOD` and `LAZARET_TEST_MONGOS` name the programs. Those that change nothing but collections
+//! also run on servers that are named. `faults.rs` has elections and killed cursors.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+mod support;
+
+use std::sync::Arc;
+
+use bson::{Bson, Document, Timestamp, doc};
+use lazaret_core::store::Checkpoints;
+use lazaret_memory::MemoryStore;
+use lazaret_mongodb_testkit::ReplicaSet;
+use lazaret_source_mongodb::{MongoSourceOptions, OnHistoryLost, OnInvalidate, Start, StreamState};
+use mongodb::Collection;
+use mongodb::options::{Acknowledgment, WriteConcern};
+use support::disturbed::{Disturbed, documents, insert, started, until};
+use support::{Reading, Shop, current_incarnation, real_server, sharded_cluster};
+
+/// Options for the collection `orders`, from now on. A server that was just started has no time before that.
+fn options(shop: &Shop) -> MongoSourceOptions {
+    MongoSourceOptions { start: Start::Resume, ..shop.options("orders") }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn primaries_that_are_killed_lose_and_repeat_nothing() {
+    // I1
+    let Some(mut set) = ReplicaSet::for_test("killed primaries", 3, &[]).await else { return };
+    let shop = Shop::new(set.uri()).await;
+    let mut stream = Disturbed::start(&shop, options(&shop)).await;
+    for _ in 0..2 {
+        stream.read_next().await;
+        let primary = set.primary().await;
+        set.kill(primary);
+        stream.read_next().await;
+        set.restart(primary).await;
+        set.until_caught_up(primary).await;
+    }
+    stream.read_next().await;
+    stream.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn frozen_members_lose_and_repeat_nothing() {
+    // I1
+    let Some(mut set) = ReplicaSet::for_test("frozen members", 3, &[]).await else { return };
+    let shop = Shop::new(set.uri()).await;
+    let mut stream = Disturbed::start(&shop, options(&shop)).await;
+    stream.read_next().await;
+    let primary = set.primary().await;
+    let secondary = set.others(primary)[0];
+    for member in [secondary, primary] {
+        set.freeze(member);
+        // Without the primary: on the next one, while the connections to this one are open.
+        stream.read_next().await;
+        set.thaw(member);
+        set.until_caught_up(member).await;
+        stream.read_next().await;
+    }
+    stream.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_of_a_minority_that_is_rolled_back_is_never_delivered() {
+    // I1
+    let Some(mut set) = ReplicaSet::for_test("rolled back writes", 3, &[]).await else { return };
+    let shop = Shop::new(set.uri()).await;
+    let mut stream = Disturbed::start(&shop, options(&shop)).await;
+    stream.read_next().await;
+    let cut_off = set.primary().await;
+    for secondary in set.others(cut_off) {
+        set.set_replicating(secondary, false).await;
+    }
+    let durable = WriteConcern::builder().w(Acknowledgment::Nodes(1)).journal(true).build();
+    let client = set.client_of(cut_off).clone();
+    let minority: Collection<Document> = client.database(&shop.database).collection("orders");
+    minority.insert_one(doc! { "_id": "lost" }).write_concern(durable).await.unwrap();
+    set.kill(cut_off);
+    for secondary in set.others(cut_off) {
+        set.set_replicating(secondary, true).await;
+    }
+    stream.read_next().await;
+    set.restart(cut_off).await;
+    set.until_caught_up(cut_off).await;
+    assert!(minority.find_one(doc! { "_id": "lost" }).await.unwrap().is_none(), "it was rolled back");
+    stream.read_next().await;
+    stream.end().await;
+}
+
+/// The time of the oldest or the newest entry of the oplog. A look at the oldest fails when it is truncated meanwhile.
+async fn oplog_entry(shop: &Shop, direction: i32) -> Option<Timestamp> {
+    let oplog: Collection<Document> = shop.client.database("local").collection("oplog.rs");
+    let entry = oplog.find_one(doc! {}).sort(doc! { "$natural": direction }).await.ok()??;
+    entry.get_timestamp("ts").ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_position_that_fell_out_of_a_small_oplog_is_lost_history() {
+    let small = ["--oplogSize", "1"];
+    let Some(set) = ReplicaSet::for_test("an oplog that is too short", 1, &small).await else { return };
+    let (shop, store) = (Shop::new(set.uri()).await, Arc::new(MemoryStore::default()));
+    let orders = shop.collection("orders");
+    let mut reading = started(options(&shop), &store).await;
+    insert(&orders, "read").await;
+    reading.until_count(1).await;
+    reading.commit(0).await;
+    reading.close().await;
+    let (committed, others) = (oplog_entry(&shop, -1).await.unwrap(), shop.collection("others"));
+    let large = "x".repeat(100_000);
+    until("the oplog to be truncated", || async {
+        let large = doc! { "_id": 1, "large": &large };
+        others.replace_one(doc! { "_id": 1 }, large).upsert(true).await.unwrap();
+        (oplog_entry(&shop, 1).await? > committed).then_some(())
+    })
+    .await;
+    let kept = store.load("orders").await.unwrap().unwrap().processed;
+    let error = Reading::open(options(&shop), store.clone()).permanent_error().await;
+    assert!(error.contains("on-history-lost"), "{error}");
+    assert_eq!(store.load("orders").await.unwrap().unwrap().processed, kept, "the checkpoint stays");
+    for (decision, id) in [(OnHistoryLost::FromOplogStart, "next"), (OnHistoryLost::FromNow, "last")] {
+        // Each from the lost position.
+        let own = Arc::new(MemoryStore::default());
+        let checkpoint = store.load("orders").await.unwrap().unwrap();
+        own.save("orders", checkpoint).await.unwrap();
+        let options = MongoSourceOptions { on_history_lost: decision, ..options(&shop) };
+        let mut reading = started(options, &own).await;
+        insert(&orders, id).await;
+        reading.until("it goes on", |reading| documents(reading).iter().any(|found| found == id)).await;
+        assert!(!reading.status().decisions.is_empty(), "{:?}", reading.status());
+        reading.close().await;
+    }
+}
+
+/// A stream of a collection with one event, which is settled, and whose consumer is down.
+async fn down_behind_an_event(shop: &Shop, options: &MongoSourceOptions) -> Arc<MemoryStore> {
+    let store = Arc::new(MemoryStore::default());
+    let mut reading = Reading::attached(options.clone(), &store);
+    reading.until_status("it reads", |status| status.state == StreamState::Reading).await;
+    insert(&shop.collection("orders"), "before").await;
+    reading.until_count(1).await;
+    reading.commit(0).await;
+    reading.close().await;
+    store
+}
+
+fn start_after(shop: &Shop) -> MongoSourceOptions {
+    MongoSourceOptions { on_invalidate: OnInvalidate::StartAfter, ..options(shop) }
+}
+
+async fn rename(shop: &Shop, from: &str, to: &str) {
+    let namespace = |name: &str| format!("{}.{name}", shop.database);
+    let command = doc! { "renameCollection": namespace(from), "to": namespace(to) };
+    shop.client.database("admin").run_command(command).await.unwrap();
+}
+
+/// The UUID of a collection, as incarnations have it.
+async fn uuid(shop: &Shop, collection: &str) -> String {
+    let command = doc! { "listCollections": 1, "filter": { "name": collection } };
+    let listed = shop.client.database(&shop.database).run_command(command).await.unwrap();
+    let found = listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+    let Some(Bson::Binary(uuid)) = found[0].as_document().unwrap().get_document("info").unwrap().get("uuid")
+    else {
+        panic!("{listed}")
+    };
+    uuid.to_uuid().unwrap().to_string()
+}
+
+/// Reads what was inserted into another collection with the name, while the consumer was down.
+async fn read_another(shop: &Shop, options: MongoSourceOptions, store: &Arc<MemoryStore>) {
+    let orders = shop.collection("orders");
+    for id in ["first", "second"] {
+        insert(&orders, id).await;
+    }
+    let mut again = Reading::attached(options, store);
+    again.until_recreated(2).await;
+    assert_eq!(documents(&again), ["first", "second"], "from its first change on");
+    assert!(again.ids().iter().all(|id| id.starts_with("orders~1:")), "{:?}", again.ids());
+    let recorded = current_incarnation(store).await;
+    assert_eq!((recorded.number, recorded.id), (1, Some(uuid(shop, "orders").await)));
+    again.commit(1).await;
+    insert(&orders, "third").await;
+    again.until("the next one has come", |again| again.messages.len() == 3).await;
+    assert_eq!((documents(&again)[2].as_str(), again.recreated.len()), ("third", 1));
+    again.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collection_that_is_dropped_and_created_again_while_the_consumer_is_down_is_read_from_its_first_change()
+ {
+    // I1
+    let Some(server) = real_server("collections that are created again").await else { return };
+    let shop = Shop::new(server.uri.clone()).await;
+    let store = down_behind_an_event(&shop, &start_after(&shop)).await;
+    shop.collection("orders").drop().await.unwrap();
+    read_another(&shop, start_after(&shop), &store).await;
+    shop.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collection_that_replaces_a_renamed_one_while_the_consumer_is_down_is_read_from_its_first_change() {
+    // I1
+    let Some(server) = real_server("collections that are renamed").await else { return };
+    let shop = Shop::new(server.uri.clone()).await;
+    let store = down_behind_an_event(&shop, &start_after(&shop)).await;
+    rename(&shop, "orders", "archive").await;
+    insert(&shop.collection("archive"), "elsewhere").await;
+    read_another(&shop, start_after(&shop), &store).await;
+    shop.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collection_that_gets_its_name_back_while_the_consumer_is_down_goes_on() {
+    // I1
+    let Some(server) = real_server("collections that are renamed and back").await else { return };
+    let shop = Shop::new(server.uri.clone()).await;
+    let store = down_behind_an_event(&shop, &start_after(&shop)).await;
+    rename(&shop, "orders", "archive").await;
+    rename(&shop, "archive", "orders").await;
+    insert(&shop.collection("orders"), "after").await;
+    let mut again = Reading::attached(start_after(&shop), &store);
+    again.until("the event behind", |again| documents(again) == ["after"]).await;
+    assert_eq!((again.recreated.len(), again.status().incarnation), (0, 0));
+    again.close().await;
+    shop.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collection_that_is_dropped_while_the_consumer_is_down_stops_it_until_somebody_decides() {
+    // I1
+    let Some(server) = real_server("collections that are dropped").await else { return };
+    let shop = Shop::new(server.uri.clone()).await;
+    let store = down_behind_an_event(&shop, &options(&shop)).await;
+    shop.collection("orders").drop().await.unwrap();
+    for _ in 0..2 {
+        let mut reading = Reading::attached(options(&shop), &store);
+        let error = reading.permanent_error().await;
+        assert!(error.contains("start-after"), "{error}");
+        reading.close().await;
+    }
+    read_another(&shop, start_after(&shop), &store).await;
+    shop.drop().await;
+}
+
+/// The shards of a cluster, the one with the unsharded collections of the database first.
+async fn shards(shop: &Shop) -> Vec<String> {
+    let config = shop.client.database("config");
+    let databases: Collection<Document> = config.collection("databases");
+    let own = databases.find_one(doc! { "_id": &shop.database }).await.unwrap().unwrap();
+    let own = own.get_str("primary").unwrap().to_owned();
+    let listed = shop.client.database("admin").run_command(doc! { "listShards": 1 }).await.unwrap();
+    let name = |shard: &Bson| shard.as_document().unwrap().get_str("_id").unwrap().to_owned();
+    let others = listed.get_array("shards").unwrap().iter().map(name).filter(|name| *name != own);
+    std::iter::once(own.clone()).chain(others).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chunks_that_move_between_shards_lose_and_repeat_nothing() {
+    // I1
+    let Some(cluster) = sharded_cluster("a sharded cluster").await else { return };
+    let shop = Shop::new(cluster.uri.clone()).await;
+    let (admin, namespace) = (shop.client.database("admin"), format!("{}.orders", shop.database));
+    let run = async |command: Document| admin.run_command(command).await.unwrap();
+    run(doc! { "enableSharding": &shop.database }).await;
+    run(doc! { "shardCollection": &namespace, "key": { "_id": 1 } }).await;
+    // Nobody else moves its chunks.
+    let collections: Collection<Document> = shop.client.database("config").collection("collections");
+    let stay = doc! { "$set": { "noBalance": true } };
+    let stay =
+        collections.update_one(doc! { "_id": &namespace }, stay).write_concern(WriteConcern::majority());
+    assert_eq!(stay.await.unwrap().matched_count, 1);
+    run(doc! { "split": &namespace, "middle": { "_id": "order-2" } }).await;
+    let shards = shards(&shop).await;
+    assert!(shards.len() > 1, "a cluster has several shards: {shards:?}");
+    let mut stream = Disturbed::start(&shop, options(&shop)).await;
+    for _ in 0..4 {
+        stream.read_next().await;
+    }
+    // The upper chunk goes to the other shard and back, with documents in it.
+    for shard in [&shards[1], &shards[0]] {
+        let moved = doc! { "moveChunk": &namespace, "find": { "_id": "order-3" }, "to": shard, "_waitForDelete": true };
+        run(moved).await;
+        for _ in 0..2 {
+            stream.read_next().await;
+        }
+    }
+    let index =
+        doc! { "createIndexes": "orders", "indexes": [{ "key": { "_id": 1, "region": 1 }, "name": "key" }] };
+    shop.client.database(&shop.database).run_command(index).await.unwrap();
+    run(doc! { "refineCollectionShardKey": &namespace, "key": { "_id": 1, "region": 1 } }).await;
+    stream.read_next().await;
+    stream.end().await;
+    shop.drop().await;
+}
