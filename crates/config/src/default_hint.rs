@@ -226,6 +226,7 @@ pub(crate) fn for_format(format: Format) -> &'static str {
         Format::Network => "a network",
         Format::Store => "a store",
         Format::Reason => "a reason code in upper case",
+        Format::Failure => "a reason code in upper case, or the type of an error",
         Format::Glob => "a name with `*` as wildcard",
         Format::Regex | Format::GroupPattern => "a regular expression",
         Format::Comparison => "a comparison",

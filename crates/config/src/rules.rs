@@ -378,6 +378,12 @@ fn retries(retry: &Fields, at: Span, findings: &mut Findings) {
     let denied: Vec<_> = reasons(retry, "no-retry-on");
     for (reason, span) in reasons(retry, "retry-on") {
         if let Some((_, other)) = denied.iter().find(|(denied, _)| *denied == reason) {
+            if is_built_in(retry, "no-retry-on") {
+                let message = format!("{reason} is in `retry-on`, and in `no-retry-on` by default");
+                let finding = FindingBuilder::new(Code::ListsOverlap, span, message);
+                findings.add(finding.hint("add `no-retry-on: []`; these failures are not retried"));
+                continue;
+            }
             let message = format!("{reason} is in `retry-on` and in `no-retry-on`");
             let finding = FindingBuilder::new(Code::ListsOverlap, span, message)
                 .related(*other, "this list takes precedence");
@@ -417,6 +423,7 @@ fn retries(retry: &Fields, at: Span, findings: &mut Findings) {
 fn reasons(fields: &Fields, name: &str) -> Vec<(String, Span)> {
     let read = |field: &Field| match &field.value {
         Value::Reason(reason) => Some((reason.to_string(), field.span.unwrap_or_default())),
+        Value::ErrorType(pattern) => Some((pattern.to_string(), field.span.unwrap_or_default())),
         _ => None,
     };
     fields.list(name).iter().filter_map(read).collect()

@@ -15,7 +15,7 @@ pub(crate) use address::{brokers, host, url};
 pub(crate) use error::{FormatError, bad};
 pub(crate) use names::{hash, header_value, name, token};
 pub(crate) use network::network;
-pub(crate) use patterns::{cron, group_pattern, reason, regex};
+pub(crate) use patterns::{cron, error_type, group_pattern, reason, regex};
 pub(crate) use payload_path::payload_path;
 pub(crate) use reserved::{header as reserved_header, property as reserved_property};
 pub use sequence::SequenceRule;

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use lazaret_core::fingerprint::GroupPart;
 use lazaret_core::policy::{
-    BreakerPolicy, BudgetPolicy, CapacityPolicy, FusePolicy, OnDead, OnDeadOverride, OnDeadPolicy,
-    PoisonPolicy, Rate, RetryOverride, RetryPolicy, Rule, Strategy, When,
+    BreakerPolicy, BudgetPolicy, CapacityPolicy, ErrorTypePattern, FusePolicy, OnDead, OnDeadOverride,
+    OnDeadPolicy, PoisonPolicy, Rate, RetryOverride, RetryPolicy, Rule, Strategy, When,
 };
 use lazaret_core::redaction::{Redaction, TextRules};
 use lazaret_core::store::Limits;
@@ -441,7 +441,9 @@ fn retry(fields: &Fields) -> Retry {
         overrides: sections(fields.list("overrides")).map(|over| retry_override(over, &policy)).collect(),
         policy,
         retry_on: reasons(fields, "retry-on"),
+        retry_on_types: error_types(fields, "retry-on"),
         no_retry_on: reasons(fields, "no-retry-on"),
+        no_retry_on_types: error_types(fields, "no-retry-on"),
         budget: BudgetPolicy {
             rate: budget.rate("rate"),
             backlog: budget.count("backlog"),
@@ -742,6 +744,14 @@ fn reasons(fields: &Fields, name: &str) -> Vec<Reason> {
         _ => None,
     };
     fields.list(name).iter().filter_map(reason).collect()
+}
+
+fn error_types(fields: &Fields, name: &str) -> Vec<ErrorTypePattern> {
+    let error_type = |field: &Field| match &field.value {
+        Value::ErrorType(pattern) => Some(pattern.clone()),
+        _ => None,
+    };
+    fields.list(name).iter().filter_map(error_type).collect()
 }
 
 fn secrets(fields: &Fields, name: &str) -> Vec<(String, Secret)> {

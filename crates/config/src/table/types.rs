@@ -131,6 +131,8 @@ pub(crate) enum Format {
     Store,
     /// A reason code.
     Reason,
+    /// A reason code, or the type of an error.
+    Failure,
     /// A name with `*` as wildcard.
     Glob,
     /// A regular expression.
