@@ -83,8 +83,10 @@ impl Shop {
     /// Number of letters whose ends are listed for a mirror.
     #[cfg(feature = "kafka")]
     pub(crate) async fn ends(&self) -> u64 {
-        let ends =
-            self.client.database(&format!("{}_store", self.database)).collection::<Document>("_fw_dlq_ends");
+        let ends = self
+            .client
+            .database(&format!("{}_store", self.database))
+            .collection::<Document>("lazaret_letters_ends");
         ends.count_documents(doc! { "forgottenAt": { "$exists": false } }).await.unwrap()
     }
 
@@ -266,8 +268,9 @@ consumers:
         // A second run finds nothing to do, and the same letter.
         assert_eq!(folder.run(&["run", "--until-idle"]), 3, "{}", folder.read("stderr.log"));
     }
-    let letters = shop.client.database(&format!("{}_store", shop.database)).collection::<Document>("_fw_dlq");
-    let dead = letters.find_one(doc! { "streamName": { "$exists": true }, "error.message": "never works" });
+    let store = shop.client.database(&format!("{}_store", shop.database));
+    let letters = store.collection::<Document>("lazaret_letters");
+    let dead = letters.find_one(doc! { "stream": { "$exists": true }, "error.message": "never works" });
     assert!(dead.await.unwrap().is_some(), "the letter has the names of its fields");
     let done = folder.read("attempts.log");
     assert_eq!(done.lines().filter(|line| line.ends_with(" handled")).count(), 3, "{done}");
@@ -382,7 +385,7 @@ async fn the_doctor_examines_the_server() {
     // What the store refuses at the start, the doctor refuses before.
     let letters = format!("{}_store", shop.database);
     let ttl = doc! {
-        "createIndexes": "_fw_dlq",
+        "createIndexes": "lazaret_letters",
         "indexes": [{ "key": { "failedAt": 1 }, "name": "old", "expireAfterSeconds": 60 }],
     };
     shop.client.database(&letters).run_command(ttl).await.unwrap();
