@@ -225,6 +225,7 @@ pub(crate) fn for_format(format: Format) -> &'static str {
         Format::Host => "a host name",
         Format::Network => "a network",
         Format::Store => "a store",
+        Format::Collection => "the name of a collection",
         Format::Reason => "a reason code in upper case",
         Format::Failure => "a reason code in upper case, or the type of an error",
         Format::Glob => "a name with `*` as wildcard",

@@ -7,6 +7,7 @@ use lazaret_core::policy::PolicyError;
 
 use crate::adopt_rules;
 use crate::code::Code;
+use crate::collection_rules;
 use crate::diagnostic::{FindingBuilder, Findings};
 use crate::document::{ConsumerFields, Document};
 use crate::formats::{Address, StoreLocation};
@@ -43,6 +44,7 @@ pub(crate) fn check(document: &Document, findings: &mut Findings) {
         content_type(fields, findings);
         approval(&document.top, fields, findings);
         adopt_rules::check(fields, findings);
+        collection_rules::check(document, fields, findings);
         plain_secrets(fields, findings);
     }
     shared_groups(&document.consumers, findings);
@@ -659,6 +661,10 @@ fn plain_secrets(fields: &Fields, findings: &mut Findings) {
                 plain_secret(url.span.unwrap_or_default(), name, findings);
             }
         }
+    }
+    let copies = fields.section("dead-letter").and_then(|letters| letters.get("collection-uri"));
+    if let Some(url) = copies.filter(|url| has_password(&url.text)) {
+        plain_secret(url.span.unwrap_or_default(), "collection-uri", findings);
     }
 }
 

@@ -327,6 +327,20 @@ fn an_adoption_reads_as_the_kafka_source_unless_it_says_otherwise() {
 }
 
 #[test]
+fn a_consumer_has_a_collection_of_its_own_for_copies_of_its_dead_letters() {
+    let config = good("dead-letter-collection.yaml");
+    let copies = |consumer: &str| {
+        let letters = config.consumer(consumer).unwrap().dead_letter.clone().unwrap();
+        let copies = letters.collection.unwrap();
+        (copies.name, copies.uri.map(|uri| uri.reveal().to_owned()))
+    };
+    assert_eq!(copies("orders"), ("orders_dlq".to_owned(), None));
+    let other = "mongodb://c:27017/shop?replicaSet=rs1".to_owned();
+    assert_eq!(copies("payments"), ("_fw_dlq".to_owned(), Some(other)));
+    assert!(good("minimal.yaml").consumers[0].dead_letter.as_ref().unwrap().collection.is_none());
+}
+
+#[test]
 fn the_lists_of_retries_take_reason_codes_and_error_types() {
     let retry = |lists: &str| {
         let config = read(&consumer(&format!("    retry: {{ {lists} }}")));

@@ -13,7 +13,7 @@ mod store;
 pub use address::Address;
 pub(crate) use address::{brokers, host, url};
 pub(crate) use error::{FormatError, bad};
-pub(crate) use names::{hash, header_value, name, token};
+pub(crate) use names::{collection, hash, header_value, name, token};
 pub(crate) use network::network;
 pub(crate) use patterns::{cron, error_type, group_pattern, reason, regex};
 pub(crate) use payload_path::payload_path;

@@ -22,7 +22,7 @@ use super::config::{
 };
 use super::console::{Console, Oidc, Proxy, Role};
 use super::consumer::{
-    Advanced, Approval, Consumer, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics,
+    Advanced, Approval, Consumer, CopiesCollection, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics,
 };
 use super::enums::{
     BeforeChange, FullDocument, HistoryLost, LogFormat, LogLevel, OnInvalidate, OperationType, OutboxAck,
@@ -675,6 +675,10 @@ fn dead_letter(fields: &Fields) -> DeadLetter {
         },
         alert_on_first: alerts_on_first(fields),
         topic: fields.text("topic").map(str::to_owned),
+        collection: fields.text("collection").map(|name| CopiesCollection {
+            name: name.to_owned(),
+            uri: fields.text("collection-uri").map(Secret::new),
+        }),
         reprocess: match reprocess.text("strategy") {
             Some("cron") => {
                 Reprocess::Cron { schedule, batch_size: reprocess.count("batch-size").unwrap_or(100) }

@@ -12,6 +12,7 @@ use lazaret_core::{Grouping, Reason, Sequencing};
 
 use super::adopt::AdoptTopics;
 use super::io::{Handler, Source};
+use super::secret::Secret;
 use crate::formats::SequenceRule;
 
 /// A named subscription.
@@ -174,8 +175,19 @@ pub struct DeadLetter {
     pub alert_on_first: bool,
     /// The Kafka topic that receives a copy of each dead letter.
     pub topic: Option<String>,
+    /// The MongoDB collection that receives a copy of each dead letter.
+    pub collection: Option<CopiesCollection>,
     /// The automatic replay of dead letters.
     pub reprocess: Reprocess,
+}
+
+/// A MongoDB collection that receives copies of dead letters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopiesCollection {
+    /// Its name.
+    pub name: String,
+    /// The connection string with its database; `None` is that of the store.
+    pub uri: Option<Secret>,
 }
 
 /// The automatic replay of dead letters.

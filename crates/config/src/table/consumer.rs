@@ -476,6 +476,21 @@ static DEAD_LETTER: Section = Section {
         )
         .absent("no copies")
         .restart(),
+        Key::new(
+            "collection",
+            Kind::Text(Format::Collection),
+            "MongoDB collection that receives a copy of each dead letter, in FlowWarden's layout.",
+        )
+        .absent("no copies")
+        .restart(),
+        Key::new(
+            "collection-uri",
+            Kind::Text(Format::MongoUri),
+            "Connection string with the database of `collection`, which may be in another cluster than the source and the store.",
+        )
+        .absent("that of a store in MongoDB")
+        .example("mongodb://127.0.0.1:27017/shop")
+        .restart(),
         Key::new("reprocess", Kind::Section(&REPROCESS), "Automatic replay of dead letters.").or("{}"),
     ],
 };

@@ -129,6 +129,8 @@ pub(crate) enum Format {
     Network,
     /// The location of the store.
     Store,
+    /// The name of a collection in MongoDB.
+    Collection,
     /// A reason code.
     Reason,
     /// A reason code, or the type of an error.

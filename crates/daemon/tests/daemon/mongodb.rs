@@ -278,6 +278,35 @@ consumers:
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_letters_of_a_consumer_are_copied_into_a_collection_of_its_own() {
+    let Some(shop) = Shop::open().await else { return };
+    let folder = Folder::new();
+    let config = format!(
+        "
+listen: 127.0.0.1:0
+store: sqlite:lazaret.db
+consumers:
+  shop:
+    source: {{ file: {{ path: events.jsonl }} }}
+    handler: {{ command: {{ program: [python3, handler.py], mode: lines, workers: 2 }} }}
+    retry: {{ initial-delay: 5ms, max-delay: 20ms, hold: 10ms }}
+    dead-letter: {{ collection: shop_dlq, collection-uri: '{}' }}
+",
+        shop.store()
+    );
+    folder.write("lazaret.yaml", &config);
+    folder.write("handler.py", WORKER);
+    folder.write("events.jsonl", &(event(0, "k0", "fine") + &event(1, "k1", "poison")));
+    assert_eq!(folder.run(&["run", "--until-idle"]), 3, "{}", folder.read("stderr.log"));
+    let copies = shop.client.database(&format!("{}_store", shop.database)).collection::<Document>("shop_dlq");
+    let copy = copies.find_one(doc! { "status": "PENDING", "error.message": "never works" }).await.unwrap();
+    let copy = copy.expect("a run until idle waits for the copies");
+    assert_eq!(copy.get_i32("attempts").unwrap(), 3, "{copy}");
+    assert!(copy.get_datetime("expiresAt").unwrap() > copy.get_datetime("createdAt").unwrap());
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_two_daemons_reads_and_the_other_takes_over() {
     // I6
     let Some(shop) = Shop::open().await else { return };
