@@ -60,8 +60,8 @@ fn status(letter: &Letter) -> String {
 /// let message = Message::new("evt-1", "orders", Position::new(0, 0)).with_payload(r#"{"total": 5}"#);
 /// let letter = Letter::new(QueueName::of("orders", "orders"), "k".into(), message.into(), Timestamp::UNIX_EPOCH);
 /// let document = lazaret_store_mongodb::flowwarden_document(&letter);
-/// assert_eq!(document.get_str("streamName"), Ok("orders"));
-/// assert_eq!(document.get_document("fullDocument").unwrap().get_i32("total"), Ok(5));
+/// assert_eq!(document.get_str("streamName").unwrap(), "orders");
+/// assert_eq!(document.get_document("fullDocument").unwrap().get_i32("total").unwrap(), 5);
 /// ```
 pub fn flowwarden_document(letter: &Letter) -> Document {
     let mut document = Document::new();
