@@ -14,7 +14,7 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 use lazaret_core::store::{LetterStore, Locks, Outbox, StoreError};
 use lazaret_core::{Letter, LetterId, LetterState, QueueName, Timestamp};
 use lazaret_source_mongodb::bson::{Document, doc};
-use lazaret_source_mongodb::driver::error::Error as DriverError;
+use lazaret_source_mongodb::describe;
 use lazaret_source_mongodb::driver::options::{CollectionOptions, IndexOptions, WriteConcern};
 use lazaret_source_mongodb::driver::{Collection, Database, IndexModel};
 use lazaret_store_mongodb::flowwarden_document;
@@ -192,13 +192,13 @@ impl Copies {
     async fn write(&self, document: Document) -> Result<(), String> {
         let id = document.get("_id").cloned();
         let written = self.collection.replace_one(doc! { "_id": id }, document).upsert(true).await;
-        written.map(drop).map_err(|error| said(&error))
+        written.map(drop).map_err(|error| describe(&error))
     }
 
     /// Removes the copy of a letter that was purged.
     async fn remove(&self, id: LetterId) -> Result<(), String> {
         let filter = doc! { "_id": id.to_string(), COPY_OF: self.queue.as_str() };
-        self.collection.delete_one(filter).await.map(drop).map_err(|error| said(&error))
+        self.collection.delete_one(filter).await.map(drop).map_err(|error| describe(&error))
     }
 
     /// Refreshes the next copies of letters that were open, or evicted and may be open again.
@@ -213,10 +213,10 @@ impl Copies {
         }
         let find = self.collection.find(filter).sort(doc! { "_id": 1 }).limit(BATCH as i64);
         let changing = doc! { "status": 1, "attempts": 1, "lastAttemptAt": 1, "expiresAt": 1 };
-        let mut cursor = find.projection(changing).await.map_err(|error| said(&error))?;
+        let mut cursor = find.projection(changing).await.map_err(|error| describe(&error))?;
         let (mut read, mut last) = (0, None);
-        while cursor.advance().await.map_err(|error| said(&error))? {
-            let copy = cursor.deserialize_current().map_err(|error| said(&error))?;
+        while cursor.advance().await.map_err(|error| describe(&error))? {
+            let copy = cursor.deserialize_current().map_err(|error| describe(&error))?;
             read += 1;
             let Ok(id) = copy.get_str("_id") else { continue };
             last = Some(id.to_owned());
@@ -247,15 +247,10 @@ impl Copies {
             IndexModel::builder().keys(doc! { COPY_OF: 1, "status": 1, "_id": 1 }).build(),
         ];
         if let Err(error) = self.collection.create_indexes(indexes).await {
-            let (collection, error) = (self.collection.namespace(), said(&error));
+            let (collection, error) = (self.collection.namespace(), describe(&error));
             tracing::warn!(%collection, error, "indexes of a collection for dead letters not created");
         }
     }
-}
-
-/// The error without the address of the server, which may contain credentials.
-fn said(error: &DriverError) -> String {
-    error.kind.to_string()
 }
 
 impl fmt::Debug for Copies {

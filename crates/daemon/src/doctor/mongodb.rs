@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 use jiff::Timestamp;
-use lazaret_config::{BeforeChange, FullDocument, MongodbSource as From};
+use lazaret_config::{BeforeChange, Consumer as ConsumerConfig, FullDocument, MongodbSource as From};
 use lazaret_source_mongodb::{MongoSourceOptions, describe};
 use lazaret_store_mongodb::MongoStore;
 use mongodb::error::{Error, ErrorKind};
@@ -74,6 +74,20 @@ pub(super) async fn check_store(uri: &str) -> Vec<Finding> {
     }
     found.extend(answers::clock(subject, clock));
     found
+}
+
+/// Checks the server that the copies of dead letters go to, unless it is that of the store. Writes nothing.
+pub(super) async fn check_copies(config: &ConsumerConfig) -> Option<Finding> {
+    let collection = config.dead_letter.as_ref()?.collection.as_ref()?;
+    let uri = collection.uri.as_ref()?.reveal();
+    let subject = format!("{} dead letters", config.name);
+    Some(match connect(Server::of_store(uri, PROBE_TIMEOUT).await).await {
+        Ok((server, ..)) => {
+            let place = format!("{}.{} at {}", server.store_database(), collection.name, server.addresses);
+            Finding::ok(subject, format!("copies go to {place}"))
+        }
+        Err(Explained { why, advice }) => Finding::fail(subject, why, advice),
+    })
 }
 
 /// A value of the store, if it can be read.

@@ -303,6 +303,9 @@ consumers:
     let copy = copy.expect("a run until idle waits for the copies");
     assert_eq!(copy.get_i32("attempts").unwrap(), 3, "{copy}");
     assert!(copy.get_datetime("expiresAt").unwrap() > copy.get_datetime("createdAt").unwrap());
+    let said = examine(&folder);
+    let place = format!("ok    shop dead letters: copies go to {}_store.shop_dlq at ", shop.database);
+    assert!(said.contains(&place), "{said}");
     shop.close().await;
 }
 
