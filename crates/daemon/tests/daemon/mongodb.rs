@@ -277,6 +277,15 @@ consumers:
     shop.close().await;
 }
 
+/// What the doctor says about the configuration in a folder.
+fn examine(folder: &Folder) -> String {
+    let doctor = Command::new(env!("CARGO_BIN_EXE_lazaret-daemon"))
+        .arg("doctor")
+        .current_dir(folder.path("."))
+        .output();
+    String::from_utf8(doctor.unwrap().stdout).unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dead_letters_of_a_consumer_are_copied_into_a_collection_of_its_own() {
     let Some(shop) = Shop::open().await else { return };
@@ -395,13 +404,6 @@ fn a_change_stream_has_no_end() {
 async fn the_doctor_examines_the_server() {
     let Some(shop) = Shop::open().await else { return };
     let handler = Handler::start();
-    let examine = |folder: &Folder| {
-        let doctor = Command::new(env!("CARGO_BIN_EXE_lazaret-daemon"))
-            .arg("doctor")
-            .current_dir(folder.path("."))
-            .output();
-        String::from_utf8(doctor.unwrap().stdout).unwrap()
-    };
     let here = folder(&shop.store(), &shop.source(), &handler);
     let said = examine(&here);
     assert!(said.contains("orders does not exist yet"), "{said}");
