@@ -16,12 +16,12 @@
 //! - `kafka` (feature `kafka`): dead-letter topics of Spring Kafka, Kafka Connect, Kafka Streams and Lazaret itself.
 //! - `flowwarden` (feature `mongodb`): FlowWarden's collections `_fw_dlq` and `_fw_checkpoints`.
 //! - `axon` (feature `postgres`): the dead-letter tables of Axon.
-//! - `mirror` (feature `kafka`): the other direction, letters that are written to a topic.
+//! - `mirror` (feature `kafka`): the other direction, letters that are written to a topic. `flowwarden` copies letters into a collection.
 //!
 //! Modules: `source` (the contract), `foreign` (a foreign dead letter), `target` (the queue, and how it becomes a letter), `copies` (what
 //! the queue holds already), `run` and `progress` (hand-off and checkpoint). In `kafka/`: `topic` reads, `framework` and one file per framework parse headers, `decode` puts
 //! them together, `adoption` configures a run. In `flowwarden/`: `collection` reads, `document` decodes, `adoption` configures a run,
-//! `position` takes over where a stream stopped. In `axon/`: `layout` finds the columns, `table` reads, `entry` decodes, `adoption`
+//! `position` takes over where a stream stopped, `copies` writes letters. In `axon/`: `layout` finds the columns, `table` reads, `entry` decodes, `adoption`
 //! configures a run. `java` parses stack traces for all, and `preview` tells what a run would do.
 //!
 //! ```

@@ -41,6 +41,8 @@ pub enum Capability {
     RetryTopics,
     /// The topic that receives a copy of each dead letter.
     DeadLetterTopic,
+    /// The collection that receives a copy of each dead letter.
+    DeadLetterCollection,
     /// The adoption of dead-letter topics.
     AdoptTopics,
     /// Alerts by webhook.
@@ -56,7 +58,7 @@ impl Capability {
     pub const OTHER_BUILD: &'static str = "use a build that supports it: `cargo install --locked --path crates/cli` includes every source and store";
 
     /// Every capability.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::StoreSqlite,
         Self::StorePostgres,
         Self::StoreMongodb,
@@ -69,6 +71,7 @@ impl Capability {
         Self::InboxInMongodb,
         Self::RetryTopics,
         Self::DeadLetterTopic,
+        Self::DeadLetterCollection,
         Self::AdoptTopics,
         Self::Webhooks,
         Self::Traces,
@@ -90,6 +93,7 @@ impl Capability {
             Self::InboxInMongodb => "the source `inbox` with the store `mongodb`",
             Self::RetryTopics => "the retry strategy `topics`",
             Self::DeadLetterTopic => "copies of dead letters in a topic",
+            Self::DeadLetterCollection => "copies of dead letters in a collection",
             Self::AdoptTopics => "the adoption of dead-letter topics",
             Self::Webhooks => "alerts by webhook",
             Self::Traces => "traces by OTLP",
@@ -327,6 +331,9 @@ fn consumer_requirements(top: &Fields, fields: &Fields) -> Vec<Requirement> {
     if letters.is_some_and(|letters| letters.text("topic").is_some()) {
         needs.push((Capability::DeadLetterTopic, within("dead-letter", "topic")));
     }
+    if letters.is_some_and(|letters| letters.text("collection").is_some()) {
+        needs.push((Capability::DeadLetterCollection, within("dead-letter", "collection")));
+    }
     needs.extend(topics(fields).map(|(format, _)| (Capability::AdoptTopics, within("adopt", format))));
     needs
 }
@@ -370,7 +377,12 @@ fn wrong_uris(build: &Capabilities, document: &Document, findings: &mut Findings
         };
         Some((build.mongodb_uri, Code::InvalidAddress, mongodb.text("uri")?, mongodb.span("uri")))
     });
-    for (check, code, uri, span) in store.into_iter().chain(sources) {
+    let copies = document.consumers.iter().filter_map(|consumer| {
+        let letters = consumer.fields.section("dead-letter")?;
+        let (uri, span) = (letters.text("collection-uri")?, letters.span("collection-uri"));
+        Some((build.mongodb_uri, Code::InvalidAddress, uri, span))
+    });
+    for (check, code, uri, span) in store.into_iter().chain(sources).chain(copies) {
         if let Some(Err(why)) = check.map(|check| check(uri)) {
             let finding = FindingBuilder::new(code, span.unwrap_or_default(), why);
             findings.add(finding.hint("see the connection string options of MongoDB"));

@@ -172,6 +172,7 @@ pub(crate) fn shown(field: &Field) -> String {
     }
     match field.value {
         Value::Text(_)
+        | Value::ErrorType(_)
         | Value::Glob(_)
         | Value::Regex(_)
         | Value::Comparison(_)

@@ -45,6 +45,7 @@
 mod adopt_rules;
 mod capability;
 mod code;
+mod collection_rules;
 mod declared;
 mod default_hint;
 mod diagnostic;
@@ -88,8 +89,8 @@ pub use init::{InitHandler, InitOptions, InitOrder, InitSource, InitStore, init}
 pub use load::{Checked, Loaded, check, load};
 pub use model::{
     AdoptTopics, Advanced, AlertThresholds, Approval, Auth, BeforeChange, Checkpoint, CommandHandler,
-    CommandMode, Config, Console, Consumer, DeadLetter, Encryption, FullDocument, Handler, HistoryLost,
-    HttpHandler, KafkaSource, KeySource, LogFormat, LogLevel, MongodbSource, Oidc, OnInvalidate,
+    CommandMode, Config, Console, Consumer, CopiesCollection, DeadLetter, Encryption, FullDocument, Handler,
+    HistoryLost, HttpHandler, KafkaSource, KeySource, LogFormat, LogLevel, MongodbSource, Oidc, OnInvalidate,
     OperationType, Order, OutboxAck, PostgresOutboxSource, Proxy, Replay, Reprocess, RequestLimits, Restart,
     Retry, RetryTopics, Role, Secret, Source, StartPosition, Telemetry, Tls, Token, TopicFormat, Webhook,
 };

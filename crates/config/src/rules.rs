@@ -7,6 +7,7 @@ use lazaret_core::policy::PolicyError;
 
 use crate::adopt_rules;
 use crate::code::Code;
+use crate::collection_rules;
 use crate::diagnostic::{FindingBuilder, Findings};
 use crate::document::{ConsumerFields, Document};
 use crate::formats::{Address, StoreLocation};
@@ -43,6 +44,7 @@ pub(crate) fn check(document: &Document, findings: &mut Findings) {
         content_type(fields, findings);
         approval(&document.top, fields, findings);
         adopt_rules::check(fields, findings);
+        collection_rules::check(document, fields, findings);
         plain_secrets(fields, findings);
     }
     shared_groups(&document.consumers, findings);
@@ -378,6 +380,12 @@ fn retries(retry: &Fields, at: Span, findings: &mut Findings) {
     let denied: Vec<_> = reasons(retry, "no-retry-on");
     for (reason, span) in reasons(retry, "retry-on") {
         if let Some((_, other)) = denied.iter().find(|(denied, _)| *denied == reason) {
+            if is_built_in(retry, "no-retry-on") {
+                let message = format!("{reason} is in `retry-on`, and in `no-retry-on` by default");
+                let finding = FindingBuilder::new(Code::ListsOverlap, span, message);
+                findings.add(finding.hint("add `no-retry-on: []`; these failures are not retried"));
+                continue;
+            }
             let message = format!("{reason} is in `retry-on` and in `no-retry-on`");
             let finding = FindingBuilder::new(Code::ListsOverlap, span, message)
                 .related(*other, "this list takes precedence");
@@ -417,6 +425,7 @@ fn retries(retry: &Fields, at: Span, findings: &mut Findings) {
 fn reasons(fields: &Fields, name: &str) -> Vec<(String, Span)> {
     let read = |field: &Field| match &field.value {
         Value::Reason(reason) => Some((reason.to_string(), field.span.unwrap_or_default())),
+        Value::ErrorType(pattern) => Some((pattern.to_string(), field.span.unwrap_or_default())),
         _ => None,
     };
     fields.list(name).iter().filter_map(read).collect()
@@ -652,6 +661,10 @@ fn plain_secrets(fields: &Fields, findings: &mut Findings) {
                 plain_secret(url.span.unwrap_or_default(), name, findings);
             }
         }
+    }
+    let copies = fields.section("dead-letter").and_then(|letters| letters.get("collection-uri"));
+    if let Some(url) = copies.filter(|url| has_password(&url.text)) {
+        plain_secret(url.span.unwrap_or_default(), "collection-uri", findings);
     }
 }
 

@@ -179,6 +179,9 @@ fn text(format: Format) -> Json {
         Format::Reason => {
             or_variable(json!({ "type": ["string", "integer"], "pattern": "^[A-Z0-9_]{1,64}$" }))
         }
+        Format::Failure => {
+            or_variable(json!({ "type": ["string", "integer"], "pattern": "^[A-Za-z0-9_.:$*<>\\\\]+$" }))
+        }
         Format::Store => or_variable(
             json!({ "type": "string", "pattern": "^(memory:$|sqlite:.|postgres(ql)?://.|mongodb(\\+srv)?://.)" }),
         ),

@@ -5,8 +5,9 @@ use lazaret_core::policy::{Comparison, Glob};
 
 use crate::code::Code;
 use crate::formats::{
-    Address, FormatError, SequenceRule, StoreLocation, bad, brokers, cron, group_pattern, hash, header_value,
-    host, name, network, payload_path, reason, regex, reserved_header, reserved_property, token, url,
+    Address, FormatError, SequenceRule, StoreLocation, bad, brokers, collection, cron, error_type,
+    group_pattern, hash, header_value, host, name, network, payload_path, reason, regex, reserved_header,
+    reserved_property, token, url,
 };
 use crate::table::Format;
 use crate::value::Value;
@@ -31,6 +32,11 @@ pub(crate) fn parse(format: Format, text: &str) -> Result<Value, FormatError> {
         Format::Network => network(text).map(|_| plain()),
         Format::Store => StoreLocation::parse(text).map(Value::Store),
         Format::Reason => reason(text).map(Value::Reason),
+        Format::Collection => collection(text).map(|()| plain()),
+        Format::Failure => match error_type(text) {
+            Some(pattern) => Ok(Value::ErrorType(pattern)),
+            None => reason(text).map(Value::Reason),
+        },
         Format::Glob => {
             text.parse::<Glob>().map(Value::Glob).map_err(|e| bad(Code::InvalidPattern, e.to_string(), ""))
         }

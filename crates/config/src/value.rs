@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use lazaret_core::policy::{Comparison, Glob, Rate, StatusPattern};
+use lazaret_core::policy::{Comparison, ErrorTypePattern, Glob, Rate, StatusPattern};
 use lazaret_core::{Fingerprint, Reason};
 use regex::Regex;
 use serde_json::Value as Json;
@@ -52,6 +52,7 @@ pub(crate) enum Value {
     Text(String),
     Enum(&'static str),
     Reason(Reason),
+    ErrorType(ErrorTypePattern),
     Glob(Glob),
     Regex(Regex),
     Comparison(Comparison),

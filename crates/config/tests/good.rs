@@ -14,9 +14,10 @@ use lazaret_config::{
 };
 use lazaret_core::fingerprint::{GroupPart, GroupPattern};
 use lazaret_core::policy::{
-    BreakerPolicy, FusePolicy, OnDead, OnDeadPolicy, PoisonPolicy, RetryPolicy, Strategy,
+    BreakerPolicy, ErrorTypePattern, FusePolicy, OnDead, OnDeadPolicy, PoisonPolicy, RetryPolicy, Strategy,
+    Subject,
 };
-use lazaret_core::{Grouping, Message, Position, Reason, Sequencing, Verdict};
+use lazaret_core::{Failure, Grouping, Message, Position, Reason, Sequencing, Verdict};
 use lazaret_engine::{DeadLetterOptions, Options, ReplayOptions, Schedule};
 
 fn env() -> BTreeMap<String, String> {
@@ -182,6 +183,7 @@ fn the_example_of_the_contract_means_what_it_says() {
     };
     assert_eq!(consumer.retry.policy, expected);
     assert_eq!(consumer.retry.no_retry_on, [Reason::INVALID_SCHEMA, Reason::AUTHORIZATION_DENIED]);
+    assert!(consumer.retry.no_retry_on_types.is_empty(), "the list replaces the default one");
     let budget = &consumer.retry.budget;
     assert_eq!((budget.rate.unwrap().per_second(), budget.backlog), (50.0, Some(10_000)));
     assert_eq!((budget.per_key, budget.per_type), (Some(100), Some(1000)));
@@ -322,6 +324,73 @@ fn an_adoption_reads_as_the_kafka_source_unless_it_says_otherwise() {
         (kafka.id_headers.clone(), kafka.type_headers.clone(), kafka.correlation_headers.clone())
     };
     assert_eq!(headers(&contract[0].kafka), headers(&source), "the defaults of a Kafka source");
+}
+
+#[test]
+fn a_consumer_has_a_collection_of_its_own_for_copies_of_its_dead_letters() {
+    let config = good("dead-letter-collection.yaml");
+    let copies = |consumer: &str| {
+        let letters = config.consumer(consumer).unwrap().dead_letter.clone().unwrap();
+        let copies = letters.collection.unwrap();
+        (copies.name, copies.uri.map(|uri| uri.reveal().to_owned()))
+    };
+    assert_eq!(copies("orders"), ("orders_dlq".to_owned(), None));
+    let other = "mongodb://c:27017/shop?replicaSet=rs1".to_owned();
+    assert_eq!(copies("payments"), ("_fw_dlq".to_owned(), Some(other)));
+    assert!(good("minimal.yaml").consumers[0].dead_letter.as_ref().unwrap().collection.is_none());
+}
+
+#[test]
+fn the_lists_of_retries_take_reason_codes_and_error_types() {
+    let retry = |lists: &str| {
+        let config = read(&consumer(&format!("    retry: {{ {lists} }}")));
+        let retry = config.consumers[0].retry.clone();
+        let names = |types: &[ErrorTypePattern]| types.iter().map(ToString::to_string).collect::<Vec<_>>();
+        (
+            retry.retry_on.len(),
+            names(&retry.retry_on_types),
+            retry.no_retry_on.len(),
+            names(&retry.no_retry_on_types),
+        )
+    };
+    let programming =
+        ["IllegalArgumentException", "NullPointerException", "ClassCastException"].map(str::to_owned);
+    assert_eq!(retry(""), (0, vec![], 0, programming.to_vec()), "those of FlowWarden by default");
+    assert_eq!(retry("no-retry-on: []"), (0, vec![], 0, vec![]));
+    let given =
+        retry("retry-on: [TIMEOUT, 'java.io.*'], no-retry-on: ['shop::Declined', CONFLICT, KeyError]");
+    assert_eq!(
+        given,
+        (1, vec!["java.io.*".to_owned()], 1, vec!["shop::Declined".to_owned(), "KeyError".to_owned()])
+    );
+}
+
+#[test]
+fn by_default_programming_errors_of_the_jvm_are_not_retried_with_and_without_their_package() {
+    let classifier = read(&consumer("")).consumers[0].classifier();
+    let verdict = |error_type: &str| {
+        let failure = Failure::new(Reason::HANDLER_ERROR, error_type, "boom");
+        let message = Message::new("m", "s", Position::new(0, 0));
+        let suggested = Some(Verdict::Retry);
+        let subject =
+            Subject { failure: &failure, error: None, message: &message, attempt: 1, asked: None, suggested };
+        classifier.classify(&subject).verdict
+    };
+    for error_type in
+        ["java.lang.IllegalArgumentException", "NullPointerException", "java.lang.ClassCastException"]
+    {
+        assert_eq!(verdict(error_type), Verdict::DeadLetter, "{error_type}");
+    }
+    for error_type in ["java.lang.IllegalStateException", "java.io.IOException", "HTTP 500"] {
+        assert_eq!(verdict(error_type), Verdict::Retry, "{error_type}");
+    }
+}
+
+#[test]
+fn a_type_that_is_retried_and_refused_by_default_is_remarked() {
+    let text = consumer("    retry: { retry-on: [NullPointerException] }");
+    let said = check("f", text.as_bytes(), &NoEnv).diagnostics.plain();
+    assert!(said.contains("in `no-retry-on` by default") && said.contains("add `no-retry-on: []`"), "{said}");
 }
 
 #[test]

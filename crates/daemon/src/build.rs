@@ -13,7 +13,7 @@ use lazaret_memory::MemoryStore;
 pub fn capabilities() -> Capabilities {
     let has_inboxes = cfg!(any(feature = "sqlite", feature = "postgres"));
     let memory = [Capability::InboxInMemory].into_iter().filter(|_| MemoryStore::CAPABILITIES.inbox);
-    let mongodb = [Capability::SourceMongodb, Capability::StoreMongodb];
+    let mongodb = [Capability::SourceMongodb, Capability::StoreMongodb, Capability::DeadLetterCollection];
     let kafka = [
         Capability::SourceKafka,
         Capability::RetryTopics,

@@ -36,7 +36,8 @@
 //!
 //! # Modules
 //!
-//! - `attempt_info`, `encoding`, `explicit`, `sanitize`: metadata of an attempt, percent-encoding, explicit verdicts, sanitized output.
+//! - `attempt_info`, `encoding`, `explicit`, `report`, `sanitize`: metadata of an attempt, percent-encoding, explicit verdicts, reports of
+//!   failures, sanitized output.
 //! - `http/`: `request` and `response`, `body`, `tls`, and `probe`, which connects without sending a request.
 //! - `command/`: `once` runs one process per attempt (`environment`, `exit`), `lines` a pool of workers (`worker`, `line`,
 //!   `restart_delay`); `group` and `stderr` are shared by both.
@@ -47,6 +48,7 @@ mod encoding;
 mod error;
 mod explicit;
 mod http;
+mod report;
 mod sanitize;
 
 pub use attempt_info::{HEADER_BYTES_LIMIT, HEADERS_LIMIT, NAME_BYTES_LIMIT};

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use lazaret_core::failure::MESSAGE_LIMIT;
+use lazaret_core::failure::{BACKTRACE_LIMIT, MESSAGE_LIMIT};
+
+use crate::report::Report;
 
 /// Converts bytes to text that is safe to display: invalid UTF-8 and control characters become `�`, and white space at the ends
 /// is trimmed.
@@ -27,7 +29,7 @@ pub(crate) fn with_notes(mut text: String, notes: &[String]) -> String {
     format!("{text} ({notes})")
 }
 
-/// The last bytes of a stream.
+/// The last bytes of a stream: enough for a report with a stack trace, of which a message is a part.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
     bytes: VecDeque<u8>,
@@ -35,12 +37,12 @@ pub(crate) struct Tail {
 
 impl Tail {
     /// The number of bytes kept.
-    const LIMIT: usize = MESSAGE_LIMIT;
+    const KEPT: usize = 2 * (BACKTRACE_LIMIT + MESSAGE_LIMIT);
 
     /// Appends bytes, and drops the oldest beyond the limit.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        let new = &bytes[bytes.len().saturating_sub(Self::LIMIT)..];
-        let surplus = (self.bytes.len() + new.len()).saturating_sub(Self::LIMIT);
+        let new = &bytes[bytes.len().saturating_sub(Self::KEPT)..];
+        let surplus = (self.bytes.len() + new.len()).saturating_sub(Self::KEPT);
         self.bytes.drain(..surplus);
         self.bytes.extend(new);
     }
@@ -50,12 +52,30 @@ impl Tail {
         self.bytes.clear();
     }
 
-    /// Returns the sanitized text.
+    /// Returns the sanitized text of the end.
     pub(crate) fn text(&self) -> String {
+        self.text_up_to(self.bytes.len())
+    }
+
+    /// Returns the sanitized text of the end, and the report of the failure if the last line is one. The report is no part of the text
+    /// then.
+    pub(crate) fn text_and_report(&mut self) -> (String, Option<Report>) {
+        let written = self.bytes.make_contiguous().trim_ascii_end();
+        let start = written.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        match Report::from_line(&written[start..]) {
+            Some(report) => (self.text_up_to(start), Some(report)),
+            None => (self.text(), None),
+        }
+    }
+
+    /// Returns the sanitized text before this place, at most a message of it.
+    fn text_up_to(&self, end: usize) -> String {
+        let start = end.saturating_sub(MESSAGE_LIMIT);
+        let is_cut = start > 0 || self.bytes.len() == Self::KEPT;
+        let bytes: Vec<u8> = self.bytes.range(start..end).copied().collect();
         // The first character may be incomplete.
-        let begins = self.bytes.iter().take(3).take_while(|&&byte| byte & 0xc0 == 0x80).count();
-        let begins = if self.bytes.len() == Self::LIMIT { begins } else { 0 };
-        let mut text = sanitize(&self.bytes.iter().skip(begins).copied().collect::<Vec<_>>());
+        let begins = bytes.iter().take(3).take_while(|&&byte| byte & 0xc0 == 0x80).count();
+        let mut text = sanitize(&bytes[if is_cut { begins } else { 0 }..]);
         // Replacement characters are longer than the bytes they replace. The end must be kept.
         let surplus = text.len().saturating_sub(MESSAGE_LIMIT);
         text.drain(..text.ceil_char_boundary(surplus));
@@ -88,16 +108,30 @@ mod tests {
         tail.push(b"first ");
         tail.push(b"second");
         assert_eq!(tail.text(), "first second");
-        tail.push("é".repeat(Tail::LIMIT).as_bytes());
-        assert_eq!(tail.bytes.len(), Tail::LIMIT);
+        tail.push("é".repeat(Tail::KEPT).as_bytes());
+        assert_eq!(tail.bytes.len(), Tail::KEPT);
         tail.push(b"end");
         let text = tail.text();
         assert!(text.starts_with('é') && text.ends_with("éend"), "no half character at the beginning");
-        tail.push(&[b'\x1b'; Tail::LIMIT]);
+        tail.push(&[b'\x1b'; MESSAGE_LIMIT]);
         tail.push(b"KeyError");
         let text = tail.text();
         assert!(text.len() <= MESSAGE_LIMIT && text.ends_with("\u{fffd}KeyError"), "the end is never cut");
         tail.clear();
         assert_eq!(tail.text(), "");
+    }
+
+    #[test]
+    fn a_last_line_that_is_a_report_is_no_part_of_the_text() {
+        let mut tail = Tail::default();
+        tail.push(b"INFO begun\n{\"level\":30}\n");
+        let (text, report) = tail.text_and_report();
+        assert_eq!((text.as_str(), report.is_none()), ("INFO begun\n{\"level\":30}", true));
+        // Longer than a message.
+        let trace = "at shop.Pay.charge ".repeat(1000);
+        tail.push(format!("{{\"errorType\":\"E\",\"stackTrace\":\"{trace}\"}}\n \n").as_bytes());
+        let (text, report) = tail.text_and_report();
+        assert_eq!(text, "INFO begun\n{\"level\":30}");
+        assert_eq!(report.unwrap().error_type.as_deref(), Some("E"));
     }
 }

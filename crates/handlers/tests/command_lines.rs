@@ -91,6 +91,15 @@ fn order(id: &str, payload: &str) -> Message {
 }
 
 #[tokio::test]
+async fn a_worker_reports_the_type_and_the_trace_of_its_error() {
+    let Some(bench) = Bench::new(1) else { return };
+    let answer = r#"{"answer": {"verdict": "retry", "detail": "no card", "errorType": "KeyError", "stackTrace": "at x"}}"#;
+    let failure = bench.failed(answer).await.failure();
+    assert_eq!((&*failure.error_type, &*failure.message), ("KeyError", "no card"));
+    assert_eq!(failure.backtrace.as_deref(), Some("at x"));
+}
+
+#[tokio::test]
 async fn one_worker_handles_many_messages() {
     let Some(bench) = Bench::new(1) else { return };
     for n in 0..50 {

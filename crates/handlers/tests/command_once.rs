@@ -75,6 +75,18 @@ async fn long_stack_traces_are_told_apart_by_what_went_wrong() {
 }
 
 #[tokio::test]
+async fn a_last_line_that_is_a_report_describes_the_failure() {
+    let script = r#"echo "INFO begun" >&2
+        echo '{"detail":"no card","errorType":"shop.Declined","stackTrace":["at charge","at main"],"diagnostics":{"gateway":"eu"}}' >&2
+        exit 75"#;
+    let delivery = Delivery::new(message());
+    let failure = run(sh(script)).handle(delivery.clone()).await.unwrap_err().failure();
+    assert_eq!((&*failure.error_type, &*failure.message), ("shop.Declined", "no card"));
+    assert_eq!((failure.backtrace.as_deref(), failure.status), (Some("at charge\nat main"), Some(75)));
+    assert_eq!(delivery.metadata()["gateway"], "eu");
+}
+
+#[tokio::test]
 async fn each_exit_code_leads_to_its_verdict() {
     use Verdict::{DeadLetter, Duplicate, Park, Quarantine, Retry, Skip, Stop};
     let table = [

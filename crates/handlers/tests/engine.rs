@@ -144,6 +144,28 @@ async fn what_the_handler_demands_becomes_of_the_message() {
 }
 
 #[tokio::test]
+async fn type_trace_and_diagnostics_of_an_error_are_in_the_letter_and_its_type_is_not_retried() {
+    let server = Server::start(|seen| {
+        let error_type = std::str::from_utf8(&seen.body).unwrap();
+        let body = format!(r#"{{"detail":"boom","errorType":"{error_type}","stackTrace":"{error_type}: boom\n\tat shop.Pay.charge(Pay.java:7)"}}"#);
+        let headers = [("content-type", "application/problem+json"), ("lazaret-diagnostic-gateway", "eu-1")];
+        answer(500, &headers, body)
+    })
+    .await;
+    let classifier = Classifier::default().no_retry_on_error_type("NullPointerException".parse().unwrap());
+    let names = ["java.lang.NullPointerException", "java.net.SocketTimeoutException"];
+    let run = run(Arc::new(server.handler()), Options { classifier, ..options() }, &names).await.unwrap();
+    let queue = QueueName::of("shop", "shop");
+    for (name, attempts) in names.into_iter().zip([1, 3]) {
+        let letter = run.store.get(&queue, LetterId::of(&queue, &name.into())).await.unwrap().unwrap();
+        let cause = letter.cause.unwrap();
+        assert_eq!((letter.state, letter.attempts, &*cause.error_type), (LetterState::Dead, attempts, name));
+        assert!(cause.backtrace.unwrap().ends_with("\tat shop.Pay.charge(Pay.java:7)"));
+        assert_eq!(letter.diagnostics["gateway"], "eu-1");
+    }
+}
+
+#[tokio::test]
 async fn a_handler_can_stop_its_consumer() {
     let server =
         Server::start(|_| answer(500, &[("lazaret-verdict", "stop")], "the database is read-only")).await;

@@ -6,8 +6,9 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use lazaret_core::failure::MESSAGE_LIMIT;
-use lazaret_core::{Reason, Verdict};
+use lazaret_core::failure::{BACKTRACE_LIMIT, MESSAGE_LIMIT};
+use lazaret_core::handler::{Delivery, Handle};
+use lazaret_core::{Phase, Reason, Verdict};
 use lazaret_handlers::{HttpHandler, HttpOptions, HttpVersion};
 use support::{Server, answer, call, eventually, failed, message, raw, raw_answer, read_request, status};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -77,6 +78,32 @@ async fn what_the_handler_demands_and_says_arrives() {
     assert_eq!(verdict, Some(Verdict::Park));
     assert_eq!((failure.reason.as_str(), &*failure.message), ("CARD_DECLINED", "Declined: by the bank"));
     assert_eq!(failure.retry_after, Some(Duration::from_secs(17)));
+}
+
+#[tokio::test]
+async fn what_the_handler_reports_of_its_error_arrives_whole() {
+    // Longer than a message, as stack traces are.
+    let trace = format!(
+        "java.lang.IllegalStateException: no card\n{}",
+        "\tat shop.Pay.charge(Pay.java:7)\n".repeat(600)
+    );
+    assert!(trace.len() > 2 * MESSAGE_LIMIT && trace.len() < BACKTRACE_LIMIT);
+    let body = serde_json::json!({"title": "no card", "errorType": "java.lang.IllegalStateException", "stackTrace": trace});
+    let server = Server::start(move |_| {
+        let headers = [
+            ("Content-Type", "application/problem+json"),
+            ("Lazaret-Phase", "external-call"),
+            ("Lazaret-Diagnostic-Gateway", "eu-1"),
+        ];
+        answer(500, &headers, body.to_string())
+    })
+    .await;
+    let delivery = Delivery::new(message());
+    let failure = server.handler().handle(delivery.clone()).await.unwrap_err().failure();
+    assert_eq!((&*failure.error_type, &*failure.message), ("java.lang.IllegalStateException", "no card"));
+    assert_eq!(failure.backtrace.as_deref(), Some(trace.trim_end()));
+    assert_eq!(failure.phase, Phase::ExternalCall);
+    assert_eq!(delivery.metadata()["gateway"], "eu-1");
 }
 
 #[tokio::test]

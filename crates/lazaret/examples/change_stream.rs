@@ -16,7 +16,7 @@ use std::sync::Arc;
 use lazaret::declare::*;
 use lazaret::mongodb::bson::{self, doc};
 use lazaret::mongodb::driver::Client;
-use lazaret::mongodb::{Document, MongoSource, MongoStore, MongoStoreOptions, StreamState};
+use lazaret::mongodb::{Document, Layout, MongoSource, MongoStore, MongoStoreOptions, StreamState};
 use lazaret::prelude::*;
 use tokio::sync::mpsc;
 
@@ -77,6 +77,7 @@ async fn run(uri: &str, database: &str) -> Result<(), Box<dyn Error>> {
 
     let letters = MongoStoreOptions {
         collection: orders.dead_letter_collection().to_owned(),
+        layout: Layout::FlowWarden,
         ..MongoStoreOptions::default()
     };
     let store = Arc::new(MongoStore::with_client(&client, database, letters).await?);

@@ -12,6 +12,7 @@ use crate::documents::left::{CountDoc, Left};
 use crate::documents::letter::{Encoded, Held};
 use crate::documents::sequence::{SequenceDoc, sequence_key};
 use crate::error::maybe_done;
+use crate::layout::Layout;
 use crate::store::MongoStore;
 
 /// A sequence as the rules see it, and what a call decides about it. Nothing is left to do in it.
@@ -22,6 +23,8 @@ pub(crate) struct View {
     /// `true` if a person paused the sequence.
     pub(crate) paused: bool,
     pub(crate) now: Timestamp,
+    /// The layout of the letters that are written.
+    layout: Layout,
     changed: bool,
     left: Vec<Left>,
     counts: Vec<CountDoc>,
@@ -29,9 +32,15 @@ pub(crate) struct View {
 }
 
 impl View {
-    pub(crate) fn new(doc: SequenceDoc, row: Option<SequenceRow>, paused: bool, now: Timestamp) -> Self {
+    pub(crate) fn new(
+        doc: SequenceDoc,
+        row: Option<SequenceRow>,
+        paused: bool,
+        now: Timestamp,
+        layout: Layout,
+    ) -> Self {
         let (left, counts, chunks) = (Vec::new(), Vec::new(), Vec::new());
-        Self { doc, row, paused, now, changed: false, left, counts, chunks }
+        Self { doc, row, paused, now, layout, changed: false, left, counts, chunks }
     }
 
     pub(crate) const fn is_changed(&self) -> bool {
@@ -68,7 +77,7 @@ impl View {
 
     /// Writes a letter as it stands. A later form of the same decision replaces an earlier one.
     pub(crate) fn write_letter(&mut self, held: &Held, new: bool) -> Result<()> {
-        let encoded = held.encode(self.decided(), self.now)?;
+        let encoded = held.encode(self.decided(), self.now, self.layout)?;
         self.leave_letter(encoded, &held.letter.id.to_string(), new);
         Ok(())
     }
@@ -91,7 +100,7 @@ impl View {
         let new = matches!(change, LetterChange::Insert { .. });
         let count = self.row.as_ref().map_or(0, |row| row.count);
         if matches!(change, LetterChange::Forget) {
-            let encoded = held.encode_purged(self.decided(), self.now)?;
+            let encoded = held.encode_purged(self.decided(), self.now, self.layout)?;
             self.leave_letter(encoded, &held.letter.id.to_string(), false);
         } else if let Some(Detached { sequence, row }) = detached {
             change.apply(&mut held.letter, self.now);
@@ -133,7 +142,7 @@ impl View {
     /// about the letter go on from there, and the letter as what is left to do: who finds the document finds the letter.
     fn detach(&mut self, held: &Held, row: &SequenceRow) -> Result<()> {
         let (letter, version) = (&held.letter, self.decided());
-        let Encoded { document, chunks, dropped } = held.encode(version, self.now)?;
+        let Encoded { document, chunks, dropped } = held.encode(version, self.now, self.layout)?;
         let mut doc = SequenceDoc::new(&self.doc.queue, &letter.sequence);
         doc.set_row(Some(row));
         doc.move_ahead(&letter.id.to_string(), Some(letter.index), 0);
@@ -191,7 +200,7 @@ impl MongoStore {
             }
         }
         let now = self.now().await?;
-        Ok(View::new(doc, row, paused, now))
+        Ok(View::new(doc, row, paused, now, self.layout()))
     }
 
     /// Writes the decision. `None` if another call came between: load and decide again. A refusal, and an answer that changes

@@ -56,7 +56,8 @@
 //! - `store`, `options`, `uri`, `error`, `clock`: opening, options, errors of the driver, the server's clock.
 //! - `calls`: the connections, and which calls share them.
 //! - `database`: collections, guarded writes, commands with many statements; `database/reads` reads.
-//! - `documents/`: what the documents hold; `documents/readable` has the fields that people read.
+//! - `documents/`: what the documents hold; `documents/readable` has the fields that people read, and `documents/flowwarden` those of
+//!   FlowWarden, which a [`Layout`] chooses.
 //! - `commit`, `batches`, `effects`: the steps above.
 //! - `intake`, `grants`, `leases`, `acts`, `operations/`, `pauses`, `notes`: views for the rules.
 //! - `letters`, `listing`, `occupancy`: reads.
@@ -79,6 +80,7 @@ mod grants;
 mod group_expiry;
 mod intake;
 mod key_values;
+mod layout;
 mod leases;
 mod letters;
 mod listing;
@@ -91,6 +93,8 @@ mod store;
 mod uri;
 mod values;
 
+pub use documents::flowwarden::flowwarden_document;
+pub use layout::{Layout, UnknownLayout};
 pub use options::{DEFAULT_COLLECTION, DEFAULT_DATABASE, MongoStoreOptions};
 pub use store::{FORMAT_VERSION, MongoStore};
 pub use uri::StoreUri;

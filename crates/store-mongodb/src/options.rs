@@ -5,8 +5,13 @@ use std::sync::Arc;
 
 use lazaret_core::Clock;
 
+use crate::layout::Layout;
+
 /// The collection of the letters, unless the options name another.
-pub const DEFAULT_COLLECTION: &str = "_fw_dlq";
+pub const DEFAULT_COLLECTION: &str = "lazaret_letters";
+
+/// The default collection of earlier versions.
+pub(crate) const FORMER_COLLECTION: &str = "_fw_dlq";
 
 /// The database, if neither the options nor the URI name one.
 pub const DEFAULT_DATABASE: &str = "lazaret";
@@ -19,7 +24,7 @@ const DEFAULT_CONNECTIONS: usize = 10;
 /// ```
 /// use lazaret_store_mongodb::MongoStoreOptions;
 /// let options = MongoStoreOptions { database: Some("shop".into()), ..MongoStoreOptions::default() };
-/// assert_eq!(options.collection, "_fw_dlq");
+/// assert_eq!(options.collection, "lazaret_letters");
 /// ```
 #[derive(Clone)]
 pub struct MongoStoreOptions {
@@ -27,6 +32,8 @@ pub struct MongoStoreOptions {
     pub database: Option<String>,
     /// The collection of the letters, unless the URI names one. The names of all other collections begin with it.
     pub collection: String,
+    /// The names of the readable fields of letters, unless the URI names a layout.
+    pub layout: Layout,
     /// How many calls are made to the server at once: the `max_pool_size` of the client, of which `maxPoolSize` in a URI is the source.
     /// Two of them are kept for positions and the leases of streams.
     pub connections: usize,
@@ -35,10 +42,16 @@ pub struct MongoStoreOptions {
 }
 
 impl Default for MongoStoreOptions {
-    /// The database of the URI, `_fw_dlq`, the pool size that the driver has by default, the clock of the server.
+    /// The database of the URI, `lazaret_letters`, Lazaret's own layout, the pool size that the driver has by default, the clock of the
+    /// server.
     fn default() -> Self {
-        let connections = DEFAULT_CONNECTIONS;
-        Self { database: None, collection: DEFAULT_COLLECTION.to_owned(), connections, clock: None }
+        Self {
+            database: None,
+            collection: DEFAULT_COLLECTION.to_owned(),
+            layout: Layout::default(),
+            connections: DEFAULT_CONNECTIONS,
+            clock: None,
+        }
     }
 }
 
@@ -47,6 +60,7 @@ impl fmt::Debug for MongoStoreOptions {
         f.debug_struct("MongoStoreOptions")
             .field("database", &self.database)
             .field("collection", &self.collection)
+            .field("layout", &self.layout)
             .field("connections", &self.connections)
             .finish_non_exhaustive()
     }

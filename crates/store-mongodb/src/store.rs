@@ -19,8 +19,9 @@ use crate::calls::Documents;
 use crate::clock::StoreClock;
 use crate::database::{Database, find_one};
 use crate::error::{reading, writing};
+use crate::layout::{Layout, UnknownLayout};
 use crate::occupancy::Refusal;
-use crate::options::{DEFAULT_DATABASE, MongoStoreOptions};
+use crate::options::{DEFAULT_COLLECTION, DEFAULT_DATABASE, FORMER_COLLECTION, MongoStoreOptions};
 use crate::uri::StoreUri;
 
 /// The version of the documents that this store writes. A database with a newer one is refused.
@@ -46,6 +47,7 @@ pub struct MongoStore {
 
 struct Shared {
     database: Database,
+    layout: Layout,
     clock: StoreClock,
     expiry: ExpiryClock,
     /// How many values were written, so that some of the writes remove expired ones.
@@ -65,8 +67,8 @@ impl MongoStore {
         capabilities
     };
 
-    /// Connects to a server, and opens or creates the store in its database. A parameter `collection` of the URI goes before the option
-    /// of that name.
+    /// Connects to a server, and opens or creates the store in its database. The parameters `collection` and `layout` of the URI go before
+    /// the options of these names.
     ///
     /// # Errors
     /// `Invalid` if the URI cannot be read, if the database has a newer format, or if an index of the server would delete letters;
@@ -77,11 +79,15 @@ impl MongoStore {
             let context = "special characters of the user and the password in a URI must be percent-encoded";
             return Err(StoreError::not_done(ErrorKind::Invalid, "open", context));
         }
-        let StoreUri { driver, collection } = uri;
+        let StoreUri { driver, collection, layout } = uri;
+        let layout = layout.map_or(Ok(options.layout), |name| name.parse());
+        let layout = layout.map_err(|unknown: UnknownLayout| {
+            StoreError::not_done(ErrorKind::Invalid, "open", unknown.to_string())
+        })?;
         let client = ClientOptions::parse(driver.as_str()).await.map_err(reading)?;
         let connections = client.max_pool_size.map_or(options.connections, |size| size as usize);
         let collection = collection.unwrap_or_else(|| options.collection.clone());
-        let options = MongoStoreOptions { connections, collection, ..options };
+        let options = MongoStoreOptions { connections, collection, layout, ..options };
         let named = client.default_database.clone();
         let database = options.database.clone().or(named).unwrap_or_else(|| DEFAULT_DATABASE.to_owned());
         let client = Client::with_options(client).map_err(reading)?;
@@ -109,6 +115,7 @@ impl MongoStore {
     ) -> Result<Self> {
         let store = Self::unchecked(client, database, options);
         store.refuse_ttl_index().await?;
+        store.refuse_former_default(client, database).await?;
         store.state_format().await?;
         store.refuse_newer_format().await?;
         Ok(store)
@@ -120,6 +127,7 @@ impl MongoStore {
         let counting = options.clock.clone().unwrap_or_else(|| Arc::new(SystemClock));
         let shared = Shared {
             database,
+            layout: options.layout,
             clock: StoreClock::new(options.clock),
             expiry: ExpiryClock::new(counting),
             value_writes: AtomicU64::default(),
@@ -137,11 +145,17 @@ impl MongoStore {
     pub async fn check(client: &Client, database: &str, options: MongoStoreOptions) -> Result<()> {
         let store = Self::unchecked(client, database, options);
         store.refuse_ttl_index().await?;
+        store.refuse_former_default(client, database).await?;
         store.refuse_newer_format().await
     }
 
     pub(crate) fn db(&self) -> &Database {
         &self.shared.database
+    }
+
+    /// The layout of the letters that it writes.
+    pub(crate) fn layout(&self) -> Layout {
+        self.shared.layout
     }
 
     /// The batches that are known to be finished. Not to be held across an await.
@@ -199,6 +213,25 @@ impl MongoStore {
              sequences: drop it (db.{}.dropIndex(\"{name}\")), or use another database; Lazaret expires letters itself",
             letters.namespace(),
             letters.name(),
+        );
+        Err(StoreError::not_done(ErrorKind::Invalid, "open", context))
+    }
+
+    /// Refuses to begin a new store where one of an earlier version has letters under its default name: they would seem to be gone.
+    async fn refuse_former_default(&self, client: &Client, database: &str) -> Result<()> {
+        let format = doc! { "_id": "format" };
+        if self.db().letters.name() != DEFAULT_COLLECTION
+            || find_one(&self.db().meta, format.clone(), Document::new()).await?.is_some()
+        {
+            return Ok(());
+        }
+        let former = client.database(database).collection::<Document>(&format!("{FORMER_COLLECTION}_meta"));
+        if former.find_one(format).await.map_err(reading)?.is_none() {
+            return Ok(());
+        }
+        let context = format!(
+            "{database} has the letters of an earlier version in {FORMER_COLLECTION}, the default collection then: name it in the URI \
+             (collection={FORMER_COLLECTION}), with layout=flowwarden to keep the names of their fields"
         );
         Err(StoreError::not_done(ErrorKind::Invalid, "open", context))
     }
@@ -263,10 +296,15 @@ impl MongoStore {
                 doc! { "lazaret.queue": 1, "lazaret.open": 1, "lazaret.enqueued": 1 },
                 doc! { "lazaret.queue": 1, "lazaret.open": 1, "lazaret.expires": 1 },
                 doc! { "lazaret.queue": 1, "lazaret.open": 1, "lazaret.closed": 1 },
-                doc! { "streamName": 1, "status": 1 },
             ],
         )
         .await?;
+        // For the queries of people; the store has none like them.
+        let readable = match self.layout() {
+            Layout::Lazaret => doc! { "stream": 1, "state": 1 },
+            Layout::FlowWarden => doc! { "streamName": 1, "status": 1 },
+        };
+        create(&db.letters, vec![readable]).await?;
         create(&db.chunks, vec![doc! { "claim": 1, "number": 1 }]).await?;
         create(&db.groups, vec![doc! { "open": -1, "_id": 1 }, doc! { "queue": 1, "open": -1, "_id": 1 }])
             .await?;

@@ -1,7 +1,7 @@
-//! The URI of a store: the parameter that is the store's own, and those of the driver.
+//! The URI of a store: the parameters that are the store's own, and those of the driver.
 
-/// The URI of a store. The parameter `collection` names the collection of the letters. The driver does not know it, and gets the
-/// others.
+/// The URI of a store. The parameter `collection` names the collection of the letters, and `layout` the [layout](crate::Layout) of their
+/// readable fields. The driver does not know these, and gets the others.
 ///
 /// ```
 /// use lazaret_store_mongodb::StoreUri;
@@ -15,28 +15,31 @@ pub struct StoreUri {
     pub driver: String,
     /// The collection of the letters, as it is written.
     pub collection: Option<String>,
+    /// The layout of letters, as it is written.
+    pub layout: Option<String>,
 }
 
 impl StoreUri {
     /// Splits a URI. Whether it is one, the driver says.
     pub fn parse(uri: &str) -> Self {
         let (base, parameters) = uri.split_once('?').unwrap_or((uri, ""));
-        let (mut collection, mut others) = (None, Vec::new());
+        let (mut collection, mut layout, mut others) = (None, None, Vec::new());
         for parameter in parameters.split('&') {
             match parameter.split_once('=') {
                 Some((name, value)) if name.eq_ignore_ascii_case("collection") => {
                     collection = Some(value.to_owned());
                 }
+                Some((name, value)) if name.eq_ignore_ascii_case("layout") => layout = Some(value.to_owned()),
                 _ => others.push(parameter),
             }
         }
-        let driver = match collection {
+        let driver = match collection.is_some() || layout.is_some() {
             // Nothing to leave out.
-            None => uri.to_owned(),
-            Some(_) if others.is_empty() => base.to_owned(),
-            Some(_) => format!("{base}?{}", others.join("&")),
+            false => uri.to_owned(),
+            true if others.is_empty() => base.to_owned(),
+            true => format!("{base}?{}", others.join("&")),
         };
-        Self { driver, collection }
+        Self { driver, collection, layout }
     }
 
     /// Returns `true` if it is clear where the credentials end. Otherwise the driver takes the rest of a password for a host or a
@@ -64,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_gets_all_parameters_but_the_own_one() {
+    fn the_driver_gets_all_parameters_but_the_own_ones() {
         for (uri, driver, collection) in [
             ("mongodb://h/shop", "mongodb://h/shop", None),
             ("mongodb://h/?a=1&b=2", "mongodb://h/?a=1&b=2", None),
@@ -75,5 +78,11 @@ mod tests {
             let split = StoreUri::parse(uri);
             assert_eq!((split.driver.as_str(), split.collection.as_deref()), (driver, collection), "{uri}");
         }
+        let both = StoreUri::parse("mongodb://h/shop?Layout=flowwarden&a=1&collection=x");
+        assert_eq!(
+            (both.driver.as_str(), both.layout.as_deref()),
+            ("mongodb://h/shop?a=1", Some("flowwarden"))
+        );
+        assert_eq!(StoreUri::parse("mongodb://h/shop?layout=x").driver, "mongodb://h/shop");
     }
 }

@@ -208,6 +208,55 @@ async fn a_letter_is_readable_by_the_names_of_flowwarden() {
 }
 
 #[tokio::test]
+async fn by_default_a_letter_has_the_words_of_the_api_in_a_collection_of_lazaret() {
+    let Some(uri) = server() else { return };
+    let test = TestDatabase::new(uri);
+    let store = MongoStore::connect(&test.uri, test.default_options()).await.unwrap();
+    let message =
+        Message::new("m", "orders", Position::new(0, 0)).with_payload(r#"{"total": 5}"#).with_key("k");
+    let item = dead(message);
+    let id = item.letter.id;
+    store.hand_off(&queue(), &Limits::NONE, vec![item]).await.unwrap().remove(0).unwrap();
+    let letters = test.database().await.collection::<Document>("lazaret_letters");
+    let filter = doc! { "stream": "orders", "state": "dead", "error.type": "HttpError" };
+    let found = letters.find_one(filter).await.unwrap().unwrap();
+    assert_eq!(found.get_document("payload").unwrap(), &doc! { "total": 5 });
+    assert!(!found.contains_key("streamName") && !found.contains_key("status"), "{found}");
+    let ada = Actor::new("ada", "cli", "wrong");
+    store.act(&queue(), id, Act::Evict, &ada).await.unwrap();
+    store.purge(&queue(), id, &ada).await.unwrap();
+    assert_eq!(letters.find_one(doc! {}).await.unwrap().unwrap().get_str("state").unwrap(), "purged");
+    // A layout that is changed is that of the letters written from then on; those of the other are read.
+    let named = format!("{}{}layout=flowwarden", test.uri, if test.uri.contains('?') { '&' } else { '?' });
+    let store = MongoStore::connect(&named, test.default_options()).await.unwrap();
+    let message = Message::new("n", "orders", Position::new(0, 1))
+        .with_payload(r#"{"of": {"$ref": "a", "$id": 1}, "$b": 2}"#);
+    store.hand_off(&queue(), &Limits::NONE, vec![dead(message)]).await.unwrap().remove(0).unwrap();
+    let found = letters.find_one(doc! { "status": "PENDING" }).await.unwrap().unwrap();
+    let expected = doc! { "of": { "$ref": "a", "$id": 1 }, "＄b": 2 };
+    assert_eq!(found.get_document("fullDocument").unwrap(), &expected);
+    let wrong = MongoStore::connect(&named.replace("flowwarden", "nested"), test.default_options()).await;
+    assert!(wrong.unwrap_err().to_string().contains("there is no layout \"nested\""));
+}
+
+#[tokio::test]
+async fn letters_under_the_default_name_of_earlier_versions_are_not_overlooked() {
+    // I1
+    let Some(uri) = server() else { return };
+    let test = TestDatabase::new(uri);
+    drop(test.open(None).await);
+    let error = MongoStore::connect(&test.uri, test.default_options()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("collection=_fw_dlq"), "{error}");
+    // Nothing was created, and a store that was named is opened.
+    let names = test.database().await.list_collection_names().await.unwrap();
+    assert!(names.iter().all(|name| name.starts_with("_fw_dlq")), "{names:?}");
+    let other = MongoStoreOptions { collection: "letters".into(), ..test.default_options() };
+    MongoStore::connect(&test.uri, other).await.unwrap();
+    test.open(None).await;
+}
+
+#[tokio::test]
 async fn documents_of_others_in_the_collection_are_left_alone() {
     let Some(uri) = server() else { return };
     let test = TestDatabase::new(uri);

@@ -40,15 +40,18 @@
 //! - `collection`: the collection as a [`DeadLetterSource`](crate::DeadLetterSource).
 //! - `preview`: what an adoption would do.
 //! - `position`: where a stream stopped.
+//! - `copies`: the other direction, letters that are copied into a collection.
 
 mod adoption;
 mod collection;
+mod copies;
 mod document;
 mod position;
 mod preview;
 
 pub use adoption::{AdoptError, Adoption, Report};
 pub use collection::DocumentCursor;
+pub use copies::Copies;
 pub use position::{CHECKPOINTS, adopt_position};
 pub use preview::{Preview, StreamCount};
 

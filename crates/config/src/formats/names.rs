@@ -15,6 +15,19 @@ pub(crate) fn name(text: &str) -> Result<(), FormatError> {
     Ok(())
 }
 
+/// Checks the name of a collection, by the rules of MongoDB.
+pub(crate) fn collection(text: &str) -> Result<(), FormatError> {
+    let is_valid = text.len() <= 200
+        && !text.contains(['$', '\0'])
+        && !text.starts_with(['.', ' '])
+        && !text.starts_with("system.");
+    if is_valid {
+        return Ok(());
+    }
+    let hint = "use at most 200 bytes, without `$`, and not `system.` at the beginning";
+    Err(bad(Code::InvalidName, "is not a valid name of a collection", hint))
+}
+
 /// Checks that a text consists of letters, digits and the characters in `also`.
 pub(crate) fn token(text: &str, also: &str, why: &str) -> Result<(), FormatError> {
     let fits = text.chars().all(|c| c.is_ascii_alphanumeric() || also.contains(c));

@@ -6,6 +6,7 @@ use jiff::civil::date;
 use jiff::tz::TimeZone;
 use lazaret_core::Reason;
 use lazaret_core::fingerprint::{GroupPattern, InvalidGroupPattern};
+use lazaret_core::policy::ErrorTypePattern;
 use regex::Regex;
 
 use super::error::{FormatError, bad};
@@ -30,6 +31,20 @@ pub(crate) fn reason(text: &str) -> Result<Reason, FormatError> {
             &format!("use upper-case letters, digits and underscores{hint}"),
         )
     })
+}
+
+/// Parses the type of an error where a reason code may stand as well. `None` is a reason code, or a mistake in one: a type has a
+/// package, a wildcard, or letters of both cases, and is not a known reason in other letters.
+pub(crate) fn error_type(text: &str) -> Option<ErrorTypePattern> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "_.:$*\\<>".contains(c);
+    if !text.chars().all(is_part) || !text.contains(|c: char| c.is_ascii_alphabetic()) {
+        return None;
+    }
+    let is_mixed =
+        text.starts_with(|c: char| c.is_ascii_uppercase()) && text.contains(|c: char| c.is_ascii_lowercase());
+    let is_reason = || Reason::KNOWN.contains(&Reason::from_words(text));
+    let is_qualified = text.contains(['.', ':', '$', '*', '\\']);
+    (is_qualified || (is_mixed && !is_reason())).then(|| text.parse().ok()).flatten()
 }
 
 /// Parses a regular expression.
@@ -85,4 +100,38 @@ pub(crate) fn cron(text: &str) -> Result<(), FormatError> {
 fn fires(schedule: &Cron) -> bool {
     let from = date(2026, 1, 1).to_zoned(TimeZone::UTC);
     from.is_ok_and(|from| schedule.find_next_occurrence(&from, true).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_type_is_told_from_a_reason_code_and_from_a_mistake_in_one() {
+        for text in [
+            "NullPointerException",
+            "java.lang.NullPointerException",
+            "shop::Declined",
+            "*Exception",
+            "KeyError",
+        ] {
+            assert_eq!(error_type(text).map(|pattern| pattern.to_string()).as_deref(), Some(text));
+        }
+        // A type that is named like a reason needs a package or a wildcard.
+        for text in [
+            "TIMEOUT",
+            "CARD_DECLINED",
+            "timeout",
+            "Timeout",
+            "card-declined",
+            "card declined",
+            "*",
+            "404",
+            "1.5",
+            "",
+        ] {
+            assert!(error_type(text).is_none(), "{text}");
+        }
+        assert!(error_type("*.Timeout").is_some());
+    }
 }

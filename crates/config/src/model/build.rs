@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use lazaret_core::fingerprint::GroupPart;
 use lazaret_core::policy::{
-    BreakerPolicy, BudgetPolicy, CapacityPolicy, FusePolicy, OnDead, OnDeadOverride, OnDeadPolicy,
-    PoisonPolicy, Rate, RetryOverride, RetryPolicy, Rule, Strategy, When,
+    BreakerPolicy, BudgetPolicy, CapacityPolicy, ErrorTypePattern, FusePolicy, OnDead, OnDeadOverride,
+    OnDeadPolicy, PoisonPolicy, Rate, RetryOverride, RetryPolicy, Rule, Strategy, When,
 };
 use lazaret_core::redaction::{Redaction, TextRules};
 use lazaret_core::store::Limits;
@@ -22,7 +22,7 @@ use super::config::{
 };
 use super::console::{Console, Oidc, Proxy, Role};
 use super::consumer::{
-    Advanced, Approval, Consumer, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics,
+    Advanced, Approval, Consumer, CopiesCollection, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics,
 };
 use super::enums::{
     BeforeChange, FullDocument, HistoryLost, LogFormat, LogLevel, OnInvalidate, OperationType, OutboxAck,
@@ -441,7 +441,9 @@ fn retry(fields: &Fields) -> Retry {
         overrides: sections(fields.list("overrides")).map(|over| retry_override(over, &policy)).collect(),
         policy,
         retry_on: reasons(fields, "retry-on"),
+        retry_on_types: error_types(fields, "retry-on"),
         no_retry_on: reasons(fields, "no-retry-on"),
+        no_retry_on_types: error_types(fields, "no-retry-on"),
         budget: BudgetPolicy {
             rate: budget.rate("rate"),
             backlog: budget.count("backlog"),
@@ -673,6 +675,10 @@ fn dead_letter(fields: &Fields) -> DeadLetter {
         },
         alert_on_first: alerts_on_first(fields),
         topic: fields.text("topic").map(str::to_owned),
+        collection: fields.text("collection").map(|name| CopiesCollection {
+            name: name.to_owned(),
+            uri: fields.text("collection-uri").map(Secret::new),
+        }),
         reprocess: match reprocess.text("strategy") {
             Some("cron") => {
                 Reprocess::Cron { schedule, batch_size: reprocess.count("batch-size").unwrap_or(100) }
@@ -742,6 +748,14 @@ fn reasons(fields: &Fields, name: &str) -> Vec<Reason> {
         _ => None,
     };
     fields.list(name).iter().filter_map(reason).collect()
+}
+
+fn error_types(fields: &Fields, name: &str) -> Vec<ErrorTypePattern> {
+    let error_type = |field: &Field| match &field.value {
+        Value::ErrorType(pattern) => Some(pattern.clone()),
+        _ => None,
+    };
+    fields.list(name).iter().filter_map(error_type).collect()
 }
 
 fn secrets(fields: &Fields, name: &str) -> Vec<(String, Secret)> {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lazaret_core::policy::{
-    BreakerPolicy, BudgetPolicy, CapacityPolicy, Classifier, FusePolicy, OnDeadPolicy, PoisonPolicy, Rate,
-    RetryOverride, RetryPolicy, Rule,
+    BreakerPolicy, BudgetPolicy, CapacityPolicy, Classifier, ErrorTypePattern, FusePolicy, OnDeadPolicy,
+    PoisonPolicy, Rate, RetryOverride, RetryPolicy, Rule,
 };
 use lazaret_core::redaction::Redaction;
 use lazaret_core::store::Limits;
@@ -12,6 +12,7 @@ use lazaret_core::{Grouping, Reason, Sequencing};
 
 use super::adopt::AdoptTopics;
 use super::io::{Handler, Source};
+use super::secret::Secret;
 use crate::formats::SequenceRule;
 
 /// A named subscription.
@@ -88,8 +89,11 @@ impl Consumer {
     /// ```
     pub fn classifier(&self) -> Classifier {
         let rules = self.rules.iter().cloned().fold(Classifier::default(), Classifier::rule);
-        let retried = self.retry.retry_on.iter().cloned().fold(rules, Classifier::retry_on_reason);
-        self.retry.no_retry_on.iter().cloned().fold(retried, Classifier::no_retry_on_reason)
+        let Retry { retry_on, retry_on_types, no_retry_on, no_retry_on_types, .. } = &self.retry;
+        let retried = retry_on.iter().cloned().fold(rules, Classifier::retry_on_reason);
+        let retried = retry_on_types.iter().cloned().fold(retried, Classifier::retry_on_error_type);
+        let refused = no_retry_on.iter().cloned().fold(retried, Classifier::no_retry_on_reason);
+        no_retry_on_types.iter().cloned().fold(refused, Classifier::no_retry_on_error_type)
     }
 
     /// Returns the sequencing for the engine.
@@ -125,8 +129,12 @@ pub struct Retry {
     pub overrides: Vec<RetryOverride>,
     /// Reasons that are retried; empty for all retryable reasons.
     pub retry_on: Vec<Reason>,
+    /// Error types that are retried, in addition.
+    pub retry_on_types: Vec<ErrorTypePattern>,
     /// Reasons that are not retried. Takes precedence.
     pub no_retry_on: Vec<Reason>,
+    /// Error types that are not retried. Takes precedence.
+    pub no_retry_on_types: Vec<ErrorTypePattern>,
     /// The retry budget.
     pub budget: BudgetPolicy,
     /// The retry topics of strategy `topics`.
@@ -167,8 +175,19 @@ pub struct DeadLetter {
     pub alert_on_first: bool,
     /// The Kafka topic that receives a copy of each dead letter.
     pub topic: Option<String>,
+    /// The MongoDB collection that receives a copy of each dead letter.
+    pub collection: Option<CopiesCollection>,
     /// The automatic replay of dead letters.
     pub reprocess: Reprocess,
+}
+
+/// A MongoDB collection that receives copies of dead letters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopiesCollection {
+    /// Its name.
+    pub name: String,
+    /// The connection string with its database; `None` is that of the store.
+    pub uri: Option<Secret>,
 }
 
 /// The automatic replay of dead letters.

@@ -18,7 +18,9 @@ pub use config::{
     AlertThresholds, Auth, Config, Encryption, KeySource, RequestLimits, Telemetry, Tls, Token, Webhook,
 };
 pub use console::{Console, Oidc, Proxy, Role};
-pub use consumer::{Advanced, Approval, Consumer, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics};
+pub use consumer::{
+    Advanced, Approval, Consumer, CopiesCollection, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics,
+};
 pub use enums::{
     BeforeChange, FullDocument, HistoryLost, LogFormat, LogLevel, OnInvalidate, OperationType, OutboxAck,
     StartPosition,

@@ -11,7 +11,7 @@ const MAX: u64 = u32::MAX as u64;
 const COUNT: Kind = Kind::Count { min: 1, max: MAX };
 const UNLIMITED: Kind = Kind::Or("unlimited", &COUNT);
 const FOREVER: &str = "write a duration, for example `30d`, or `0` for no limit";
-const REASONS: Kind = Kind::List { of: &Kind::Text(Format::Reason), min: 0 };
+const FAILURES: Kind = Kind::List { of: &Kind::Text(Format::Failure), min: 0 };
 
 pub(crate) static CONSUMER: Section = Section {
     name: "consumer",
@@ -124,15 +124,19 @@ static RETRY: Section = Section {
             "Maximum number of attempts that crash the process; 0 is unlimited.",
         )
         .or("3"),
-        Key::new("retry-on", REASONS, "Reason codes that are retried; empty for all retryable reasons.")
-            .or("[]")
-            .example("TIMEOUT"),
         Key::new(
-            "no-retry-on",
-            REASONS,
-            "Reason codes that are not retried. Takes precedence over `retry-on`.",
+            "retry-on",
+            FAILURES,
+            "Reason codes and error types that are retried; empty for all retryable reasons.",
         )
         .or("[]")
+        .example("TIMEOUT"),
+        Key::new(
+            "no-retry-on",
+            FAILURES,
+            "Reason codes and error types that are not retried. Takes precedence over `retry-on`. `[]` retries the default ones, too.",
+        )
+        .or("[IllegalArgumentException, NullPointerException, ClassCastException]")
         .example("INVALID_SCHEMA"),
         Key::new(
             "overrides",
@@ -471,6 +475,21 @@ static DEAD_LETTER: Section = Section {
             "Kafka topic that receives a copy of each dead letter; requires a Kafka source.",
         )
         .absent("no copies")
+        .restart(),
+        Key::new(
+            "collection",
+            Kind::Text(Format::Collection),
+            "MongoDB collection that receives a copy of each dead letter, in FlowWarden's layout.",
+        )
+        .absent("no copies")
+        .restart(),
+        Key::new(
+            "collection-uri",
+            Kind::Text(Format::MongoUri),
+            "Connection string with the database of `collection`, which may be in another cluster than the source and the store.",
+        )
+        .absent("that of a store in MongoDB")
+        .example("mongodb://127.0.0.1:27017/shop")
         .restart(),
         Key::new("reprocess", Kind::Section(&REPROCESS), "Automatic replay of dead letters.").or("{}"),
     ],

@@ -129,8 +129,12 @@ pub(crate) enum Format {
     Network,
     /// The location of the store.
     Store,
+    /// The name of a collection in MongoDB.
+    Collection,
     /// A reason code.
     Reason,
+    /// A reason code, or the type of an error.
+    Failure,
     /// A name with `*` as wildcard.
     Glob,
     /// A regular expression.

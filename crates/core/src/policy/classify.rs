@@ -6,7 +6,7 @@ use std::fmt;
 
 use regex::Regex;
 
-use super::{Comparison, Glob, StatusPattern, taxonomy};
+use super::{Comparison, ErrorTypePattern, Glob, StatusPattern, taxonomy};
 use crate::failure::{Failure, Phase, Reason, causes};
 use crate::fingerprint::Fingerprint;
 use crate::message::Message;
@@ -111,6 +111,8 @@ struct ErrorType {
 #[derive(Clone, Default)]
 struct List {
     types: Vec<ErrorType>,
+    /// Types of errors from other systems, of which only the name is known.
+    patterns: Vec<ErrorTypePattern>,
     reasons: Vec<Reason>,
 }
 
@@ -120,11 +122,13 @@ impl List {
     }
 
     fn is_empty(&self) -> bool {
-        self.types.is_empty() && self.reasons.is_empty()
+        self.types.is_empty() && self.patterns.is_empty() && self.reasons.is_empty()
     }
 
     fn names(&self, subject: &Subject<'_>) -> bool {
         self.reasons.contains(&subject.failure.reason)
+            || (!self.patterns.is_empty()
+                && types(subject.failure).any(|name| self.patterns.iter().any(|p| p.matches(name))))
             || (!self.types.is_empty()
                 && causes(subject.error).any(|error| self.types.iter().any(|t| (t.is)(error))))
     }
@@ -132,7 +136,8 @@ impl List {
 
 impl fmt::Debug for List {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.types.iter().map(|t| t.name)).entries(&self.reasons).finish()
+        let types = self.types.iter().map(|t| t.name);
+        f.debug_list().entries(types).entries(&self.patterns).entries(&self.reasons).finish()
     }
 }
 
@@ -205,6 +210,36 @@ impl Classifier {
     #[must_use]
     pub fn no_retry_on_reason(mut self, reason: Reason) -> Self {
         self.no_retry_on.reasons.push(reason);
+        self
+    }
+
+    /// Retries errors whose type has a name like this, and no others but those named likewise. For errors from other systems.
+    #[must_use]
+    pub fn retry_on_error_type(mut self, pattern: ErrorTypePattern) -> Self {
+        self.retry_on.patterns.push(pattern);
+        self
+    }
+
+    /// Never retries errors whose type has a name like this, at the top of the cause chain or below. For errors from other systems.
+    ///
+    /// ```
+    /// use lazaret_core::policy::{Classifier, Subject};
+    /// use lazaret_core::{HandlerError, Message, Position, Verdict};
+    /// let classifier = Classifier::default().no_retry_on_error_type("NullPointerException".parse().unwrap());
+    /// let error = HandlerError::foreign("java.lang.NullPointerException", "no card").suggest(Verdict::Retry);
+    /// let said = classifier.classify(&Subject {
+    ///     failure: &error.failure(),
+    ///     error: None,
+    ///     message: &Message::new("evt-1", "orders", Position::new(0, 0)),
+    ///     attempt: 1,
+    ///     asked: None,
+    ///     suggested: error.suggested_verdict(),
+    /// });
+    /// assert_eq!(said.verdict, Verdict::DeadLetter);
+    /// ```
+    #[must_use]
+    pub fn no_retry_on_error_type(mut self, pattern: ErrorTypePattern) -> Self {
+        self.no_retry_on.patterns.push(pattern);
         self
     }
 
@@ -346,6 +381,26 @@ mod tests {
         for (classifier, expected) in table {
             assert_eq!(classify(&classifier, &retried, Some(&error)).verdict, expected, "{classifier:?}");
         }
+    }
+
+    #[test]
+    fn error_types_of_other_systems_are_found_by_name_down_the_chain() {
+        let pattern = |text: &str| text.parse::<ErrorTypePattern>().unwrap();
+        let mut failure = Failure::new(Reason::HANDLER_ERROR, "java.lang.IllegalStateException", "no");
+        let verdict =
+            |classifier: &Classifier, failure: &Failure| classify(classifier, failure, None).verdict;
+        let refused = Classifier::default().no_retry_on_error_type(pattern("ClassCastException"));
+        assert_eq!(verdict(&refused, &failure), Verdict::Retry);
+        let only = Classifier::default().retry_on_error_type(pattern("IllegalStateException"));
+        assert_eq!(verdict(&only, &failure), Verdict::Retry);
+        let both = only.clone().no_retry_on_error_type(pattern("java.lang.*"));
+        assert_eq!(verdict(&both, &failure), Verdict::DeadLetter);
+        let link =
+            |error_type: &str| CauseLink { error_type: Some(error_type.into()), message: String::new() };
+        failure.chain.push(link("java.lang.ClassCastException"));
+        assert_eq!(verdict(&refused, &failure), Verdict::DeadLetter);
+        failure.error_type = "shop.Other".into();
+        assert_eq!(verdict(&only, &failure), Verdict::DeadLetter);
     }
 
     #[test]

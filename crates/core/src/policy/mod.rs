@@ -26,7 +26,7 @@ pub use classify::{Classification, Classifier, Rule, Subject, When};
 pub use enqueue::{AlwaysEnqueue, Decision, EnqueuePolicy, Stage};
 pub use fuse::{Blown, Fuse, FusePolicy};
 pub use on_dead::{OnDead, OnDeadOverride, OnDeadPolicy};
-pub use pattern::{Comparison, Glob, Operator, StatusPattern};
+pub use pattern::{Comparison, ErrorTypePattern, Glob, Operator, StatusPattern};
 pub use poison::{PoisonPolicy, run_length};
 pub use retry::{Limit, Next, RetryOverride, RetryPolicy, Strategy, seed_of};
 pub use taxonomy::taxonomy;

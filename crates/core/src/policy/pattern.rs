@@ -72,6 +72,53 @@ impl fmt::Debug for Glob {
     }
 }
 
+/// A pattern for the type of an error, by its name: with its package or module (`java.lang.NullPointerException`), or without it
+/// (`NullPointerException`). `*` stands for any text. Types are known by name only, so a pattern does not match subclasses.
+///
+/// ```
+/// use lazaret_core::policy::ErrorTypePattern;
+/// let pattern: ErrorTypePattern = "NullPointerException".parse().unwrap();
+/// assert!(pattern.matches("NullPointerException") && pattern.matches("java.lang.NullPointerException"));
+/// assert!(!pattern.matches("shop.MyNullPointerException"));
+/// let package: ErrorTypePattern = "java.lang.*".parse().unwrap();
+/// assert!(package.matches("java.lang.NullPointerException"));
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct ErrorTypePattern(Glob);
+
+impl ErrorTypePattern {
+    /// Returns whether the pattern matches the name of a type, with or without what stands before its last part.
+    pub fn matches(&self, error_type: &str) -> bool {
+        let last = error_type.rsplit(['.', ':', '$', '\\']).next().unwrap_or(error_type);
+        self.0.matches(error_type) || self.0.matches(last)
+    }
+
+    /// The pattern as text.
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl FromStr for ErrorTypePattern {
+    type Err = PolicyError;
+
+    fn from_str(pattern: &str) -> Result<Self, PolicyError> {
+        pattern.parse().map(Self)
+    }
+}
+
+impl fmt::Display for ErrorTypePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for ErrorTypePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
 /// A condition on a count, such as the number of the attempt: `>=3`, `>3`, `<2`, `<=2`, `=1` or `3`.
 ///
 /// ```
@@ -294,6 +341,26 @@ mod tests {
             assert_eq!(pattern.parse::<Glob>().unwrap().matches(text), expected, "{pattern} {text}");
         }
         assert!("".parse::<Glob>().is_err());
+    }
+
+    #[test]
+    fn an_error_type_is_found_with_and_without_its_package() {
+        let table = [
+            ("NullPointerException", "java.lang.NullPointerException", true),
+            ("NullPointerException", "NullPointerException", true),
+            ("java.lang.NullPointerException", "java.lang.NullPointerException", true),
+            ("java.lang.NullPointerException", "NullPointerException", false),
+            ("NullPointerException", "com.shop.MyNullPointerException", false),
+            ("PaymentError", "shop::PaymentError", true),
+            ("Declined", "com.shop.Pay$Declined", true),
+            ("Declined", "Shop\\Declined", true),
+            ("*Exception", "java.lang.Error", false),
+        ];
+        for (pattern, error_type, expected) in table {
+            let pattern: ErrorTypePattern = pattern.parse().unwrap();
+            assert_eq!(pattern.matches(error_type), expected, "{pattern} {error_type}");
+        }
+        assert!("".parse::<ErrorTypePattern>().is_err());
     }
 
     #[test]

@@ -10,6 +10,8 @@ use lazaret_engine::{Consumer, Options};
 use lazaret_server::Registry;
 use tokio_util::sync::CancellationToken;
 
+#[cfg(feature = "mongodb")]
+use super::copies;
 use super::handler::handler;
 use super::store::Stores;
 #[cfg(feature = "kafka")]
@@ -70,7 +72,7 @@ pub(crate) async fn adopt_to_end(
     }
 }
 
-/// Runs the background tasks of a consumer until `stop`: the mirror of its dead letters, and the adoption of others'.
+/// Runs the background tasks of a consumer until `stop`: the copies of its dead letters, and the adoption of others'.
 ///
 /// # Errors
 /// Fails if it cannot start because of a permanent error.
@@ -79,16 +81,25 @@ pub(crate) async fn background(
     config: &ConsumerConfig,
     stop: CancellationToken,
 ) -> Result<(), ConsumerError> {
+    #[cfg(feature = "mongodb")]
+    let copies = copies::run(config, &shared.stores, stop.clone());
+    #[cfg(not(feature = "mongodb"))]
+    let copies = stop.clone().cancelled_owned();
     #[cfg(feature = "kafka")]
     {
         // Dropped, and so ended, when the mirror has ended.
         let _adoptions = adoption::spawn(shared, config, &stop);
-        Ok(kafka::mirror(config, &shared.stores, stop).await?)
+        let mirror = async { Ok::<(), ConsumerError>(kafka::mirror(config, &shared.stores, stop).await?) };
+        let copies = async {
+            copies.await;
+            Ok::<(), ConsumerError>(())
+        };
+        tokio::try_join!(mirror, copies).map(|((), ())| ())
     }
     #[cfg(not(feature = "kafka"))]
     {
-        let _ = (shared, config);
-        stop.cancelled().await;
+        let _ = (shared, config, stop);
+        copies.await;
         Ok(())
     }
 }
@@ -97,6 +108,8 @@ pub(crate) async fn background(
 pub(crate) async fn background_done(shared: &Shared, config: &ConsumerConfig) {
     #[cfg(feature = "kafka")]
     kafka::mirrored(config, &shared.stores).await;
-    #[cfg(not(feature = "kafka"))]
+    #[cfg(feature = "mongodb")]
+    copies::copied(config, &shared.stores).await;
+    #[cfg(not(any(feature = "kafka", feature = "mongodb")))]
     let _ = (shared, config);
 }

@@ -4,6 +4,8 @@ mod access;
 #[cfg(feature = "kafka")]
 mod adoption;
 mod consumer;
+#[cfg(feature = "mongodb")]
+mod copies;
 mod encryption;
 mod handler;
 #[cfg(feature = "kafka")]

@@ -10,7 +10,7 @@ use lazaret_source_mongodb::{
     LeaseOptions, MongoSource, MongoSourceOptions, MongoStatus, Server as SourceServer, StoreCollections,
     StreamState,
 };
-use lazaret_store_mongodb::{DEFAULT_DATABASE, MongoStore, MongoStoreOptions, StoreUri};
+use lazaret_store_mongodb::{DEFAULT_DATABASE, Layout, MongoStore, MongoStoreOptions, StoreUri};
 use lazaret_telemetry::ChangeStreamStats;
 use mongodb::Client;
 use mongodb::options::{ClientOptions, ConnectionString, HostInfo};
@@ -37,6 +37,8 @@ pub(crate) struct Server {
     connections: Option<u32>,
     /// The collection of the letters, if the URI is that of a store and names one.
     collection: Option<String>,
+    /// The layout of the letters, if the URI is that of a store and names one.
+    layout: Option<Layout>,
 }
 
 impl Server {
@@ -47,13 +49,20 @@ impl Server {
         options.server_selection_timeout.get_or_insert(timeout);
         let addresses: Vec<String> = options.hosts.iter().map(ToString::to_string).collect();
         let (addresses, connections) = (addresses.join(", "), options.max_pool_size);
-        Ok(Self { client: Client::with_options(options)?, addresses, connections, collection: None })
+        Ok(Self {
+            client: Client::with_options(options)?,
+            addresses,
+            connections,
+            collection: None,
+            layout: None,
+        })
     }
 
-    /// Creates a client for a store. Its URI may name the collection of the letters.
+    /// Creates a client for a store. Its URI may name the collection and the layout of the letters; it was [checked](check_store_uri).
     pub(crate) async fn of_store(uri: &str, timeout: Duration) -> Result<Self, mongodb::error::Error> {
-        let StoreUri { driver, collection } = StoreUri::parse(uri);
-        Ok(Self { collection, ..Self::new(&driver, timeout).await? })
+        let StoreUri { driver, collection, layout } = StoreUri::parse(uri);
+        let layout = layout.and_then(|name| name.parse().ok());
+        Ok(Self { collection, layout, ..Self::new(&driver, timeout).await? })
     }
 
     /// The database of the store: that of the URI, or the default one.
@@ -67,7 +76,8 @@ impl Server {
         let default = MongoStoreOptions::default();
         let connections = self.connections.map_or(default.connections, |size| size as usize);
         let collection = self.collection.clone().unwrap_or_else(|| default.collection.clone());
-        MongoStoreOptions { connections, collection, ..default }
+        let layout = self.layout.unwrap_or(default.layout);
+        MongoStoreOptions { connections, collection, layout, ..default }
     }
 }
 

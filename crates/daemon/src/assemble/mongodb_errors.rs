@@ -1,7 +1,7 @@
 //! Explains errors of MongoDB: invalid URIs, servers that do not answer, failed logins.
 
 use lazaret_source_mongodb::describe;
-use lazaret_store_mongodb::StoreUri;
+use lazaret_store_mongodb::{Layout, StoreUri};
 use mongodb::error::{Error, ErrorKind};
 use mongodb::options::ConnectionString;
 
@@ -68,9 +68,12 @@ pub(crate) fn check_uri(uri: &str) -> Result<(), String> {
     }
 }
 
-/// Checks the URI of a store, which may name the collection of the letters.
+/// Checks the URI of a store, which may name the collection and the layout of the letters.
 pub(crate) fn check_store_uri(uri: &str) -> Result<(), String> {
-    check_uri(&StoreUri::parse(uri).driver)
+    let StoreUri { driver, layout, .. } = StoreUri::parse(uri);
+    check_uri(&driver)?;
+    let layout = layout.map_or(Ok(Layout::default()), |name| name.parse::<Layout>());
+    layout.map(drop).map_err(|unknown| unknown.to_string())
 }
 
 #[cfg(test)]
@@ -86,6 +89,8 @@ mod tests {
         assert_eq!(check_uri("mongodb+srv://cluster.example.com/shop"), Ok(()));
         let own = "mongodb://h/shop?collection=orders_dlq";
         assert_eq!(check_store_uri(own), Ok(()));
+        assert_eq!(check_store_uri("mongodb://h/shop?layout=flowwarden&replicaSet=rs0"), Ok(()));
+        assert!(check_store_uri("mongodb://h/shop?layout=flat").unwrap_err().contains("no layout \"flat\""));
         assert!(check_uri(own).unwrap_err().contains("collection"), "it is for stores");
         for (uri, word) in [
             ("mongodb://a:secret@h/shop?replicaset=rs0&maxPoolSize=many", "maxpoolsize"),

@@ -13,12 +13,18 @@ use lazaret_server::Builder;
 use super::encryption;
 use crate::error::Error;
 
-/// The traits that the mirror of dead letters uses: the outbox, and a lock, so that one of several instances works on it.
-#[cfg(feature = "kafka")]
-pub(crate) trait Outbox: lazaret_core::store::Outbox + lazaret_core::store::Locks {}
+/// The traits that copies of dead letters use: the outbox, a lock, so that one of several instances works on it, and letters.
+#[cfg(any(feature = "kafka", feature = "mongodb"))]
+pub(crate) trait Outbox:
+    lazaret_core::store::Outbox + lazaret_core::store::Locks + lazaret_core::store::LetterStore
+{
+}
 
-#[cfg(feature = "kafka")]
-impl<S: lazaret_core::store::Outbox + lazaret_core::store::Locks> Outbox for S {}
+#[cfg(any(feature = "kafka", feature = "mongodb"))]
+impl<S> Outbox for S where
+    S: lazaret_core::store::Outbox + lazaret_core::store::Locks + lazaret_core::store::LetterStore
+{
+}
 
 /// The traits that an adoption uses: letters, and the checkpoint of its progress.
 #[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
@@ -34,8 +40,8 @@ pub(crate) struct Stores {
     pub(crate) checkpoints: Arc<dyn Checkpoints>,
     /// The duplicate filter.
     pub(crate) dedupe: Arc<dyn Dedupe>,
-    /// The outbox of closed letters, for the mirror; `None` if the store has none.
-    #[cfg(feature = "kafka")]
+    /// The outbox of letters that ended, for their copies; `None` if the store has none.
+    #[cfg(any(feature = "kafka", feature = "mongodb"))]
     pub(crate) outbox: Option<Arc<dyn Outbox>>,
     /// Values with compare-and-set: reports of instances, positions and leases of change streams.
     pub(crate) values: Arc<dyn KeyValue>,
@@ -57,6 +63,9 @@ pub(crate) struct Stores {
     /// The PostgreSQL store, which also has inboxes.
     #[cfg(feature = "postgres")]
     pub(crate) postgres: Option<lazaret_store_postgres::PostgresStore>,
+    /// The URI of the store, if it is in MongoDB: copies of dead letters may be in its database.
+    #[cfg(feature = "mongodb")]
+    pub(crate) mongodb_uri: Option<Arc<str>>,
 }
 
 /// Returns the capabilities of the store at this location, without opening it; `None` if this build does not support it.
@@ -115,7 +124,7 @@ impl Stores {
         Ok(Self {
             letters,
             checkpoints: store.clone(),
-            #[cfg(feature = "kafka")]
+            #[cfg(any(feature = "kafka", feature = "mongodb"))]
             outbox: Some(store.clone()),
             values: store.clone(),
             #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -131,6 +140,8 @@ impl Stores {
             sqlite: None,
             #[cfg(feature = "postgres")]
             postgres: None,
+            #[cfg(feature = "mongodb")]
+            mongodb_uri: None,
         })
     }
 
@@ -160,7 +171,8 @@ impl Stores {
     #[cfg(feature = "mongodb")]
     async fn in_mongodb(uri: &str, encryption: Option<&Encryption>) -> Result<Self, Error> {
         let store = super::mongodb::store(uri).await?;
-        Self::over(Arc::new(store), encryption).await?.with_id().await
+        let stores = Self::over(Arc::new(store), encryption).await?.with_id().await?;
+        Ok(Self { mongodb_uri: Some(uri.into()), ..stores })
     }
 
     #[cfg(feature = "postgres")]

@@ -87,6 +87,20 @@ pub(super) async fn check_store(uri: &str) -> Vec<Finding> {
     found
 }
 
+/// Checks the server that the copies of dead letters go to, unless it is that of the store. Writes nothing.
+pub(super) async fn check_copies(config: &ConsumerConfig) -> Option<Finding> {
+    let collection = config.dead_letter.as_ref()?.collection.as_ref()?;
+    let uri = collection.uri.as_ref()?.reveal();
+    let subject = format!("{} dead letters", config.name);
+    Some(match connect(Server::of_store(uri, PROBE_TIMEOUT).await).await {
+        Ok((server, ..)) => {
+            let place = format!("{}.{} at {}", server.store_database(), collection.name, server.addresses);
+            Finding::ok(subject, format!("copies go to {place}"))
+        }
+        Err(Explained { why, advice }) => Finding::fail(subject, why, advice),
+    })
+}
+
 /// A value of the store, if it can be read.
 pub(super) async fn stored_value(uri: &str, (space, name): (&str, &str)) -> Option<Vec<u8>> {
     let server = Server::of_store(uri, PROBE_TIMEOUT).await.ok()?;

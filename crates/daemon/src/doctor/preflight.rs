@@ -48,6 +48,8 @@ async fn check_all(first: Finding, config: &Config) -> Vec<Finding> {
     for consumer in &config.consumers {
         found.push(handler::check(consumer).await);
         found.extend(source::check(consumer, &config.store).await);
+        #[cfg(feature = "mongodb")]
+        found.extend(super::mongodb::check_copies(consumer).await);
         #[cfg(feature = "kafka")]
         found.extend(super::kafka::check_adopted(consumer).await);
     }

@@ -83,8 +83,10 @@ impl Shop {
     /// Number of letters whose ends are listed for a mirror.
     #[cfg(feature = "kafka")]
     pub(crate) async fn ends(&self) -> u64 {
-        let ends =
-            self.client.database(&format!("{}_store", self.database)).collection::<Document>("_fw_dlq_ends");
+        let ends = self
+            .client
+            .database(&format!("{}_store", self.database))
+            .collection::<Document>("lazaret_letters_ends");
         ends.count_documents(doc! { "forgottenAt": { "$exists": false } }).await.unwrap()
     }
 
@@ -266,11 +268,53 @@ consumers:
         // A second run finds nothing to do, and the same letter.
         assert_eq!(folder.run(&["run", "--until-idle"]), 3, "{}", folder.read("stderr.log"));
     }
-    let letters = shop.client.database(&format!("{}_store", shop.database)).collection::<Document>("_fw_dlq");
-    let dead = letters.find_one(doc! { "streamName": { "$exists": true }, "error.message": "never works" });
+    let store = shop.client.database(&format!("{}_store", shop.database));
+    let letters = store.collection::<Document>("lazaret_letters");
+    let dead = letters.find_one(doc! { "stream": { "$exists": true }, "error.message": "never works" });
     assert!(dead.await.unwrap().is_some(), "the letter has the names of its fields");
     let done = folder.read("attempts.log");
     assert_eq!(done.lines().filter(|line| line.ends_with(" handled")).count(), 3, "{done}");
+    shop.close().await;
+}
+
+/// What the doctor says about the configuration in a folder.
+fn examine(folder: &Folder) -> String {
+    let doctor = Command::new(env!("CARGO_BIN_EXE_lazaret-daemon"))
+        .arg("doctor")
+        .current_dir(folder.path("."))
+        .output();
+    String::from_utf8(doctor.unwrap().stdout).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_letters_of_a_consumer_are_copied_into_a_collection_of_its_own() {
+    let Some(shop) = Shop::open().await else { return };
+    let folder = Folder::new();
+    let config = format!(
+        "
+listen: 127.0.0.1:0
+store: sqlite:lazaret.db
+consumers:
+  shop:
+    source: {{ file: {{ path: events.jsonl }} }}
+    handler: {{ command: {{ program: [python3, handler.py], mode: lines, workers: 2 }} }}
+    retry: {{ initial-delay: 5ms, max-delay: 20ms, hold: 10ms }}
+    dead-letter: {{ collection: shop_dlq, collection-uri: '{}' }}
+",
+        shop.store()
+    );
+    folder.write("lazaret.yaml", &config);
+    folder.write("handler.py", WORKER);
+    folder.write("events.jsonl", &(event(0, "k0", "fine") + &event(1, "k1", "poison")));
+    assert_eq!(folder.run(&["run", "--until-idle"]), 3, "{}", folder.read("stderr.log"));
+    let copies = shop.client.database(&format!("{}_store", shop.database)).collection::<Document>("shop_dlq");
+    let copy = copies.find_one(doc! { "status": "PENDING", "error.message": "never works" }).await.unwrap();
+    let copy = copy.expect("a run until idle waits for the copies");
+    assert_eq!(copy.get_i32("attempts").unwrap(), 3, "{copy}");
+    assert!(copy.get_datetime("expiresAt").unwrap() > copy.get_datetime("createdAt").unwrap());
+    let said = examine(&folder);
+    let place = format!("ok    shop dead letters: copies go to {}_store.shop_dlq at ", shop.database);
+    assert!(said.contains(&place), "{said}");
     shop.close().await;
 }
 
@@ -360,13 +404,6 @@ fn a_change_stream_has_no_end() {
 async fn the_doctor_examines_the_server() {
     let Some(shop) = Shop::open().await else { return };
     let handler = Handler::start();
-    let examine = |folder: &Folder| {
-        let doctor = Command::new(env!("CARGO_BIN_EXE_lazaret-daemon"))
-            .arg("doctor")
-            .current_dir(folder.path("."))
-            .output();
-        String::from_utf8(doctor.unwrap().stdout).unwrap()
-    };
     let here = folder(&shop.store(), &shop.source(), &handler);
     let said = examine(&here);
     assert!(said.contains("orders does not exist yet"), "{said}");
@@ -382,7 +419,7 @@ async fn the_doctor_examines_the_server() {
     // What the store refuses at the start, the doctor refuses before.
     let letters = format!("{}_store", shop.database);
     let ttl = doc! {
-        "createIndexes": "_fw_dlq",
+        "createIndexes": "lazaret_letters",
         "indexes": [{ "key": { "failedAt": 1 }, "name": "old", "expireAfterSeconds": 60 }],
     };
     shop.client.database(&letters).run_command(ttl).await.unwrap();

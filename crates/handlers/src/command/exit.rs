@@ -5,6 +5,9 @@ use std::process::ExitStatus;
 
 use lazaret_core::{HandlerError, Reason, Verdict};
 
+use crate::report::Report;
+use crate::sanitize::with_notes;
+
 /// Returns the verdict and reason of an exit code; `None` is handled.
 fn row(code: i32) -> Option<(Verdict, Reason)> {
     Some(match code {
@@ -21,12 +24,14 @@ fn row(code: i32) -> Option<(Verdict, Reason)> {
     })
 }
 
-/// Returns the outcome of the attempt. `stderr` is the end of the standard error.
-pub(super) fn classify(status: ExitStatus, stderr: String) -> Result<(), HandlerError> {
+/// Returns the outcome of the attempt. `stderr` is the end of the standard error, without the report.
+pub(super) fn classify(status: ExitStatus, stderr: String, report: Report) -> Result<(), HandlerError> {
     let Some(code) = status.code() else { return Err(crashed(status, stderr)) };
     let Some((verdict, reason)) = row(code) else { return Ok(()) };
-    let text = if stderr.is_empty() { describe(status) } else { stderr };
-    let error = HandlerError::foreign(describe(status), text).reason(reason).suggest(verdict);
+    let text = report.message().or_else(|| Some(stderr).filter(|text| !text.is_empty()));
+    let text = with_notes(text.unwrap_or_else(|| describe(status)), &report.notes);
+    let error_type = report.error_type.clone().unwrap_or_else(|| describe(status));
+    let error = report.complete(HandlerError::foreign(error_type, text)).reason(reason).suggest(verdict);
     Err(with_code(error, status))
 }
 
@@ -79,19 +84,19 @@ mod tests {
         let others = (1..=255).filter(|code| !listed.contains(code));
         let others = others.map(|code| (code, Retry, Reason::HANDLER_ERROR));
         for (code, verdict, reason) in table.into_iter().chain(others) {
-            let error = classify(exit(code), String::new()).unwrap_err();
+            let error = classify(exit(code), String::new(), Report::default()).unwrap_err();
             assert_eq!((error.suggested_verdict(), error.asked_verdict()), (Some(verdict), None), "{code}");
             let failure = error.failure();
             assert_eq!((failure.reason, failure.status), (reason, u16::try_from(code).ok()), "{code}");
             assert_eq!(failure.message, format!("exit code {code}"));
         }
-        assert!(classify(exit(0), "a warning".into()).is_ok());
+        assert!(classify(exit(0), "a warning".into(), Report::default()).is_ok());
     }
 
     #[test]
     fn a_signal_is_a_crash() {
         for signal in [6, 9, 11, 15] {
-            let error = classify(ExitStatus::from_raw(signal), String::new()).unwrap_err();
+            let error = classify(ExitStatus::from_raw(signal), String::new(), Report::default()).unwrap_err();
             assert_eq!(error.suggested_verdict(), Some(Verdict::Retry));
             let failure = error.failure();
             assert_eq!((failure.reason, failure.status), (Reason::CRASHED, None));
@@ -101,7 +106,21 @@ mod tests {
 
     #[test]
     fn the_standard_error_is_the_message() {
-        let failure = classify(exit(75), "busy".into()).unwrap_err().failure();
+        let failure = classify(exit(75), "busy".into(), Report::default()).unwrap_err().failure();
         assert_eq!((&*failure.message, &*failure.error_type), ("busy", "exit code 75"));
+    }
+
+    #[test]
+    fn a_report_replaces_the_type_and_the_message() {
+        let report = Report::from_line(
+            br#"{"detail":"no card","errorType":"shop.Declined","stackTrace":"at x","phase":"?"}"#,
+        );
+        let failure = classify(exit(75), "INFO begun".into(), report.unwrap()).unwrap_err().failure();
+        assert_eq!((&*failure.error_type, failure.backtrace.as_deref()), ("shop.Declined", Some("at x")));
+        assert_eq!(failure.message, "no card (unknown phase \"?\" was ignored)");
+        assert_eq!((failure.reason, failure.status), (Reason::HANDLER_ERROR, Some(75)));
+        let report = Report::from_line(br#"{"errorType":"shop.Declined"}"#).unwrap();
+        let failure = classify(exit(65), "INFO begun".into(), report).unwrap_err().failure();
+        assert_eq!((&*failure.error_type, &*failure.message), ("shop.Declined", "INFO begun"));
     }
 }

@@ -32,6 +32,7 @@ fn target() -> Fuzz {
         r#"{"id":"e","verdict":"retry","reason":"RATE_LIMITED","retry-after":1.5,"message":"later"}"#,
         r#"{"id":"e","reason":"INVALID_SCHEMA","retry-after":"3","other":[1,{"a":null}]}"#,
         r#"{"id":"another","verdict":"dead-letter"}"#,
+        r#"{"id":"e","verdict":"retry","detail":"no","errorType":"E","stackTrace":["at a"],"phase":"ack","diagnostics":{"a":1}}"#,
     ];
     let words = [
         "id",
@@ -39,6 +40,10 @@ fn target() -> Fuzz {
         "reason",
         "message",
         "retry-after",
+        "errorType",
+        "stackTrace",
+        "phase",
+        "diagnostics",
         "handled",
         "retry",
         "dead-letter",
@@ -58,7 +63,8 @@ fn target() -> Fuzz {
 /// A check of the protocol; `sent` is a line as it reaches the worker.
 fn check(sent: impl Fn(String) -> String) -> impl Fn(&[u8]) -> Result<(), String> {
     move |input| {
-        match classify(input, "e", || "from stderr".to_owned()) {
+        let delivery = Delivery::new(Message::new("e", "orders", Position::new(0, 1)));
+        match classify(input, &delivery, || "from stderr".to_owned()) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 let failure = error.failure();

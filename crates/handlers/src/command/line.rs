@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use lazaret_core::handler::Delivery;
 use lazaret_core::{HandlerError, LetterId, Reason, Timestamp, Verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -15,6 +16,7 @@ use crate::attempt_info::{
     AttemptInfo, Caller, HeaderBudget, NAME_BYTES_LIMIT, names_too_long, operation_name,
 };
 use crate::explicit::{ExplicitVerdict, RETRY_AFTER_LIMIT, excerpt};
+use crate::report::Report;
 use crate::sanitize::{sanitize, with_notes};
 
 /// A message, as sent to a worker.
@@ -197,10 +199,11 @@ pub(super) enum InvalidResponse {
     TooLong { limit: usize },
 }
 
-/// Returns the outcome of the attempt, or why the response is invalid. `stderr` supplies the message of a failure without one.
+/// Returns the outcome of the attempt, or why the response is invalid. `stderr` supplies the message of a failure without one, and the
+/// delivery gets the diagnostics of a failure.
 pub(super) fn classify(
     line: &[u8],
-    id: &str,
+    delivery: &Delivery,
     stderr: impl FnOnce() -> String,
 ) -> Result<Result<(), HandlerError>, InvalidResponse> {
     let malformed =
@@ -210,22 +213,26 @@ pub(super) fn classify(
         return Err(malformed(&"not a JSON object"));
     }
     let response: Response = serde_json::from_slice(line).map_err(|error| malformed(&error))?;
-    if response.id != id {
+    if response.id != delivery.message().id.as_str() {
         return Err(InvalidResponse::OtherMessage { id: excerpt(response.id.as_bytes()) });
     }
     if response.verdict.is_none() && response.reason.is_none() {
         return Err(InvalidResponse::NoVerdict);
     }
     let verdict = response.verdict.as_ref().map(String::as_bytes);
-    let ExplicitVerdict { verdict, handled, reason, notes } =
+    let ExplicitVerdict { verdict, handled, reason, mut notes } =
         ExplicitVerdict::parse(verdict, response.reason.as_ref().map(String::as_bytes));
     if handled {
         return Ok(Ok(()));
     }
+    let mut report = Report::from_json(line).unwrap_or_default();
+    report.keep_diagnostics(delivery);
+    notes.append(&mut report.notes);
     let text = response.message.map(|text| sanitize(text.as_bytes())).filter(|text| !text.is_empty());
-    let text = text.unwrap_or_else(stderr);
+    let text = text.or_else(|| report.message()).unwrap_or_else(stderr);
     let text = if text.is_empty() { verdict.map_or("failed", Verdict::as_str).to_owned() } else { text };
-    let mut error = HandlerError::foreign("worker", with_notes(text, &notes));
+    let error_type = report.error_type.take().unwrap_or_else(|| "worker".to_owned());
+    let mut error = report.complete(HandlerError::foreign(error_type, with_notes(text, &notes)));
     match (verdict, reason) {
         (Some(Verdict::Duplicate), None) => error = error.reason(Reason::DUPLICATE),
         (_, Some(reason)) => error = error.reason(reason),
@@ -259,8 +266,7 @@ fn retry_after(value: &serde_json::Value) -> Option<Duration> {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use lazaret_core::handler::Delivery;
-    use lazaret_core::{Message, Position};
+    use lazaret_core::{Message, Phase, Position};
     use serde_json::{Value, json};
 
     fn line(message: Message) -> Vec<u8> {
@@ -339,7 +345,8 @@ mod tests {
     }
 
     fn answer(line: &str) -> Result<Result<(), HandlerError>, InvalidResponse> {
-        classify(line.as_bytes(), "e", || "from stderr".to_owned())
+        let delivery = Delivery::new(Message::new("e", "orders", Position::new(0, 0)));
+        classify(line.as_bytes(), &delivery, || "from stderr".to_owned())
     }
 
     fn failed(line: &str) -> HandlerError {
@@ -360,6 +367,24 @@ mod tests {
         let error = failed(r#"{"id":"e","reason":"INVALID_SCHEMA"}"#);
         assert_eq!((error.asked_verdict(), error.failure().reason), (None, Reason::INVALID_SCHEMA));
         assert_eq!(failed(r#"{"id":"e","verdict":"duplicate"}"#).failure().reason, Reason::DUPLICATE);
+    }
+
+    #[test]
+    fn a_response_may_report_type_trace_phase_and_diagnostics() {
+        let line = r#"{"id":"e","verdict":"retry","detail":"no card","errorType":"KeyError","stackTrace":["at a","at b"],
+            "phase":"validate","diagnostics":{"gateway":"eu"}}"#;
+        let delivery = Delivery::new(Message::new("e", "orders", Position::new(0, 0)));
+        let error = classify(line.as_bytes(), &delivery, String::new).unwrap().unwrap_err();
+        let failure = error.failure();
+        assert_eq!((&*failure.error_type, &*failure.message), ("KeyError", "no card"));
+        assert_eq!((failure.backtrace.as_deref(), failure.phase), (Some("at a\nat b"), Phase::Validate));
+        assert_eq!(delivery.metadata()["gateway"], "eu");
+        let both = failed(r#"{"id":"e","verdict":"retry","message":"m","detail":"no card","errorType":7}"#)
+            .failure();
+        assert_eq!((&*both.error_type, &*both.message), ("worker", "m (invalid errorType 7 was ignored)"));
+        // Other fields of these names stay the worker's own.
+        assert!(answer(r#"{"id":"e","verdict":"handled","title":7,"phase":[]}"#).unwrap().is_ok());
+        assert_eq!(failed(r#"{"id":"e","verdict":"retry","type":"OrderPlaced"}"#).to_string(), "from stderr");
     }
 
     #[test]

@@ -82,15 +82,13 @@ impl Pool {
             },
         };
         let invalid = match response {
-            Some(Ok(response)) => {
-                match line::classify(&response, info.message.id.as_str(), || worker.stderr.text()) {
-                    Ok(outcome) => {
-                        self.put_back(worker, lane);
-                        return outcome;
-                    }
-                    Err(invalid) => invalid,
+            Some(Ok(response)) => match line::classify(&response, delivery, || worker.stderr.text()) {
+                Ok(outcome) => {
+                    self.put_back(worker, lane);
+                    return outcome;
                 }
-            }
+                Err(invalid) => invalid,
+            },
             Some(Err(WorkerError::TooLong)) => InvalidResponse::TooLong { limit: RESPONSE_LIMIT },
             Some(Err(WorkerError::Unsent | WorkerError::Exited)) => {
                 self.worker_crashed(&worker, lane, id);

@@ -14,6 +14,7 @@ use super::setup::{Setup, timed_out};
 use super::stderr::{AbortOnDrop, Stderr};
 use super::{environment, exit};
 use crate::attempt_info::AttemptInfo;
+use crate::report::Report;
 
 /// Runs one attempt. All processes of the program have ended when it returns (I2).
 pub(super) async fn run(setup: &Setup, delivery: &Delivery) -> Result<(), HandlerError> {
@@ -31,12 +32,19 @@ pub(super) async fn run(setup: &Setup, delivery: &Delivery) -> Result<(), Handle
         Err(_) => group.terminate(setup.grace).await,
     };
     drop(writing);
-    let stderr = stderr.text();
     let status = ended.map_err(|error| wait_failed(&error))?;
     match waited {
-        Ok(Ok(())) => exit::classify(status, stderr),
+        Ok(Ok(())) if status.success() => Ok(()),
+        // A program that was killed has not finished its report.
+        Ok(Ok(())) if status.code().is_none() => exit::classify(status, stderr.text(), Report::default()),
+        Ok(Ok(())) => {
+            let (stderr, report) = stderr.text_and_report();
+            let mut report = report.unwrap_or_default();
+            report.keep_diagnostics(delivery);
+            exit::classify(status, stderr, report)
+        }
         Ok(Err(error)) => Err(wait_failed(&error)),
-        Err(_) => Err(timed_out(setup.timeout, &stderr)),
+        Err(_) => Err(timed_out(setup.timeout, &stderr.text())),
     }
 }
 

@@ -8,6 +8,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::process::ChildStderr;
 use tokio::task::JoinHandle;
 
+use crate::report::Report;
 use crate::sanitize::Tail;
 
 /// A task that is aborted when it is dropped.
@@ -26,7 +27,7 @@ impl Drop for AbortOnDrop {
 }
 
 /// Keeps the end of the standard error. A task reads continuously, so that the process never blocks; [`text`](Self::text) and
-/// [`clear`](Self::clear) first read the rest of the pipe, so that no earlier output is missed.
+/// the others first read the rest of the pipe, so that no earlier output is missed.
 pub(super) struct Stderr {
     capture: Arc<Capture>,
     _reader: AbortOnDrop,
@@ -57,6 +58,11 @@ impl Stderr {
     /// Returns the end of the output, sanitized.
     pub(super) fn text(&self) -> String {
         self.capture.read_all().text()
+    }
+
+    /// Returns the end of the output, sanitized, and the report of the failure if its last line is one.
+    pub(super) fn text_and_report(&self) -> (String, Option<Report>) {
+        self.capture.read_all().text_and_report()
     }
 }
 

@@ -1,6 +1,5 @@
 //! Reads the start of a response body.
 
-use lazaret_core::failure::MESSAGE_LIMIT;
 use reqwest::Response;
 use tokio::time::{Instant, timeout_at};
 
@@ -32,9 +31,8 @@ pub(super) enum Ending {
 }
 
 impl Body {
-    /// Reads the body. Keeps its start if requested, and drops the rest.
-    pub(super) async fn read(response: Response, is_wanted: bool, deadline: Instant) -> Self {
-        let limit = if is_wanted { MESSAGE_LIMIT } else { 0 };
+    /// Reads the body. Keeps the start of this size, and drops the rest.
+    pub(super) async fn read(response: Response, limit: usize, deadline: Instant) -> Self {
         let mut bytes = Vec::new();
         let ending = match timeout_at(deadline, drain(response, limit, &mut bytes)).await {
             Ok(ending) => ending,
@@ -53,7 +51,7 @@ async fn drain(mut response: Response, limit: usize, bytes: &mut Vec<u8>) -> End
                 let available = limit - bytes.len();
                 bytes.extend_from_slice(&chunk[..chunk.len().min(available)]);
                 drained += chunk.len();
-                if drained > DRAIN_LIMIT {
+                if drained > DRAIN_LIMIT.max(limit) {
                     return Ending::Truncated;
                 }
             }

@@ -136,7 +136,7 @@ impl Inner {
         let status = response.status();
         if response::is_plain_success(status, response.headers()) {
             // An incomplete response is not a success (I1).
-            return match Body::read(response, false, deadline).await.ending {
+            return match Body::read(response, 0, deadline).await.ending {
                 Ending::Complete | Ending::Truncated => Ok(()),
                 Ending::TimedOut => Err(self.timed_out().status(status.as_u16())),
                 Ending::Broken(why) => Err(self.incomplete(&why).status(status.as_u16())),
@@ -144,8 +144,8 @@ impl Inner {
             };
         }
         let headers = response.headers().clone();
-        let body = Body::read(response, true, deadline).await;
-        response::classify(status, &headers, &body, Timestamp::now())
+        let body = Body::read(response, response::body_limit(&headers), deadline).await;
+        response::classify(status, &headers, &body, Timestamp::now(), delivery)
     }
 
     fn request(&self, delivery: &Delivery) -> Result<Request, HandlerError> {

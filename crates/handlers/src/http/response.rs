@@ -5,17 +5,25 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
+use lazaret_core::failure::{BACKTRACE_LIMIT, MESSAGE_LIMIT};
+use lazaret_core::handler::Delivery;
 use lazaret_core::{HandlerError, Reason, Verdict};
 use reqwest::StatusCode;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER};
-use serde::Deserialize;
 
 use super::body::{Body, Ending};
 use crate::explicit::{ExplicitVerdict, RETRY_AFTER_LIMIT, excerpt};
+use crate::report::Report;
 use crate::sanitize::{sanitize, with_notes};
 
 const VERDICT: HeaderName = HeaderName::from_static("lazaret-verdict");
 const REASON: HeaderName = HeaderName::from_static("lazaret-reason");
+const ERROR_TYPE: HeaderName = HeaderName::from_static("lazaret-error-type");
+const PHASE: HeaderName = HeaderName::from_static("lazaret-phase");
+/// The prefix of headers with diagnostics.
+const DIAGNOSTIC: &str = "lazaret-diagnostic-";
+/// The maximum size of a problem document that is read: a stack trace and a message, of which JSON may escape every character.
+const PROBLEM_LIMIT: usize = 2 * (BACKTRACE_LIMIT + MESSAGE_LIMIT);
 
 /// Returns the verdict and reason of a status; `None` is handled.
 fn row(status: u16) -> Option<(Verdict, Reason)> {
@@ -39,12 +47,18 @@ pub(super) fn is_plain_success(status: StatusCode, headers: &HeaderMap) -> bool 
     row(status.as_u16()).is_none() && !headers.contains_key(VERDICT)
 }
 
-/// Returns the outcome of the attempt. `now` resolves a `Retry-After` date.
+/// Returns the size of the start of the body that is kept.
+pub(super) fn body_limit(headers: &HeaderMap) -> usize {
+    if is_problem(headers) { PROBLEM_LIMIT } else { MESSAGE_LIMIT }
+}
+
+/// Returns the outcome of the attempt. `now` resolves a `Retry-After` date. The delivery gets the diagnostics of a failure.
 pub(super) fn classify(
     status: StatusCode,
     headers: &HeaderMap,
     body: &Body,
     now: Timestamp,
+    delivery: &Delivery,
 ) -> Result<(), HandlerError> {
     let header = |name| headers.get(name).map(HeaderValue::as_bytes);
     let explicit = ExplicitVerdict::parse(header(VERDICT), header(REASON));
@@ -58,7 +72,10 @@ pub(super) fn classify(
         (None, None) if explicit.handled || !headers.contains_key(VERDICT) => return Ok(()),
         (None, None) => (Verdict::Retry, Reason::INVALID_RESPONSE),
     };
+    let mut report = report(headers, body);
+    report.keep_diagnostics(delivery);
     let mut notes = explicit.notes;
+    notes.append(&mut report.notes);
     if explicit.handled {
         notes.push(format!("verdict \"handled\" contradicts the status {code} and was ignored"));
     }
@@ -74,11 +91,13 @@ pub(super) fn classify(
         Ending::Invalid(why) => notes.push(format!("the rest of the response is invalid: {why}")),
         Ending::TimedOut => notes.push("the end of the response was not received in time".to_owned()),
     }
-    let text = match text(headers, body) {
+    let text = match report.message().or_else(|| report.kind()).unwrap_or_else(|| text(body)) {
         text if text.is_empty() => format!("HTTP {status}"),
         text => text,
     };
-    let mut error = HandlerError::foreign(format!("HTTP {code}"), with_notes(text, &notes))
+    let error_type = report.error_type.take().unwrap_or_else(|| format!("HTTP {code}"));
+    let mut error = report
+        .complete(HandlerError::foreign(error_type, with_notes(text, &notes)))
         .status(code)
         .reason(explicit.reason.unwrap_or(usual))
         .suggest(suggested);
@@ -91,40 +110,34 @@ pub(super) fn classify(
     Err(error)
 }
 
-/// The used fields of a problem document (RFC 9457).
-#[derive(Deserialize)]
-struct Problem {
-    #[serde(default, rename = "type")]
-    kind: Option<String>,
-    #[serde(default)]
-    title: Option<String>,
-    #[serde(default)]
-    detail: Option<String>,
-}
-
-/// Returns the message in the body.
-fn text(headers: &HeaderMap, body: &Body) -> String {
+/// Returns whether the body is a problem document (RFC 9457).
+fn is_problem(headers: &HeaderMap) -> bool {
     let media = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let media = media.split(';').next().unwrap_or_default().trim();
-    if media.eq_ignore_ascii_case("application/problem+json")
-        && let Ok(problem) = serde_json::from_slice::<Problem>(&body.bytes)
-        && let Some(text) = problem_text(problem)
-    {
-        return text;
-    }
-    sanitize(&body.bytes)
+    media.eq_ignore_ascii_case("application/problem+json")
 }
 
-/// Returns the title and the detail, and the type unless it is blank.
-fn problem_text(problem: Problem) -> Option<String> {
-    let non_empty = |text: Option<String>| text.map(|t| sanitize(t.as_bytes())).filter(|t| !t.is_empty());
-    let parts: Vec<String> = [problem.title, problem.detail].into_iter().filter_map(non_empty).collect();
-    let kind = non_empty(problem.kind).filter(|kind| kind != "about:blank");
-    match (parts.is_empty(), kind) {
-        (true, kind) => kind,
-        (false, None) => Some(parts.join(": ")),
-        (false, Some(kind)) => Some(format!("{} ({kind})", parts.join(": "))),
+/// Returns what the handler says about the failure. Headers take precedence over the body.
+fn report(headers: &HeaderMap, body: &Body) -> Report {
+    let problem = is_problem(headers).then(|| Report::from_json(&body.bytes)).flatten();
+    let mut report = problem.unwrap_or_default();
+    if let Some(value) = headers.get(ERROR_TYPE) {
+        report.set_error_type(value.as_bytes());
     }
+    if let Some(value) = headers.get(PHASE) {
+        report.set_phase(value.as_bytes());
+    }
+    for (name, value) in headers {
+        if let Some(name) = name.as_str().strip_prefix(DIAGNOSTIC) {
+            report.add_diagnostic(name, value.as_bytes());
+        }
+    }
+    report
+}
+
+/// Returns the start of the body as text.
+fn text(body: &Body) -> String {
+    sanitize(&body.bytes[..body.bytes.len().min(MESSAGE_LIMIT)])
 }
 
 /// Parses a `Retry-After`: seconds or a date. Returns `None` for an invalid value.
@@ -150,6 +163,8 @@ fn http_date(text: &str) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
+    use lazaret_core::{Message, Phase, Position};
+
     use super::*;
 
     fn now() -> Timestamp {
@@ -164,7 +179,8 @@ mod tests {
             })
             .collect();
         let body = Body { bytes: body.as_bytes().to_vec(), ending: Ending::Complete };
-        classify(StatusCode::from_u16(status).unwrap(), &headers, &body, now())
+        let delivery = Delivery::new(Message::new("m", "orders", Position::new(0, 0)));
+        classify(StatusCode::from_u16(status).unwrap(), &headers, &body, now(), &delivery)
     }
 
     fn failed(status: u16, headers: &[(&str, &str)], body: &str) -> HandlerError {
@@ -271,6 +287,39 @@ mod tests {
         }
         let json = r#"{"title":"Gone"}"#;
         assert_eq!(failed(500, &[("content-type", "application/json")], json).to_string(), json);
+    }
+
+    #[test]
+    fn type_trace_and_phase_of_a_problem_are_those_of_the_failure_and_headers_take_precedence() {
+        let media = ("content-type", "application/problem+json");
+        let body = r#"{"title":"no card","errorType":"java.lang.NullPointerException","phase":"validate",
+            "stackTrace":"java.lang.NullPointerException: no card\n\tat shop.Pay.charge(Pay.java:7)"}"#;
+        let failure = failed(500, &[media], body).failure();
+        assert_eq!(
+            (&*failure.error_type, failure.phase),
+            ("java.lang.NullPointerException", Phase::Validate)
+        );
+        assert!(failure.backtrace.as_deref().unwrap().ends_with("\tat shop.Pay.charge(Pay.java:7)"));
+        let headers = [media, ("lazaret-error-type", "shop.Declined"), ("Lazaret-Phase", "external-call")];
+        let failure = failed(500, &headers, body).failure();
+        assert_eq!((&*failure.error_type, failure.phase), ("shop.Declined", Phase::ExternalCall));
+        let noted = failed(500, &[("lazaret-phase", "later")], "no").failure();
+        assert_eq!(
+            (noted.phase, &*noted.message),
+            (Phase::Handle, "no (unknown phase \"later\" was ignored)")
+        );
+    }
+
+    #[test]
+    fn failures_with_different_frames_are_in_different_groups() {
+        let thrown = |frame: &str| {
+            let body = format!(
+                r#"{{"title":"no card","errorType":"E","stackTrace":"E: no card\n\tat {frame}(A.java:1)"}}"#
+            );
+            failed(500, &[("content-type", "application/problem+json")], &body).failure().fingerprint
+        };
+        assert_ne!(thrown("shop.Pay.charge"), thrown("shop.Pay.refund"));
+        assert_eq!(thrown("shop.Pay.charge"), thrown("shop.Pay.charge"));
     }
 
     #[test]

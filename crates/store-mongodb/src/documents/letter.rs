@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bson::{RawDocumentBuf, rawdoc};
+use bson::{RawDocumentBuf, cstr, rawdoc};
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::Result;
 use lazaret_core::store::rules::LetterView;
@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::chunks::{ChunksRef, split};
 use super::details::Details;
-use super::readable::Readable;
+use super::readable::{Readable, purged};
 use crate::database::encode;
 use crate::error::{corrupt, invalid};
+use crate::layout::Layout;
 use crate::values::{int, nanos, time, uint};
 
 /// A part of a letter above this size is kept in chunks, and the letter refers to them.
@@ -147,7 +148,7 @@ impl Held {
     }
 
     /// The document of the letter as it stands, decided by this version.
-    pub(crate) fn encode(&self, decided: i64, now: Timestamp) -> Result<Encoded> {
+    pub(crate) fn encode(&self, decided: i64, now: Timestamp, layout: Layout) -> Result<Encoded> {
         let letter = &self.letter;
         let mut chunks = Vec::new();
         let mut kept = self.kept(decided, now)?;
@@ -166,7 +167,7 @@ impl Held {
             }
         }
         kept.details = Some(Details::of(letter));
-        let readable = Readable::of(letter);
+        let readable = Readable::of(letter, layout);
         let mut document = encode(&Written { id: letter.id, readable: &readable, lazaret: &kept })?;
         // The details are measured only if they can be too large.
         if document.as_bytes().len() > INLINE_BYTES
@@ -182,12 +183,15 @@ impl Held {
     }
 
     /// What is left of the letter after a purge: its id and its state.
-    pub(crate) fn encode_purged(&self, decided: i64, now: Timestamp) -> Result<Encoded> {
+    pub(crate) fn encode_purged(&self, decided: i64, now: Timestamp, layout: Layout) -> Result<Encoded> {
         let mut kept =
             Kept { number: None, group: None, expires: None, closed: None, ..self.kept(decided, now)? };
         (kept.first_failed, kept.last_failed, kept.due) = (None, None, None);
         let id = self.letter.id.to_string();
-        let document = rawdoc! { "_id": id, "status": "PURGED", "lazaret": encode(&kept)? };
+        let (name, state) = purged(layout);
+        let mut document = rawdoc! { "_id": id };
+        document.append(name, state);
+        document.append(cstr!("lazaret"), encode(&kept)?);
         let message = self.stored_message.iter().map(|(_, chunks)| chunks.claim.clone());
         let dropped = message.chain(self.stored_details.iter().map(|chunks| chunks.claim.clone()));
         Ok(Encoded { document, chunks: Vec::new(), dropped: dropped.collect() })
@@ -317,7 +321,7 @@ mod tests {
     #[test]
     fn a_letter_comes_back_exactly() {
         let letter = letter(vec![0, 255, b'{']);
-        let encoded = Held::new(letter.clone(), 4).encode(1, time(0)).unwrap();
+        let encoded = Held::new(letter.clone(), 4).encode(1, time(0), Layout::FlowWarden).unwrap();
         assert!(encoded.chunks.is_empty());
         assert_eq!(loaded(&encoded).letter, letter);
     }
@@ -325,7 +329,7 @@ mod tests {
     #[test]
     fn a_letter_has_the_field_names_of_flowwarden() {
         let letter = letter(br#"{"total": 5}"#.to_vec());
-        let document = Held::new(letter, 4).encode(1, time(0)).unwrap().document;
+        let document = Held::new(letter, 4).encode(1, time(0), Layout::FlowWarden).unwrap().document;
         let document = Document::try_from(document).unwrap();
         for name in [
             "streamName",
@@ -353,18 +357,18 @@ mod tests {
     #[test]
     fn a_large_part_is_kept_in_chunks_and_kept_there_while_it_does_not_change() {
         let large = letter(vec![7; 17 << 20]);
-        let encoded = Held::new(large.clone(), 4).encode(1, time(0)).unwrap();
+        let encoded = Held::new(large.clone(), 4).encode(1, time(0), Layout::FlowWarden).unwrap();
         assert!(encoded.chunks.len() >= 5);
         assert!(encoded.document.as_bytes().len() < INLINE_BYTES);
         let mut held = loaded(&encoded);
         assert_eq!(held.letter, large);
         held.letter.attempts += 1;
-        let again = held.encode(2, time(0)).unwrap();
+        let again = held.encode(2, time(0), Layout::FlowWarden).unwrap();
         assert!(again.chunks.is_empty() && again.dropped.is_empty());
         held.letter.message = Arc::new(Message::new("m-1", "orders", Position::new(3, 9)));
-        let small = held.encode(3, time(0)).unwrap();
+        let small = held.encode(3, time(0), Layout::FlowWarden).unwrap();
         assert_eq!((small.chunks.len(), small.dropped.len()), (0, 1));
-        assert_eq!(held.encode_purged(4, time(0)).unwrap().dropped.len(), 1);
+        assert_eq!(held.encode_purged(4, time(0), Layout::Lazaret).unwrap().dropped.len(), 1);
     }
 
     #[test]
@@ -374,14 +378,14 @@ mod tests {
         message.headers.push("large", vec![1_u8; 2 << 20]);
         letter.message = message.into();
         letter.edits[0].original = Some(vec![2_u8; 17 << 20].into());
-        let encoded = Held::new(letter.clone(), 4).encode(1, time(0)).unwrap();
+        let encoded = Held::new(letter.clone(), 4).encode(1, time(0), Layout::FlowWarden).unwrap();
         assert!(encoded.chunks.len() >= 6);
         assert_eq!(loaded(&encoded).letter, letter);
     }
 
     #[test]
     fn a_letter_whose_chunks_are_missing_is_corrupt_and_never_half() {
-        let encoded = Held::new(letter(vec![7; 9 << 20]), 4).encode(1, time(0)).unwrap();
+        let encoded = Held::new(letter(vec![7; 9 << 20]), 4).encode(1, time(0), Layout::FlowWarden).unwrap();
         let doc: LetterDoc = bson::deserialize_from_slice(encoded.document.as_bytes()).unwrap();
         let stored = doc.lazaret.message_chunks.unwrap();
         assert!(join::<Message>(&stored, &encoded.chunks[1..]).is_err());

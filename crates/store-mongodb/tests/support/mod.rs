@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use lazaret_core::Clock;
-use lazaret_store_mongodb::{MongoStore, MongoStoreOptions};
+use lazaret_store_mongodb::{Layout, MongoStore, MongoStoreOptions};
 use mongodb::Client;
 
 /// Returns the URI of the server. Without one the test prints that it did not run, and fails when `CI=true`.
@@ -44,8 +44,14 @@ impl TestDatabase {
         Self { uri, name }
     }
 
+    /// Options of the collection and the layout of the fixtures.
     pub(crate) fn options(&self, clock: Option<Arc<dyn Clock>>) -> MongoStoreOptions {
-        MongoStoreOptions { database: Some(self.name.clone()), clock, ..MongoStoreOptions::default() }
+        let (collection, layout) = ("_fw_dlq".to_owned(), Layout::FlowWarden);
+        MongoStoreOptions { collection, layout, clock, ..self.default_options() }
+    }
+
+    pub(crate) fn default_options(&self) -> MongoStoreOptions {
+        MongoStoreOptions { database: Some(self.name.clone()), ..MongoStoreOptions::default() }
     }
 
     pub(crate) async fn open(&self, clock: Option<Arc<dyn Clock>>) -> MongoStore {

@@ -1,0 +1,163 @@
+//! Copies of dead letters in a collection: all of them, in FlowWarden's layout, and as the letters stand. Needs a MongoDB server.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use lazaret_adopt::flowwarden::Copies;
+use lazaret_core::store::{Act, Actor, HandOff, LetterStore, Limits, Outbox, Placement, Triage};
+use lazaret_core::{Failure, Letter, LetterId, LetterState, Message, Position, QueueName, Reason, Timestamp};
+use lazaret_memory::MemoryStore;
+use lazaret_source_mongodb::bson::{Bson, Document, doc};
+use lazaret_source_mongodb::driver::{Client, Collection, Database};
+use tokio_util::sync::CancellationToken;
+
+/// How long to wait for an event that must occur.
+const LONG: Duration = Duration::from_secs(240);
+
+/// A store of another kind, and a database of its own for the copies.
+struct Shop {
+    store: Arc<MemoryStore>,
+    database: Database,
+}
+
+impl Shop {
+    /// Without a server the test says that it did not run, and fails where everything must run.
+    async fn open() -> Option<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let Ok(uri) = std::env::var("LAZARET_TEST_MONGODB") else {
+            let must = std::env::var("CI").is_ok_and(|value| value == "true");
+            assert!(!must, "LAZARET_TEST_MONGODB is not set; `cargo xtask test` starts a server and sets it");
+            println!(
+                "not run: LAZARET_TEST_MONGODB is not set; `cargo xtask services` starts a server and prints it"
+            );
+            return None;
+        };
+        let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+        let name = format!("fwc_{time}_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let database = Client::with_uri_str(&uri).await.unwrap().database(&name);
+        Some(Self { store: Arc::new(MemoryStore::default()), database })
+    }
+
+    fn copies(&self) -> Collection<Document> {
+        self.database.collection("orders_dlq")
+    }
+
+    async fn hand_off(&self, letters: impl IntoIterator<Item = Letter>) {
+        let items =
+            letters.into_iter().map(|letter| HandOff { letter, placement: Placement::Open, grant: None });
+        for placed in self.store.hand_off(&queue(), &Limits::NONE, items.collect()).await.unwrap() {
+            placed.unwrap();
+        }
+    }
+
+    /// Copies until the token is cancelled.
+    fn run(&self) -> (CancellationToken, tokio::task::JoinHandle<()>) {
+        let (store, stop) = (self.store.clone(), CancellationToken::new());
+        let copies =
+            Copies::of(queue(), &self.database, "orders_dlq").refreshing_every(Duration::from_millis(1));
+        let token = stop.clone();
+        (stop, tokio::spawn(async move { copies.run(&*store, token.cancelled()).await }))
+    }
+
+    async fn copy(&self, letter: LetterId) -> Option<Document> {
+        self.copies().find_one(doc! { "_id": letter.to_string() }).await.unwrap()
+    }
+
+    /// Waits until the copy of a letter has this status; `None` for no copy.
+    async fn has_status(&self, letter: LetterId, status: Option<&str>) {
+        let began = Instant::now();
+        loop {
+            let copy = self.copy(letter).await;
+            if copy.as_ref().map(|copy| copy.get_str("status").unwrap()) == status {
+                return;
+            }
+            assert!(began.elapsed() < LONG, "it never became {status:?}: {copy:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+fn queue() -> QueueName {
+    QueueName::of("orders", "orders")
+}
+
+fn letter(name: &str, state: LetterState) -> Letter {
+    let message = Message::new(name, "orders", Position::new(0, 0)).with_key(name.to_owned());
+    let message = message.with_payload(r#"{"total": 5, "of": {"$ref": "customers", "$id": 7}}"#);
+    // Milliseconds, as dates have them.
+    let now = Timestamp::from_millisecond(Timestamp::now().as_millisecond()).unwrap();
+    let mut letter = Letter::new(queue(), name.into(), message.into(), now);
+    letter.state = state;
+    let failure = Failure::new(Reason::HANDLER_ERROR, "java.lang.IllegalStateException", "boom");
+    letter.cause = Some(failure.with_backtrace("at shop.Pay.charge(Pay.java:7)"));
+    letter.attempts = 3;
+    letter.expires_at = Some(now + Duration::from_secs(30 * 86_400));
+    letter
+}
+
+#[tokio::test]
+async fn dead_letters_of_any_store_are_copied_once_and_again_after_a_restart() {
+    let Some(shop) = Shop::open().await else { return };
+    let (before, parked) = (letter("before", LetterState::Dead), letter("parked", LetterState::Parked));
+    let quarantined = letter("quarantined", LetterState::Quarantined);
+    let mut adopted = letter("adopted", LetterState::Dead);
+    adopted.diagnostics.insert("adopted-from".into(), "_fw_dlq/1".into());
+    shop.hand_off([before.clone(), parked.clone(), quarantined.clone(), adopted.clone()]).await;
+    let (stop, running) = shop.run();
+    shop.has_status(before.id, Some("PENDING")).await;
+    shop.has_status(parked.id, Some("PENDING")).await;
+    let copy = shop.copy(before.id).await.unwrap();
+    assert_eq!(copy.get_str("streamName").unwrap(), "orders");
+    let document = doc! { "total": 5, "of": { "$ref": "customers", "$id": 7 } };
+    assert_eq!(copy.get_document("fullDocument").unwrap(), &document);
+    let error = copy.get_document("error").unwrap();
+    assert_eq!(error.get_str("type").unwrap(), "java.lang.IllegalStateException");
+    assert_eq!(error.get_str("stackTrace").unwrap(), "at shop.Pay.charge(Pay.java:7)");
+    // Seed 000: computed from `createdAt` and the time to live.
+    let date = |name: &str| copy.get_datetime(name).unwrap().timestamp_millis();
+    assert_eq!(date("expiresAt") - date("createdAt"), 30 * 86_400_000);
+    // While nothing copies, ends are listed.
+    stop.cancel();
+    running.await.unwrap();
+    let later = letter("later", LetterState::Dead);
+    shop.hand_off([later.clone()]).await;
+    let (stop, running) = shop.run();
+    shop.has_status(later.id, Some("PENDING")).await;
+    assert!(shop.store.ends(&queue(), 0, 1).await.unwrap().ends.is_empty());
+    stop.cancel();
+    running.await.unwrap();
+    for absent in [quarantined.id, adopted.id] {
+        assert_eq!(shop.copy(absent).await, None);
+    }
+    assert_eq!(shop.copies().count_documents(doc! {}).await.unwrap(), 3);
+    shop.database.drop().await.unwrap();
+}
+
+#[tokio::test]
+async fn copies_follow_their_letters_and_documents_of_others_are_left_alone() {
+    let Some(shop) = Shop::open().await else { return };
+    let theirs = doc! { "_id": "x", "streamName": "orders", "status": "PENDING", "expiresAt": Bson::Null };
+    shop.copies().insert_one(theirs.clone()).await.unwrap();
+    let (resolved, evicted) = (letter("resolved", LetterState::Dead), letter("evicted", LetterState::Dead));
+    shop.hand_off([resolved.clone(), evicted.clone()]).await;
+    let (stop, running) = shop.run();
+    shop.has_status(resolved.id, Some("PENDING")).await;
+    shop.has_status(evicted.id, Some("PENDING")).await;
+    let ada = Actor::new("ada", "cli", "by hand");
+    shop.store.act(&queue(), resolved.id, Act::Resolve, &ada).await.unwrap();
+    shop.has_status(resolved.id, Some("RESOLVED")).await;
+    shop.store.act(&queue(), evicted.id, Act::Evict, &ada).await.unwrap();
+    shop.has_status(evicted.id, Some("EVICTED")).await;
+    shop.store.act(&queue(), evicted.id, Act::Restore, &ada).await.unwrap();
+    shop.has_status(evicted.id, Some("PENDING")).await;
+    shop.store.act(&queue(), evicted.id, Act::Evict, &ada).await.unwrap();
+    shop.store.purge(&queue(), evicted.id, &ada).await.unwrap();
+    shop.has_status(evicted.id, None).await;
+    stop.cancel();
+    running.await.unwrap();
+    assert_eq!(shop.copies().find_one(doc! { "_id": "x" }).await.unwrap(), Some(theirs));
+    shop.database.drop().await.unwrap();
+}
