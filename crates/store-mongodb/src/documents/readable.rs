@@ -44,11 +44,17 @@ impl<'a> Readable<'a> {
     pub(crate) fn of(letter: &'a Letter) -> Self {
         let message = &*letter.message;
         let error = letter.cause.as_ref().map(|cause| ReadableError {
-            r#type: &cause.error_type,
-            message: &cause.message,
-            stack_trace: cause.backtrace.as_deref(),
+            r#type: beginning(&cause.error_type),
+            message: beginning(&cause.message),
+            stack_trace: cause.backtrace.as_deref().map(beginning),
         });
-        let metadata = letter.diagnostics.iter();
+        let mut room = SHOWN_BYTES;
+        let fits = |(name, text): &(&String, &String)| {
+            let left = room.checked_sub(name.len() + text.len());
+            room = left.unwrap_or(room);
+            left.is_some()
+        };
+        let metadata = letter.diagnostics.iter().filter(fits);
         let metadata = metadata.map(|(name, text)| (shown_name(name), Bson::from(text.as_str()))).collect();
         Self {
             stream_name: message.stream.as_str(),
@@ -66,6 +72,11 @@ impl<'a> Readable<'a> {
             metadata,
         }
     }
+}
+
+/// The beginning of a text, as much of it as is shown. The letter keeps all of it.
+fn beginning(text: &str) -> &str {
+    &text[..text.floor_char_boundary(SHOWN_BYTES)]
 }
 
 /// `PENDING` for an open letter, as FlowWarden writes it; else its state.
@@ -272,6 +283,24 @@ mod tests {
             Some(doc! { "fullDocument": { "a": 1 } }),
             "not an event"
         );
+    }
+
+    #[test]
+    fn of_large_texts_a_part_is_shown() {
+        // A document ends at 16 MiB, and the letter is in it a second time.
+        let mut letter =
+            Letter::new(QueueName::of("a", "b"), "k".into(), message().into(), Timestamp::UNIX_EPOCH);
+        let large = "é".repeat(SHOWN_BYTES);
+        let mut cause = Failure::new(Reason::TIMEOUT, "HttpError", "boom");
+        (cause.message, cause.backtrace) = (large.clone(), Some(large.clone()));
+        letter.cause = Some(cause);
+        letter.diagnostics.insert("large".into(), large);
+        letter.diagnostics.insert("small".into(), "x".into());
+        let shown = bson::serialize_to_document(&Readable::of(&letter)).unwrap();
+        let error = shown.get_document("error").unwrap();
+        assert_eq!(error.get_str("message").unwrap(), "é".repeat(SHOWN_BYTES / 2));
+        assert_eq!(error.get_str("stackTrace").unwrap().len(), SHOWN_BYTES);
+        assert_eq!(shown.get_document("metadata").unwrap(), &doc! { "small": "x" });
     }
 
     #[test]
