@@ -5,6 +5,7 @@
 mod reads;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bson::raw::CStr;
 use bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, cstr, doc, rawdoc};
@@ -18,7 +19,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 pub(crate) use self::reads::{by_ids, count, find_one, first, get, list, list_fields, project};
-use crate::calls::{Calls, Documents};
+use crate::calls::{Calls, Documents, LIMIT};
 use crate::error::{DUPLICATE_KEY, corrupt, invalid, of_code, reading, writing};
 
 /// Maximum size of a document, in bytes: that of every server.
@@ -33,6 +34,9 @@ const COMMAND_NOT_FOUND: i32 = 59;
 const NAMESPACE_NOT_FOUND: i32 = 26;
 /// The connections for values: a stream's lease must be renewed however many letters wait.
 const FOR_VALUES: usize = 2;
+/// How long a call for a value may take. A primary that is gone without a word answers none, and a lease must be renewed with the next one
+/// before it ends: it lasts 30 seconds by default. Longer than the daemon waits for a server.
+const VALUE_LIMIT: Duration = Duration::from_secs(12);
 
 /// The collections of a store.
 pub(crate) struct Database {
@@ -81,7 +85,7 @@ impl Database {
     pub(crate) fn new(client: &Client, database: &str, letters: &str, connections: usize) -> Self {
         let database = client.database(database);
         let for_letters = connections.saturating_sub(FOR_VALUES).max(1);
-        let calls = Calls::new(for_letters);
+        let calls = Calls::new(for_letters, LIMIT);
         let open = |name: &str| -> Collection<RawDocumentBuf> {
             let options = CollectionOptions::builder()
                 .read_concern(ReadConcern::majority())
@@ -106,7 +110,7 @@ impl Database {
             pauses: derived("pauses"),
             watches: derived("watches"),
             ends: derived("ends"),
-            values: Documents::new(open(&format!("{letters}_values")), Calls::new(FOR_VALUES)),
+            values: Documents::new(open(&format!("{letters}_values")), Calls::new(FOR_VALUES, VALUE_LIMIT)),
             audit: derived("audit"),
             meta: derived("meta"),
             writes_left: AtomicUsize::new(usize::MAX),
@@ -436,6 +440,16 @@ mod tests {
         assert!(waiting.iter_mut().all(|call| call.now_or_never().is_none()));
         // The lease of a stream is such a value.
         database.values.call(|_| async { Ok(()) }).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_for_values_without_an_answer_leave_time_for_another_within_a_lease() {
+        let (values, began) = (Calls::new(FOR_VALUES, VALUE_LIMIT), tokio::time::Instant::now());
+        let lost = (0..FOR_VALUES).map(|_| values.make::<()>(std::future::pending()));
+        assert!(futures_util::future::join_all(lost).await.iter().all(Result::is_err));
+        values.make(async { Ok(()) }).await.unwrap();
+        // The default lease is renewed after 8 seconds, and given up 5 seconds before its end.
+        assert!(began.elapsed() < Duration::from_secs(30 - 8 - 5));
     }
 
     #[tokio::test]
