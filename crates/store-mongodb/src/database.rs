@@ -446,7 +446,7 @@ mod tests {
     async fn calls_for_values_without_an_answer_leave_time_for_another_within_a_lease() {
         let (values, began) = (Calls::new(FOR_VALUES, VALUE_LIMIT), tokio::time::Instant::now());
         let lost = (0..FOR_VALUES).map(|_| values.make::<()>(std::future::pending()));
-        assert!(futures_util::future::join_all(lost).await.iter().all(Result::is_err));
+        assert!(futures_util::future::join_all(lost).await.iter().all(|lost| lost.is_err()));
         values.make(async { Ok(()) }).await.unwrap();
         // The default lease is renewed after 8 seconds, and given up 5 seconds before its end.
         assert!(began.elapsed() < Duration::from_secs(30 - 8 - 5));

@@ -213,7 +213,7 @@ impl MongoStore {
 
 /// Whether a server belongs to a replica set, or routes to some. A single server refuses a commit quorum.
 fn has_members(hello: &Document) -> bool {
-    hello.contains_key("setName") || hello.get_str("msg") == Ok("isdbgrid")
+    hello.contains_key("setName") || hello.get_str("msg").is_ok_and(|kind| kind == "isdbgrid")
 }
 
 /// Whether a server does not take a commit quorum.

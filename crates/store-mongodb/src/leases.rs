@@ -41,7 +41,7 @@ impl MongoStore {
         let mut head = held.letter;
         view.doc.fence += 1;
         let (interrupted, lost) = (row.was_interrupted(view.now), row.was_lost(view.now));
-        let row = row.claimed(owner, lease, kind, crate::values::uint(view.doc.fence), view.now);
+        let row = row.claimed(owner, lease, kind, uint(view.doc.fence), view.now);
         row.head.date(&mut head);
         let lease = row.lease_of(&view.doc.queue, &view.doc.sequence);
         view.put(Some(row));
@@ -298,7 +298,7 @@ impl MongoStore {
     }
 
     /// The sequences that are leased for an operation now, with the letters at their heads.
-    pub(crate) async fn leased_for(&self, operation: lazaret_core::store::OperationId) -> Result<Vec<View>> {
+    pub(crate) async fn leased_for(&self, operation: OperationId) -> Result<Vec<View>> {
         let filter = doc! { "row.lease.operation": int(operation.0) };
         let docs: Vec<SequenceDoc> =
             project(&self.db().sequences, filter, Document::new(), Document::new()).await?;

@@ -21,7 +21,7 @@ use crate::database::{by_ids, count, decode, list_fields};
 use crate::documents::letter::LetterDoc;
 use crate::error::reading;
 use crate::store::MongoStore;
-use crate::values::{int, uint};
+use crate::values::int;
 
 /// Maximum number of letters that the server looks at for a page.
 const LOOKED_AT: u64 = 10_000;

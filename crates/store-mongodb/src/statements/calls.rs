@@ -64,7 +64,7 @@ fn failure(number: usize) -> Failure {
 /// One letter in ten belongs to one sequence, the others to one each. Half of them are due, an eighth is closed.
 fn item(queue: QueueName, number: usize, now: Timestamp) -> HandOff {
     let is_hot = number.is_multiple_of(10);
-    let sequence = if is_hot { SequenceId::from("hot") } else { SequenceId::from(format!("k{number}")) };
+    let sequence = if is_hot { SequenceId::from("hot") } else { SequenceId::new(format!("k{number}")) };
     let payload = format!(r#"{{"n":{number},"text":"{}"}}"#, "x".repeat(400));
     let message =
         Message::new(format!("m{number}"), "orders", Position::new(number as u32 % 3, number as u64))
@@ -160,7 +160,7 @@ async fn consume(store: &MongoStore) {
     store.next_due(&queue).await.unwrap();
     let first = store.free_sequences(&queue, i64::MAX, None, 5).await.unwrap();
     store.free_sequences(&queue, i64::MAX, first.last(), 5).await.unwrap();
-    store.claim(&queue, &"hot".into(), "w", LEASE).await.unwrap();
+    LetterStore::claim(store, &queue, &"hot".into(), "w", LEASE).await.unwrap();
     let window = Duration::from_secs(60);
     for number in 0..20 {
         let message = MessageId::from(format!("d{number}"));
