@@ -38,6 +38,25 @@ impl FreeSequence {
     }
 }
 
+/// The sequences of a queue that can be claimed by a time, behind one that can be claimed at another.
+pub(crate) fn free_by(queue: &QueueName, until: i64, behind: Option<(i64, &SequenceId)>) -> Document {
+    let of = |free_at: Document| doc! { "queue": queue.as_str(), "open": true, "freeAt": free_at };
+    match behind {
+        None => of(doc! { "$lte": until }),
+        // Each way for itself, so that the server reads both from where they begin.
+        Some((free_at, sequence)) => {
+            let mut same = of(doc! { "$eq": free_at });
+            same.insert("sequence", doc! { "$gt": sequence.as_str() });
+            doc! { "$or": [of(doc! { "$gt": free_at, "$lte": until }), same] }
+        }
+    }
+}
+
+/// The order in which sequences can be claimed.
+pub(crate) fn free_order() -> Document {
+    doc! { "freeAt": 1, "sequence": 1 }
+}
+
 impl MongoStore {
     /// The next sequences that can be claimed by a time, behind the last one of the page before.
     pub(crate) async fn free_sequences(
@@ -47,18 +66,8 @@ impl MongoStore {
         behind: Option<&FreeSequence>,
         limit: usize,
     ) -> Result<Vec<FreeSequence>> {
-        let of = |free_at: Document| doc! { "queue": queue.as_str(), "open": true, "freeAt": free_at };
-        let filter = match behind {
-            None => of(doc! { "$lte": until }),
-            // Each way for itself, so that the server reads both from where they begin.
-            Some(last) => {
-                let mut same = of(doc! { "$eq": last.free_at });
-                same.insert("sequence", doc! { "$gt": last.sequence.as_str() });
-                doc! { "$or": [of(doc! { "$gt": last.free_at, "$lte": until }), same] }
-            }
-        };
+        let filter = free_by(queue, until, behind.map(|last| (last.free_at, &last.sequence)));
         let fields = doc! { "_id": 0, "sequence": 1, "freeAt": 1, "row.due": 1, "row.reserved": 1 };
-        let sort = doc! { "freeAt": 1, "sequence": 1 };
-        list_fields(&self.db().sequences, filter, fields, sort, limit).await
+        list_fields(&self.db().sequences, filter, fields, free_order(), limit).await
     }
 }
