@@ -1,7 +1,7 @@
 //! What people do to letters by hand, and what runs out of time.
 
 use bson::doc;
-use lazaret_core::letter::{Letter, LetterId, LetterState};
+use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::store::rules::{
     self, AuditLine, Effects, Head, LetterView, RestoreView, SequenceRow, Slot,
 };
@@ -12,9 +12,11 @@ use lazaret_core::{QueueName, SequenceId, Timestamp};
 use serde::Deserialize;
 
 use crate::commit::View;
+use crate::counts::will_expire;
 use crate::database::{decode, project};
 use crate::documents::letter::Held;
 use crate::error::reading;
+use crate::indexes::is_number;
 use crate::intake::{end_index, first_later};
 use crate::store::MongoStore;
 use crate::values::nanos;
@@ -236,13 +238,7 @@ impl MongoStore {
         self.catch_up().await?;
         let (now, limit) = (self.now().await?, limit as u64);
         let mut done = Expired::default();
-        let filter = doc! {
-            "lazaret.queue": queue.as_str(),
-            "lazaret.open": true,
-            "lazaret.expires": { "$ne": null, "$lte": nanos(now) },
-            // It does not expire.
-            "lazaret.state": { "$ne": LetterState::Waiting.as_str() },
-        };
+        let filter = will_expire(queue, Some(nanos(now)));
         let found = self.db().letters.rows(|letters| async move {
             let found = letters.find(filter).projection(doc! { "lazaret.sequence": 1 });
             found.sort(doc! { "lazaret.expires": 1 }).await
@@ -284,11 +280,10 @@ impl MongoStore {
         limit: u64,
         done: &mut Expired,
     ) -> Result<()> {
-        let filter = doc! {
-            "lazaret.queue": queue.as_str(),
-            "lazaret.open": false,
-            "lazaret.closed": { "$ne": null, "$lt": nanos(end) },
-        };
+        let mut closed = is_number();
+        closed.insert("$lt", nanos(end));
+        let filter =
+            doc! { "lazaret.queue": queue.as_str(), "lazaret.open": false, "lazaret.closed": closed };
         let left = usize::try_from(limit.saturating_sub(done.expired)).unwrap_or(usize::MAX - 1);
         let limited = i64::try_from(left + 1).unwrap_or(i64::MAX);
         let found = self.db().letters.rows(move |letters| async move {

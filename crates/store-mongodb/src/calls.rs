@@ -17,7 +17,7 @@ use mongodb::{Collection, Cursor, Namespace};
 use tokio::sync::Semaphore;
 
 /// How long a call may take. The driver has no limit of its own, and a connection may die without a word.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 /// Maximum number of documents that are read ahead: the size of a server's first batch.
 const ROWS: usize = 101;
 /// Maximum size of the documents that are read ahead, in bytes, but for the last one.
@@ -27,12 +27,13 @@ const ROWS_BYTES: usize = 4 << 20;
 #[derive(Clone)]
 pub(crate) struct Calls {
     free: Arc<Semaphore>,
+    limit: Duration,
 }
 
 impl Calls {
-    /// Makes at most so many calls at once.
-    pub(crate) fn new(at_once: usize) -> Self {
-        Self { free: Arc::new(Semaphore::new(at_once)) }
+    /// Makes at most so many calls at once. Each may take so long.
+    pub(crate) fn new(at_once: usize, limit: Duration) -> Self {
+        Self { free: Arc::new(Semaphore::new(at_once)), limit }
     }
 
     /// Makes a call when its turn comes. From then on it is finished, whether or not the caller waits for it.
@@ -40,11 +41,11 @@ impl Calls {
         &self,
         call: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        let turn = self.free.clone().acquire_owned().await;
+        let (turn, limit) = (self.free.clone().acquire_owned().await, self.limit);
         let begun = tokio::spawn(async move {
-            let answer = tokio::time::timeout(LIMIT, call).await;
+            let answer = tokio::time::timeout(limit, call).await;
             drop(turn);
-            answer.unwrap_or_else(|_| Err(no_answer(format!("no answer within {LIMIT:?}"))))
+            answer.unwrap_or_else(|_| Err(no_answer(format!("no answer within {limit:?}"))))
         });
         match begun.await {
             Ok(answer) => answer,
@@ -146,7 +147,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_that_was_begun_is_finished_without_its_caller() {
-        let calls = Calls::new(1);
+        let calls = Calls::new(1, LIMIT);
         let ((answer, answered), (done, finished)) = (oneshot::channel::<()>(), oneshot::channel());
         let call = calls.make(async move {
             answered.await.unwrap();
@@ -160,7 +161,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_caller_that_leaves_before_its_turn_takes_none() {
-        let calls = Calls::new(1);
+        let calls = Calls::new(1, LIMIT);
         let (answer, answered) = oneshot::channel::<()>();
         let mut first = Box::pin(calls.make(async move {
             answered.await.unwrap();
@@ -176,7 +177,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_call_without_an_answer_ends() {
-        let calls = Calls::new(1);
+        let calls = Calls::new(1, LIMIT);
         let error = calls.make::<()>(std::future::pending()).await.unwrap_err();
         assert!(error.to_string().contains("no answer within 60s"), "{error}");
         calls.make(async { Ok(()) }).await.unwrap();

@@ -64,6 +64,15 @@ impl View {
         self.changed = true;
     }
 
+    /// The size of the letters that the decision holds until they are written.
+    pub(crate) fn size_of_letters(&self) -> usize {
+        let size = |left: &Left| match left {
+            Left::Letter { document, .. } => document.as_bytes().len(),
+            _ => 0,
+        };
+        self.left.iter().map(size).sum()
+    }
+
     /// Adds something that is left to do.
     pub(crate) fn leave(&mut self, left: Left) {
         self.left.push(left);

@@ -5,9 +5,11 @@
 mod reads;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bson::raw::CStr;
 use bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, cstr, doc, rawdoc};
+use futures_util::TryStreamExt;
 use lazaret_core::store::{ErrorKind, Result, StoreError};
 use mongodb::error::{Error, ErrorKind as Driver, WriteFailure};
 use mongodb::options::{CollectionOptions, ReadConcern, ReturnDocument, SelectionCriteria, WriteConcern};
@@ -17,15 +19,24 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 pub(crate) use self::reads::{by_ids, count, find_one, first, get, list, list_fields, project};
-use crate::calls::{Calls, Documents};
+use crate::calls::{Calls, Documents, LIMIT};
 use crate::error::{DUPLICATE_KEY, corrupt, invalid, of_code, reading, writing};
 
+/// Maximum size of a document, in bytes: that of every server.
+const DOCUMENT_BYTES: usize = 16 << 20;
 /// Maximum number of statements of one command. A server states its own limit, which is never lower.
 const STATEMENTS: usize = 1000;
 /// Maximum size of the statements of one command, in bytes. The command is one document, which ends at 16 MiB.
 const COMMAND_BYTES: usize = 12 << 20;
+/// The server knows no such command.
+const COMMAND_NOT_FOUND: i32 = 59;
+/// There is no such collection yet.
+const NAMESPACE_NOT_FOUND: i32 = 26;
 /// The connections for values: a stream's lease must be renewed however many letters wait.
 const FOR_VALUES: usize = 2;
+/// How long a call for a value may take. A primary that is gone without a word answers none, and a lease must be renewed with the next one
+/// before it ends: it lasts 30 seconds by default. Longer than the daemon waits for a server.
+const VALUE_LIMIT: Duration = Duration::from_secs(12);
 
 /// The collections of a store.
 pub(crate) struct Database {
@@ -64,7 +75,9 @@ pub(crate) struct Guarded {
 impl Guarded {
     /// The write of this document under this id, in place of the version.
     pub(crate) fn new(id: impl Into<Bson>, version: i64, document: &impl Serialize) -> Result<Self> {
-        Ok(Self { id: id.into(), version, document: encode(document)? })
+        let (id, document) = (id.into(), encode(document)?);
+        fits(&document)?;
+        Ok(Self { id, version, document })
     }
 }
 
@@ -72,7 +85,7 @@ impl Database {
     pub(crate) fn new(client: &Client, database: &str, letters: &str, connections: usize) -> Self {
         let database = client.database(database);
         let for_letters = connections.saturating_sub(FOR_VALUES).max(1);
-        let calls = Calls::new(for_letters);
+        let calls = Calls::new(for_letters, LIMIT);
         let open = |name: &str| -> Collection<RawDocumentBuf> {
             let options = CollectionOptions::builder()
                 .read_concern(ReadConcern::majority())
@@ -97,7 +110,7 @@ impl Database {
             pauses: derived("pauses"),
             watches: derived("watches"),
             ends: derived("ends"),
-            values: Documents::new(open(&format!("{letters}_values")), Calls::new(FOR_VALUES)),
+            values: Documents::new(open(&format!("{letters}_values")), Calls::new(FOR_VALUES, VALUE_LIMIT)),
             audit: derived("audit"),
             meta: derived("meta"),
             writes_left: AtomicUsize::new(usize::MAX),
@@ -114,12 +127,29 @@ impl Database {
         turn.map_err(|_| StoreError::not_done(ErrorKind::Unavailable, "find", "the store is closed"))
     }
 
-    /// The answer of the server to `hello`, which states its time.
+    /// The answer of the server to `hello`, which states its time. The first releases of 4.4 know it by its old name alone.
     pub(crate) async fn hello(&self) -> Result<Document> {
         let database = self.database.clone();
         // A stream's lease depends on the time, so it does not wait for letters either.
-        let asked = self.values.call(|_| async move { database.run_command(doc! { "hello": 1 }).await });
+        let asked = self.values.call(|_| async move {
+            match database.run_command(doc! { "hello": 1 }).await {
+                Err(error) if code_of(&error) == Some(COMMAND_NOT_FOUND) => {
+                    database.run_command(doc! { "isMaster": 1 }).await
+                }
+                answered => answered,
+            }
+        });
         asked.await.map_err(reading)
+    }
+
+    /// The indexes of a collection as the server states them: none if it is not there yet.
+    pub(crate) async fn listed_indexes(&self, of: &Documents) -> Result<Vec<Document>> {
+        let listed = self.database.run_cursor_command(doc! { "listIndexes": of.name() }).await;
+        match listed {
+            Ok(indexes) => indexes.try_collect().await.map_err(reading),
+            Err(error) if code_of(&error) == Some(NAMESPACE_NOT_FOUND) => Ok(Vec::new()),
+            Err(error) => Err(reading(error)),
+        }
     }
 
     /// All collections of the store, the largest first.
@@ -222,6 +252,7 @@ impl Database {
         into: &Documents,
         documents: &[RawDocumentBuf],
     ) -> Result<Vec<usize>> {
+        documents.iter().try_for_each(fits)?;
         self.statements(into, cstr!("insert"), cstr!("documents"), documents).await
     }
 
@@ -333,8 +364,29 @@ pub(crate) fn encode(value: &impl Serialize) -> Result<RawDocumentBuf> {
     bson::serialize_to_raw_document_buf(value).map_err(|error| invalid(error.to_string()))
 }
 
+/// Refuses a document that no server stores, before anything of the same call is written.
+fn fits(document: &RawDocumentBuf) -> Result<()> {
+    let size = document.as_bytes().len();
+    if size <= DOCUMENT_BYTES {
+        return Ok(());
+    }
+    let id = document.get("_id").ok().flatten().map(|id| format!("{id:?}")).unwrap_or_default();
+    let id: String = id.chars().take(200).collect();
+    Err(invalid(format!(
+        "the document with the id {id} would have {size} bytes, and MongoDB stores {DOCUMENT_BYTES} at most"
+    )))
+}
+
 fn interrupted() -> StoreError {
     StoreError::not_done(ErrorKind::Unavailable, "write", "the connection was cut")
+}
+
+/// The code of a command that was refused.
+fn code_of(error: &Error) -> Option<i32> {
+    match &*error.kind {
+        Driver::Command(command) => Some(command.code),
+        _ => None,
+    }
 }
 
 fn is_duplicate(error: &Error) -> bool {
@@ -390,6 +442,16 @@ mod tests {
         database.values.call(|_| async { Ok(()) }).await.unwrap();
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn calls_for_values_without_an_answer_leave_time_for_another_within_a_lease() {
+        let (values, began) = (Calls::new(FOR_VALUES, VALUE_LIMIT), tokio::time::Instant::now());
+        let lost = (0..FOR_VALUES).map(|_| values.make::<()>(std::future::pending()));
+        assert!(futures_util::future::join_all(lost).await.iter().all(|lost| lost.is_err()));
+        values.make(async { Ok(()) }).await.unwrap();
+        // The default lease is renewed after 8 seconds, and given up 5 seconds before its end.
+        assert!(began.elapsed() < Duration::from_secs(30 - 8 - 5));
+    }
+
     #[tokio::test]
     async fn searches_leave_half_of_the_calls_to_others() {
         let client = Client::with_uri_str("mongodb://127.0.0.1:1/?directConnection=true").await.unwrap();
@@ -401,6 +463,17 @@ mod tests {
         assert_eq!(turns.len(), 4, "of 8 calls for letters");
         drop(turns.pop());
         assert!(database.turn_to_search().now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_document_that_no_server_stores_is_refused_before_it_is_sent() {
+        let bytes =
+            |size: usize| bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: vec![7; size] };
+        let guarded = |size| Guarded::new("k", 1, &doc! { "_id": "k", "left": bytes(size) });
+        assert!(guarded(DOCUMENT_BYTES - 100).is_ok());
+        let refused = guarded(DOCUMENT_BYTES).err().unwrap();
+        assert_eq!((refused.kind(), refused.certainty()), (ErrorKind::Invalid, Certainty::NotDone));
+        assert!(refused.context().contains("\"k\"") && refused.context().contains("16777216"), "{refused}");
     }
 
     #[test]

@@ -96,7 +96,16 @@ impl MongoStore {
 
     /// Lists the letters that have ended before, in the order in which they arrived.
     async fn list_known(&self, queue: &QueueName, period: i64) -> Result<()> {
-        let open = doc! { "lazaret.queue": queue.as_str(), "lazaret.open": true };
+        // The index has the letters of each state in this order.
+        let states: Vec<&str> = LetterState::ALL
+            .iter()
+            .filter(|state| is_end(None, **state))
+            .map(|state| state.as_str())
+            .collect();
+        let open = doc! {
+            "lazaret.queue": queue.as_str(), "lazaret.state": { "$in": states }, "lazaret.open": true,
+            "lazaret.number": { "$gt": 0_i64 },
+        };
         let fields = doc! {
             "lazaret.state": 1, "lazaret.attempts": 1, "lazaret.number": 1, "lazaret.decided": 1,
         };

@@ -9,6 +9,7 @@ use lazaret_core::store::rules::{EXPIRIES_OF_GROUP, EXPIRIES_OF_QUEUE, GroupExpi
 use lazaret_core::{Fingerprint, QueueName, Timestamp};
 use serde::Deserialize;
 
+use crate::counts::will_expire;
 use crate::database::list_fields;
 use crate::documents::group::GroupDoc;
 use crate::store::MongoStore;
@@ -59,12 +60,7 @@ impl Expiries {
 impl MongoStore {
     /// The letters of a queue that expire next. Letters that wait do not.
     async fn next_expiries(&self, queue: &QueueName) -> Result<NextExpiries<Fingerprint>> {
-        let filter = doc! {
-            "lazaret.queue": queue.as_str(),
-            "lazaret.open": true,
-            "lazaret.expires": { "$ne": null },
-            "lazaret.state": { "$ne": LetterState::Waiting.as_str() },
-        };
+        let filter = will_expire(queue, None);
         let letters = self.expiries(filter, doc! { "lazaret.expires": 1 }, EXPIRIES_OF_QUEUE).await?;
         let letters = letters.into_iter().filter_map(|of| Some((of.group, time(of.expires?))));
         Ok(NextExpiries::new(letters))
@@ -77,7 +73,7 @@ impl MongoStore {
             "lazaret.group": group.fingerprint.to_string(),
             "lazaret.open": true,
         };
-        let letters = self.expiries(filter, doc! { "lazaret.enqueued": 1 }, EXPIRIES_OF_GROUP).await?;
+        let letters = self.expiries(filter, doc! { "lazaret.number": 1 }, EXPIRIES_OF_GROUP).await?;
         let may_expire = letters.into_iter().filter(|of| of.state != LetterState::Waiting);
         Ok(may_expire.filter_map(|of| of.expires).min().map(time))
     }

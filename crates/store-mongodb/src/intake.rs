@@ -30,6 +30,9 @@ use crate::store::MongoStore;
 const ROUND_LETTERS: usize = 1000;
 /// Maximum size of the letters of a round. The document of a sequence holds its new letters until they are written.
 const ROUND_BYTES: usize = 6 << 20;
+/// Maximum size of the documents of letters that the document of one sequence holds, but for the last one. A payload takes more room there than
+/// it has bytes: people read it as a document, too.
+const HELD_BYTES: usize = 8 << 20;
 /// How much of a letter counts for the size of a round: a larger one is kept in chunks.
 const LETTER_BYTES: usize = 1 << 20;
 
@@ -76,6 +79,11 @@ impl MongoStore {
         for number in batch {
             let item = &items[*number];
             let sequence = &item.letter.sequence;
+            // The rest of this sequence belongs to the next round.
+            if round.views.get(sequence).is_some_and(|view| view.size_of_letters() > HELD_BYTES) {
+                answers.push(None);
+                continue;
+            }
             let earlier = refused.get(sequence).copied();
             let answer = self.decide(&mut round, item, earlier).await;
             if let Err(error) = &answer

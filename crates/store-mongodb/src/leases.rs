@@ -3,24 +3,24 @@
 use std::time::Duration;
 
 use bson::{Document, doc};
-use futures_util::TryStreamExt;
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{self, AfterSettle, LeaseKind, LetterView, SequenceRow, SettleView};
 use lazaret_core::store::{
-    Claim, ErrorKind, Lease, LeaseUse, Outcome, Result, Settled, Settlement, StoreError,
+    Claim, ErrorKind, Lease, LeaseUse, OperationId, Outcome, Result, Settled, Settlement, StoreError,
 };
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 
 use crate::commit::View;
-use crate::database::{decode, list, project};
+use crate::database::project;
 use crate::documents::left::{Left, OutcomeDoc};
 use crate::documents::sequence::SequenceDoc;
-use crate::error::reading;
 use crate::store::MongoStore;
-use crate::values::{int, nanos, time};
+use crate::values::{int, nanos, time, uint};
 
 /// Number of sequences that a look for due ones reads at once.
 const PAGE: usize = 100;
+/// Number of sequences that a look for the next due time reads first.
+const FIRST: usize = 8;
 
 fn is_due(row: &SequenceRow, now: Timestamp) -> bool {
     let schedule = row.schedule();
@@ -41,7 +41,7 @@ impl MongoStore {
         let mut head = held.letter;
         view.doc.fence += 1;
         let (interrupted, lost) = (row.was_interrupted(view.now), row.was_lost(view.now));
-        let row = row.claimed(owner, lease, kind, crate::values::uint(view.doc.fence), view.now);
+        let row = row.claimed(owner, lease, kind, uint(view.doc.fence), view.now);
         row.head.date(&mut head);
         let lease = row.lease_of(&view.doc.queue, &view.doc.sequence);
         view.put(Some(row));
@@ -97,34 +97,27 @@ impl MongoStore {
             return Ok(claims);
         }
         let paused = self.paused_sequences(queue).await?;
-        let (mut page, mut skip) = (PAGE.max(limit), 0);
+        let (page, mut last) = (PAGE.max(limit), None);
         loop {
-            let free = doc! { "queue": queue.as_str(), "open": true, "freeAt": { "$lte": nanos(now) } };
-            let limited = i64::try_from(page).unwrap_or(i64::MAX);
-            let found = self.db().sequences.call(move |sequences| async move {
-                let found = sequences.find(free).sort(doc! { "freeAt": 1, "sequence": 1 });
-                found.skip(skip).limit(limited).await?.try_collect::<Vec<_>>().await
-            });
-            let docs = found.await.map_err(reading)?;
-            let docs = docs.into_iter().map(decode).collect::<Result<Vec<SequenceDoc>>>()?;
-            let read = docs.len();
-            let mut due: Vec<SequenceDoc> =
-                docs.into_iter().filter(|doc| !paused.contains(&doc.sequence)).collect();
-            due.sort_by_key(|doc| (doc.row().and_then(|row| row.head.due), doc.sequence.clone()));
-            let claimed = claims.len();
-            for doc in due {
+            let mut free = self.free_sequences(queue, nanos(now), last.as_ref(), page).await?;
+            let more = free.len() == page;
+            let end = free.pop();
+            let mut due: Vec<(Option<i64>, SequenceId)> =
+                free.iter().chain(&end).map(|free| (free.due(), free.sequence.clone())).collect();
+            due.retain(|(_, sequence)| !paused.contains(sequence));
+            due.sort();
+            for (_, sequence) in due {
                 if claims.len() >= limit {
                     return Ok(claims);
                 }
                 // Another worker may have been faster: the row decides again when it is claimed.
-                claims.extend(self.take(queue, &doc.sequence, owner, lease, LeaseKind::Due).await?);
+                claims.extend(self.take(queue, &sequence, owner, lease, LeaseKind::Due).await?);
             }
-            if read < page {
+            if !more || claims.len() >= limit {
                 return Ok(claims);
             }
             // Those that were claimed are not free any more; the others are paused or kept by an operation.
-            skip += (read - (claims.len() - claimed)) as u64;
-            page = PAGE.max(limit);
+            last = end;
         }
     }
 
@@ -162,32 +155,27 @@ impl MongoStore {
 
     pub(crate) async fn earliest_due(&self, queue: &QueueName) -> Result<Option<Timestamp>> {
         let paused = self.paused_sequences(queue).await?;
-        let mut after = (i64::MIN, String::new());
+        // The first one is the answer, unless it is paused or kept by an operation.
+        let (mut page, mut last) = (FIRST, None);
         loop {
-            let filter = doc! {
-                "queue": queue.as_str(),
-                "open": true,
-                "freeAt": { "$ne": null },
-                "$or": [{ "freeAt": { "$gt": after.0 } }, { "freeAt": after.0, "_id": { "$gt": &after.1 } }],
-            };
-            let sort = doc! { "freeAt": 1, "_id": 1 };
-            let docs: Vec<SequenceDoc> = list(&self.db().sequences, filter, sort, PAGE).await?;
-            let read = docs.len();
-            for doc in docs {
-                let Some(free_at) = doc.free_at else { continue };
-                after = (free_at, doc.id.clone());
-                let reserved = doc.row().and_then(|row| row.reserved);
-                let is_kept = match reserved {
-                    Some(operation) => self.keeps(operation, queue, &doc.sequence).await?,
+            let mut free = self.free_sequences(queue, i64::MAX, last.as_ref(), page).await?;
+            let more = free.len() == page;
+            let end = free.pop();
+            for free in free.iter().chain(&end) {
+                let is_kept = match free.reserved() {
+                    Some(operation) => {
+                        self.keeps(OperationId(uint(operation)), queue, &free.sequence).await?
+                    }
                     None => false,
                 };
-                if !is_kept && !paused.contains(&doc.sequence) {
-                    return Ok(Some(time(free_at)));
+                if !is_kept && !paused.contains(&free.sequence) {
+                    return Ok(Some(time(free.free_at)));
                 }
             }
-            if read < PAGE {
+            if !more {
                 return Ok(None);
             }
+            (page, last) = (PAGE, end);
         }
     }
 
@@ -310,7 +298,7 @@ impl MongoStore {
     }
 
     /// The sequences that are leased for an operation now, with the letters at their heads.
-    pub(crate) async fn leased_for(&self, operation: lazaret_core::store::OperationId) -> Result<Vec<View>> {
+    pub(crate) async fn leased_for(&self, operation: OperationId) -> Result<Vec<View>> {
         let filter = doc! { "row.lease.operation": int(operation.0) };
         let docs: Vec<SequenceDoc> =
             project(&self.db().sequences, filter, Document::new(), Document::new()).await?;

@@ -11,10 +11,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::commit::View;
-use crate::database::{by_ids, get, list, project};
+use crate::database::{by_ids, decode, find_one, get, list_fields, project};
 use crate::documents::chunks::{ChunksRef, join};
 use crate::documents::letter::{Held, LetterDoc};
 use crate::documents::sequence::{AHEAD, sequence_key};
+use crate::search::whole;
 use crate::store::MongoStore;
 use crate::values::{int, uint};
 
@@ -92,7 +93,7 @@ impl MongoStore {
     ) -> Result<Vec<LetterDoc>> {
         let mut filter = open_of(queue, sequence);
         filter.insert("lazaret.index", doc! { "$gte": int(from) });
-        list(&self.db().letters, filter, doc! { "lazaret.index": 1 }, limit).await
+        list_fields(&self.db().letters, filter, whole(), doc! { "lazaret.index": 1 }, limit).await
     }
 
     /// Where the open letters of a sequence stand, in order.
@@ -123,8 +124,7 @@ impl MongoStore {
         }
         let ids: Vec<&str> = view.doc.ahead.iter().take(limit).map(|(_, id)| id.as_str()).collect();
         let filter = doc! { "_id": { "$in": ids } };
-        let mut docs: Vec<LetterDoc> =
-            project(&self.db().letters, filter, Document::new(), Document::new()).await?;
+        let mut docs: Vec<LetterDoc> = project(&self.db().letters, filter, whole(), Document::new()).await?;
         docs.sort_by_key(|doc| doc.lazaret.index);
         self.hydrate_all(docs).await
     }
@@ -214,7 +214,8 @@ impl MongoStore {
     /// The document under this id, if it is a letter of Lazaret: the collection may hold those of others.
     async fn letter_by_id(&self, id: LetterId) -> Result<Option<LetterDoc>> {
         let filter = doc! { "_id": id.to_string(), "lazaret.queue": { "$exists": true } };
-        crate::database::first(&self.db().letters, filter, Document::new()).await
+        let found = find_one(&self.db().letters, filter, whole()).await?;
+        found.map(decode).transpose()
     }
 
     /// The letter that a view names. Consistent with the view, or the decision fails.

@@ -54,13 +54,14 @@
 //!
 //! - `contract/`, `audit`, `ends`, `key_values`: the traits of [`lazaret_core::store`].
 //! - `store`, `options`, `uri`, `error`, `clock`: opening, options, errors of the driver, the server's clock.
+//! - `indexes`: one for each way in which the store reads.
 //! - `calls`: the connections, and which calls share them.
 //! - `database`: collections, guarded writes, commands with many statements; `database/reads` reads.
 //! - `documents/`: what the documents hold; `documents/readable` has the fields that people read, and `documents/flowwarden` those of
 //!   FlowWarden, which a [`Layout`] chooses.
 //! - `commit`, `batches`, `effects`: the steps above.
 //! - `intake`, `grants`, `leases`, `acts`, `operations/`, `pauses`, `notes`: views for the rules.
-//! - `letters`, `listing`, `occupancy`: reads.
+//! - `letters`, `listing`, `counts`, `due`, `search/`, `occupancy`: reads.
 
 mod acts;
 mod audit;
@@ -69,15 +70,18 @@ mod calls;
 mod clock;
 mod commit;
 mod contract;
+mod counts;
 #[cfg(test)]
 mod crash;
 mod database;
 mod documents;
+mod due;
 mod effects;
 mod ends;
 mod error;
 mod grants;
 mod group_expiry;
+mod indexes;
 mod intake;
 mod key_values;
 mod layout;
@@ -89,6 +93,9 @@ mod occupancy;
 mod operations;
 mod options;
 mod pauses;
+mod search;
+#[cfg(test)]
+mod statements;
 mod store;
 mod uri;
 mod values;

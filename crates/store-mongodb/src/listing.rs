@@ -1,29 +1,31 @@
 //! Reading what is stored. Each way has an index.
 
-use bson::{Bson, Document, doc};
-use futures_util::TryStreamExt;
-use lazaret_core::letter::{Letter, LetterState};
-use lazaret_core::query::Query;
+use bson::{Document, doc};
+use lazaret_core::letter::Letter;
 use lazaret_core::store::{
-    Counts, ErrorKind, Group, GroupId, GroupsPage, GroupsRequest, HeadsPage, LettersPage, OpenedPage,
-    QueueSummary, Result, StoreError,
+    ErrorKind, Group, GroupId, GroupsPage, GroupsRequest, HeadsPage, OpenedPage, Result, StoreError,
 };
 use lazaret_core::{QueueName, SequenceId, Timestamp};
+use serde::Deserialize;
 
-use crate::database::{decode, find_one, first, get, list, project};
+use crate::database::{get, list, list_fields, project};
 use crate::documents::group::GroupDoc;
 use crate::documents::letter::LetterDoc;
 use crate::documents::sequence::SequenceDoc;
-use crate::error::reading;
 use crate::group_expiry::Expiries;
+use crate::search::whole;
 use crate::store::MongoStore;
-use crate::values::{int, time, uint};
-
-/// How many letters a page of a search reads at most (I7).
-const READ_PER_PAGE: usize = 2000;
+use crate::values::{int, uint};
 
 /// Number of heads that one query asks for.
 const HEADS: usize = 100;
+
+/// A sequence that was opened, and its revision.
+#[derive(Deserialize)]
+struct OpenedDoc {
+    sequence: SequenceId,
+    revision: i64,
+}
 
 /// A position in a list: a number, and a name that keeps equals apart.
 fn cursor(text: Option<&str>, operation: &'static str) -> Result<Option<(i64, String)>> {
@@ -75,41 +77,6 @@ impl MongoStore {
         Ok(view.row.map_or(0, |row| row.count))
     }
 
-    pub(crate) async fn counts_of(&self, queue: &QueueName) -> Result<Counts> {
-        self.catch_up().await?;
-        let summed = self.summed(doc! { "queue": queue.as_str() }).await?;
-        Ok(summed.into_iter().next().map_or_else(Counts::default, |(_, counts)| counts))
-    }
-
-    /// The counts of queues: the sum over their sequences.
-    async fn summed(&self, filter: Document) -> Result<Vec<(QueueName, Counts)>> {
-        let mut group = doc! {
-            "_id": "$queue",
-            "sequences": { "$sum": { "$cond": ["$open", 1_i64, 0_i64] } },
-        };
-        for state in 0..9 {
-            let count = doc! { "$sum": { "$arrayElemAt": ["$byState", state] } };
-            group.insert(format!("s{state}"), count);
-        }
-        let stages = [doc! { "$match": filter }, doc! { "$group": group }, doc! { "$sort": { "_id": 1 } }];
-        let found = self.db().sequences.call(|sequences| async move {
-            sequences.aggregate(stages).await?.try_collect::<Vec<Document>>().await
-        });
-        let found = found.await.map_err(reading)?;
-        let number = |document: &Document, name: &str| match document.get(name) {
-            Some(Bson::Int64(number)) => uint(*number),
-            Some(Bson::Int32(number)) => uint((*number).into()),
-            Some(Bson::Double(number)) => *number as u64,
-            _ => 0,
-        };
-        let counts = |document: Document| {
-            let by_state = std::array::from_fn(|state| number(&document, &format!("s{state}")));
-            let queue = QueueName::from(document.get_str("_id").unwrap_or_default());
-            (queue, Counts { sequences: number(&document, "sequences"), by_state })
-        };
-        Ok(found.into_iter().map(counts).collect())
-    }
-
     pub(crate) async fn list_heads(
         &self,
         queue: &QueueName,
@@ -118,11 +85,17 @@ impl MongoStore {
     ) -> Result<HeadsPage> {
         let after = cursor(after, "heads")?;
         self.catch_up().await?;
-        let mut filter = doc! { "queue": queue.as_str(), "open": true };
-        if let Some((touched, sequence)) = after {
-            let behind = doc! { "touched": touched, "sequence": { "$gt": sequence } };
-            filter.insert("$or", [doc! { "touched": { "$gt": touched } }, behind]);
-        }
+        let filter = match after {
+            None => doc! { "queue": queue.as_str(), "open": true },
+            // Each way for itself, so that the server reads both from where they begin.
+            Some((touched, sequence)) => {
+                let of = doc! { "queue": queue.as_str(), "open": true };
+                let (mut later, mut same) = (of.clone(), of);
+                later.insert("touched", doc! { "$gt": touched });
+                same.extend(doc! { "touched": touched, "sequence": { "$gt": sequence } });
+                doc! { "$or": [later, same] }
+            }
+        };
         let sort = doc! { "touched": 1, "sequence": 1 };
         let mut docs: Vec<SequenceDoc> = list(&self.db().sequences, filter, sort, limit.max(1) + 1).await?;
         let more = cut(&mut docs, limit);
@@ -139,15 +112,17 @@ impl MongoStore {
     async fn heads_of(&self, queue: &QueueName, docs: &[SequenceDoc]) -> Result<Vec<Letter>> {
         let places = docs.iter().filter_map(|doc| {
             let index = doc.row.as_ref()?.index;
-            Some(doc! { "lazaret.sequence": doc.sequence.as_str(), "lazaret.index": index })
+            Some(doc! {
+                "lazaret.queue": queue.as_str(), "lazaret.sequence": doc.sequence.as_str(), "lazaret.open": true,
+                "lazaret.index": index,
+            })
         });
         let places: Vec<Document> = places.collect();
         if places.is_empty() {
             return Ok(Vec::new());
         }
-        let filter = doc! { "lazaret.queue": queue.as_str(), "lazaret.open": true, "$or": places };
         let letters: Vec<LetterDoc> =
-            project(&self.db().letters, filter, Document::new(), Document::new()).await?;
+            project(&self.db().letters, doc! { "$or": places }, whole(), Document::new()).await?;
         let letters = self.hydrate_all(letters).await?;
         let mut heads: Vec<Letter> = letters.into_iter().map(|held| held.letter).collect();
         heads.sort_by_key(|head| docs.iter().position(|doc| doc.sequence == head.sequence));
@@ -174,73 +149,37 @@ impl MongoStore {
             "revision": { "$gt": int(revision), "$lte": int(last) },
         };
         let sort = doc! { "revision": 1 };
-        let mut docs: Vec<SequenceDoc> = list(&self.db().sequences, filter, sort, limit.max(1) + 1).await?;
+        // The index has all of these.
+        let fields = doc! { "_id": 0, "sequence": 1, "revision": 1 };
+        let mut docs: Vec<OpenedDoc> =
+            list_fields(&self.db().sequences, filter, fields, sort, limit.max(1) + 1).await?;
         let more = cut(&mut docs, limit);
-        let of_last = docs.last().and_then(|doc| doc.revision).map(uint);
+        let of_last = docs.last().map(|doc| uint(doc.revision));
         let revision = of_last.filter(|_| more).unwrap_or(last);
         Ok(OpenedPage { sequences: docs.into_iter().map(|doc| doc.sequence).collect(), revision, more })
-    }
-
-    pub(crate) async fn search(
-        &self,
-        query: &Query,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<LettersPage> {
-        let number = |text: &str| text.parse().ok().filter(|number: &u64| number.to_string() == text);
-        let before = match after {
-            Some(text) => number(text).ok_or_else(|| not_a_cursor(text, "find"))?,
-            None => u64::MAX,
-        };
-        let _turn = self.db().turn_to_search().await?;
-        self.catch_up().await?;
-        let now = self.now().await?;
-        let mut filter = doc! { "lazaret.number": { "$ne": null, "$lt": int(before) } };
-        if query.is_about_open() {
-            filter.insert("lazaret.open", true);
-        }
-        let found = self.db().letters.rows(|letters| async move {
-            let found = letters.find(filter).sort(doc! { "lazaret.number": -1 });
-            found.limit(int(READ_PER_PAGE as u64)).await
-        });
-        let mut found = found.await.map_err(reading)?;
-        let (mut letters, mut read, mut last) = (Vec::new(), 0, before);
-        while let Some(document) = found.next().await.map_err(reading)? {
-            let doc: LetterDoc = decode(document)?;
-            (read, last) = (read + 1, doc.lazaret.number.map_or(last, uint));
-            let letter = self.hydrate(doc).await?.map(|held| held.letter);
-            letters.extend(letter.filter(|letter| query.matches(letter, now)));
-            if letters.len() == limit.max(1) || read == READ_PER_PAGE {
-                let mut filter = doc! { "lazaret.number": { "$ne": null, "$lt": int(last) } };
-                if query.is_about_open() {
-                    filter.insert("lazaret.open", true);
-                }
-                let more = find_one(&self.db().letters, filter, doc! { "_id": 1 }).await?.is_some();
-                return Ok(LettersPage { letters, next: more.then(|| last.to_string()) });
-            }
-        }
-        Ok(LettersPage { letters, next: None })
     }
 
     pub(crate) async fn list_groups(&self, request: &GroupsRequest) -> Result<GroupsPage> {
         let after = cursor(request.after.as_deref(), "groups")?;
         self.catch_up().await?;
         let now = self.now().await?;
-        let mut filter = doc! { "row": { "$ne": null } };
-        if let Some(queue) = &request.queue {
-            filter.insert("queue", queue.as_str());
-        }
-        let mut conditions = Vec::new();
-        if !request.closed {
-            conditions.push(doc! { "open": { "$gt": 0_i64 } });
-        }
-        if let Some((open, id)) = after {
-            let behind = doc! { "open": open, "_id": { "$gt": id } };
-            conditions.push(doc! { "$or": [doc! { "open": { "$lt": open } }, behind] });
-        }
-        if !conditions.is_empty() {
-            filter.insert("$and", conditions);
-        }
+        let of = |open: Document| {
+            let mut filter = doc! { "row": { "$ne": null }, "open": open };
+            if let Some(queue) = &request.queue {
+                filter.insert("queue", queue.as_str());
+            }
+            filter
+        };
+        let least = if request.closed { i64::MIN } else { 1 };
+        let filter = match after {
+            None => of(doc! { "$gte": least }),
+            // Each way for itself, so that the server reads both from where they begin.
+            Some((open, id)) => {
+                let mut same = of(doc! { "$eq": open });
+                same.insert("_id", doc! { "$gt": id });
+                doc! { "$or": [of(doc! { "$gte": least, "$lt": open }), same] }
+            }
+        };
         let sort = doc! { "open": -1, "_id": 1 };
         let mut docs: Vec<GroupDoc> = list(&self.db().groups, filter, sort, request.limit.max(1) + 1).await?;
         let more = cut(&mut docs, request.limit);
@@ -269,44 +208,9 @@ impl MongoStore {
         now: Timestamp,
     ) -> Result<Option<Group>> {
         let Some(row) = &doc.row else { return Ok(None) };
-        let group = doc! { "lazaret.group": doc.fingerprint.to_string() };
-        let oldest = self.oldest(&doc.queue, group).await?;
+        let oldest = self.oldest_of_group(&doc.queue, &doc.fingerprint.to_string()).await?;
         let next_expiry = expiries.next_of(self, doc).await?;
         Ok(Some(row.to_row().to_group(doc.group_id(), oldest, next_expiry, now)))
-    }
-
-    /// When the oldest open letter of these was taken in.
-    async fn oldest(&self, queue: &QueueName, mut filter: Document) -> Result<Option<Timestamp>> {
-        filter.insert("lazaret.queue", queue.as_str());
-        filter.insert("lazaret.open", true);
-        let oldest: Option<LetterDoc> =
-            first(&self.db().letters, filter, doc! { "lazaret.enqueued": 1 }).await?;
-        Ok(oldest.map(|doc| time(doc.lazaret.enqueued)))
-    }
-
-    pub(crate) async fn summaries(&self) -> Result<Vec<QueueSummary>> {
-        self.catch_up().await?;
-        let mut summaries = Vec::new();
-        // A sequence that was interrupted before its first letter has never held one.
-        for (queue, counts) in self.summed(doc! { "takenIn": { "$gt": 0_i64 } }).await? {
-            let oldest = self.oldest(&queue, Document::new()).await?;
-            let next_expiry = self.next_expiry(&queue).await?;
-            summaries.push(QueueSummary { queue, counts, oldest, next_expiry });
-        }
-        Ok(summaries)
-    }
-
-    /// When the next open letter of a queue expires. Letters that wait do not.
-    async fn next_expiry(&self, queue: &QueueName) -> Result<Option<Timestamp>> {
-        let filter = doc! {
-            "lazaret.queue": queue.as_str(),
-            "lazaret.open": true,
-            "lazaret.expires": { "$ne": null },
-            "lazaret.state": { "$ne": LetterState::Waiting.as_str() },
-        };
-        let next: Option<LetterDoc> =
-            first(&self.db().letters, filter, doc! { "lazaret.expires": 1 }).await?;
-        Ok(next.and_then(|doc| doc.lazaret.expires).map(time))
     }
 }
 

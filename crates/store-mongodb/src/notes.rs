@@ -88,8 +88,9 @@ impl MongoStore {
         if partitions.is_empty() {
             return Ok(Vec::new());
         }
-        let any: Vec<Document> = partitions.iter().map(of_partition).collect();
-        let filter = doc! { "queue": queue.as_str(), "$or": any };
+        // Each for itself, so that the server reads each from where it begins, in the order of the index.
+        let any: Vec<Document> = partitions.iter().map(|partition| of_partition(queue, partition)).collect();
+        let filter = doc! { "$or": any };
         let sort = doc! { "stream": 1, "partition": 1, "offset": 1 };
         let notes: Vec<NoteDoc> = project(&self.db().notes, filter, Document::new(), sort).await?;
         Ok(notes.into_iter().map(NoteDoc::note).collect())
@@ -101,13 +102,14 @@ impl MongoStore {
         partition: &Partition,
         up_to: u64,
     ) -> Result<()> {
-        let mut filter = of_partition(partition);
-        filter.insert("queue", queue.as_str());
+        let mut filter = of_partition(queue, partition);
         filter.insert("offset", doc! { "$lte": int(up_to) });
         self.db().delete(&self.db().notes, filter).await.map(drop)
     }
 }
 
-fn of_partition(partition: &Partition) -> Document {
-    doc! { "stream": partition.stream.as_str(), "partition": partition.number().stored() }
+fn of_partition(queue: &QueueName, partition: &Partition) -> Document {
+    doc! {
+        "queue": queue.as_str(), "stream": partition.stream.as_str(), "partition": partition.number().stored(),
+    }
 }

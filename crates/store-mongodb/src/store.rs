@@ -1,21 +1,18 @@
-//! The store: connecting, the check of what is there, and the indexes.
+//! The store: connecting, and the check of what is there.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use bson::{Document, doc};
-use futures_util::TryStreamExt;
 use lazaret_core::store::rules::ClockWatch;
 use lazaret_core::store::{Capabilities, ErrorKind, ExpiryClock, Result, StoreError};
 use lazaret_core::{QueueName, SystemClock, Timestamp};
-use mongodb::options::{ClientOptions, IndexOptions};
-use mongodb::{Client, IndexModel};
+use mongodb::Client;
+use mongodb::options::ClientOptions;
 
 use crate::batches::FinishedBatches;
-use crate::calls::Documents;
 use crate::clock::StoreClock;
 use crate::database::{Database, find_one};
 use crate::error::{reading, writing};
@@ -26,12 +23,6 @@ use crate::uri::StoreUri;
 
 /// The version of the documents that this store writes. A database with a newer one is refused.
 pub const FORMAT_VERSION: i64 = 2;
-
-/// Values of earlier versions are deleted by the server this long after they have expired. An expired value counts as absent, so nothing
-/// depends on it. Those of this version have no date for the server, whose clock may be set: writes remove them.
-const EXPIRED_VALUES_KEPT: Duration = Duration::from_secs(3600);
-/// Ends are deleted by the server this long after they were forgotten. Until then a slow call cannot list them again.
-const FORGOTTEN_ENDS_KEPT: Duration = Duration::from_secs(3600);
 
 /// A store in MongoDB. Clones share it.
 ///
@@ -197,17 +188,11 @@ impl MongoStore {
     /// A TTL index on the letters would delete them without a trace, and strand the sequences whose heads they were.
     async fn refuse_ttl_index(&self) -> Result<()> {
         let letters = &self.db().letters;
-        let indexes: Vec<IndexModel> = match letters.collection().list_indexes().await {
-            Ok(indexes) => indexes.try_collect().await.map_err(reading)?,
-            // There is no such collection yet.
-            Err(error) if is_missing(&error) => Vec::new(),
-            Err(error) => return Err(reading(error)),
-        };
-        let ttl = indexes
-            .iter()
-            .find(|index| index.options.as_ref().is_some_and(|options| options.expire_after.is_some()));
+        let indexes = self.db().listed_indexes(letters).await?;
+        // Whatever its value is: a server takes any kind of number, and so 0.0 as 0.
+        let ttl = indexes.iter().find(|index| index.contains_key("expireAfterSeconds"));
         let Some(ttl) = ttl else { return Ok(()) };
-        let name = ttl.options.as_ref().and_then(|options| options.name.clone()).unwrap_or_default();
+        let name = ttl.get_str("name").unwrap_or_default();
         let context = format!(
             "collection {} has the TTL index {name}, which would delete letters without an audit entry and block their \
              sequences: drop it (db.{}.dropIndex(\"{name}\")), or use another database; Lazaret expires letters itself",
@@ -266,93 +251,6 @@ impl MongoStore {
         }
         Ok(())
     }
-
-    /// Creates the indexes that are missing, one for each way in which the store reads.
-    async fn create_indexes(&self) -> Result<()> {
-        let db = self.db();
-        let create = async |of: &Documents, indexes: Vec<Document>| {
-            let models = indexes.into_iter().map(|keys| IndexModel::builder().keys(keys).build());
-            of.collection().create_indexes(models).await.map(drop).map_err(writing)
-        };
-        create(
-            &db.sequences,
-            vec![
-                doc! { "queue": 1, "open": 1, "freeAt": 1 },
-                doc! { "queue": 1, "open": 1, "touched": 1, "sequence": 1 },
-                doc! { "queue": 1, "open": 1, "latest": 1 },
-                doc! { "queue": 1, "revision": 1 },
-                doc! { "unfinished": 1 },
-                doc! { "row.lease.operation": 1 },
-            ],
-        )
-        .await?;
-        create(
-            &db.letters,
-            vec![
-                doc! { "lazaret.queue": 1, "lazaret.sequence": 1, "lazaret.open": 1, "lazaret.index": 1 },
-                doc! { "lazaret.number": -1 },
-                doc! { "lazaret.open": 1, "lazaret.number": -1 },
-                doc! { "lazaret.queue": 1, "lazaret.group": 1, "lazaret.open": 1, "lazaret.enqueued": 1 },
-                doc! { "lazaret.queue": 1, "lazaret.open": 1, "lazaret.enqueued": 1 },
-                doc! { "lazaret.queue": 1, "lazaret.open": 1, "lazaret.expires": 1 },
-                doc! { "lazaret.queue": 1, "lazaret.open": 1, "lazaret.closed": 1 },
-            ],
-        )
-        .await?;
-        // For the queries of people; the store has none like them.
-        let readable = match self.layout() {
-            Layout::Lazaret => doc! { "stream": 1, "state": 1 },
-            Layout::FlowWarden => doc! { "streamName": 1, "status": 1 },
-        };
-        create(&db.letters, vec![readable]).await?;
-        create(&db.chunks, vec![doc! { "claim": 1, "number": 1 }]).await?;
-        create(&db.groups, vec![doc! { "open": -1, "_id": 1 }, doc! { "queue": 1, "open": -1, "_id": 1 }])
-            .await?;
-        create(&db.notes, vec![doc! { "queue": 1, "stream": 1, "partition": 1, "offset": 1 }]).await?;
-        create(
-            &db.plans,
-            vec![
-                doc! { "operation.id": -1 },
-                doc! { "live": 1, "operation.id": -1 },
-                doc! { "pending": 1 },
-                doc! { "unfinished": 1 },
-                doc! { "operation": 1, "expiresAt": 1 },
-            ],
-        )
-        .await?;
-        create(
-            &db.items,
-            vec![
-                doc! { "plan": 1, "ordinal": 1 },
-                doc! { "plan": 1, "queue": 1, "outcome": 1, "ordinal": 1 },
-                doc! { "plan": 1, "queue": 1, "sequence": 1, "outcome": 1 },
-                doc! { "letter": 1, "outcome": 1 },
-            ],
-        )
-        .await?;
-        create(&db.pauses, vec![doc! { "unfinished": 1 }]).await?;
-        create(&db.audit, vec![doc! { "token": 1 }, doc! { "subject": 1, "_id": -1 }]).await?;
-        create(
-            &db.ends,
-            vec![
-                doc! { "queue": 1, "period": 1, "number": 1 },
-                doc! { "queue": 1, "period": 1, "waiting": 1, "order": 1 },
-            ],
-        )
-        .await?;
-        let ttl = async |of: &Documents, field: &str, kept: Duration| {
-            let options = IndexOptions::builder().expire_after(kept).build();
-            let index = IndexModel::builder().keys(doc! { field: 1 }).options(options).build();
-            of.collection().create_index(index).await.map(drop).map_err(writing)
-        };
-        create(&db.values, vec![doc! { "expires": 1 }]).await?;
-        ttl(&db.ends, "forgottenAt", FORGOTTEN_ENDS_KEPT).await?;
-        ttl(&db.values, "expiredAt", EXPIRED_VALUES_KEPT).await
-    }
-}
-
-fn is_missing(error: &mongodb::error::Error) -> bool {
-    matches!(&*error.kind, mongodb::error::ErrorKind::Command(command) if command.code == 26)
 }
 
 impl fmt::Debug for MongoStore {

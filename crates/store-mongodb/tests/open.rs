@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::{Document, doc};
+use bson::{Bson, Document, doc};
 use lazaret_core::store::{
     Act, Actor, Audit, Change, Dedupe, ErrorKind, HandOff, LetterStore, Limits, Occupancy, Placed, Placement,
     Triage, store_id,
@@ -49,6 +49,74 @@ async fn a_collection_with_a_ttl_index_is_refused() {
     assert!(refused.context().contains("TTL index expiresAt_1"), "{refused}");
     let other = MongoStoreOptions { collection: "letters".into(), ..test.options(None) };
     MongoStore::connect(&test.uri, other).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_ttl_index_is_refused_whatever_kind_of_number_it_has() {
+    // I11
+    let Some(uri) = server() else { return };
+    for seconds in [Bson::Double(0.0), Bson::Double(60.0), Bson::Int32(0), Bson::Int64(60)] {
+        let test = TestDatabase::new(uri.clone());
+        let create = doc! {
+            "createIndexes": "_fw_dlq",
+            "indexes": [{ "key": { "expiresAt": 1 }, "name": "old", "expireAfterSeconds": seconds.clone() }],
+        };
+        test.database().await.run_command(create).await.unwrap();
+        let refused = MongoStore::connect(&test.uri, test.options(None)).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{seconds:?}");
+        assert!(refused.context().contains("TTL index old"), "{refused}");
+        let client = test.database().await.client().clone();
+        let checked = MongoStore::check(&client, &test.name, test.options(None)).await.unwrap_err();
+        assert_eq!(checked.kind(), ErrorKind::Invalid, "{seconds:?}");
+    }
+}
+
+#[tokio::test]
+async fn indexes_of_earlier_versions_that_nothing_uses_are_dropped() {
+    let Some(uri) = server() else { return };
+    let test = TestDatabase::new(uri);
+    let letters = test.database().await.collection::<Document>("_fw_dlq");
+    let own = IndexOptions::builder().name("by_number".to_owned()).build();
+    for model in [
+        IndexModel::builder().keys(doc! { "lazaret.number": -1 }).build(),
+        IndexModel::builder()
+            .keys(doc! { "lazaret.queue": 1, "lazaret.open": 1, "lazaret.closed": 1 })
+            .build(),
+        IndexModel::builder().keys(doc! { "lazaret.number": 1 }).options(own).build(),
+    ] {
+        letters.create_index(model).await.unwrap();
+    }
+    for _ in 0..2 {
+        drop(test.open(None).await);
+        let names = letters.list_index_names().await.unwrap();
+        assert!(!names.contains(&"lazaret.number_-1".to_owned()), "{names:?}");
+        assert!(!names.contains(&"lazaret.queue_1_lazaret.open_1_lazaret.closed_1".to_owned()), "{names:?}");
+        assert!(names.contains(&"by_number".to_owned()), "a person created it: {names:?}");
+        assert!(names.contains(&"lazaret.queue_1_lazaret.state_1_lazaret.number_-1".to_owned()), "{names:?}");
+    }
+}
+
+#[tokio::test]
+async fn letters_that_take_more_room_than_a_document_are_handed_off_in_one_call() {
+    // I9
+    let Some(uri) = server() else { return };
+    let test = TestDatabase::new(uri);
+    let store = test.open(None).await;
+    // As a document for people, a list of small numbers takes several times its bytes.
+    let payload = format!(r#"{{"list":[1{}]}}"#, ",1".repeat(100_000));
+    let items: Vec<HandOff> = (0..16)
+        .map(|offset| {
+            let message = Message::new(offset.to_string(), "orders", Position::new(0, offset));
+            dead(message.with_payload(payload.clone()))
+        })
+        .collect();
+    let placed = store.hand_off(&queue(), &Limits::NONE, items).await.unwrap();
+    let placed: Vec<_> = placed.into_iter().map(Result::unwrap).collect();
+    assert_eq!(placed[0], Placed::Opened);
+    assert!(placed[1..].iter().all(|placed| *placed == Placed::Appended), "{placed:?}");
+    let letters = store.sequence(&queue(), &"k".into(), 0, 100).await.unwrap();
+    let offsets: Vec<u64> = letters.iter().map(|letter| letter.message.position.offset).collect();
+    assert_eq!(offsets, (0..16).collect::<Vec<_>>(), "in their order");
 }
 
 #[tokio::test]

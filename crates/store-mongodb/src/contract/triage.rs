@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Actor, Change, Expired, Group, GroupId, GroupsPage, GroupsRequest, LettersPage, QueueSummary, Result,
-    Scrubbed, Triage,
+    Actor, Change, Expired, Group, GroupId, GroupsPage, GroupsRequest, LettersPage, Matches, QueueSummary,
+    Result, Scrubbed, Triage,
 };
 use lazaret_core::{QueueName, Timestamp};
 
@@ -15,6 +15,10 @@ use crate::store::MongoStore;
 impl Triage for MongoStore {
     async fn find(&self, query: &Query, after: Option<&str>, limit: usize) -> Result<LettersPage> {
         self.search(query, after, limit).await
+    }
+
+    async fn count(&self, query: &Query) -> Result<Matches> {
+        self.count_matching(query).await
     }
 
     async fn groups(&self, request: &GroupsRequest) -> Result<GroupsPage> {

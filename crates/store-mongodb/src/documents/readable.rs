@@ -6,7 +6,7 @@ use lazaret_core::letter::Letter;
 use serde::Serialize;
 
 use super::flowwarden::DeadLetter;
-use super::shown::{document_key, field_name, full_document};
+use super::shown::{SHOWN_BYTES, document_key, field_name, full_document};
 use crate::layout::Layout;
 use crate::values::date;
 
@@ -95,16 +95,27 @@ pub(super) struct ReadableError<'a> {
 impl<'a> ReadableError<'a> {
     pub(super) fn of(letter: &'a Letter) -> Option<Self> {
         letter.cause.as_ref().map(|cause| Self {
-            r#type: &cause.error_type,
-            message: &cause.message,
-            stack_trace: cause.backtrace.as_deref(),
+            r#type: beginning(&cause.error_type),
+            message: beginning(&cause.message),
+            stack_trace: cause.backtrace.as_deref().map(beginning),
         })
     }
 }
 
-/// The diagnostics, under names that queries can reach.
+/// The beginning of a text, as much of it as is shown. The letter keeps all of it.
+fn beginning(text: &str) -> &str {
+    &text[..text.floor_char_boundary(SHOWN_BYTES)]
+}
+
+/// The diagnostics, under names that queries can reach, as many as fit.
 pub(super) fn diagnostics(letter: &Letter) -> Document {
-    let entries = letter.diagnostics.iter();
+    let mut room = SHOWN_BYTES;
+    let fits = |(name, text): &(&String, &String)| {
+        let left = room.checked_sub(name.len() + text.len());
+        room = left.unwrap_or(room);
+        left.is_some()
+    };
+    let entries = letter.diagnostics.iter().filter(fits);
     entries.map(|(name, text)| (field_name(name), Bson::from(text.as_str()))).collect()
 }
 
@@ -149,6 +160,27 @@ mod tests {
         };
         let readable = bson::serialize_to_document(&Readable::of(&letter, Layout::Lazaret)).unwrap();
         assert_eq!(readable, expected);
+    }
+
+    #[test]
+    fn of_large_texts_a_part_is_shown() {
+        // A document ends at 16 MiB, and the letter is in it a second time.
+        let message = Message::new("m-1", "orders", Position::new(0, 0));
+        let mut letter =
+            Letter::new(QueueName::of("a", "b"), "k".into(), message.into(), Timestamp::UNIX_EPOCH);
+        let large = "é".repeat(SHOWN_BYTES);
+        let mut cause = Failure::new(Reason::TIMEOUT, "HttpError", "boom");
+        (cause.message, cause.backtrace) = (large.clone(), Some(large.clone()));
+        letter.cause = Some(cause);
+        letter.diagnostics.insert("large".into(), large);
+        letter.diagnostics.insert("small".into(), "x".into());
+        for (layout, diagnostics) in [(Layout::Lazaret, "diagnostics"), (Layout::FlowWarden, "metadata")] {
+            let shown = bson::serialize_to_document(&Readable::of(&letter, layout)).unwrap();
+            let error = shown.get_document("error").unwrap();
+            assert_eq!(error.get_str("message").unwrap(), "é".repeat(SHOWN_BYTES / 2));
+            assert_eq!(error.get_str("stackTrace").unwrap().len(), SHOWN_BYTES);
+            assert_eq!(shown.get_document(diagnostics).unwrap(), &doc! { "small": "x" });
+        }
     }
 
     #[test]

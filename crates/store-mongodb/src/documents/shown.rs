@@ -6,7 +6,7 @@ use lazaret_core::message::{Message, Operation};
 use serde_json::Value as Json;
 
 /// A payload above this size is not shown as a document; its bytes are kept all the same.
-const SHOWN_BYTES: usize = 256 << 10;
+pub(super) const SHOWN_BYTES: usize = 256 << 10;
 
 /// A document that is nested deeper is not shown: MongoDB takes 100 levels, and the letter is a few levels deep itself.
 const SHOWN_LEVELS: usize = 64;
