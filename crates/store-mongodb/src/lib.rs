@@ -88,6 +88,8 @@ mod operations;
 mod options;
 mod pauses;
 mod store;
+mod together;
+mod under_way;
 mod uri;
 mod values;
 
