@@ -19,7 +19,7 @@ use crate::documents::letter::Held;
 use crate::documents::plan::{ItemDoc, PlanDoc};
 use crate::error::{corrupt, maybe_done, reading};
 use crate::store::MongoStore;
-use crate::values::{int, nanos, time, uint};
+use crate::values::{int, nanos, uint};
 
 /// What a call decides about an operation: its machine, and what is left to do then.
 pub(crate) struct PlanView {

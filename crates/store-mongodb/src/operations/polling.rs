@@ -79,7 +79,7 @@ impl MongoStore {
         // The one served longest ago comes first.
         let sort = doc! { "servedAt": 1, "operation.id": 1 };
         let pending = doc! { "pending": { "$gt": 0_i64 } };
-        let docs: Vec<PlanDoc> = project(&self.db().plans, pending, bson::Document::new(), sort).await?;
+        let docs: Vec<PlanDoc> = project(&self.db().plans, pending, Document::new(), sort).await?;
         let poll = Poll::new(limit, now);
         let takes_turns = docs.len() > 1;
         let mut poller =
@@ -413,7 +413,7 @@ impl Poller<'_> {
         view: &mut View,
     ) -> Result<Turn> {
         let (operation, by) = (&machine.operation, machine.actor());
-        let ask = |asked: &rules::ItemView<'_>| rules::item_action(operation, item, asked);
+        let ask = |asked: &ItemView<'_>| rules::item_action(operation, item, asked);
         let action = self.store.ask(view, held.as_ref(), operation.id, ask).await?;
         match (action, held) {
             (ItemAction::Try, Some(held)) => {
