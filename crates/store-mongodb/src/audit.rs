@@ -3,9 +3,15 @@
 //! An entry takes the number behind the last one, unless it is there already. The last number is read before the look for the
 //! entry: if another call writes it in between, the number is taken, and the look is repeated. So numbers have no gaps, and no
 //! entry stands twice.
+//!
+//! The lines of many calls of a process are inserted by one command, in order. It ends at the first number that is taken: each entry that
+//! was inserted continues the one before it.
+
+use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 use bson::{Bson, Document, doc};
+use futures_util::future;
 use lazaret_core::store::rules::AuditLine;
 use lazaret_core::store::{
     Actor, Audit, AuditCheck, AuditEntry, AuditHead, AuditNote, DigestKey, Result, audit_hash_text,
@@ -14,10 +20,11 @@ use lazaret_core::store::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::database::{Guarded, first, get, list};
+use crate::database::{encode, first, get, list, project};
 use crate::documents::left::{Left, LineDoc};
 use crate::error::corrupt;
 use crate::store::MongoStore;
+use crate::together::{Line, Work, done_together, same_for_all};
 use crate::values::{int, time, uint};
 
 type Hash = [u8; 32];
@@ -26,6 +33,8 @@ type Hash = [u8; 32];
 const BEGINNING: Hash = [0; 32];
 /// Number of entries that are verified per page.
 const PAGE: usize = 1000;
+/// Number of tokens that one read asks for.
+const TOKENS: usize = 100;
 
 /// An entry, with the decision that wrote it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -71,30 +80,86 @@ fn unhex(text: &str) -> Result<Hash> {
     Ok(hash)
 }
 
+/// Lines of many callers, which one worker appends: those of several would take each other's numbers.
+pub(crate) struct AppendLines;
+
+impl Work for AppendLines {
+    type Item = Vec<(String, LineDoc)>;
+    type Answer = ();
+    type Kind = ();
+    type Key = ();
+
+    const MOST: usize = 256;
+    const WORKERS: usize = 1;
+
+    fn line(store: &MongoStore) -> &Line<Self> {
+        &store.lines().audit
+    }
+
+    fn kind(_: &Self::Item) {}
+
+    fn key(_: &Self::Item) -> Option<()> {
+        None
+    }
+
+    async fn run(store: &MongoStore, items: Vec<Self::Item>) -> Vec<Result<()>> {
+        let callers = items.len();
+        same_for_all(store.append_all(items.into_iter().flatten().collect()).await, callers)
+    }
+}
+
 impl MongoStore {
-    /// Appends a line, once for each token.
-    pub(crate) async fn append_line(&self, token: &str, line: LineDoc) -> Result<()> {
+    /// Appends lines in their order, once for each token.
+    pub(crate) async fn append_lines(&self, lines: Vec<(String, LineDoc)>) -> Result<()> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        done_together::<AppendLines>(self, lines).await
+    }
+
+    async fn append_all(&self, mut lines: Vec<(String, LineDoc)>) -> Result<()> {
         loop {
             let last = self.last_entry().await?;
-            if first::<EntryDoc>(&self.db().audit, doc! { "token": token }, Document::new()).await?.is_some()
-            {
+            let mut known = self.known_tokens(&lines).await?;
+            // Two callers may carry out one decision.
+            lines.retain(|(token, _)| known.insert(token.clone()));
+            if lines.is_empty() {
                 return Ok(());
             }
-            let number = last.as_ref().map_or(1, |last| last.number + 1);
-            let previous = last.map_or(Ok(BEGINNING), |last| unhex(&last.hash))?;
-            let entry = EntryDoc::new(number, token, line.clone(), &previous);
-            let write = Guarded::new(number, 0, &entry)?;
-            if self.db().put(&self.db().audit, write).await? {
+            let first = last.as_ref().map_or(1, |last| last.number + 1);
+            let mut previous = last.map_or(Ok(BEGINNING), |last| unhex(&last.hash))?;
+            let mut entries = Vec::with_capacity(lines.len());
+            for (number, (token, line)) in (first..).zip(&lines) {
+                let entry = EntryDoc::new(number, token, line.clone(), &previous);
+                previous = unhex(&entry.hash)?;
+                entries.push(encode(&entry)?);
+            }
+            if self.db().insert_in_order(&self.db().audit, &entries).await? {
                 return Ok(());
             }
         }
+    }
+
+    /// The tokens of these lines that have an entry.
+    async fn known_tokens(&self, lines: &[(String, LineDoc)]) -> Result<BTreeSet<String>> {
+        #[derive(Deserialize)]
+        struct TokenDoc {
+            token: String,
+        }
+        let reads = lines.chunks(TOKENS).map(|lines| {
+            let tokens: Vec<&str> = lines.iter().map(|(token, _)| token.as_str()).collect();
+            let fields = doc! { "_id": 0, "token": 1 };
+            project(&self.db().audit, doc! { "token": { "$in": tokens } }, fields, Document::new())
+        });
+        let found: Vec<Vec<TokenDoc>> = future::try_join_all(reads).await?;
+        Ok(found.into_iter().flatten().map(|doc| doc.token).collect())
     }
 
     /// Writes a line that belongs to no decision.
     pub(crate) async fn write_line(&self, line: AuditLine) -> Result<()> {
         let now = self.now().await?;
         match Left::audit(line, now) {
-            Left::Audit(line) => self.append_line(&Uuid::new_v4().to_string(), line).await,
+            Left::Audit(line) => self.append_lines(vec![(Uuid::new_v4().to_string(), line)]).await,
             _ => Ok(()),
         }
     }

@@ -1,9 +1,12 @@
 //! The three steps of every change, without transactions: load a view, ask the rule, decide by compare-and-set.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use bson::{Document, RawDocumentBuf, doc};
+use futures_util::future;
 use lazaret_core::letter::Letter;
-use lazaret_core::store::Result;
 use lazaret_core::store::rules::{AuditLine, Detached, Effects, LetterChange, SequenceChange, SequenceRow};
+use lazaret_core::store::{OperationId, Result};
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 
 use crate::database::{Guarded, find_one, get, project};
@@ -32,15 +35,24 @@ pub(crate) struct View {
 }
 
 impl View {
-    pub(crate) fn new(
-        doc: SequenceDoc,
-        row: Option<SequenceRow>,
-        paused: bool,
-        now: Timestamp,
-        layout: Layout,
-    ) -> Self {
+    fn new(doc: SequenceDoc, row: Option<SequenceRow>, paused: bool, now: Timestamp, layout: Layout) -> Self {
         let (left, counts, chunks) = (Vec::new(), Vec::new(), Vec::new());
         Self { doc, row, paused, now, layout, changed: false, left, counts, chunks }
+    }
+
+    /// The view of a document, of which other documents say whether it is paused, and whether its operation still keeps it.
+    fn of(doc: SequenceDoc, paused: bool, is_kept: bool, now: Timestamp, layout: Layout) -> Self {
+        let mut row = doc.row();
+        if let Some(row) = &mut row {
+            row.paused = paused;
+            row.reserved = row.reserved.filter(|_| is_kept);
+        }
+        Self::new(doc, row, paused, now, layout)
+    }
+
+    /// Writes nothing: what was decided is refused.
+    pub(crate) const fn refuse(&mut self) {
+        self.changed = false;
     }
 
     pub(crate) const fn is_changed(&self) -> bool {
@@ -199,17 +211,44 @@ impl MongoStore {
     /// The view of a document in which nothing is left to do. The time is taken after the document, so that times never run
     /// against the order of the decisions.
     pub(crate) async fn view(&self, doc: SequenceDoc, paused: bool) -> Result<View> {
-        let mut row = doc.row();
-        if let Some(row) = &mut row {
-            row.paused = paused;
-            if let Some(operation) = row.reserved
-                && !self.keeps(operation, &doc.queue, &doc.sequence).await?
-            {
-                row.reserved = None;
+        let is_kept = match doc.reserved() {
+            Some(operation) => self.keeps(operation, &doc.queue, &doc.sequence).await?,
+            None => false,
+        };
+        Ok(View::of(doc, paused, is_kept, self.now().await?, self.layout()))
+    }
+
+    /// The views of sequences of a queue.
+    pub(crate) async fn views(
+        &self,
+        queue: &QueueName,
+        docs: Vec<SequenceDoc>,
+        paused: &BTreeSet<SequenceId>,
+    ) -> Result<BTreeMap<SequenceId, View>> {
+        let mut reserved: BTreeMap<OperationId, Vec<&SequenceId>> = BTreeMap::new();
+        for doc in &docs {
+            if let Some(operation) = doc.reserved() {
+                reserved.entry(operation).or_default().push(&doc.sequence);
             }
         }
+        let kept = self.kept(queue, reserved).await?;
         let now = self.now().await?;
-        Ok(View::new(doc, row, paused, now, self.layout()))
+        let view = |doc: SequenceDoc| {
+            let (paused, is_kept) = (paused.contains(&doc.sequence), kept.contains(&doc.sequence));
+            (doc.sequence.clone(), View::of(doc, paused, is_kept, now, self.layout()))
+        };
+        Ok(docs.into_iter().map(view).collect())
+    }
+
+    /// Loads sequences of a queue.
+    pub(crate) async fn load_all(
+        &self,
+        queue: &QueueName,
+        sequences: &BTreeSet<SequenceId>,
+    ) -> Result<BTreeMap<SequenceId, View>> {
+        let (docs, paused) =
+            future::try_join(self.finished(queue, sequences), self.paused_sequences(queue)).await?;
+        self.views(queue, docs.into_values().collect(), &paused).await
     }
 
     /// Writes the decision. `None` if another call came between: load and decide again. A refusal, and an answer that changes
@@ -225,6 +264,7 @@ impl MongoStore {
     /// Writes a decision: from here on the call has happened. Then does what is left to do.
     async fn write(&self, view: View) -> Result<bool> {
         let (mut doc, chunks) = view.into_write(0);
+        let under_way = self.under_way().begin(vec![doc.id.clone()]);
         self.db().insert_all(&self.db().chunks, &chunks).await?;
         let write = next_version(&mut doc)?;
         if !self.db().put(&self.db().sequences, write).await? {
@@ -233,6 +273,7 @@ impl MongoStore {
         if doc.unfinished {
             Box::pin(self.carry_out(vec![doc])).await.map_err(maybe_done)?;
         }
+        drop(under_way);
         Ok(true)
     }
 
@@ -250,8 +291,19 @@ impl MongoStore {
                 self.finish_batches_of(std::slice::from_ref(&doc)).await?;
                 return Ok(Some(doc));
             }
-            Box::pin(self.carry_out(vec![doc])).await?;
+            self.carry_out_left(vec![doc]).await?;
         }
+    }
+
+    /// Does what others have left to do in these documents, or waits until they have done it: those of this process are at it.
+    pub(crate) async fn carry_out_left(&self, docs: Vec<SequenceDoc>) -> Result<()> {
+        let (own, left): (Vec<_>, Vec<_>) = docs.into_iter().partition(|doc| self.under_way().has(&doc.id));
+        if !left.is_empty() {
+            Box::pin(self.carry_out(left)).await?;
+        }
+        let own: Vec<&str> = own.iter().map(|doc| doc.id.as_str()).collect();
+        self.under_way().wait_for(&own).await;
+        Ok(())
     }
 
     /// Gives a sequence a new version: a decision that is under way on the old one fails, and is taken again.
@@ -270,9 +322,7 @@ impl MongoStore {
         let unfinished = || doc! { "unfinished": true };
         let sequences: Vec<SequenceDoc> =
             project(&self.db().sequences, unfinished(), Document::new(), Document::new()).await?;
-        if !sequences.is_empty() {
-            Box::pin(self.carry_out(sequences)).await?;
-        }
+        self.carry_out_left(sequences).await?;
         self.finish_batches().await?;
         self.finish_plans().await?;
         self.finish_pauses().await

@@ -3,6 +3,7 @@
 //! The store is cut off after the first write, the second, and so on; of a command with many statements, between any two of them.
 
 mod batches;
+mod settlements;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

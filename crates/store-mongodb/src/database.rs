@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-pub(crate) use self::reads::{by_ids, count, find_one, first, get, list, list_fields, project};
+pub(crate) use self::reads::{IDS, by_ids, count, find_one, first, get, list, list_fields, project};
 use crate::calls::{Calls, Documents, LIMIT};
 use crate::error::{DUPLICATE_KEY, corrupt, invalid, of_code, reading, writing};
 
@@ -243,7 +243,7 @@ impl Database {
 
     /// Runs update statements. Returns those whose upserts were refused as duplicates.
     pub(crate) async fn update_all(&self, of: &Documents, updates: &[RawDocumentBuf]) -> Result<Vec<usize>> {
-        self.statements(of, cstr!("update"), cstr!("updates"), updates).await
+        self.statements(of, cstr!("update"), cstr!("updates"), updates, false).await
     }
 
     /// Inserts documents. Returns those that were there.
@@ -253,20 +253,33 @@ impl Database {
         documents: &[RawDocumentBuf],
     ) -> Result<Vec<usize>> {
         documents.iter().try_for_each(fits)?;
-        self.statements(into, cstr!("insert"), cstr!("documents"), documents).await
+        self.statements(into, cstr!("insert"), cstr!("documents"), documents, false).await
     }
 
-    /// Runs the statements of one kind, each for itself. Returns those that were refused as duplicates.
+    /// Inserts documents one after the other, up to the first one whose id is there. Returns whether all were inserted.
+    pub(crate) async fn insert_in_order(
+        &self,
+        into: &Documents,
+        documents: &[RawDocumentBuf],
+    ) -> Result<bool> {
+        documents.iter().try_for_each(fits)?;
+        let refused = self.statements(into, cstr!("insert"), cstr!("documents"), documents, true).await?;
+        Ok(refused.is_empty())
+    }
+
+    /// Runs the statements of one kind: each for itself, or up to the first one that is refused. Returns those that were refused as
+    /// duplicates.
     async fn statements(
         &self,
         into: &Documents,
         command: &CStr,
         field: &CStr,
         statements: &[RawDocumentBuf],
+        in_order: bool,
     ) -> Result<Vec<usize>> {
         let mut duplicates = Vec::new();
         let mut first = 0;
-        while first < statements.len() {
+        while first < statements.len() && !(in_order && !duplicates.is_empty()) {
             let asked = first_batch(&statements[first..]);
             let allowed = self.gate(asked);
             if allowed > 0 {
@@ -276,7 +289,7 @@ impl Database {
                 let mut run = RawDocumentBuf::new();
                 run.append(command, coll.as_str());
                 run.append(field, batch);
-                run.append(cstr!("ordered"), false);
+                run.append(cstr!("ordered"), in_order);
                 run.append(cstr!("writeConcern"), rawdoc! { "w": "majority" });
                 let database = self.database.clone();
                 let answer = self.calls.make(async move { database.run_raw_command(run).await });

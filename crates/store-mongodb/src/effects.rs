@@ -1,7 +1,8 @@
 //! What is done after a decision, in other documents. Whoever does it again, however late, changes nothing.
 //!
-//! The order: letters and groups, sequences of letters that left, ends, the audit, outcomes, then the document of the sequence without
-//! what was left to do, and with its new revision; or the batch is deleted. Chunks that no letter refers to any more are deleted at the end.
+//! The order: letters, groups, the audit and outcomes, at once; then sequences of letters that left, and ends; then the document of the
+//! sequence without what was left to do, and with its new revision; or the batch is deleted. Chunks that no letter refers to any more are
+//! deleted at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,6 +20,7 @@ use crate::documents::group::{Decision, GroupDoc, Pending};
 use crate::documents::left::{CountDoc, Left, LineDoc, OutcomeDoc};
 use crate::documents::sequence::SequenceDoc;
 use crate::store::MongoStore;
+use crate::together::{self, Line, done_together, same_for_all};
 
 /// Maximum number of sequences that one statement finishes. Small, for servers that compare each document with every id.
 const IDS: usize = 50;
@@ -76,7 +78,7 @@ impl Work {
                 Left::End(end) => self.ends.entry(doc.queue.clone()).or_default().push(end),
                 Left::Outcome(outcome) => self.outcomes.push(outcome),
                 // Only plans have these.
-                Left::Items { .. } => {}
+                Left::Outcomes(_) | Left::Items { .. } => {}
             }
         }
     }
@@ -94,6 +96,39 @@ impl Work {
                 _ => decisions.push(Decision { holder: holder.to_owned(), version, counts: counts.to_vec() }),
             }
         }
+    }
+}
+
+/// Decisions of many callers, which one worker counts: in an outage all of them concern one group, and its document lets one through at
+/// a time.
+pub(crate) struct CountGroups;
+
+impl together::Work for CountGroups {
+    type Item = BTreeMap<GroupId, Vec<Decision>>;
+    type Answer = ();
+    type Kind = ();
+    type Key = ();
+
+    const MOST: usize = 64;
+    const WORKERS: usize = 1;
+
+    fn line(store: &MongoStore) -> &Line<Self> {
+        &store.lines().groups
+    }
+
+    fn kind(_: &Self::Item) {}
+
+    fn key(_: &Self::Item) -> Option<()> {
+        None
+    }
+
+    async fn run(store: &MongoStore, items: Vec<Self::Item>) -> Vec<Result<()>> {
+        let callers = items.len();
+        let mut groups: BTreeMap<GroupId, Vec<Decision>> = BTreeMap::new();
+        for (group, decisions) in items.into_iter().flatten() {
+            groups.entry(group).or_default().extend(decisions);
+        }
+        same_for_all(store.count_all(groups).await, callers)
     }
 }
 
@@ -127,18 +162,14 @@ impl MongoStore {
     /// Does all but the deletion of chunks. Returns the sequences that were opened, which have something left to do.
     async fn do_all(&self, work: Work) -> Result<Vec<SequenceDoc>> {
         let Work { letters, groups, detached, ends, lines, outcomes, claims: _ } = work;
-        // At once: neither reads what the other writes.
-        future::try_join(self.write_letters(letters), self.count_all(groups)).await?;
+        // At once: none reads what another one writes.
+        let (letters, groups) = (self.write_letters(letters), self.count_groups(groups));
+        let (lines, outcomes) = (self.append_lines(lines), Box::pin(self.write_outcomes(outcomes)));
+        future::try_join4(letters, groups, lines, outcomes).await?;
         let opened = self.open_detached(detached).await?;
         // Behind the letters: whoever reads an end finds its letter, and whoever begins to watch finds those that were not listed here.
         for (queue, ends) in ends {
             self.list_ended(&queue, ends).await?;
-        }
-        for (token, line) in lines {
-            self.append_line(&token, line).await?;
-        }
-        for outcome in outcomes {
-            Box::pin(self.write_outcome(&outcome)).await?;
         }
         Ok(opened)
     }
@@ -207,7 +238,14 @@ impl MongoStore {
         self.db().update_all(&self.db().letters, &updates).await.map(drop)
     }
 
-    /// Counts decisions in their groups, each once.
+    /// Counts decisions in their groups, each once, together with those of other callers.
+    async fn count_groups(&self, groups: BTreeMap<GroupId, Vec<Decision>>) -> Result<()> {
+        if groups.is_empty() {
+            return Ok(());
+        }
+        done_together::<CountGroups>(self, groups).await
+    }
+
     async fn count_all(&self, mut groups: BTreeMap<GroupId, Vec<Decision>>) -> Result<()> {
         while !groups.is_empty() {
             let ids: Vec<String> = groups.keys().map(ToString::to_string).collect();

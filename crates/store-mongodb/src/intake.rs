@@ -277,7 +277,7 @@ impl MongoStore {
     }
 
     /// Decides about all sequences. Returns those about which another call decided meanwhile.
-    async fn decide_all(&self, views: BTreeMap<SequenceId, View>) -> Result<BTreeSet<SequenceId>> {
+    pub(crate) async fn decide_all(&self, views: BTreeMap<SequenceId, View>) -> Result<BTreeSet<SequenceId>> {
         let (changed, unchanged): (Vec<_>, Vec<_>) = views.into_values().partition(View::is_changed);
         let mut late = self.not_current(&unchanged).await?;
         let (mut new, mut known, mut chunks) = (Vec::new(), Vec::new(), Vec::new());
@@ -304,6 +304,7 @@ impl MongoStore {
     /// Decides about sequences one by one, each with what is left to do in its document. Returns those about which another call
     /// decided meanwhile.
     async fn decide_known(&self, mut docs: Vec<SequenceDoc>) -> Result<BTreeSet<SequenceId>> {
+        let under_way = self.under_way().begin(docs.iter().map(|doc| doc.id.clone()).collect());
         let writes = docs.iter_mut().map(next_version).collect::<Result<Vec<_>>>()?;
         let written = self.db().put_all(&self.db().sequences, writes).await?;
         let (mut unfinished, mut late) = (Vec::new(), BTreeSet::new());
@@ -314,7 +315,10 @@ impl MongoStore {
                 false => drop(late.insert(doc.sequence)),
             }
         }
-        Box::pin(self.carry_out(unfinished)).await.map_err(maybe_done)?;
+        if !unfinished.is_empty() {
+            Box::pin(self.carry_out(unfinished)).await.map_err(maybe_done)?;
+        }
+        drop(under_way);
         Ok(late)
     }
 

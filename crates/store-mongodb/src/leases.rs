@@ -1,26 +1,38 @@
 //! Leases and settlements.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bson::{Document, doc};
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{self, AfterSettle, LeaseKind, LetterView, SequenceRow, SettleView};
 use lazaret_core::store::{
-    Claim, ErrorKind, Lease, LeaseUse, OperationId, Outcome, Result, Settled, Settlement, StoreError,
+    Certainty, Claim, ErrorKind, Lease, LeaseUse, OperationId, Outcome, Result, Settled, Settlement,
+    StoreError,
 };
 use lazaret_core::{QueueName, SequenceId, Timestamp};
+use uuid::Uuid;
 
 use crate::commit::View;
-use crate::database::project;
+use crate::database::{list, project};
 use crate::documents::left::{Left, OutcomeDoc};
+use crate::documents::letter::Held;
 use crate::documents::sequence::SequenceDoc;
+use crate::due::{free_by, free_order};
+use crate::operations::OperationLetters;
 use crate::store::MongoStore;
+use crate::together::{Line, Work, done_together, repeated};
 use crate::values::{int, nanos, time, uint};
 
 /// Number of sequences that a look for due ones reads at once.
 const PAGE: usize = 100;
 /// Number of sequences that a look for the next due time reads first.
 const FIRST: usize = 8;
+/// How many times as many sequences as it may claim a call reads while others claim, too.
+const SPREAD: usize = 4;
+/// After how many claims without a race others are not expected any more.
+const REMEMBERED_RACES: usize = 16;
 
 fn is_due(row: &SequenceRow, now: Timestamp) -> bool {
     let schedule = row.schedule();
@@ -28,49 +40,6 @@ fn is_due(row: &SequenceRow, now: Timestamp) -> bool {
 }
 
 impl MongoStore {
-    /// The head under a new lease; `None` if the sequence is not open.
-    pub(crate) async fn lease_head(
-        &self,
-        view: &mut View,
-        owner: &str,
-        lease: Duration,
-        kind: LeaseKind,
-    ) -> Result<Option<Claim>> {
-        let Some(row) = view.row.clone() else { return Ok(None) };
-        let Some(held) = self.first_open(view, 1).await?.into_iter().next() else { return Ok(None) };
-        let mut head = held.letter;
-        view.doc.fence += 1;
-        let (interrupted, lost) = (row.was_interrupted(view.now), row.was_lost(view.now));
-        let row = row.claimed(owner, lease, kind, uint(view.doc.fence), view.now);
-        row.head.date(&mut head);
-        let lease = row.lease_of(&view.doc.queue, &view.doc.sequence);
-        view.put(Some(row));
-        Ok(lease.map(|lease| Claim { lease, head, interrupted, lost }))
-    }
-
-    /// Leases an open sequence if it is due, or for a replay.
-    async fn take(
-        &self,
-        queue: &QueueName,
-        sequence: &SequenceId,
-        owner: &str,
-        lease: Duration,
-        kind: LeaseKind,
-    ) -> Result<Option<Claim>> {
-        loop {
-            let mut view = self.load(queue, sequence).await?;
-            let may_take = view.row.as_ref().is_some_and(|row| match kind {
-                LeaseKind::Due => is_due(row, view.now),
-                _ => !row.is_leased(view.now),
-            });
-            let claim =
-                if may_take { self.lease_head(&mut view, owner, lease, kind).await } else { Ok(None) };
-            if let Some(claim) = self.commit(view, claim).await? {
-                return Ok(claim);
-            }
-        }
-    }
-
     pub(crate) async fn claim_sequence(
         &self,
         queue: &QueueName,
@@ -78,7 +47,18 @@ impl MongoStore {
         owner: &str,
         lease: Duration,
     ) -> Result<Option<Claim>> {
-        self.take(queue, sequence, owner, lease, LeaseKind::Replay).await
+        loop {
+            let mut view = self.load(queue, sequence).await?;
+            let claim = if view.row.as_ref().is_some_and(|row| !row.is_leased(view.now)) {
+                let head = self.first_open(&mut view, 1).await?.into_iter().next();
+                Ok(head.and_then(|head| lease_head(&mut view, head, owner, lease, LeaseKind::Replay)))
+            } else {
+                Ok(None)
+            };
+            if let Some(claim) = self.commit(view, claim).await? {
+                return Ok(claim);
+            }
+        }
     }
 
     pub(crate) async fn claim_due_now(
@@ -97,28 +77,66 @@ impl MongoStore {
             return Ok(claims);
         }
         let paused = self.paused_sequences(queue).await?;
-        let (page, mut last) = (PAGE.max(limit), None);
+        let (mut behind, mut others_claim): (Option<(i64, SequenceId)>, _) =
+            (None, self.races().expects_others());
         loop {
-            let mut free = self.free_sequences(queue, nanos(now), last.as_ref(), page).await?;
-            let more = free.len() == page;
-            let end = free.pop();
-            let mut due: Vec<(Option<i64>, SequenceId)> =
-                free.iter().chain(&end).map(|free| (free.due(), free.sequence.clone())).collect();
-            due.retain(|(_, sequence)| !paused.contains(sequence));
-            due.sort();
-            for (_, sequence) in due {
-                if claims.len() >= limit {
-                    return Ok(claims);
-                }
-                // Another worker may have been faster: the row decides again when it is claimed.
-                claims.extend(self.take(queue, &sequence, owner, lease, LeaseKind::Due).await?);
-            }
-            if !more || claims.len() >= limit {
+            // Others that claim at the same time read the same sequences. With some more of them, each begins elsewhere.
+            let page = if others_claim { PAGE.max(limit.saturating_mul(SPREAD)) } else { PAGE.max(limit) };
+            let free = free_by(queue, nanos(now), behind.as_ref().map(|(at, sequence)| (*at, sequence)));
+            let docs: Vec<SequenceDoc> = list(&self.db().sequences, free, free_order(), page).await?;
+            let read = docs.len();
+            let last = docs.last().and_then(|last| Some((last.free_at?, last.sequence.clone())));
+            let unpaused = docs.into_iter().filter(|doc| !paused.contains(&doc.sequence)).collect();
+            let room = limit - claims.len();
+            let (claimed, late) =
+                Box::pin(self.claim_of(queue, unpaused, (owner, lease), room, others_claim)).await?;
+            claims.extend(claimed);
+            others_claim = late > 0;
+            self.races().note(others_claim);
+            if claims.len() >= limit || read < page && late == 0 {
                 return Ok(claims);
             }
-            // Those that were claimed are not free any more; the others are paused or kept by an operation.
-            last = end;
+            // Those that were claimed are not free any more; the others are paused or kept by an operation. Where others were faster, there may
+            // be some that nobody has tried.
+            behind = last.filter(|_| late == 0);
         }
+    }
+
+    /// Claims those of these sequences that are due, at most `room`, by one command. Returns the claims, and for how many of them another
+    /// call was faster.
+    async fn claim_of(
+        &self,
+        queue: &QueueName,
+        docs: Vec<SequenceDoc>,
+        (owner, lease): (&str, Duration),
+        room: usize,
+        anywhere: bool,
+    ) -> Result<(Vec<Claim>, usize)> {
+        let docs = self.finished_docs(queue, docs).await?;
+        let views = self.views(queue, docs, &BTreeSet::new()).await?;
+        let is_due = |view: &View| view.row.as_ref().is_some_and(|row| is_due(row, view.now));
+        let mut due: Vec<(SequenceId, View)> = views.into_iter().filter(|(_, view)| is_due(view)).collect();
+        due.sort_by_cached_key(|(sequence, view)| {
+            (view.row.as_ref().and_then(|row| row.head.due), sequence.clone())
+        });
+        if anywhere && due.len() > room {
+            let from = Uuid::new_v4().as_u128() % (due.len() - room + 1) as u128;
+            due.drain(..usize::try_from(from).unwrap_or_default());
+        }
+        due.truncate(room);
+        let order: Vec<SequenceId> = due.iter().map(|(sequence, _)| sequence.clone()).collect();
+        let mut views: BTreeMap<SequenceId, View> = due.into_iter().collect();
+        let mut heads = self.first_open_of(&mut views, 1).await?;
+        let mut claims = BTreeMap::new();
+        for (sequence, view) in &mut views {
+            let head = heads.remove(sequence).and_then(|letters| letters.into_iter().next());
+            let claim = head.and_then(|head| lease_head(view, head, owner, lease, LeaseKind::Due));
+            claims.extend(claim.map(|claim| (sequence.clone(), claim)));
+        }
+        let late = self.decide_all(views).await?;
+        claims.retain(|sequence, _| !late.contains(sequence));
+        let claims = order.iter().filter_map(|sequence| claims.remove(sequence)).collect();
+        Ok((claims, late.len()))
     }
 
     /// Rows that a clock that was set back would keep leased or waiting for too long.
@@ -219,33 +237,112 @@ impl MongoStore {
         }
     }
 
-    /// Settles the head of a leased sequence. `take_next`: an operation takes the letter behind, if it may.
+    /// Settles the head of a leased sequence, together with those of other callers. `take_next`: an operation takes the letter behind, if
+    /// it may.
     pub(crate) async fn settle_head(
         &self,
         lease: &Lease,
-        id: LetterId,
-        settlement: &Settlement,
+        letter: LetterId,
+        settlement: Settlement,
         take_next: bool,
     ) -> Result<Settled> {
+        let item = SettleItem { lease: lease.clone(), letter, settlement, take_next };
+        done_together::<Settlements>(self, item).await
+    }
+
+    /// Settles letters of different sequences of a queue.
+    async fn settle_all(&self, items: &[SettleItem]) -> Vec<Result<Settled>> {
+        let mut answers: Vec<Option<Result<Settled>>> = items.iter().map(|_| None).collect();
+        let mut at_once = items.len();
         loop {
-            let mut view = self.load(&lease.queue, &lease.sequence).await?;
-            let settled = self.decide_settlement(&mut view, lease, id, settlement, take_next).await;
-            if let Some(settled) = self.commit(view, settled).await? {
-                return Ok(settled);
+            let unanswered = (0..items.len()).filter(|place| answers[*place].is_none());
+            let round: Vec<usize> = unanswered.take(at_once).collect();
+            if round.is_empty() {
+                break;
+            }
+            let asked: Vec<&SettleItem> = round.iter().map(|place| &items[*place]).collect();
+            match Box::pin(self.settle_round(&asked)).await {
+                Ok(settled) => {
+                    for (place, answer) in round.into_iter().zip(settled) {
+                        answers[place] = answer;
+                    }
+                }
+                // What one letter causes must not fail the others.
+                Err(error)
+                    if round.len() > 1
+                        && error.certainty() == Certainty::NotDone
+                        && error.kind() != ErrorKind::Unavailable =>
+                {
+                    at_once = 1;
+                }
+                Err(error) => {
+                    round.into_iter().for_each(|place| answers[place] = Some(Err(repeated(&error))))
+                }
             }
         }
+        answers.into_iter().flatten().collect()
+    }
+
+    /// One round. `None` for each settlement that is to be taken again: another call decided about its sequence meanwhile.
+    async fn settle_round(&self, items: &[&SettleItem]) -> Result<Vec<Option<Result<Settled>>>> {
+        let Some(queue) = items.first().map(|first| &first.lease.queue) else { return Ok(Vec::new()) };
+        // 1. The views: the rows, the letters at the heads, the letters behind them, and the operations.
+        let sequences = items.iter().map(|item| item.lease.sequence.clone()).collect();
+        let mut views = self.load_all(queue, &sequences).await?;
+        let mut letters = self.first_open_of(&mut views, 2).await?;
+        let operations = self.operations_of(&views, &letters).await?;
+        // 2. The rule, and its effects.
+        let mut answers = Vec::with_capacity(items.len());
+        for item in items {
+            let sequence = &item.lease.sequence;
+            let letters = letters.remove(sequence).unwrap_or_default();
+            let Some(view) = views.get_mut(sequence) else {
+                answers.push(None);
+                continue;
+            };
+            let settled = self.decide_settlement(view, letters, item, &operations).await;
+            if settled.is_err() {
+                view.refuse();
+            }
+            answers.push(Some(settled));
+        }
+        // 3. One command for all sequences, and what is left to do then.
+        let late = self.decide_all(views).await?;
+        let is_late = |item: &SettleItem| late.contains(&item.lease.sequence);
+        let in_time = |(item, answer): (&&SettleItem, _)| if is_late(item) { None } else { answer };
+        Ok(items.iter().zip(answers).map(in_time).collect())
+    }
+
+    /// The operations for which these sequences are leased, with the letters at their heads and behind these.
+    async fn operations_of(
+        &self,
+        views: &BTreeMap<SequenceId, View>,
+        letters: &BTreeMap<SequenceId, Vec<Held>>,
+    ) -> Result<BTreeMap<OperationId, OperationLetters>> {
+        let mut of: BTreeMap<OperationId, Vec<LetterId>> = BTreeMap::new();
+        for (sequence, view) in views {
+            let lease = view.row.as_ref().and_then(|row| row.lease.as_ref());
+            if let Some(operation) = lease.and_then(|lease| lease.kind.operation()) {
+                let letters = letters.get(sequence).into_iter().flatten().map(|held| held.letter.id);
+                of.entry(operation).or_default().extend(letters);
+            }
+        }
+        let mut operations = BTreeMap::new();
+        for (operation, letters) in of {
+            operations.insert(operation, self.operation_letters(operation, &letters).await?);
+        }
+        Ok(operations)
     }
 
     async fn decide_settlement(
         &self,
         view: &mut View,
-        lease: &Lease,
-        id: LetterId,
-        settlement: &Settlement,
-        take_next: bool,
+        letters: Vec<Held>,
+        item: &SettleItem,
+        operations: &BTreeMap<OperationId, OperationLetters>,
     ) -> Result<Settled> {
-        // 1. The view: the row, the letter at its head, the letter behind it.
-        let mut letters = self.first_open(view, 2).await?.into_iter();
+        let SettleItem { lease, letter: id, settlement, take_next } = item;
+        let (id, mut letters) = (*id, letters.into_iter());
         let (head, mut behind) = (letters.next(), letters.next());
         let asked = SettleView {
             row: view.row.as_ref(),
@@ -253,15 +350,16 @@ impl MongoStore {
             next: behind.as_ref().map(|next| LetterView::of(&next.letter)),
             now: view.now,
         };
-        // 2. The rule.
         let mut settle = rules::settle(&asked, lease, id, settlement.clone())?;
         let mut outcome = None;
-        if let Some((operation, of_letter)) = settle.outcome {
-            let continues = self.continues(operation, id, of_letter).await?;
+        if let Some((operation, of_letter)) = settle.outcome
+            && let Some(state) = operations.get(&operation)
+        {
+            let continues = state.continues(id, of_letter);
             settle.effects.reserve(continues.then_some(operation));
             let takes = match (settle.untaken(), &behind) {
-                (Some(row), Some(next)) if take_next && continues => {
-                    Box::pin(self.takes_next(operation, id, next, row, view.now)).await?
+                (Some(row), Some(next)) if *take_next && continues => {
+                    self.takes_next(state, id, next, row, view.now).await?
                 }
                 _ => false,
             };
@@ -270,17 +368,16 @@ impl MongoStore {
             }
             let released = match settle.released_from() {
                 // The head leaves the sequence by this settlement.
-                Some(from) => self.released_letters(view, from).await?,
-                None => 0,
+                Some(from) if state.has_rate() => self.released_letters(view, from).await?,
+                _ => 0,
             };
-            let pace = self.pace(operation, released, view.now).await?;
+            let pace = state.pace(released, view.now);
             if let Some(pace) = pace {
                 settle.effects.pace(pace, view.now);
             }
             let released = pace.map_or(0, |pace| pace.left);
             outcome = Some(OutcomeDoc::new(operation, id, of_letter, view.now).releasing(released));
         }
-        // 3. The effects.
         let head = head.ok_or_else(|| missing(id))?;
         view.apply(head, settle.effects)?;
         if let (Some(row), Some(behind)) = (&view.row, &mut behind) {
@@ -308,6 +405,101 @@ impl MongoStore {
         }
         views.retain(|view| view.row.as_ref().is_some_and(|row| row.operation(view.now) == Some(operation)));
         Ok(views)
+    }
+}
+
+/// Leases the sequence of a view, which is open.
+pub(crate) fn lease_head(
+    view: &mut View,
+    head: Held,
+    owner: &str,
+    lease: Duration,
+    kind: LeaseKind,
+) -> Option<Claim> {
+    let row = view.row.clone()?;
+    let mut head = head.letter;
+    view.doc.fence += 1;
+    let (interrupted, lost) = (row.was_interrupted(view.now), row.was_lost(view.now));
+    let row = row.claimed(owner, lease, kind, uint(view.doc.fence), view.now);
+    row.head.date(&mut head);
+    let lease = row.lease_of(&view.doc.queue, &view.doc.sequence);
+    view.put(Some(row));
+    lease.map(|lease| Claim { lease, head, interrupted, lost })
+}
+
+/// The settlement of one caller.
+pub(crate) struct SettleItem {
+    lease: Lease,
+    letter: LetterId,
+    settlement: Settlement,
+    take_next: bool,
+}
+
+#[cfg(test)]
+impl SettleItem {
+    /// A settlement in this sequence.
+    pub(crate) fn test(queue: &QueueName, sequence: &SequenceId) -> Self {
+        let (queue, sequence) = (queue.clone(), sequence.clone());
+        let letter = LetterId::of(&queue, &"m".into());
+        let lease = Lease { queue, sequence, owner: "w".into(), fence: 1, until: Timestamp::UNIX_EPOCH };
+        Self { lease, letter, settlement: Settlement::Resolve(None), take_next: false }
+    }
+
+    pub(crate) const fn sequence(&self) -> &SequenceId {
+        &self.lease.sequence
+    }
+}
+
+/// Settlements of many callers, of different sequences of a queue.
+pub(crate) struct Settlements;
+
+impl Work for Settlements {
+    type Item = SettleItem;
+    type Answer = Settled;
+    type Kind = QueueName;
+    type Key = SequenceId;
+
+    const MOST: usize = 256;
+    const WORKERS: usize = 2;
+
+    fn line(store: &MongoStore) -> &Line<Self> {
+        &store.lines().settlements
+    }
+
+    fn kind(item: &SettleItem) -> QueueName {
+        item.lease.queue.clone()
+    }
+
+    fn key(item: &SettleItem) -> Option<SequenceId> {
+        Some(item.lease.sequence.clone())
+    }
+
+    async fn run(store: &MongoStore, items: Vec<SettleItem>) -> Vec<Result<Settled>> {
+        store.settle_all(&items).await
+    }
+}
+
+/// Whether other processes claim the same sequences at the same time.
+#[derive(Default)]
+pub(crate) struct Races {
+    left: AtomicUsize,
+}
+
+impl Races {
+    /// Whether a call shortly before had lost sequences to others.
+    fn expects_others(&self) -> bool {
+        self.left.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notes whether others were faster.
+    fn note(&self, lost: bool) {
+        if lost {
+            self.left.store(REMEMBERED_RACES, Ordering::Relaxed);
+        } else {
+            let next = |left: usize| left.checked_sub(1);
+            // It was 0 before.
+            _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        }
     }
 }
 

@@ -129,6 +129,30 @@ impl MongoStore {
         self.hydrate_all(docs).await
     }
 
+    /// The first open letters of each of these views. They are read by their ids, those of all views together.
+    pub(crate) async fn first_open_of(
+        &self,
+        views: &mut BTreeMap<SequenceId, View>,
+        limit: usize,
+    ) -> Result<BTreeMap<SequenceId, Vec<Held>>> {
+        let (mut letters, mut ids) = (BTreeMap::new(), Vec::new());
+        for (sequence, view) in views {
+            let count = view.row.as_ref().map_or(0, |row| row.count);
+            let wanted = limit.min(usize::try_from(count).unwrap_or(usize::MAX));
+            if view.doc.ahead.len() < wanted {
+                letters.insert(sequence.clone(), self.first_open(view, limit).await?);
+            } else {
+                ids.extend(view.doc.ahead.iter().take(wanted).map(|(_, id)| id.clone()));
+            }
+        }
+        let docs: Vec<LetterDoc> = by_ids(&self.db().letters, &ids, Document::new()).await?;
+        for held in self.hydrate_all(docs).await? {
+            letters.entry(held.letter.sequence.clone()).or_default().push(held);
+        }
+        letters.values_mut().for_each(|letters| letters.sort_by_key(|held| held.letter.index));
+        Ok(letters)
+    }
+
     /// The letter behind the one with this index.
     pub(crate) async fn next_of(&self, view: &View, index: u64) -> Result<Option<rules::Head>> {
         let next = self.open_docs(&view.doc.queue, &view.doc.sequence, index + 1, 1).await?;

@@ -23,8 +23,8 @@
 //!    high costs a lookup.
 //! 3. The document of the **sequence**, if it still has the version on which the rule decided: the new row, and what is left to do
 //!    elsewhere, packed into one binary value. A new one is inserted. From here on the call has happened.
-//! 4. What is left: the **letters** in their new form and, at the same time, the counters of **groups**; then **ends** for the outbox, if the
-//!    queue is watched, lines of the **audit**, and **outcomes** in operations.
+//! 4. What is left: at the same time the **letters** in their new form, the counters of **groups**, lines of the **audit** and **outcomes** in
+//!    operations; then **ends** for the outbox, if the queue is watched.
 //! 5. The document of the sequence again, without what was done; one that was opened gets its revision. One command does this for all
 //!    sequences of a call: each is changed for itself, if it still has the version of the decision.
 //! 6. Chunks that no letter refers to any more are deleted. For hand-offs: the sequences are not under way any more.
@@ -40,6 +40,10 @@
 //! counted; a line of the audit and an end have tokens; an outcome is written once. The document of a plan works in the same way, and so
 //! does that of the pauses of a consumer.
 //!
+//! Calls of one process do their work together where they can (`together`): settlements of different sequences share each of these steps, and
+//! what different calls count in groups, write to the audit or record in an operation is written by one worker. Each sequence still
+//! decides for itself, and a process that dies leaves each to be finished.
+//!
 //! A test cuts the store off after each single write, and goes on with another store (`crash`).
 //!
 //! # What a batch costs
@@ -50,6 +54,11 @@
 //! document. A letter is encoded once; its bytes are copied from there on. Letters behind known sequences are packed into those, and one
 //! command finishes all of them.
 //!
+//! # What a letter costs
+//!
+//! Claims, settlements and polls of n letters take about as many commands as those of one, up to 100: a claim 4, a settlement 10, a
+//! poll of an operation 12, a settlement under one 22 (`tests/commands.rs`).
+//!
 //! # Modules
 //!
 //! - `contract/`, `audit`, `ends`, `key_values`: the traits of [`lazaret_core::store`].
@@ -59,7 +68,7 @@
 //! - `database`: collections, guarded writes, commands with many statements; `database/reads` reads.
 //! - `documents/`: what the documents hold; `documents/readable` has the fields that people read, and `documents/flowwarden` those of
 //!   FlowWarden, which a [`Layout`] chooses.
-//! - `commit`, `batches`, `effects`: the steps above.
+//! - `commit`, `batches`, `effects`: the steps above; `together`, `under_way`: what calls of this process share.
 //! - `intake`, `grants`, `leases`, `acts`, `operations/`, `pauses`, `notes`: views for the rules.
 //! - `letters`, `listing`, `counts`, `due`, `search/`, `occupancy`: reads.
 
@@ -97,6 +106,8 @@ mod search;
 #[cfg(test)]
 mod statements;
 mod store;
+mod together;
+mod under_way;
 mod uri;
 mod values;
 

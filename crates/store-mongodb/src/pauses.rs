@@ -94,12 +94,12 @@ impl MongoStore {
     }
 
     async fn carry_out_pauses(&self, mut doc: PausesDoc) -> Result<()> {
-        for (place, left) in std::mem::take(&mut doc.left).into_iter().enumerate() {
-            if let Left::Audit(line) = left {
-                let token = format!("pauses {}#{}#{place}", doc.consumer, doc.version);
-                self.append_line(&token, line).await?;
-            }
-        }
+        let left = std::mem::take(&mut doc.left).into_iter().enumerate();
+        let lines = left.filter_map(|(place, left)| match left {
+            Left::Audit(line) => Some((format!("pauses {}#{}#{place}", doc.consumer, doc.version), line)),
+            _ => None,
+        });
+        self.append_lines(lines.collect()).await?;
         doc.unfinished = false;
         self.put_pauses(&mut doc).await.map(drop)
     }

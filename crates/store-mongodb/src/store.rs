@@ -12,13 +12,19 @@ use lazaret_core::{QueueName, SystemClock, Timestamp};
 use mongodb::Client;
 use mongodb::options::ClientOptions;
 
+use crate::audit::AppendLines;
 use crate::batches::FinishedBatches;
 use crate::clock::StoreClock;
 use crate::database::{Database, find_one};
+use crate::effects::CountGroups;
 use crate::error::{reading, writing};
 use crate::layout::{Layout, UnknownLayout};
+use crate::leases::{Races, Settlements};
 use crate::occupancy::Refusal;
+use crate::operations::WriteOutcomes;
 use crate::options::{DEFAULT_COLLECTION, DEFAULT_DATABASE, FORMER_COLLECTION, MongoStoreOptions};
+use crate::together::Line;
+use crate::under_way::UnderWay;
 use crate::uri::StoreUri;
 
 /// The version of the documents that this store writes. A database with a newer one is refused.
@@ -46,6 +52,18 @@ struct Shared {
     watches: Mutex<BTreeMap<QueueName, ClockWatch>>,
     finished_batches: Mutex<FinishedBatches>,
     refusal: Refusal,
+    lines: Lines,
+    races: Races,
+    under_way: UnderWay,
+}
+
+/// The callers of this process whose work is done together.
+#[derive(Default)]
+pub(crate) struct Lines {
+    pub(crate) settlements: Line<Settlements>,
+    pub(crate) groups: Line<CountGroups>,
+    pub(crate) outcomes: Line<WriteOutcomes>,
+    pub(crate) audit: Line<AppendLines>,
 }
 
 impl MongoStore {
@@ -125,6 +143,9 @@ impl MongoStore {
             watches: Mutex::new(BTreeMap::new()),
             finished_batches: Mutex::new(FinishedBatches::default()),
             refusal: Refusal::default(),
+            lines: Lines::default(),
+            races: Races::default(),
+            under_way: UnderWay::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -152,6 +173,20 @@ impl MongoStore {
     /// The batches that are known to be finished. Not to be held across an await.
     pub(crate) fn finished_batches(&self) -> MutexGuard<'_, FinishedBatches> {
         self.shared.finished_batches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn lines(&self) -> &Lines {
+        &self.shared.lines
+    }
+
+    /// The decisions of this process that are under way.
+    pub(crate) fn under_way(&self) -> &UnderWay {
+        &self.shared.under_way
+    }
+
+    /// Whether others claim the same sequences.
+    pub(crate) fn races(&self) -> &Races {
+        &self.shared.races
     }
 
     /// Whether the server refuses to tell how much room the store takes.

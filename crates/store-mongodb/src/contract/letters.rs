@@ -96,7 +96,7 @@ impl LetterStore for MongoStore {
     }
 
     async fn settle(&self, lease: &Lease, letter: LetterId, settlement: Settlement) -> Result<Settled> {
-        self.settle_head(lease, letter, &settlement, false).await
+        self.settle_head(lease, letter, settlement, false).await
     }
 
     async fn settle_and_continue(
@@ -105,7 +105,7 @@ impl LetterStore for MongoStore {
         letter: LetterId,
         settlement: Settlement,
     ) -> Result<Settled> {
-        self.settle_head(lease, letter, &settlement, true).await
+        self.settle_head(lease, letter, settlement, true).await
     }
 
     async fn act(&self, queue: &QueueName, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {

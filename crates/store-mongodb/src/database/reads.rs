@@ -12,7 +12,7 @@ use crate::error::reading;
 
 /// The number of ids of one read. As many documents fit into a server's first answer, and a server that compares each document with
 /// every id has few to compare.
-const IDS: usize = 100;
+pub(crate) const IDS: usize = 100;
 
 /// The first document that fits, reduced to some fields.
 pub(crate) async fn find_one(

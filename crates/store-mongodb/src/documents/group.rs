@@ -85,12 +85,13 @@ impl GroupDoc {
     pub(crate) fn count(&mut self, decisions: &[Decision], pending: &Pending) -> bool {
         let is_pending = |holder: &String, version: i64| pending.get(holder) == Some(&version);
         self.counted.retain(|counted| is_pending(&counted.holder, counted.version));
-        let known: BTreeSet<String> = self.counted.iter().map(|counted| counted.holder.clone()).collect();
+        let mut known: BTreeSet<String> = self.counted.iter().map(|counted| counted.holder.clone()).collect();
         let mut changed = false;
         for Decision { holder, version, counts } in decisions {
             let concerns =
                 || counts.iter().any(|count| count.groups().any(|group| group == self.fingerprint));
-            if known.contains(holder) || !is_pending(holder, *version) || !concerns() {
+            // Two callers may carry out one decision, and count together.
+            if !is_pending(holder, *version) || !concerns() || !known.insert(holder.clone()) {
                 continue;
             }
             counts.iter().for_each(|count| self.apply(count));
@@ -189,6 +190,9 @@ mod tests {
         assert!(!doc.count(&[decision(group, 3)], &Pending::new()), "another call has finished it");
         assert!(!doc.count(&[decision(group, 3)], &pending("s", 4)), "a late one");
         assert!(doc.count(&[decision(group, 4)], &pending("s", 4)));
+        let (mut twice, both) = (doc.clone(), [decision(group, 5), decision(group, 5)]);
+        assert!(twice.count(&both, &pending("s", 5)), "two callers carry it out");
+        assert_eq!(twice.open, doc.open + 1);
         let back: GroupDoc = bson::deserialize_from_slice(&bson::serialize_to_vec(&doc).unwrap()).unwrap();
         let row = back.row.as_ref().unwrap().to_row();
         assert_eq!((back.open, row.by_state[LetterState::Dead as usize], row.sequences), (2, 2, 2));

@@ -29,6 +29,8 @@ pub(crate) enum Left {
     End(EndedDoc),
     /// Record the outcome of a letter in an operation.
     Outcome(OutcomeDoc),
+    /// Write the outcomes of these letters of a plan, by their ordinals, if they have none.
+    Outcomes(Vec<(i64, Outcome)>),
     /// Write the outcome of the letters of a plan that have none: those in a range of ordinals, except some.
     Items { from: i64, to: i64, except: Vec<String>, outcome: Outcome },
 }

@@ -199,9 +199,14 @@ pub(crate) struct ItemDoc {
 }
 
 impl ItemDoc {
+    /// The id of a letter of a plan.
+    pub(crate) fn key(plan: i64, ordinal: i64) -> String {
+        format!("{plan}:{ordinal}")
+    }
+
     pub(crate) fn new(plan: PlanId, ordinal: usize, item: &FrozenItem) -> Self {
         Self {
-            id: format!("{}:{ordinal}", plan.0),
+            id: Self::key(int(plan.0), int(ordinal as u64)),
             plan: int(plan.0),
             ordinal: int(ordinal as u64),
             queue: item.queue.clone(),

@@ -119,6 +119,11 @@ impl SequenceDoc {
         self.row.as_ref().map(RowDoc::to_row)
     }
 
+    /// The operation that keeps it for itself, as far as the sequence knows.
+    pub(crate) fn reserved(&self) -> Option<OperationId> {
+        self.row.as_ref()?.reserved.map(|operation| OperationId(uint(operation)))
+    }
+
     /// Sets the row, and the fields that indexes need.
     pub(crate) fn set_row(&mut self, row: Option<&SequenceRow>) {
         // Pauses and reservations are those of other documents.

@@ -79,11 +79,7 @@ impl MongoStore {
         let letters = batch.len() as u64;
         // Behind the views: a letter that is appended has a larger index than all that are there.
         let next_number = self.db().count_up("letters", letters).await? - letters + 1;
-        let mut views = BTreeMap::new();
-        for (sequence, doc) in docs {
-            let paused = paused.contains(&sequence);
-            views.insert(sequence, self.view(doc, paused).await?);
-        }
+        let views = self.views(queue, docs.into_values().collect(), &paused).await?;
         Ok(Round {
             queue,
             limits,
@@ -101,27 +97,41 @@ impl MongoStore {
     }
 
     /// The documents of these sequences, in which nothing is left to do.
-    async fn finished(
+    pub(crate) async fn finished(
         &self,
         queue: &QueueName,
         sequences: &BTreeSet<SequenceId>,
     ) -> Result<BTreeMap<SequenceId, SequenceDoc>> {
         let ids: Vec<String> = sequences.iter().map(|sequence| sequence_key(queue, sequence)).collect();
-        loop {
-            let docs: Vec<SequenceDoc> = by_ids(&self.db().sequences, &ids, Document::new()).await?;
-            let (unfinished, docs): (Vec<_>, Vec<_>) = docs.into_iter().partition(|doc| doc.unfinished);
-            if !unfinished.is_empty() {
-                Box::pin(self.carry_out(unfinished)).await?;
-                continue;
-            }
-            self.finish_batches_of(&docs).await?;
-            let mut known: BTreeMap<SequenceId, SequenceDoc> =
-                docs.into_iter().map(|doc| (doc.sequence.clone(), doc)).collect();
-            for sequence in sequences {
-                known.entry(sequence.clone()).or_insert_with(|| SequenceDoc::new(queue, sequence));
-            }
-            return Ok(known);
+        let docs: Vec<SequenceDoc> = by_ids(&self.db().sequences, &ids, Document::new()).await?;
+        let docs = self.finished_docs(queue, docs).await?;
+        let mut known: BTreeMap<SequenceId, SequenceDoc> =
+            docs.into_iter().map(|doc| (doc.sequence.clone(), doc)).collect();
+        for sequence in sequences {
+            known.entry(sequence.clone()).or_insert_with(|| SequenceDoc::new(queue, sequence));
         }
+        Ok(known)
+    }
+
+    /// These documents of sequences of a queue. Those in which something is left to do are read again when it is done.
+    pub(crate) async fn finished_docs(
+        &self,
+        queue: &QueueName,
+        docs: Vec<SequenceDoc>,
+    ) -> Result<Vec<SequenceDoc>> {
+        let (mut finished, mut read) = (Vec::with_capacity(docs.len()), docs);
+        loop {
+            let (unfinished, docs): (Vec<_>, Vec<_>) = read.into_iter().partition(|doc| doc.unfinished);
+            finished.extend(docs);
+            if unfinished.is_empty() {
+                break;
+            }
+            let ids: Vec<String> = unfinished.iter().map(|doc| sequence_key(queue, &doc.sequence)).collect();
+            self.carry_out_left(unfinished).await?;
+            read = by_ids(&self.db().sequences, &ids, Document::new()).await?;
+        }
+        self.finish_batches_of(&finished).await?;
+        Ok(finished)
     }
 
     /// The number of open sequences of a queue, counted no further than needed.

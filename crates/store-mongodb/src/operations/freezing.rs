@@ -1,60 +1,94 @@
 //! Freezing: which letters are in a plan.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use bson::{Bson, Document, doc};
+use bson::{Document, RawDocumentBuf, doc};
 use lazaret_core::letter::{Letter, LetterId};
-use lazaret_core::store::rules::{Candidate, Freeze, later};
+use lazaret_core::store::rules::{self, Candidate, Freeze, later};
 use lazaret_core::store::{
-    Action, Actor, ErrorKind, Plan, PlanId, PlanRequest, Result, Selection, StoreError,
+    Action, Actor, ErrorKind, PayloadDigest, Plan, PlanId, PlanRequest, Result, Selection, StoreError,
 };
-use lazaret_core::{QueueName, SequenceId, Timestamp};
+use lazaret_core::{Message, Position, QueueName, SequenceId, Timestamp};
+use serde::Deserialize;
 
-use crate::database::{decode, encode, list, project};
+use crate::database::{IDS, by_ids, decode, encode, list, project};
 use crate::documents::letter::LetterDoc;
 use crate::documents::plan::{ItemDoc, PlanDoc};
 use crate::error::reading;
 use crate::store::MongoStore;
-use crate::values::{nanos, time};
+use crate::values::{nanos, time, uint};
 
 /// How long the letters of a plan may take to be written.
 pub(crate) const WRITTEN_WITHIN: Duration = Duration::from_secs(3600);
+
+/// Number of letters of a plan that are written at once.
+const PAGE: usize = 1000;
+/// Number of named letters that are read at once. Each may have two parts of 1 MiB in its document.
+const AT_ONCE: usize = 16;
+
+/// The indexes of open letters, in order, by queue and sequence.
+type OpenIndexes = BTreeMap<QueueName, BTreeMap<SequenceId, Vec<u64>>>;
+
+/// What letters of a plan have in the place of their messages while it is frozen.
+static NO_MESSAGE: LazyLock<Arc<Message>> =
+    LazyLock::new(|| Arc::new(Message::new("", "", Position::new(0, 0))));
+
+/// The letters that are selected, without what a plan does not need: `None` for each that was named and is not there.
+#[derive(Default)]
+struct Selected {
+    letters: Vec<Option<Letter>>,
+    /// The digests of the payloads of those that are not excluded by themselves.
+    digests: BTreeMap<LetterId, PayloadDigest>,
+}
+
+/// A letter without its content (I7): a plan needs where it stands, and its state.
+fn reduced(letter: Letter) -> Letter {
+    let Letter { id, queue, sequence, index, state, enqueued_at, payload_left_out, .. } = letter;
+    let message = NO_MESSAGE.clone();
+    Letter { id, index, state, payload_left_out, ..Letter::new(queue, sequence, message, enqueued_at) }
+}
 
 impl MongoStore {
     pub(crate) async fn freeze_plan(&self, request: &PlanRequest, by: &Actor) -> Result<Plan> {
         self.catch_up().await?;
         let now = self.now().await?;
         self.forget_plans(now).await?;
-        let selected = self.selected(&request.selection, now).await?;
         let in_operation = self.in_operations().await?;
-        let candidates = selected.iter().map(|letter| {
+        let Selected { letters, digests } = self.selected(request, &in_operation, now).await?;
+        let candidates = letters.iter().map(|letter| {
             let letter = letter.as_ref()?;
             Some(Candidate { letter, in_operation: in_operation.contains(&letter.id) })
         });
         let mut freeze = Freeze::new(request, candidates);
-        let indexes = self.open_indexes(selected.iter().flatten()).await?;
+        let included = letters.iter().flatten().filter(|letter| digests.contains_key(&letter.id));
+        let indexes = self.open_indexes(included).await?;
         let of = |queue: &QueueName, sequence: &SequenceId| {
-            indexes.get(&(queue.clone(), sequence.clone())).cloned().unwrap_or_default()
+            let of_queue = indexes.get(queue).and_then(|sequences| sequences.get(sequence));
+            of_queue.map(Vec::as_slice).unwrap_or_default()
         };
         if request.action == Action::Retry {
-            freeze = freeze.without_gaps(|queue, sequence| of(queue, sequence).into_iter());
+            freeze = freeze.without_gaps(|queue, sequence| of(queue, sequence).iter().copied());
         }
         if request.action != Action::Park {
             freeze = freeze.with_followers(|queue, sequence| of(queue, sequence).len() as u64);
         }
+        let digest = |letter: &Letter| digests.get(&letter.id).copied().unwrap_or(PayloadDigest::of(None));
         // A plan that is refused uses up no number.
-        let mut frozen = freeze.finish(PlanId(0), request, by, now)?;
+        let mut frozen = freeze.finish_with(PlanId(0), request, by, digest, now)?;
         let id = PlanId(self.db().count_up("plans", 1).await?);
         frozen.plan.id = id;
         // Nobody finds it before its letters are written, and the letters that a crash leaves are deleted with it.
         let mut doc = PlanDoc::hidden(&frozen.plan, later(now, WRITTEN_WITHIN));
         self.put_plan(&mut doc).await?;
-        let mut items = Vec::with_capacity(frozen.items.len());
-        for (ordinal, item) in frozen.items.iter().enumerate() {
-            items.push(encode(&ItemDoc::new(id, ordinal, item))?);
+        let mut ordinals = 0..;
+        for page in frozen.items.chunks(PAGE) {
+            let items = page.iter().zip(ordinals.by_ref());
+            let items = items.map(|(item, ordinal)| encode(&ItemDoc::new(id, ordinal, item)));
+            let items = items.collect::<Result<Vec<RawDocumentBuf>>>()?;
+            self.db().insert_all(&self.db().items, &items).await?;
         }
-        self.db().insert_all(&self.db().items, &items).await?;
         doc.show(&frozen.plan);
         if !self.put_plan(&mut doc).await? {
             let context = "the plan took too long to write, and was deleted: freeze it again";
@@ -63,62 +97,131 @@ impl MongoStore {
         Ok(frozen.plan)
     }
 
-    /// The letters that are selected; `None` for each that was named and is not there.
-    async fn selected(&self, selection: &Selection, now: Timestamp) -> Result<Vec<Option<Letter>>> {
-        let mut selected = Vec::new();
-        match selection {
+    /// The letters that are selected. They are read one after the other, and reduced to what a plan needs.
+    async fn selected(
+        &self,
+        request: &PlanRequest,
+        in_operation: &BTreeSet<LetterId>,
+        now: Timestamp,
+    ) -> Result<Selected> {
+        let mut selected = Selected::default();
+        let mut add = |letter: Option<Letter>| {
+            let letter = letter.map(|letter| {
+                let candidate =
+                    Candidate { letter: &letter, in_operation: in_operation.contains(&letter.id) };
+                if rules::exclusion(&candidate, request).is_none() {
+                    let digest = PayloadDigest::of(letter.message.payload.as_deref());
+                    selected.digests.insert(letter.id, digest);
+                }
+                reduced(letter)
+            });
+            selected.letters.push(letter);
+        };
+        match &request.selection {
             Selection::Query(query) => {
                 let mut filter = doc! { "lazaret.number": { "$ne": null } };
                 if query.is_about_open() {
                     filter.insert("lazaret.open", true);
                 }
                 let _turn = self.db().turn_to_search().await?;
-                let found = self.db().letters.rows(|letters| async move { letters.find(filter).await });
+                let found = self.db().letters.rows(|letters| async move {
+                    letters.find(filter).projection(doc! { "lazaret": 1 }).await
+                });
                 let mut found = found.await.map_err(reading)?;
                 while let Some(document) = found.next().await.map_err(reading)? {
                     let held = self.hydrate(decode::<LetterDoc>(document)?).await?;
                     let letter = held.map(|held| held.letter).filter(|letter| query.matches(letter, now));
-                    selected.extend(letter.map(Some));
+                    letter.into_iter().for_each(|letter| add(Some(letter)));
                 }
             }
             Selection::Letters(letters) => {
                 let letters: BTreeSet<&(QueueName, LetterId)> = letters.iter().collect();
-                for (queue, id) in letters {
-                    let held = match self.letter_doc(queue, *id).await? {
-                        Some(doc) => self.hydrate(doc).await?,
-                        None => None,
-                    };
-                    selected.push(held.map(|held| held.letter));
+                let letters: Vec<_> = letters.into_iter().collect();
+                for some in letters.chunks(AT_ONCE) {
+                    let mut found = self.letters_by_ids(some.iter().map(|(_, id)| *id)).await?;
+                    for (queue, id) in some {
+                        let doc = found.remove(id).filter(|doc| doc.lazaret.queue == *queue);
+                        let held = match doc {
+                            Some(doc) => self.hydrate(doc).await?,
+                            None => None,
+                        };
+                        add(held.map(|held| held.letter));
+                    }
                 }
             }
         }
         Ok(selected)
     }
 
+    /// These letters. The collection may hold documents of others.
+    async fn letters_by_ids(
+        &self,
+        ids: impl Iterator<Item = LetterId>,
+    ) -> Result<BTreeMap<LetterId, LetterDoc>> {
+        let ids: Vec<String> = ids.map(|id| id.to_string()).collect();
+        let found: Vec<RawDocumentBuf> = by_ids(&self.db().letters, &ids, doc! { "lazaret": 1 }).await?;
+        let own = found.into_iter().filter(|document| document.get_document("lazaret").is_ok());
+        own.map(|document| decode::<LetterDoc>(document).map(|doc| (doc.id, doc))).collect()
+    }
+
     /// The letters that operations which are not over have still before them.
     async fn in_operations(&self) -> Result<BTreeSet<LetterId>> {
+        #[derive(Deserialize)]
+        struct LetterOf {
+            #[serde(with = "crate::values::text")]
+            letter: LetterId,
+        }
         let none = Document::new;
         let live: Vec<PlanDoc> = project(&self.db().plans, doc! { "live": true }, none(), none()).await?;
-        if live.is_empty() {
-            return Ok(BTreeSet::new());
+        let mut letters = BTreeSet::new();
+        for plan in live {
+            let filter = doc! { "plan": plan.id, "outcome": null };
+            let found = self.db().items.rows(|items| async move {
+                items.find(filter).projection(doc! { "_id": 0, "letter": 1 }).await
+            });
+            let mut found = found.await.map_err(reading)?;
+            while let Some(item) = found.next().await.map_err(reading)? {
+                letters.insert(decode::<LetterOf>(item)?.letter);
+            }
         }
-        let plans: Vec<Bson> = live.iter().map(|doc| Bson::Int64(doc.id)).collect();
-        let filter = doc! { "plan": { "$in": plans }, "outcome": null };
-        let items: Vec<ItemDoc> = project(&self.db().items, filter, none(), none()).await?;
-        Ok(items.into_iter().map(|item| item.letter).collect())
+        Ok(letters)
     }
 
     /// The indexes of the open letters of the sequences of these letters, in order.
-    async fn open_indexes(
-        &self,
-        letters: impl Iterator<Item = &Letter>,
-    ) -> Result<BTreeMap<(QueueName, SequenceId), Vec<u64>>> {
-        let sequences: BTreeSet<_> =
-            letters.map(|letter| (letter.queue.clone(), letter.sequence.clone())).collect();
-        let mut indexes = BTreeMap::new();
-        for (queue, sequence) in sequences {
-            let places = self.places(&queue, &sequence).await?;
-            indexes.insert((queue, sequence), places.iter().map(|place| place.index()).collect());
+    async fn open_indexes(&self, letters: impl Iterator<Item = &Letter>) -> Result<OpenIndexes> {
+        #[derive(Deserialize)]
+        struct IndexDoc {
+            lazaret: IndexOf,
+        }
+        #[derive(Deserialize)]
+        struct IndexOf {
+            sequence: SequenceId,
+            index: i64,
+        }
+        let mut sequences: BTreeMap<&QueueName, BTreeSet<&SequenceId>> = BTreeMap::new();
+        for letter in letters {
+            sequences.entry(&letter.queue).or_default().insert(&letter.sequence);
+        }
+        let mut indexes = OpenIndexes::new();
+        for (queue, sequences) in sequences {
+            let of_queue = indexes.entry(queue.clone()).or_default();
+            let sequences: Vec<&str> = sequences.into_iter().map(SequenceId::as_str).collect();
+            for some in sequences.chunks(IDS) {
+                let filter = doc! {
+                    "lazaret.queue": queue.as_str(), "lazaret.sequence": { "$in": some }, "lazaret.open": true,
+                };
+                let fields = doc! { "_id": 0, "lazaret.sequence": 1, "lazaret.index": 1 };
+                let found = self
+                    .db()
+                    .letters
+                    .rows(|letters| async move { letters.find(filter).projection(fields).await });
+                let mut found = found.await.map_err(reading)?;
+                while let Some(document) = found.next().await.map_err(reading)? {
+                    let IndexDoc { lazaret: IndexOf { sequence, index } } = decode(document)?;
+                    of_queue.entry(sequence).or_default().push(uint(index));
+                }
+            }
+            of_queue.values_mut().for_each(|indexes| indexes.sort_unstable());
         }
         Ok(indexes)
     }

@@ -3,9 +3,13 @@
 //! The document of the plan decides, as that of a sequence does. Outcomes are written to the letters of the plan afterwards.
 
 mod freezing;
+mod outcomes;
 mod plans;
 mod polling;
 mod taking;
+
+pub(crate) use self::outcomes::WriteOutcomes;
+pub(crate) use self::taking::OperationLetters;
 
 #[cfg(test)]
 pub(crate) use freezing::WRITTEN_WITHIN;

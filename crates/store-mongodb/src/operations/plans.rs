@@ -1,8 +1,11 @@
 //! Plans under way: their documents, the outcomes of their letters, and what sequences ask about them.
 
-use bson::{Bson, Document, doc};
+use std::collections::{BTreeMap, BTreeSet};
+
+use bson::{Bson, Document, RawDocumentBuf, doc, rawdoc};
+use futures_util::future;
 use lazaret_core::letter::LetterId;
-use lazaret_core::store::rules::{self, AuditLine, ItemView, Pace, Pending};
+use lazaret_core::store::rules::{self, AuditLine, ItemView, Pending};
 use lazaret_core::store::{
     Actor, Command, Item, Operation, OperationId, OperationMachine, OperationsPage, Outcome, PayloadDigest,
     Plan, PlanId, Result, RolloutPolicy,
@@ -10,33 +13,67 @@ use lazaret_core::store::{
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 
 use crate::commit::View;
-use crate::database::{Guarded, count, find_one, first, get, list, project};
-use crate::documents::left::{Left, OutcomeDoc};
+use crate::database::{Guarded, IDS, count, encode, find_one, first, get, list, project};
+use crate::documents::left::Left;
 use crate::documents::letter::Held;
 use crate::documents::plan::{ItemDoc, PlanDoc};
-use crate::error::maybe_done;
+use crate::error::{corrupt, maybe_done, reading};
 use crate::store::MongoStore;
-use crate::values::{int, nanos, time, uint};
+use crate::values::{int, nanos, uint};
 
 /// What a call decides about an operation: its machine, and what is left to do then.
 pub(crate) struct PlanView {
     doc: PlanDoc,
     pub(crate) machine: OperationMachine,
     pub(crate) now: Timestamp,
-    /// Letters that get an outcome by this call.
+    /// Ranges of letters that get an outcome by this call.
     written: Vec<Left>,
+    /// Single letters that get one, by their ordinals.
+    outcomes: Vec<(i64, Outcome)>,
     lines: Vec<AuditLine>,
 }
 
 impl PlanView {
+    /// The view of a plan in which nothing is left to do; `None` without an operation.
+    pub(crate) fn new(doc: PlanDoc, now: Timestamp) -> Option<Self> {
+        let machine = doc.machine()?;
+        Some(Self { doc, machine, now, written: Vec::new(), outcomes: Vec::new(), lines: Vec::new() })
+    }
+
     pub(crate) const fn plan(&self) -> i64 {
         self.doc.id
+    }
+
+    /// Gives a letter that has no outcome one, and counts it.
+    pub(crate) fn write_item(&mut self, ordinal: u64, outcome: Outcome, at: Timestamp) {
+        self.outcomes.push((int(ordinal), outcome));
+        self.machine.count(outcome, 1, at);
+    }
+
+    /// Whether this call gives a letter an outcome.
+    pub(crate) fn has_outcome(&self, ordinal: u64) -> bool {
+        let ordinal = int(ordinal);
+        let is_within =
+            |left: &Left| matches!(left, Left::Items { from, to, .. } if (*from..=*to).contains(&ordinal));
+        self.outcomes.iter().any(|(of, _)| *of == ordinal) || self.written.iter().any(is_within)
+    }
+
+    /// Whether the stage of the operation has letters without an outcome, as far as the counters tell. Then it does not matter which is the
+    /// first of them.
+    fn is_within_stage(&self) -> bool {
+        let operation = &self.machine.operation;
+        let counted = operation.letters.saturating_sub(self.machine.pending());
+        counted < operation.rollout.allowance(operation.stage, operation.letters)
     }
 
     /// The filter for letters without an outcome, in this range, except those of this call.
     fn pending_filter(&self, from: i64, to: i64) -> Document {
         let mut all =
             vec![doc! { "plan": self.doc.id, "outcome": null, "ordinal": { "$gte": from, "$lte": to } }];
+        if !self.outcomes.is_empty() {
+            let ordinals: Vec<i64> = self.outcomes.iter().map(|(ordinal, _)| *ordinal).collect();
+            all.push(doc! { "ordinal": { "$nin": ordinals } });
+        }
         for left in &self.written {
             if let Left::Items { from, to, except, .. } = left {
                 let outside = doc! { "ordinal": { "$not": { "$gte": from, "$lte": to } } };
@@ -47,6 +84,11 @@ impl PlanView {
     }
 }
 
+/// The name of a plan among the documents with decisions under way. Ids of sequences begin with a number and a colon.
+fn under_way_key(plan: i64) -> String {
+    format!("plan {plan}")
+}
+
 impl MongoStore {
     /// The plan of an operation, in which nothing is left to do.
     pub(crate) async fn plan_of(&self, id: OperationId) -> Result<Option<PlanDoc>> {
@@ -54,7 +96,7 @@ impl MongoStore {
             let filter = doc! { "operation.id": int(id.0) };
             let doc: Option<PlanDoc> = first(&self.db().plans, filter, Document::new()).await?;
             match doc {
-                Some(doc) if doc.unfinished => self.carry_out_plan(doc).await?,
+                Some(doc) if doc.unfinished => self.carry_out_left_of(doc).await?,
                 doc => return Ok(doc),
             }
         }
@@ -63,14 +105,23 @@ impl MongoStore {
     async fn finished_plan(&self, id: PlanId) -> Result<Option<PlanDoc>> {
         loop {
             match get::<PlanDoc>(&self.db().plans, Bson::Int64(int(id.0))).await? {
-                Some(doc) if doc.unfinished => self.carry_out_plan(doc).await?,
+                Some(doc) if doc.unfinished => self.carry_out_left_of(doc).await?,
                 doc => return Ok(doc.filter(|doc| !doc.is_hidden())),
             }
         }
     }
 
+    /// Does what others have left to do in a plan, or waits until they have done it: those of this process are at it.
+    async fn carry_out_left_of(&self, doc: PlanDoc) -> Result<()> {
+        if self.under_way().wait_for(&[&under_way_key(doc.id)]).await {
+            return Ok(());
+        }
+        self.carry_out_plan(doc).await
+    }
+
     /// Does what is left to do in a plan, and takes it out.
     async fn carry_out_plan(&self, mut doc: PlanDoc) -> Result<()> {
+        let mut lines = Vec::new();
         for (place, left) in std::mem::take(&mut doc.left).into_iter().enumerate() {
             match left {
                 Left::Items { from, to, except, outcome } => {
@@ -83,15 +134,30 @@ impl MongoStore {
                     let update = doc! { "$set": { "outcome": outcome.as_str() } };
                     self.db().update(&self.db().items, filter, update).await?;
                 }
-                Left::Audit(line) => {
-                    self.append_line(&format!("plan {}#{}#{place}", doc.id, doc.version), line).await?;
-                }
+                Left::Outcomes(outcomes) => self.write_ordinals(doc.id, &outcomes).await?,
+                Left::Audit(line) => lines.push((format!("plan {}#{}#{place}", doc.id, doc.version), line)),
                 // Only sequences have these.
                 _ => {}
             }
         }
+        self.append_lines(lines).await?;
         doc.unfinished = false;
         self.put_plan(&mut doc).await.map(drop)
+    }
+
+    /// Writes the outcomes of letters that have none, with one statement for each outcome and some letters.
+    async fn write_ordinals(&self, plan: i64, outcomes: &[(i64, Outcome)]) -> Result<()> {
+        let mut updates = Vec::new();
+        for outcome in Outcome::ALL {
+            let of_outcome = outcomes.iter().filter(|(_, of)| *of == outcome);
+            let ids: Vec<String> = of_outcome.map(|(ordinal, _)| ItemDoc::key(plan, *ordinal)).collect();
+            for ids in ids.chunks(IDS) {
+                let filter = doc! { "_id": { "$in": ids }, "outcome": null };
+                let update = doc! { "$set": { "outcome": outcome.as_str() } };
+                updates.push(rawdoc! { "q": encode(&filter)?, "u": encode(&update)?, "multi": true });
+            }
+        }
+        self.db().update_all(&self.db().items, &updates).await.map(drop)
     }
 
     pub(crate) async fn finish_plans(&self) -> Result<()> {
@@ -99,7 +165,7 @@ impl MongoStore {
         let docs: Vec<PlanDoc> =
             project(&self.db().plans, doc! { "unfinished": true }, none(), none()).await?;
         for doc in docs {
-            self.carry_out_plan(doc).await?;
+            self.carry_out_left_of(doc).await?;
         }
         Ok(())
     }
@@ -114,24 +180,27 @@ impl MongoStore {
     /// Loads the plan of an operation, to decide about it.
     pub(crate) async fn load_plan(&self, id: OperationId) -> Result<Option<PlanView>> {
         let Some(doc) = self.plan_of(id).await? else { return Ok(None) };
-        let Some(machine) = doc.machine() else { return Ok(None) };
-        let now = self.now().await?;
-        Ok(Some(PlanView { doc, machine, now, written: Vec::new(), lines: Vec::new() }))
+        Ok(PlanView::new(doc, self.now().await?))
     }
 
     /// Writes the decision about a plan. `false` if another call came between.
     pub(crate) async fn commit_plan(&self, view: PlanView) -> Result<bool> {
-        let PlanView { mut doc, machine, now, written, lines } = view;
+        let PlanView { mut doc, machine, now, written, outcomes, lines } = view;
         doc.set_machine(&machine);
         doc.left = written;
+        if !outcomes.is_empty() {
+            doc.left.push(Left::Outcomes(outcomes));
+        }
         doc.left.extend(lines.into_iter().map(|line| Left::audit(line, now)));
         doc.unfinished = !doc.left.is_empty();
+        let under_way = self.under_way().begin(vec![under_way_key(doc.id)]);
         if !self.put_plan(&mut doc).await? {
             return Ok(false);
         }
         if doc.unfinished {
             self.carry_out_plan(doc).await.map_err(maybe_done)?;
         }
+        drop(under_way);
         Ok(true)
     }
 
@@ -168,9 +237,14 @@ impl MongoStore {
 
     /// Moves an operation on as far as it goes.
     pub(crate) async fn advance(&self, view: &mut PlanView, now: Timestamp) -> Result<()> {
-        let filter = view.pending_filter(0, i64::MAX);
-        let pending: Option<ItemDoc> = first(&self.db().items, filter, doc! { "ordinal": 1 }).await?;
-        view.lines.extend(view.machine.advance(pending.map(|item| uint(item.ordinal)), now));
+        let pending = if view.is_within_stage() {
+            Some(0)
+        } else {
+            let filter = view.pending_filter(0, i64::MAX);
+            let pending: Option<ItemDoc> = first(&self.db().items, filter, doc! { "ordinal": 1 }).await?;
+            pending.map(|item| uint(item.ordinal))
+        };
+        view.lines.extend(view.machine.advance(pending, now));
         Ok(())
     }
 
@@ -187,78 +261,95 @@ impl MongoStore {
         item.map(|item| Ok((item.pending()?, item.sequence))).transpose()
     }
 
-    pub(super) async fn pending_letter(&self, plan: i64, letter: LetterId) -> Result<Option<Pending>> {
-        let filter = doc! { "plan": plan, "letter": letter.to_string(), "outcome": null };
-        let item: Option<ItemDoc> = first(&self.db().items, filter, Document::new()).await?;
-        item.map(|item| item.pending()).transpose()
-    }
-
-    /// Records the outcome of a letter, and of those behind it. A letter that has its outcome keeps it.
-    pub(crate) async fn write_outcome(&self, outcome: &OutcomeDoc) -> Result<()> {
-        let at = time(outcome.at);
-        while let Some(mut view) = self.load_plan(outcome.operation()).await? {
-            let Some(item) = self.pending_letter(view.plan(), outcome.letter).await? else { return Ok(()) };
-            for (ordinals, outcome) in rules::item_outcomes(&item, outcome.outcome).outcomes {
-                self.write_items(&mut view, ordinals, Vec::new(), outcome, at).await?;
-            }
-            view.machine.spend(u64::from(outcome.spend), at);
-            view.machine.pace_released(outcome.released(), at);
-            self.advance(&mut view, at).await?;
-            if self.commit_plan(view).await? {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether an operation goes on with the letters behind this one.
-    pub(crate) async fn continues(
+    /// The next letters of a queue without an outcome, from this ordinal on, with their sequences.
+    pub(super) async fn pending_page(
         &self,
-        id: OperationId,
-        letter: LetterId,
-        outcome: Outcome,
-    ) -> Result<bool> {
-        let Some(doc) = self.plan_of(id).await?.filter(|doc| doc.live) else { return Ok(false) };
-        let item = self.pending_letter(doc.id, letter).await?;
-        Ok(item.is_some_and(|item| rules::item_outcomes(&item, outcome).continues))
+        plan: i64,
+        queue: &QueueName,
+        from: u64,
+        limit: usize,
+    ) -> Result<Vec<(Pending, SequenceId)>> {
+        let filter =
+            doc! { "plan": plan, "queue": queue.as_str(), "outcome": null, "ordinal": { "$gte": int(from) } };
+        let items: Vec<ItemDoc> = list(&self.db().items, filter, doc! { "ordinal": 1 }, limit).await?;
+        items.into_iter().map(|item| Ok((item.pending()?, item.sequence))).collect()
     }
 
-    /// The pace of letters that an operation lets run automatically. The outcome that is left behind deducts them from its rate.
-    pub(crate) async fn pace(&self, id: OperationId, letters: u64, now: Timestamp) -> Result<Option<Pace>> {
-        let machine = self.plan_of(id).await?.and_then(|doc| doc.machine());
-        Ok(machine.and_then(|mut machine| machine.pace_released(letters, now)))
+    /// Those of these letters that have no outcome in a plan.
+    pub(super) async fn pending_letters(
+        &self,
+        plan: i64,
+        letters: &[LetterId],
+    ) -> Result<BTreeMap<LetterId, Pending>> {
+        let items = self.pending_items(letters).await?;
+        let of_plan = items.into_iter().filter(|item| item.plan == plan);
+        of_plan.map(|item| Ok((item.letter, item.pending()?))).collect()
+    }
+
+    /// These letters in all plans in which they have no outcome.
+    pub(super) async fn pending_items(&self, letters: &[LetterId]) -> Result<Vec<ItemDoc>> {
+        let reads = letters.chunks(IDS).map(|letters| {
+            let letters: Vec<String> = letters.iter().map(ToString::to_string).collect();
+            let filter = doc! { "letter": { "$in": letters }, "outcome": null };
+            project(&self.db().items, filter, Document::new(), Document::new())
+        });
+        let found: Vec<Vec<ItemDoc>> = future::try_join_all(reads).await?;
+        Ok(found.into_iter().flatten().collect())
     }
 
     pub(crate) async fn is_over(&self, id: OperationId) -> Result<bool> {
         Ok(!self.plan_of(id).await?.is_some_and(|doc| doc.live))
     }
 
-    /// Whether an operation still keeps a sequence for itself: as long as it has letters of it before it.
+    /// Which of these sequences of a queue their operations still keep for themselves: as long as they have letters of them before them.
+    pub(crate) async fn kept(
+        &self,
+        queue: &QueueName,
+        reserved: BTreeMap<OperationId, Vec<&SequenceId>>,
+    ) -> Result<BTreeSet<SequenceId>> {
+        let mut kept = BTreeSet::new();
+        for (id, sequences) in reserved {
+            let filter = doc! { "operation.id": int(id.0), "live": true };
+            let Some(found) = find_one(&self.db().plans, filter, doc! { "_id": 1 }).await? else { continue };
+            let plan = found.get_i64("_id").map_err(|error| corrupt(error.to_string()))?;
+            for sequences in sequences.chunks(IDS) {
+                let names: Vec<&str> = sequences.iter().map(|sequence| sequence.as_str()).collect();
+                let filter = doc! {
+                    "plan": plan, "queue": queue.as_str(), "sequence": { "$in": names }, "outcome": null,
+                };
+                let found =
+                    self.db().items.call(|items| async move { items.distinct("sequence", filter).await });
+                let found = found.await.map_err(reading)?;
+                kept.extend(found.iter().filter_map(Bson::as_str).map(SequenceId::from));
+            }
+        }
+        Ok(kept)
+    }
+
+    /// Whether an operation still keeps a sequence for itself.
     pub(crate) async fn keeps(
         &self,
         id: OperationId,
         queue: &QueueName,
         sequence: &SequenceId,
     ) -> Result<bool> {
-        let filter = doc! { "operation.id": int(id.0) };
-        let doc: Option<PlanDoc> = first(&self.db().plans, filter, Document::new()).await?;
-        let Some(doc) = doc.filter(|doc| doc.live) else { return Ok(false) };
-        let filter = doc! {
-            "plan": doc.id, "queue": queue.as_str(), "sequence": sequence.as_str(), "outcome": null,
-        };
-        Ok(find_one(&self.db().items, filter, doc! { "_id": 1 }).await?.is_some())
+        let kept = self.kept(queue, BTreeMap::from([(id, vec![sequence])])).await?;
+        Ok(!kept.is_empty())
     }
 
-    /// Whether an operation that was begun before this one, and is not over, has this letter still before it.
-    pub(super) async fn is_in_earlier(&self, letter: LetterId, id: OperationId) -> Result<bool> {
-        let filter = doc! { "letter": letter.to_string(), "outcome": null };
-        let items: Vec<ItemDoc> = project(&self.db().items, filter, Document::new(), Document::new()).await?;
-        let plans: Vec<Bson> = items.iter().map(|item| Bson::Int64(item.plan)).collect();
+    /// Which of these letters, in all plans in which they have no outcome, operations that were begun before this one have still before
+    /// them.
+    pub(super) async fn in_earlier(&self, items: &[ItemDoc], id: OperationId) -> Result<BTreeSet<LetterId>> {
+        let plans: BTreeSet<i64> = items.iter().map(|item| item.plan).collect();
         if plans.is_empty() {
-            return Ok(false);
+            return Ok(BTreeSet::new());
         }
+        let plans: Vec<i64> = plans.into_iter().collect();
         let filter = doc! { "_id": { "$in": plans }, "live": true, "operation.id": { "$lt": int(id.0) } };
-        Ok(find_one(&self.db().plans, filter, doc! { "_id": 1 }).await?.is_some())
+        let found: Vec<RawDocumentBuf> =
+            project(&self.db().plans, filter, doc! { "_id": 1 }, Document::new()).await?;
+        let earlier: BTreeSet<i64> = found.iter().filter_map(|plan| plan.get_i64("_id").ok()).collect();
+        Ok(items.iter().filter(|item| earlier.contains(&item.plan)).map(|item| item.letter).collect())
     }
 
     /// A letter of an operation as the rules see it: `ask` them.
@@ -271,7 +362,10 @@ impl MongoStore {
     ) -> Result<T> {
         let letter = letter.map(|held| &held.letter);
         let in_earlier = match letter {
-            Some(letter) => self.is_in_earlier(letter.id, operation).await?,
+            Some(letter) => {
+                let items = self.pending_items(&[letter.id]).await?;
+                !self.in_earlier(&items, operation).await?.is_empty()
+            }
             None => false,
         };
         let digest = PayloadDigest::of(letter.and_then(|letter| letter.message.payload.as_deref()));

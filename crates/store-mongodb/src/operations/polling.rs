@@ -1,20 +1,34 @@
 //! Handing out the letters of operations, and doing acts.
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use bson::doc;
+use bson::{Document, doc};
+use futures_util::future;
+use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{
-    self, ItemAction, LeaseKind, Pending, Poll, PollDecision, PollStep, StageCursor,
+    self, ItemAction, ItemView, LeaseKind, Pending, Poll, PollDecision, PollStep, StageCursor,
 };
-use lazaret_core::store::{Claim, OperationId, OperationMachine, Outcome, PolledWork, Result};
+use lazaret_core::store::{
+    Action, Claim, Operation, OperationId, OperationMachine, Outcome, PayloadDigest, PolledWork, Result,
+};
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 
 use crate::commit::View;
-use crate::database::project;
+use crate::database::{by_ids, project};
 use crate::documents::left::{Left, OutcomeDoc};
 use crate::documents::letter::Held;
 use crate::documents::plan::PlanDoc;
+use crate::documents::sequence::{SequenceDoc, sequence_key};
+use crate::leases::lease_head;
 use crate::store::MongoStore;
+
+/// Maximum number of letters without an outcome that are read at once, those in flight included (I7).
+const PAGE: usize = 512;
+/// How many letters the first page has beside twice as many as are asked for: most of those in flight.
+const FIRST_PAGE: usize = 64;
+/// Number of sequences that are loaded together at least.
+const AT_ONCE: usize = 64;
 
 /// One call: who asks, and what it has handed out.
 struct Poller<'a> {
@@ -23,7 +37,24 @@ struct Poller<'a> {
     owner: &'a str,
     lease: Duration,
     now: Timestamp,
+    limit: usize,
+    /// Whether there are several operations, which are served in turns.
+    takes_turns: bool,
     poll: Poll,
+    /// Number of letters that were leased for the operation that is being served, and are not deducted from its rate yet.
+    unspent: u64,
+}
+
+/// What a poll has read and decided ahead.
+#[derive(Default)]
+struct Ahead {
+    items: VecDeque<(Pending, SequenceId)>,
+    /// What was decided, by ordinal.
+    turns: BTreeMap<u64, Turn>,
+    /// Number of pages that were read.
+    pages: usize,
+    /// Whether no letters are behind the page.
+    is_last: bool,
 }
 
 /// What was decided about a letter of an operation.
@@ -44,13 +75,15 @@ impl MongoStore {
         lease: Duration,
         limit: usize,
     ) -> Result<PolledWork> {
-        self.catch_up().await?;
         let now = self.now().await?;
         // The one served longest ago comes first.
         let sort = doc! { "servedAt": 1, "operation.id": 1 };
         let pending = doc! { "pending": { "$gt": 0_i64 } };
-        let docs: Vec<PlanDoc> = project(&self.db().plans, pending, bson::Document::new(), sort).await?;
-        let mut poller = Poller { store: self, queue, owner, lease, now, poll: Poll::new(limit, now) };
+        let docs: Vec<PlanDoc> = project(&self.db().plans, pending, Document::new(), sort).await?;
+        let poll = Poll::new(limit, now);
+        let takes_turns = docs.len() > 1;
+        let mut poller =
+            Poller { store: self, queue, owner, lease, now, limit, takes_turns, poll, unspent: 0 };
         for doc in docs {
             let Some(machine) = doc.machine() else { continue };
             if self.next_pending(doc.id, queue, 0).await?.is_some() {
@@ -103,7 +136,8 @@ impl Poller<'_> {
             }
             PollDecision::Sweep => self.sweep(id, plan).await?,
         }
-        if self.poll.given() > given {
+        // The only operation needs no turn. One that begins later was never served, and comes first.
+        if self.poll.given() > given && self.takes_turns {
             self.store.serve_plan(id, self.now).await?;
         }
         Ok(())
@@ -117,14 +151,25 @@ impl Poller<'_> {
         mut stage: StageCursor,
     ) -> Result<Option<Timestamp>> {
         let id = machine.operation.id;
+        let mut ahead = Ahead::default();
         loop {
-            let item = self.store.next_pending(plan, self.queue, stage.from()).await?;
+            let item = Box::pin(self.next_item(machine, plan, stage.from(), &mut ahead)).await?;
+            if let Some((item, _)) = &item
+                && let Some(turn) = ahead.turns.remove(&item.ordinal)
+            {
+                self.record(machine, &mut stage, item, turn);
+                continue;
+            }
             match (self.poll.step(machine, &stage, item.as_ref().map(|(item, _)| item)), item) {
                 (PollStep::Inspect, Some((item, sequence))) => {
                     self.look(machine, &mut stage, &item, &sequence).await?;
                 }
-                (PollStep::Stop(at), _) => return Ok(Some(at)),
+                (PollStep::Stop(at), _) => {
+                    self.record_all(machine, &mut stage, ahead).await?;
+                    return Ok(Some(at));
+                }
                 _ => {
+                    self.record_all(machine, &mut stage, std::mem::take(&mut ahead)).await?;
                     if let Some(advanced) = self.advanced(id).await? {
                         *machine = advanced;
                     }
@@ -133,6 +178,176 @@ impl Poller<'_> {
                 }
             }
         }
+    }
+
+    /// The next letter of the queue without an outcome. For a replay, the sequences of those that are to be tried are leased together.
+    async fn next_item(
+        &self,
+        machine: &OperationMachine,
+        plan: i64,
+        from: u64,
+        ahead: &mut Ahead,
+    ) -> Result<Option<(Pending, SequenceId)>> {
+        if machine.operation.action != Action::Retry {
+            return self.store.next_pending(plan, self.queue, from).await;
+        }
+        loop {
+            while ahead.items.front().is_some_and(|(item, _)| item.ordinal < from) {
+                ahead.items.pop_front();
+            }
+            if !ahead.items.is_empty() || ahead.is_last {
+                return Ok(ahead.items.front().cloned());
+            }
+            let page = if ahead.pages == 0 { 2 * self.limit + FIRST_PAGE } else { PAGE };
+            let page = page.min(PAGE);
+            let items = self.store.pending_page(plan, self.queue, from, page).await?;
+            ahead.pages += 1;
+            ahead.is_last = items.len() < page;
+            ahead.items = items.into();
+            let room = self.limit.saturating_sub(self.poll.given());
+            let paced = usize::try_from(machine.pace(self.now)).unwrap_or(usize::MAX);
+            self.lease_ahead(machine, ahead, room.min(paced)).await?;
+        }
+    }
+
+    /// Leases the sequences of the first letters of a page that are to be tried, at most so many, and notes those that are to be postponed.
+    /// Whatever else is to be done is left to [`look`](Self::look).
+    async fn lease_ahead(&self, machine: &OperationMachine, ahead: &mut Ahead, room: usize) -> Result<()> {
+        let (operation, allowance) = (&machine.operation, machine.allowance());
+        let (mut from, mut first) = (0, Vec::new());
+        for (item, sequence) in &ahead.items {
+            // Letters behind one that is tried or postponed wait for it.
+            if item.ordinal >= from && item.ordinal < allowance {
+                from = item.last + 1;
+                first.push((*item, sequence.clone()));
+            }
+        }
+        let mut first = VecDeque::from(first);
+        let mut room = room;
+        while room > 0 && !first.is_empty() {
+            let some: Vec<(Pending, SequenceId)> =
+                first.drain(..first.len().min(AT_ONCE.max(room))).collect();
+            let leased = self.lease_some(operation, some, room).await?;
+            room -= leased.iter().filter(|(_, turn)| matches!(turn, Turn::Tried(_))).count();
+            ahead.turns.extend(leased);
+        }
+        Ok(())
+    }
+
+    /// The turns of letters of different sequences, by ordinal: those that were leased, at most `room`, and those that are postponed.
+    async fn lease_some(
+        &self,
+        operation: &Operation,
+        items: Vec<(Pending, SequenceId)>,
+        room: usize,
+    ) -> Result<Vec<(u64, Turn)>> {
+        let mut turns = Vec::new();
+        let mut free = Vec::new();
+        for (item, sequence) in items {
+            // Its settlement is under way here.
+            if self.store.under_way().has(&sequence_key(self.queue, &sequence)) {
+                turns.push((item.ordinal, Turn::Postpone));
+            } else {
+                free.push((item, sequence));
+            }
+        }
+        let ids: Vec<String> = free.iter().map(|(_, sequence)| sequence_key(self.queue, sequence)).collect();
+        let (docs, paused) = future::try_join(
+            by_ids::<SequenceDoc>(&self.store.db().sequences, &ids, Document::new()),
+            self.store.paused_sequences(self.queue),
+        )
+        .await?;
+        // Another process may be at it. If there is nothing else to do, it is finished when it is looked at alone.
+        let (unfinished, docs): (Vec<_>, Vec<_>) = docs.into_iter().partition(|doc| doc.unfinished);
+        let unfinished: BTreeSet<SequenceId> = unfinished.into_iter().map(|doc| doc.sequence).collect();
+        let docs = self.store.finished_docs(self.queue, docs).await?;
+        let mut views = self.store.views(self.queue, docs, &paused).await?;
+        let (mut chosen, mut busy) = (Vec::new(), Vec::new());
+        for (item, sequence) in free {
+            if unfinished.contains(&sequence) {
+                busy.push((item.ordinal, Turn::Postpone));
+            }
+            let Some(view) = views.get(&sequence) else { continue };
+            // Any other letter than the head is looked at alone.
+            let id = item.letter.to_string();
+            let row =
+                view.row.as_ref().filter(|_| view.doc.ahead.first().is_some_and(|(_, head)| *head == id));
+            match row {
+                Some(row) if row.is_leased(view.now) || row.paused => {
+                    turns.push((item.ordinal, Turn::Postpone));
+                }
+                Some(_) => chosen.push((item, sequence)),
+                None => {}
+            }
+        }
+        chosen.truncate(room);
+        let chosen_sequences: BTreeSet<&SequenceId> = chosen.iter().map(|(_, sequence)| sequence).collect();
+        views.retain(|sequence, _| chosen_sequences.contains(sequence));
+        let mut heads = self.store.first_open_of(&mut views, 1).await?;
+        let letters: Vec<LetterId> = chosen.iter().map(|(item, _)| item.letter).collect();
+        let planned = self.store.operation_letters(operation.id, &letters).await?;
+        let mut claims = BTreeMap::new();
+        for (item, sequence) in chosen {
+            let head = heads.remove(&sequence).and_then(|heads| heads.into_iter().next());
+            // One that has its outcome by now is looked at alone.
+            let head = head.filter(|head| head.letter.id == item.letter && planned.is_pending(item.letter));
+            let (Some(head), Some(view)) = (head, views.get_mut(&sequence)) else { continue };
+            let asked = ItemView {
+                letter: Some(&head.letter),
+                digest: PayloadDigest::of(head.letter.message.payload.as_deref()),
+                row: view.row.as_ref(),
+                in_earlier: planned.is_in_earlier(item.letter),
+                now: view.now,
+            };
+            if rules::item_action(operation, &item, &asked) == ItemAction::Try {
+                let kind = LeaseKind::Operation(operation.id);
+                let claim = lease_head(view, head, self.owner, self.lease, kind);
+                claims.extend(claim.map(|claim| (sequence, (item.ordinal, claim))));
+            }
+        }
+        let late = self.store.decide_all(views).await?;
+        claims.retain(|sequence, _| !late.contains(sequence));
+        if !claims.is_empty() {
+            turns.extend(busy);
+        }
+        turns.extend(claims.into_values().map(|(ordinal, claim)| (ordinal, Turn::Tried(Box::new(claim)))));
+        Ok(turns)
+    }
+
+    /// Records a turn that was decided ahead.
+    fn record(
+        &mut self,
+        machine: &mut OperationMachine,
+        stage: &mut StageCursor,
+        item: &Pending,
+        turn: Turn,
+    ) {
+        match turn {
+            Turn::Tried(claim) => {
+                self.poll.tried(machine, stage, item, *claim);
+                self.unspent += 1;
+            }
+            _ => self.poll.postponed(machine, stage, item),
+        }
+    }
+
+    /// Records what was leased ahead: nobody else finds it before the lease ends. Then deducts all that was leased from the rate.
+    async fn record_all(
+        &mut self,
+        machine: &mut OperationMachine,
+        stage: &mut StageCursor,
+        mut ahead: Ahead,
+    ) -> Result<()> {
+        for (item, _) in ahead.items {
+            if let Some(turn @ Turn::Tried(_)) = ahead.turns.remove(&item.ordinal) {
+                self.record(machine, stage, &item, turn);
+            }
+        }
+        let (spent, now) = (std::mem::take(&mut self.unspent), self.now);
+        if spent > 0 && machine.has_rate() {
+            self.with_machine(machine.operation.id, |machine| machine.spend(spent, now)).await?;
+        }
+        Ok(())
     }
 
     /// Looks at one letter and does what its turn asks for. The document of the plan has the last word on what was counted;
@@ -165,7 +380,7 @@ impl Poller<'_> {
         match turn {
             Turn::Tried(claim) => {
                 self.poll.tried(machine, stage, item, *claim);
-                self.with_machine(id, |machine| machine.spend(1, now)).await?;
+                self.unspent += 1;
             }
             Turn::Acted => {
                 self.poll.acted(machine, stage, item);
@@ -198,12 +413,12 @@ impl Poller<'_> {
         view: &mut View,
     ) -> Result<Turn> {
         let (operation, by) = (&machine.operation, machine.actor());
-        let ask = |asked: &rules::ItemView<'_>| rules::item_action(operation, item, asked);
+        let ask = |asked: &ItemView<'_>| rules::item_action(operation, item, asked);
         let action = self.store.ask(view, held.as_ref(), operation.id, ask).await?;
         match (action, held) {
-            (ItemAction::Try, Some(_)) => {
+            (ItemAction::Try, Some(held)) => {
                 let kind = LeaseKind::Operation(operation.id);
-                let taken = self.store.lease_head(view, self.owner, self.lease, kind).await?;
+                let taken = lease_head(view, held, self.owner, self.lease, kind);
                 Ok(taken.map_or(Turn::Postpone, |claim| Turn::Tried(Box::new(claim))))
             }
             (ItemAction::Act(act), Some(held)) => {
