@@ -21,17 +21,10 @@ pub(crate) struct FreeSequence {
 #[derive(Debug, Default, Deserialize)]
 struct FreeRow {
     #[serde(default)]
-    due: Option<i64>,
-    #[serde(default)]
     reserved: Option<i64>,
 }
 
 impl FreeSequence {
-    /// When its head is due.
-    pub(crate) const fn due(&self) -> Option<i64> {
-        self.row.due
-    }
-
     /// The operation that may keep it for itself.
     pub(crate) const fn reserved(&self) -> Option<i64> {
         self.row.reserved
@@ -67,7 +60,7 @@ impl MongoStore {
         limit: usize,
     ) -> Result<Vec<FreeSequence>> {
         let filter = free_by(queue, until, behind.map(|last| (last.free_at, &last.sequence)));
-        let fields = doc! { "_id": 0, "sequence": 1, "freeAt": 1, "row.due": 1, "row.reserved": 1 };
+        let fields = doc! { "_id": 0, "sequence": 1, "freeAt": 1, "row.reserved": 1 };
         list_fields(&self.db().sequences, filter, fields, free_order(), limit).await
     }
 }

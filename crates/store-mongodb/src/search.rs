@@ -90,11 +90,29 @@ impl Search<'_> {
 impl MongoStore {
     async fn prepare<'q>(&self, query: &'q Query) -> Result<Search<'q>> {
         self.catch_up().await?;
+        self.prepare_now(query).await
+    }
+
+    /// The same, if nothing is left to do.
+    async fn prepare_now<'q>(&self, query: &'q Query) -> Result<Search<'q>> {
         let now = self.now().await?;
         let queues = if query.is_everything() { Vec::new() } else { self.queues_with_letters().await? };
         let rows = Rows::of(query, &queues);
         let condition = Condition::of(query, &queues, now, &|term| rows.decide(term));
         Ok(Search { query, now, rows, condition })
+    }
+
+    /// A filter for the letters that a query can match; `None` if it matches none. The query itself decides about each.
+    pub(crate) async fn letters_to_match(&self, query: &Query) -> Result<Option<Document>> {
+        let search = self.prepare_now(query).await?;
+        Ok(match (&search.rows, &search.condition.part) {
+            (Rows::Nothing, _) | (_, Part::Never) => None,
+            (Rows::Letters(ids), _) => {
+                let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+                Some(doc! { "_id": { "$in": ids }, "lazaret.number": { "$gte": 1_i64 } })
+            }
+            (Rows::Along(along), part) => Some(along.filter(None, i64::MAX, part)),
+        })
     }
 
     pub(crate) async fn search(

@@ -306,15 +306,16 @@ async fn every_statement_goes_by_an_index() {
 #[test]
 fn a_statement_is_known_by_its_shape() {
     let find = doc! {
-        "find": "_fw_dlq_sequences", "filter": { "queue": "a/b", "freeAt": { "$lte": 5_i64 } }, "sort": { "freeAt": 1 },
+        "find": "lazaret_letters_sequences", "filter": { "queue": "a/b", "freeAt": { "$lte": 5_i64 } }, "sort": { "freeAt": 1 },
         "limit": 7, "lsid": {},
     };
     let [statement] = &Statement::of(&find)[..] else { panic!("it is one statement") };
     assert_eq!(statement.shape(), "find {queue:_,freeAt:{$lte:_}} {freeAt:1}");
     assert_eq!(short(&statement.collection), "sequences");
     assert!(!statement.explained.contains_key("lsid") && statement.explained.contains_key("limit"));
-    let update = doc! { "update": "_fw_dlq", "updates": [{ "q": { "_id": 1 } }, { "q": { "_id": 2 } }] };
+    let update =
+        doc! { "update": "lazaret_letters", "updates": [{ "q": { "_id": 1 } }, { "q": { "_id": 2 } }] };
     let shapes: Vec<String> = Statement::of(&update).iter().map(Statement::shape).collect();
     assert_eq!(shapes, ["update {_id:_} {}", "update {_id:_} {}"]);
-    assert!(Statement::of(&doc! { "insert": "_fw_dlq" }).is_empty());
+    assert!(Statement::of(&doc! { "insert": "lazaret_letters" }).is_empty());
 }

@@ -175,16 +175,25 @@ pub(crate) fn options(
 ) -> Result<MongoSourceOptions, SourceError> {
     let options = MongoSourceOptions::from_config(&config.name, from)?;
     let instance = options.instance.clone().or_else(|| Some(host()));
-    let store_collections = match store {
-        StoreLocation::Mongodb(uri) => vec![store_collections(uri)],
-        _ => Vec::new(),
+    let store_uri = match store {
+        StoreLocation::Mongodb(uri) => Some(uri.as_str()),
+        _ => None,
     };
+    let of_store = store_uri.map(store_collections);
+    let store_collections = of_store.into_iter().chain(copies_collection(config, store_uri)).collect();
     Ok(MongoSourceOptions { lease: lease(config.advanced.lease), instance, store_collections, ..options })
+}
+
+/// The collection that gets copies of dead letters, if configured: a stream that reads it would copy its own failures without end.
+fn copies_collection(config: &ConsumerConfig, store: Option<&str>) -> Option<StoreCollections> {
+    let copies = config.dead_letter.as_ref()?.collection.as_ref()?;
+    let uri = copies.uri.as_ref().map(lazaret_config::Secret::reveal).or(store)?;
+    Some(StoreCollections { collection: copies.name.clone(), ..store_collections(uri) })
 }
 
 /// The collections of the store at this URI.
 fn store_collections(uri: &str) -> StoreCollections {
-    let StoreUri { driver, collection } = StoreUri::parse(uri);
+    let StoreUri { driver, collection, .. } = StoreUri::parse(uri);
     let server = SourceServer::Uri(driver);
     StoreCollections {
         database: server.default_database().unwrap_or_else(|| DEFAULT_DATABASE.to_owned()),
@@ -380,6 +389,20 @@ mod tests {
         assert!(
             options.store_collections.len() == 1 && options.store_collections[0].contains("shop", &letters)
         );
+    }
+
+    #[test]
+    fn the_collection_of_copies_is_left_out_of_a_stream() {
+        let checked = check(
+            "lazaret.yaml",
+            b"consumers: { a: { handler: { command: { program: [x] } }, source: { mongodb: { uri: 'mongodb://h' } }, \
+              dead-letter: { collection: failed, collection-uri: 'mongodb://h/copies' } } }",
+            &NoEnv,
+        );
+        let config = checked.config.unwrap_or_else(|| panic!("{}", checked.diagnostics.plain()));
+        let Source::Mongodb(from) = &config.consumers[0].source else { panic!() };
+        let options = options(&config.consumers[0], from, &config.store).unwrap();
+        assert!(matches!(&*options.store_collections, [only] if only.contains("copies", "failed")));
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::database::{IDS, by_ids, decode, encode, list, project};
 use crate::documents::letter::LetterDoc;
 use crate::documents::plan::{ItemDoc, PlanDoc};
 use crate::error::reading;
+use crate::search::whole;
 use crate::store::MongoStore;
 use crate::values::{nanos, time, uint};
 
@@ -119,14 +120,12 @@ impl MongoStore {
         };
         match &request.selection {
             Selection::Query(query) => {
-                let mut filter = doc! { "lazaret.number": { "$ne": null } };
-                if query.is_about_open() {
-                    filter.insert("lazaret.open", true);
-                }
                 let _turn = self.db().turn_to_search().await?;
-                let found = self.db().letters.rows(|letters| async move {
-                    letters.find(filter).projection(doc! { "lazaret": 1 }).await
-                });
+                let Some(filter) = self.letters_to_match(query).await? else { return Ok(selected) };
+                let found = self
+                    .db()
+                    .letters
+                    .rows(|letters| async move { letters.find(filter).projection(whole()).await });
                 let mut found = found.await.map_err(reading)?;
                 while let Some(document) = found.next().await.map_err(reading)? {
                     let held = self.hydrate(decode::<LetterDoc>(document)?).await?;
