@@ -178,7 +178,7 @@ async fn read_another(shop: &Shop, options: MongoSourceOptions, store: &Arc<Memo
     assert_eq!(documents(&again), ["first", "second"], "from its first change on");
     assert!(again.ids().iter().all(|id| id.starts_with("orders~1:")), "{:?}", again.ids());
     let recorded = current_incarnation(store).await;
-    assert_eq!((recorded.number, recorded.id), (1, Some(uuid(shop, "orders").await)));
+    assert_eq!((recorded.number, recorded.id), (1, Some(uuid(shop, "orders").await.into())));
     again.commit(1).await;
     insert(&orders, "third").await;
     again.until("the next one has come", |again| again.messages.len() == 3).await;

@@ -248,7 +248,7 @@ async fn operate(store: &MongoStore) {
     }
     let operations = store.operations(None, 1).await.unwrap();
     store.operations(operations.next, 1).await.unwrap();
-    store.under_way(5).await.unwrap();
+    Operations::under_way(store, 5).await.unwrap();
     freeze(Action::Park, some).await;
 }
 
