@@ -1,8 +1,12 @@
 //! Connections: caps in total and per peer, deadlines, and the reserve for health checks.
 //!
 //! A connection is **idle** while it has no request: before its first one, and between the end of a response and the next
-//! request. When a cap is reached, the connection that has been idle longest is closed for the new one, so that silent
-//! connections keep nobody out. When all are busy, a few more are accepted that answer health checks only.
+//! request. It is **known** once a request on it was authenticated.
+//!
+//! When a cap is reached, one connection is closed for the new one: the one without progress for longest, where anonymous
+//! connections go before known ones, and quiet ones before those that were used just now. So connections that send nothing,
+//! send slowly or read nothing keep nobody out. A connection with an authenticated request in progress is never closed. When
+//! all have one, a few more are accepted that answer health checks only.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -24,6 +28,10 @@ use crate::options::Limits;
 /// The largest part of a response that is handed to the connection at once. While a larger one is sent, nothing would tell
 /// whether the client reads.
 const PART_BYTES: usize = 64 * 1024;
+
+/// The time without progress after which a connection is quiet. It covers a TLS handshake over a slow line, and the pauses of
+/// a client in constant use.
+const QUIET: Duration = Duration::from_secs(2);
 
 /// The open connections. Clones share them.
 #[derive(Clone)]
@@ -71,15 +79,15 @@ impl Connections {
         }
     }
 
-    /// Accepts a connection; `None` when all are busy and the reserve is used up. Connections without an address, such as those
-    /// of a Unix socket, have no cap of their own.
+    /// Accepts a connection; `None` when no other may be closed for it and the reserve is used up. Connections without an
+    /// address, such as those of a Unix socket, have no cap of their own.
     pub(crate) fn accept(&self, peer: Option<IpAddr>) -> Option<Slot> {
         let mut table = self.lock();
         let of_peer = peer.and_then(|peer| table.by_peer.get(&peer)).copied().unwrap_or(0);
         let has_place = if of_peer >= self.per_peer {
-            table.close_idle(peer)
+            table.make_room(peer)
         } else {
-            table.open.len() < self.total || table.close_idle(None)
+            table.open.len() < self.total || table.make_room(None)
         };
         let (activity, close) = (Arc::new(Activity::new()), CancellationToken::new());
         let id = if has_place {
@@ -106,11 +114,12 @@ impl Connections {
 }
 
 impl Table {
-    /// Closes the connection that has been idle longest, of this peer if one is given. Returns `false` if none is idle.
-    fn close_idle(&mut self, peer: Option<IpAddr>) -> bool {
+    /// Closes the first connection by [`Rank`], of this peer if one is given. Returns `false` if none may be closed.
+    fn make_room(&mut self, peer: Option<IpAddr>) -> bool {
+        let now = Instant::now();
         let of_peer = self.open.iter().filter(|(_, entry)| peer.is_none() || entry.peer == peer);
-        let idle = of_peer.filter_map(|(id, entry)| Some((entry.activity.idle_since()?, *id)));
-        match idle.min() {
+        let ranked = of_peer.filter_map(|(id, entry)| Some((entry.activity.rank(now)?, *id)));
+        match ranked.min() {
             Some((_, id)) => self.remove(id),
             None => false,
         }
@@ -160,6 +169,30 @@ pub(crate) enum Protocol {
     Http2,
 }
 
+/// The order in which connections are closed for others: the least goes first.
+///
+/// It does not depend on what an anonymous connection is busy with, because the client chooses that. To displace a caller's new
+/// connection before its first request, a flood needs progress on all of its connections in that time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    /// There was progress within [`QUIET`]. Those without go first, so that a page that is being loaded is not cut off for as
+    /// long as there are connections that nobody uses.
+    is_fresh: bool,
+    is_known: bool,
+    since: Instant,
+}
+
+/// What the requests of a connection tell about its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// None was authenticated.
+    Anonymous,
+    /// One was, but none of those in progress. The others may be of somebody else: a proxy sends those of many people.
+    Known,
+    /// One was since the connection was last idle.
+    Authenticated,
+}
+
 /// The requests of a connection, from their headers to the end of their responses.
 #[derive(Debug)]
 pub(crate) struct Activity(Mutex<Requests>);
@@ -176,8 +209,16 @@ struct Requests {
     protocol: Protocol,
     /// Whether a request came at all.
     served: bool,
-    /// The last change, or the last progress of an HTTP/1 response.
+    standing: Standing,
+    /// The last change, or the last progress of an HTTP/1 response. Bytes of a request are no progress, so that a slow head or
+    /// body does not keep a connection open.
     since: Instant,
+}
+
+impl Requests {
+    fn is_idle(&self) -> bool {
+        self.active == 0 && !self.unflushed
+    }
 }
 
 impl Activity {
@@ -188,6 +229,7 @@ impl Activity {
             unflushed: false,
             protocol: Protocol::Http1,
             served: false,
+            standing: Standing::Anonymous,
             since: Instant::now(),
         }))
     }
@@ -196,21 +238,34 @@ impl Activity {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Since when no request is in progress.
-    fn idle_since(&self) -> Option<Instant> {
+    /// When the connection is closed for another. `None` while an authenticated request is in progress.
+    fn rank(&self, now: Instant) -> Option<Rank> {
         let requests = self.lock();
-        (requests.active == 0 && !requests.unflushed).then_some(requests.since)
+        let may_close = requests.is_idle() || requests.standing != Standing::Authenticated;
+        may_close.then(|| Rank {
+            is_fresh: now.duration_since(requests.since) < QUIET,
+            is_known: requests.standing != Standing::Anonymous,
+            since: requests.since,
+        })
     }
 
     /// Records a request.
     pub(crate) fn begin(self: &Arc<Self>, protocol: Protocol) -> RequestGuard {
         let mut requests = self.lock();
+        if requests.active == 0 && requests.standing == Standing::Authenticated {
+            requests.standing = Standing::Known;
+        }
         requests.active += 1;
         requests.protocol = protocol;
         requests.served = true;
         requests.since = Instant::now();
         drop(requests);
         RequestGuard { activity: self.clone(), unread: false }
+    }
+
+    /// Records that the sender of a request in progress is known.
+    pub(crate) fn authenticated(&self) {
+        self.lock().standing = Standing::Authenticated;
     }
 
     /// Records that bytes were written. Those of an HTTP/1 response show that the client reads.
@@ -334,8 +389,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedIo<S> {
     }
 }
 
-/// The body of a response, in parts of a bounded size. Between two parts it waits for the client to read, or for the server to
-/// produce the next one; the first has a limit.
+/// The body of a response, in parts of a bounded size. Before the first part it waits for the client to read earlier responses,
+/// and between two parts for the client to read, or for the server to produce the next one. What the client does has a limit.
 pub(crate) struct TrackedBody {
     body: Body,
     /// The rest of a part of `body`.
@@ -344,7 +399,8 @@ pub(crate) struct TrackedBody {
 }
 
 impl TrackedBody {
-    pub(crate) fn new(body: Body, guard: RequestGuard) -> Self {
+    pub(crate) fn new(body: Body, mut guard: RequestGuard) -> Self {
+        guard.set_unread(true);
         Self { body, rest: Bytes::new(), guard }
     }
 
@@ -426,6 +482,29 @@ mod tests {
         Connections::new(&limits)
     }
 
+    /// Begins a request of a known caller.
+    fn begin_authenticated(slot: &Slot) -> RequestGuard {
+        let guard = slot.activity.begin(Protocol::Http1);
+        slot.activity.authenticated();
+        guard
+    }
+
+    /// Serves a request of a known caller.
+    fn serve_authenticated(slot: &Slot) {
+        drop(begin_authenticated(slot));
+        slot.activity.flushed();
+    }
+
+    /// Begins a request of somebody unknown, who reads nothing of the response.
+    fn begin_unread(slot: &Slot) -> TrackedBody {
+        TrackedBody::new(Body::empty(), slot.activity.begin(Protocol::Http1))
+    }
+
+    /// The connections that are still open, by their place in the list.
+    fn open(slots: &[&Slot]) -> Vec<usize> {
+        (0..slots.len()).filter(|place| !slots[*place].close.is_cancelled()).collect()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_connection_that_has_been_idle_longest_makes_room() {
         let connections = connections(3, 3);
@@ -434,7 +513,7 @@ mod tests {
             slots.push(connections.accept(ADA).unwrap());
             tokio::time::advance(Duration::from_secs(1)).await;
         }
-        let busy = slots[0].activity.begin(Protocol::Http1);
+        let busy = begin_authenticated(&slots[0]);
         let new = connections.accept(BOB).unwrap();
         let closed: Vec<bool> = slots.iter().map(|slot| slot.close.is_cancelled()).collect();
         assert_eq!((closed, new.is_reserve()), (vec![false, true, false], false));
@@ -449,7 +528,7 @@ mod tests {
     async fn busy_connections_leave_a_reserve_for_health_checks() {
         let connections = connections(2, 2);
         let slots: Vec<_> = (0..2).map(|_| connections.accept(ADA).unwrap()).collect();
-        let busy: Vec<_> = slots.iter().map(|slot| slot.activity.begin(Protocol::Http1)).collect();
+        let busy: Vec<_> = slots.iter().map(begin_authenticated).collect();
         let reserve = connections.accept(BOB).unwrap();
         assert!(reserve.is_reserve());
         assert!(connections.accept(BOB).is_none(), "the reserve is used up");
@@ -464,12 +543,97 @@ mod tests {
         let connections = connections(4, 2);
         let ada: Vec<_> = (0..2).map(|_| connections.accept(ADA).unwrap()).collect();
         let bob = connections.accept(BOB).unwrap();
-        let _busy: Vec<_> = ada.iter().map(|slot| slot.activity.begin(Protocol::Http1)).collect();
+        let _busy: Vec<_> = ada.iter().map(begin_authenticated).collect();
         assert!(connections.accept(ADA).unwrap().is_reserve(), "its own are busy");
         assert!(!bob.close.is_cancelled(), "and another's idle one stays");
         assert!(!connections.accept(BOB).unwrap().is_reserve());
         drop((ada, bob));
         assert!(connections.lock().by_peer.is_empty(), "peers without connections are forgotten");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn anonymous_connections_make_room_however_busy_they_are() {
+        let connections = connections(4, 4);
+        let accept = || connections.accept(ADA).unwrap();
+        let (caller, idle, unread, silent) = (accept(), accept(), accept(), accept());
+        serve_authenticated(&idle);
+        let _in_progress = begin_authenticated(&caller);
+        tokio::time::advance(QUIET).await;
+        let _never_read = begin_unread(&unread);
+        tokio::time::advance(QUIET).await;
+        let slots = [&caller, &idle, &unread, &silent];
+        let mut newer = Vec::new();
+        for left in [vec![0, 1, 2], vec![0, 1], vec![0]] {
+            newer.push(accept());
+            newer.iter().for_each(serve_authenticated);
+            assert_eq!(open(&slots), left);
+        }
+        let in_progress: Vec<_> = newer.iter().map(begin_authenticated).collect();
+        tokio::time::advance(2 * QUIET).await;
+        assert!(accept().is_reserve(), "callers have a request in progress on all of them");
+        drop(in_progress);
+        newer[2].activity.flushed();
+        assert!(!accept().is_reserve());
+        assert_eq!(open(&[&caller, &newer[0], &newer[1], &newer[2]]), [0, 1, 2], "it is idle again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_anonymous_connections_replaces_its_own() {
+        let connections = connections(4, 4);
+        let caller = connections.accept(ADA).unwrap();
+        let mut flood: Vec<_> = (0..3).map(|_| connections.accept(ADA).unwrap()).collect();
+        let mut unread: Vec<_> = flood.iter().map(begin_unread).collect();
+        for _ in 0..9 {
+            // The caller makes a request now and then; each client of the flood is as busy as can be.
+            serve_authenticated(&caller);
+            flood.push(connections.accept(ADA).unwrap());
+            unread.extend(flood.last().map(begin_unread));
+            tokio::time::advance(QUIET / 4).await;
+        }
+        assert_eq!(open(&flood.iter().collect::<Vec<_>>()), [9, 10, 11], "the last ones");
+        assert!(!caller.close.is_cancelled());
+        let new = connections.accept(ADA).unwrap();
+        tokio::time::advance(QUIET / 4).await;
+        for slot in &flood {
+            slot.activity.written();
+        }
+        tokio::time::advance(QUIET / 4).await;
+        connections.accept(ADA).unwrap();
+        assert!(!caller.close.is_cancelled());
+        assert!(new.close.is_cancelled(), "all others had progress after it came, before its first request");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_in_use_outlast_those_that_nobody_uses() {
+        let connections = connections(3, 3);
+        let accept = || connections.accept(ADA).unwrap();
+        let (pooled, used) = (accept(), accept());
+        serve_authenticated(&pooled);
+        tokio::time::advance(QUIET).await;
+        serve_authenticated(&used);
+        let page = accept();
+        let _loading = begin_unread(&page);
+        let slots = [&pooled, &used, &page];
+        let newer = accept();
+        assert_eq!(open(&slots), [1, 2], "a page is being loaded, and nobody uses the other");
+        serve_authenticated(&newer);
+        accept();
+        assert_eq!(open(&slots), [1], "callers use the other two");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_of_somebody_unknown_does_not_keep_the_connection_of_a_proxy_open() {
+        let connections = connections(1, 1);
+        let proxy = connections.accept(ADA).unwrap();
+        serve_authenticated(&proxy);
+        let never_read = begin_unread(&proxy);
+        let other = begin_authenticated(&proxy);
+        assert!(connections.accept(ADA).unwrap().is_reserve(), "a caller has a request in progress, too");
+        drop((other, never_read));
+        proxy.activity.flushed();
+        let _never_read = begin_unread(&proxy);
+        assert!(!connections.accept(ADA).unwrap().is_reserve());
+        assert!(proxy.close.is_cancelled());
     }
 
     #[tokio::test(start_paused = true)]
@@ -492,13 +656,11 @@ mod tests {
         drop(second);
         guard.set_unread(false);
         drop(guard);
-        assert_eq!(
-            (left(), activity.idle_since()),
-            (Some(3), None),
-            "the end of the response is not sent yet"
-        );
+        assert_eq!(left(), Some(3), "the end of the response is not sent yet");
         activity.flushed();
         assert_eq!(left(), Some(2), "idle");
+        let _body = TrackedBody::new(Body::empty(), activity.begin(Protocol::Http1));
+        assert_eq!(left(), Some(3), "an earlier response fills the buffers, so nobody asks for this one");
     }
 
     #[tokio::test(start_paused = true)]

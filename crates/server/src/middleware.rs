@@ -18,6 +18,7 @@ use crate::app::App;
 use crate::auth::{
     Access, Authentication, Caller, Client, SignIn, authority_of, client_address, is_loopback,
 };
+use crate::connections::Activity;
 use crate::extract::{announced, read, read_anonymous_form, refuse_encoded};
 use crate::idempotency::{self, Claim, StoredResponse, fingerprint};
 use crate::listener::{Peer, Transport};
@@ -37,7 +38,7 @@ impl Held {
     }
 }
 
-/// Authenticates the caller and keeps the result with the request, for the access rule of its route.
+/// Authenticates the caller and keeps the result with the request, for the access rule of its route, and with its connection.
 pub(crate) async fn authenticate(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let now = app.clock.now();
     let authentication = if is_page(request.uri().path()) {
@@ -47,6 +48,10 @@ pub(crate) async fn authenticate(State(app): State<App>, mut request: Request, n
     } else {
         Authentication::of(&app.tokens(), request.headers(), now)
     };
+    let activity = request.extensions().get::<Arc<Activity>>();
+    if let (Authentication::Accepted(_), Some(activity)) = (&authentication, activity) {
+        activity.authenticated();
+    }
     request.extensions_mut().insert(authentication);
     next.run(request).await
 }

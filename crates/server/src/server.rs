@@ -258,6 +258,7 @@ async fn serve_connection(
     let (activity, is_reserve) = (slot.activity.clone(), slot.is_reserve());
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer);
+        request.extensions_mut().insert(activity.clone());
         let protocol = if request.version() == Version::HTTP_2 { Protocol::Http2 } else { Protocol::Http1 };
         let guard = activity.begin(protocol);
         let router = router.clone();
@@ -472,6 +473,7 @@ mod tests {
     fn pages() -> Router {
         Router::new()
             .route("/small", get(|| async { "small" }))
+            .route("/medium", get(|| async { vec![b'x'; LARGE / 20] }))
             .route("/large", get(|| async { vec![b'x'; LARGE] }))
     }
 
@@ -532,6 +534,20 @@ mod tests {
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).await.unwrap();
         assert!(answer.len() <= BUFFER, "{} bytes", answer.len());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_none_of_many_responses_is_disconnected() {
+        let limits = Limits { write_timeout: Duration::from_secs(3), ..Limits::default() };
+        let mut client = connect(limits, pages());
+        // A buffer of the connection is full between two responses.
+        for _ in 0..40 {
+            client.write_all(b"GET /medium HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let mut answers = Vec::new();
+        client.read_to_end(&mut answers).await.unwrap();
+        assert!(answers.len() <= BUFFER, "{} bytes", answers.len());
     }
 
     #[tokio::test(start_paused = true)]
