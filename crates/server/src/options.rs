@@ -38,11 +38,12 @@ pub struct Limits {
     pub header_timeout: Duration,
     /// The maximum size of the request headers, in bytes.
     pub header_bytes: usize,
-    /// The maximum number of open connections. Beyond it, the connection that has been idle longest is closed.
+    /// The maximum number of open connections. Beyond it, a connection without an authenticated request in progress is closed,
+    /// those without any authenticated request first.
     pub connections: usize,
-    /// The maximum number of open connections from one IP address.
+    /// The maximum number of open connections from one IP address. Beyond it, one of them is closed in the same way.
     pub connections_per_peer: usize,
-    /// The number of further connections that answer health checks only, for when all others are busy.
+    /// The number of further connections that answer health checks only, for when all others have such a request.
     pub health_connections: usize,
     /// How long a connection may be open between two requests, the headers of the second one included.
     pub idle_timeout: Duration,

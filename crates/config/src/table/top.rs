@@ -285,14 +285,15 @@ static LIMITS: Section = Section {
         Key::new(
             "connections",
             Kind::Count { min: 1, max: 1_000_000 },
-            "Maximum number of open connections. Beyond it, the connection that has been idle longest is closed; when all are busy, \
-             only health checks are answered.",
+            "Maximum number of open connections. Beyond it, a connection without an authenticated request in progress is closed, those \
+             without any authenticated request first; when all have one, only health checks are answered.",
         )
         .or("1024"),
         Key::new(
             "connections-per-peer",
             Kind::Count { min: 1, max: 1_000_000 },
-            "Maximum number of open connections from one IP address. Behind a reverse proxy, set it to `connections`.",
+            "Maximum number of open connections from one IP address. Beyond it, one of them is closed in the same way. Behind a reverse \
+             proxy, set it to `connections`.",
         )
         .or("512"),
         Key::new(

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::support::{Bench, Setup, eventually, secret, token};
+use crate::support::{Bench, Setup, eventually, http2, secret, token};
 
 /// The timeout of every wait.
 const DEADLINE: Duration = Duration::from_secs(240);
@@ -119,36 +119,10 @@ async fn forms_that_never_end_take_no_place_of_a_caller() {
     assert_eq!(forms.len(), HELD, "these wait for the rest of their forms");
 }
 
-/// A frame of HTTP/2.
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-}
-
-/// The headers of a form, as HPACK writes them without its tables.
-fn form_headers() -> Vec<u8> {
-    // `:method: POST` and `:scheme: http` have numbers of their own, `:path` and `:authority` those of their names.
-    let mut headers = vec![0x83, 0x86];
-    for (name, value) in [(4_u8, FORM), (1, "localhost")] {
-        headers.extend([name, u8::try_from(value.len()).unwrap()]);
-        headers.extend(value.as_bytes());
-    }
-    headers
-}
-
-/// Reads frames until so many responses have begun.
-async fn read_responses(stream: &mut TcpStream, count: &tokio::sync::mpsc::UnboundedSender<()>) {
-    const HEADERS: u8 = 1;
-    loop {
-        let mut head = [0; 9];
-        if stream.read_exact(&mut head).await.is_err() {
-            return;
-        }
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-        stream.read_exact(&mut vec![0; length as usize]).await.unwrap();
-        if head[3] == HEADERS {
-            count.send(()).unwrap();
-        }
+/// Counts the responses that have begun, up to the end of the connection.
+async fn count_responses(stream: &mut TcpStream, count: &tokio::sync::mpsc::UnboundedSender<()>) {
+    while http2::read_response_start(stream).await {
+        count.send(()).unwrap();
     }
 }
 
@@ -161,15 +135,17 @@ async fn streams_that_never_end_take_no_place_of_a_caller() {
     let mut connections = JoinSet::new();
     for _ in 0..CONNECTIONS {
         let mut stream = connect(&bench).await;
-        let mut opening = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-        opening.extend(frame(4, 0, 0, &[]));
+        let mut opening = http2::PREFACE.to_vec();
+        opening.extend(http2::frame(http2::SETTINGS, 0, 0, &[]));
         for number in 0..STREAMS {
             // The end of the headers, and not of the stream.
-            opening.extend(frame(1, 0x4, 2 * u32::try_from(number).unwrap() + 1, &form_headers()));
+            let stream = 2 * u32::try_from(number).unwrap() + 1;
+            let headers = http2::request_headers(http2::POST, FORM);
+            opening.extend(http2::frame(http2::HEADERS, http2::END_HEADERS, stream, &headers));
         }
         stream.write_all(&opening).await.unwrap();
         let count = count.clone();
-        connections.spawn(async move { read_responses(&mut stream, &count).await });
+        connections.spawn(async move { count_responses(&mut stream, &count).await });
     }
     for _ in 0..CONNECTIONS * STREAMS - HELD {
         let refused = tokio::time::timeout(DEADLINE, counted.recv()).await;

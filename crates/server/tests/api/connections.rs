@@ -2,19 +2,28 @@
 
 use std::time::Duration;
 
+use axum::Router;
+use axum::routing::{get, post};
+use bytes::Bytes;
 use lazaret_api::Scope;
 use lazaret_server::{Limits, Listener};
 use reqwest::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::support::{Bench, Setup, eventually, secret, token, with_json};
+use crate::events;
+use crate::support::{Bench, Setup, eventually, http2, secret, token, with_json};
 
 /// The first bytes of an HTTP/2 connection, and its empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// The timeout of every wait.
 const DEADLINE: Duration = Duration::from_secs(240);
+const FOREVER: Duration = Duration::from_secs(3600);
+
+/// A page for everybody, and a form that everybody may send.
+const LARGE_PAGE: &str = "/console/assets/large";
+const FORM: &str = "/console/login";
 
 fn address(bench: &Bench) -> String {
     bench.base.strip_prefix("http://").unwrap().to_owned()
@@ -108,6 +117,106 @@ async fn busy_connections_leave_health_checks_a_reserve() {
     .await;
 }
 
+/// A server with tokens and pages, which ends no connection by a timeout.
+async fn patient_bench(limits: Limits) -> Bench {
+    let limits = Limits {
+        header_timeout: FOREVER,
+        idle_timeout: FOREVER,
+        write_timeout: FOREVER,
+        http2_keep_alive: FOREVER,
+        anonymous_form_timeout: FOREVER,
+        ..limits
+    };
+    let tokens = vec![token("ada", &[Scope::Read, Scope::Ingest, Scope::Pause])];
+    // Larger than the buffers of both sides.
+    let large = Bytes::from(vec![b'x'; 16 * 1024 * 1024]);
+    Bench::built(Setup { tokens, ..Setup::limits(limits) }, |builder| {
+        builder.pages(|_api| {
+            Router::new()
+                .route(LARGE_PAGE, get(|| async move { large }))
+                .route(FORM, post(|| async { "a form" }))
+        })
+    })
+    .await
+}
+
+/// Asks for a large page twice, and reads the first status only.
+async fn unread_http1(bench: &Bench) -> TcpStream {
+    let mut stream = connect_with_a_small_buffer(bench).await;
+    let requests = format!("GET {LARGE_PAGE} HTTP/1.1\r\nhost: localhost\r\n\r\n").repeat(2);
+    stream.write_all(requests.as_bytes()).await.unwrap();
+    let mut first = [0; 12];
+    stream.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200");
+    stream
+}
+
+/// Asks for a large page, and has no window for it.
+async fn unread_http2(bench: &Bench) -> TcpStream {
+    let mut stream = connect_with_a_small_buffer(bench).await;
+    let no_window = http2::frame(http2::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    let headers = http2::request_headers(http2::GET, LARGE_PAGE);
+    let request = http2::frame(http2::HEADERS, http2::END_HEADERS | http2::END_STREAM, 1, &headers);
+    stream.write_all(&[http2::PREFACE, &no_window, &request].concat()).await.unwrap();
+    assert!(http2::read_response_start(&mut stream).await);
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_read_nothing_keep_no_caller_out() {
+    const CONNECTIONS: usize = 4;
+    for is_http2 in [false, true] {
+        let bench = patient_bench(Limits { connections: CONNECTIONS, ..Limits::default() }).await;
+        let mut unread = Vec::new();
+        for _ in 0..CONNECTIONS {
+            unread.push(if is_http2 { unread_http2(&bench).await } else { unread_http1(&bench).await });
+        }
+        for path in ["/v1/status", "/healthz", "/v1/letters"] {
+            let answer = asked(&bench, "GET", path, Some("ada")).await;
+            assert_eq!(status(answer.as_ref()), "200", "{path}, HTTP/2: {is_http2}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn quiet_connections_of_an_address_keep_its_callers_in() {
+    const CONNECTIONS: usize = 4;
+    let limits = Limits { connections: 64, connections_per_peer: CONNECTIONS, ..Limits::default() };
+    let bench = patient_bench(limits).await;
+    let events = bench.request(Method::GET, "/v1/events").bearer_auth(secret("ada"));
+    let mut events = events::Listener::open(events).await;
+    let mut slow_post = begin_post(&bench, "ada", 1).await;
+    let mut quiet = Vec::new();
+    for begin_only_the_body in [false, true] {
+        for _ in 0..CONNECTIONS {
+            let mut stream = TcpStream::connect(address(&bench)).await.unwrap();
+            if begin_only_the_body {
+                let head = format!(
+                    "POST {FORM} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\nexpect: 100-continue\r\n\r\n"
+                );
+                stream.write_all(head.as_bytes()).await.unwrap();
+                let mut question = [0; 12];
+                stream.read_exact(&mut question).await.unwrap();
+                assert_eq!(&question, b"HTTP/1.1 100", "it waits for the form");
+            } else {
+                stream.write_all(b"GET /v1/status HTTP/1.1\r\nhost: loc").await.unwrap();
+            }
+            quiet.push(stream);
+        }
+        let answer = asked(&bench, "GET", "/v1/status", Some("ada")).await;
+        assert_eq!(status(answer.as_ref()), "200", "a body: {begin_only_the_body}");
+    }
+    // The requests of the caller that were in progress all the time go on.
+    slow_post.write_all(b"x").await.unwrap();
+    let mut first = [0; 12];
+    slow_post.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first, b"HTTP/1.1 202");
+    let pause = bench.request(Method::POST, "/v1/consumers/orders/pause").bearer_auth(secret("ada"));
+    let pause = with_json(pause, &serde_json::json!({"replay": true, "reason": "x"}));
+    bench.send(pause).await.expect(200);
+    events.next_of(&bench, "paused").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_trickles_is_refused_and_its_slot_freed() {
     let limits = Limits {
@@ -129,6 +238,13 @@ async fn a_body_that_trickles_is_refused_and_its_slot_freed() {
     }
 }
 
+/// Connects without a buffer in which the system of the receiver would keep much of a response that nobody reads.
+async fn connect_with_a_small_buffer(bench: &Bench) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.connect(address(bench).parse().unwrap()).await.unwrap()
+}
+
 /// Starts an export that is larger than the buffers of both sides, where one export may be open at a time. Nobody reads it.
 async fn unread_export(limits: Limits) -> (Bench, TcpStream) {
     let bench = Bench::with(Setup::limits(Limits { exports: 1, ..limits })).await;
@@ -138,10 +254,7 @@ async fn unread_export(limits: Limits) -> (Bench, TcpStream) {
         bench.send(post.body(payload.clone())).await.expect(202);
     }
     bench.open_letters(12).await;
-    // The system of the receiver would otherwise buffer all of it.
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(4096).unwrap();
-    let mut unread = socket.connect(address(&bench).parse().unwrap()).await.unwrap();
+    let mut unread = connect_with_a_small_buffer(&bench).await;
     let head =
         "GET /v1/letters?view=full HTTP/1.1\r\nhost: localhost\r\naccept: application/x-ndjson\r\n\r\n";
     unread.write_all(head.as_bytes()).await.unwrap();

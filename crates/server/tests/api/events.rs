@@ -84,7 +84,7 @@ impl Listener {
     }
 
     /// The next event of this kind.
-    async fn next_of(&mut self, bench: &Bench, kind: &str) -> Heard {
+    pub(crate) async fn next_of(&mut self, bench: &Bench, kind: &str) -> Heard {
         let found = async {
             loop {
                 let heard = self.next(bench).await;

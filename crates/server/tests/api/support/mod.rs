@@ -1,6 +1,7 @@
 //! A real server with store, consumer and client; every response is checked against the OpenAPI document.
 
 mod contract;
+pub(crate) mod http2;
 
 use std::future::Future;
 use std::sync::Arc;
