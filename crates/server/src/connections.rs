@@ -203,7 +203,7 @@ struct Requests {
     active: usize,
     /// Those of which the client has a part of the response to read.
     unread: usize,
-    /// The end of an HTTP/1 response is not written yet.
+    /// The end of an HTTP/1 response is not written yet. The next request waits for that.
     unflushed: bool,
     /// The protocol of the last request.
     protocol: Protocol,
@@ -252,7 +252,7 @@ impl Activity {
     /// Records a request.
     pub(crate) fn begin(self: &Arc<Self>, protocol: Protocol) -> RequestGuard {
         let mut requests = self.lock();
-        if requests.active == 0 && requests.standing == Standing::Authenticated {
+        if requests.is_idle() && requests.standing == Standing::Authenticated {
             requests.standing = Standing::Known;
         }
         requests.active += 1;
@@ -289,7 +289,7 @@ impl Activity {
     pub(crate) fn deadline(&self, limits: &Limits) -> Option<Instant> {
         let requests = self.lock();
         let limit = match &*requests {
-            Requests { active: 0, unflushed: true, .. } => limits.write_timeout,
+            Requests { unflushed: true, .. } => limits.write_timeout,
             Requests { active: 0, served: false, .. } => limits.header_timeout,
             Requests { active: 0, .. } => limits.idle_timeout,
             Requests { active, unread, .. } if active == unread => limits.write_timeout,
@@ -389,8 +389,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedIo<S> {
     }
 }
 
-/// The body of a response, in parts of a bounded size. Before the first part it waits for the client to read earlier responses,
-/// and between two parts for the client to read, or for the server to produce the next one. What the client does has a limit.
+/// The body of a response, in parts of a bounded size. Between two parts it waits for the client to read, or for the server to
+/// produce the next one; the first has a limit.
 pub(crate) struct TrackedBody {
     body: Body,
     /// The rest of a part of `body`.
@@ -399,8 +399,7 @@ pub(crate) struct TrackedBody {
 }
 
 impl TrackedBody {
-    pub(crate) fn new(body: Body, mut guard: RequestGuard) -> Self {
-        guard.set_unread(true);
+    pub(crate) fn new(body: Body, guard: RequestGuard) -> Self {
         Self { body, rest: Bytes::new(), guard }
     }
 
@@ -496,8 +495,10 @@ mod tests {
     }
 
     /// Begins a request of somebody unknown, who reads nothing of the response.
-    fn begin_unread(slot: &Slot) -> TrackedBody {
-        TrackedBody::new(Body::empty(), slot.activity.begin(Protocol::Http1))
+    fn begin_unread(slot: &Slot) -> RequestGuard {
+        let mut guard = slot.activity.begin(Protocol::Http1);
+        guard.set_unread(true);
+        guard
     }
 
     /// The connections that are still open, by their place in the list.
@@ -659,8 +660,11 @@ mod tests {
         assert_eq!(left(), Some(3), "the end of the response is not sent yet");
         activity.flushed();
         assert_eq!(left(), Some(2), "idle");
-        let _body = TrackedBody::new(Body::empty(), activity.begin(Protocol::Http1));
-        assert_eq!(left(), Some(3), "an earlier response fills the buffers, so nobody asks for this one");
+        drop(activity.begin(Protocol::Http1));
+        let _next = activity.begin(Protocol::Http1);
+        assert_eq!(left(), Some(3), "the request waits until the client has read the response before it");
+        activity.flushed();
+        assert_eq!(left(), None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -540,7 +540,7 @@ mod tests {
     async fn a_client_that_reads_none_of_many_responses_is_disconnected() {
         let limits = Limits { write_timeout: Duration::from_secs(3), ..Limits::default() };
         let mut client = connect(limits, pages());
-        // A buffer of the connection is full between two responses.
+        // The end of a response is in the buffer of the connection when the next request begins.
         for _ in 0..40 {
             client.write_all(b"GET /medium HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
         }
