@@ -223,8 +223,8 @@ pub mod sqlite {
 #[cfg(feature = "server")]
 pub mod server {
     pub use lazaret_server::{
-        Approval, Builder, Error, InvalidTokenHash, Limits, Options, Posted, Registry, Server, Token,
-        TokenHash, Tokens, generate_token, openapi,
+        Approval, Builder, Error, InvalidTokenHash, Limits, Options, Posted, Registry, Server, StoreNotice,
+        Token, TokenHash, Tokens, generate_token, openapi,
     };
 }
 

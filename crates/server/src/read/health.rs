@@ -21,7 +21,8 @@ pub(crate) async fn alive() -> axum::Json<Health> {
     axum::Json(Health { status: "ok".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() })
 }
 
-/// Ready when the store responds and its letters can be decrypted, every source has answered once, and every consumer is running, or paused by a person or by its fuse.
+/// Ready when the store responds and this process has its keys, every source has answered once, and every consumer is running, or paused by
+/// a person or by its fuse.
 /// The reasons need the scope `read`, and those of a consumer that the caller may use it.
 pub(crate) async fn ready(State(app): State<App>, caller: Result<Caller>) -> Response {
     let caller = caller.ok().filter(|caller| caller.identity.may(Scope::Read));
