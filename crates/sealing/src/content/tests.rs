@@ -164,7 +164,7 @@ async fn what_cannot_be_decrypted_says_so_and_the_rest_is_shown() {
     assert_eq!((&cause.message, cause.chain.len(), &cause.backtrace), (&said, 0, &None));
     assert_eq!(cause.reason, Reason::TIMEOUT);
     assert_eq!(stored.context[SEALED_NAME], said);
-    assert_eq!(stored.edits[0].original, Some(said.into()));
+    assert_eq!(stored.edits[0].original, Some(Bytes::from(said)));
     assert_eq!(stored.message.headers, whole.message.headers);
     assert_eq!((stored.history, stored.diagnostics), (whole.history, whole.diagnostics));
 }
@@ -255,6 +255,6 @@ async fn a_message_that_is_posted_twice_gives_the_same_bytes() {
     let place = Place::post("orders", Some("evt-2"));
     assert_eq!(Opener::new(&keys).message(&place, &mut moved), [(Field::Payload, Closed::Forged)]);
     let place = Place::post("orders", Some("evt-1"));
-    assert_eq!(Opener::new(&keys).message(&place, &mut moved), []);
+    assert!(Opener::new(&keys).message(&place, &mut moved).is_empty());
     assert_eq!(moved.payload.as_deref(), Some(SECRET.as_bytes()));
 }
