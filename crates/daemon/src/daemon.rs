@@ -95,6 +95,8 @@ impl Service {
             tracing::warn!("store is not durable: letters and positions are lost when the process exits");
         }
         let registry = Registry::default();
+        let keys = stores.keys.clone();
+        registry.store_notice(move |consumer| assemble::encryption_notice(&keys, consumer));
         // Of a store that other machines do not share, this process is the only instance that matters.
         let values = if capabilities.shared_by_machines {
             stores.values.clone()

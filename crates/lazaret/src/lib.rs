@@ -223,8 +223,8 @@ pub mod sqlite {
 #[cfg(feature = "server")]
 pub mod server {
     pub use lazaret_server::{
-        Approval, Builder, Error, InvalidTokenHash, Limits, Options, Posted, Registry, Server, Token,
-        TokenHash, Tokens, generate_token, openapi,
+        Approval, Builder, Error, InvalidTokenHash, Limits, Options, Posted, Registry, Server, StoreNotice,
+        Token, TokenHash, Tokens, generate_token, openapi,
     };
 }
 
@@ -262,12 +262,13 @@ pub mod file {
     pub use lazaret_source_file::{FileSource, Options};
 }
 
-/// Encryption of what a store keeps: wrap the store in a [`SealedStore`](encryption::SealedStore).
+/// Encryption of what a store keeps: wrap the store in a [`SealedStore`](encryption::SealedStore), or in a
+/// [`PlainStore`](encryption::PlainStore) where other instances may encrypt and this one has no key.
 #[cfg(feature = "encryption")]
 pub mod encryption {
     pub use lazaret_sealing::{
-        EncryptionKey, InvalidKey, KeyError, KeyId, KeyRing, SealedInbox, SealedSource, SealedStore,
-        WrappedKey,
+        EncryptionKey, InvalidKey, KeyError, KeyId, KeyRing, PlainStore, SealedInbox, SealedSource,
+        SealedStore, WrappedKey,
     };
 }
 

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::cipher::{Forged, random};
 use crate::envelope::{SUBJECT_BYTES, Sealed, from_text, seal, to_text};
 use crate::headers;
-use crate::key::{DataKey, DataKeyId};
+use crate::key::{DataKey, DataKeyId, KeyId};
 use crate::key_ring::DataKeys;
 
 /// The name of the only header of a message whose headers are encrypted, and of the only entry of an encrypted map.
@@ -42,7 +42,7 @@ pub(crate) enum Field {
 }
 
 impl Field {
-    const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Payload => "payload",
             Self::Headers => "headers",
@@ -55,21 +55,57 @@ impl Field {
     }
 }
 
-/// A value that cannot be decrypted: it was changed, or belongs elsewhere.
+/// Why a value cannot be decrypted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Closed {
+    /// It was changed, or belongs elsewhere.
+    Forged,
+    /// Its data key is wrapped by a key that this process does not have.
+    NoKey(KeyId),
+}
+
+impl From<Forged> for Closed {
+    fn from(_: Forged) -> Self {
+        Self::Forged
+    }
+}
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Forged => f.write_str("it was changed, or belongs elsewhere"),
+            Self::NoKey(key) => write!(f, "key {key} is not configured"),
+        }
+    }
+}
+
+/// A value that cannot be decrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unreadable {
+    /// The letter that holds it, if it is one.
+    pub(crate) letter: Option<LetterId>,
     pub(crate) owner: String,
     pub(crate) field: &'static str,
+    pub(crate) why: Closed,
+}
+
+impl Unreadable {
+    /// `true` if it can be decrypted with another key.
+    pub(crate) fn needs_key(&self) -> bool {
+        matches!(self.why, Closed::NoKey(_))
+    }
 }
 
 impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { owner, field } = self;
-        write!(
-            f,
-            "the encrypted {field} of {owner} was changed, or belongs elsewhere: it cannot be decrypted"
-        )
+        let Self { owner, field, why, .. } = self;
+        write!(f, "the encrypted {field} of {owner} cannot be decrypted: {why}")
     }
+}
+
+/// The text in the place of a value that cannot be decrypted.
+fn placeholder(why: &Closed) -> String {
+    format!("[cannot be decrypted: {why}]")
 }
 
 /// The place of a value: what it is bound to.
@@ -300,25 +336,38 @@ impl PostSealer<'_> {
     }
 }
 
-/// Decrypts values, and keeps the ids of keys that it lacks. A value under such a key stays as it is.
+/// Decrypts values, and keeps the ids of keys that are not known: a value under such a key stays as it is.
 pub(crate) struct Opener<'a> {
     keys: &'a DataKeys,
     pub(crate) unknown: BTreeSet<DataKeyId>,
+    /// The values that cannot be decrypted.
+    pub(crate) unreadable: Vec<Unreadable>,
 }
 
 impl<'a> Opener<'a> {
     pub(crate) fn new(keys: &'a DataKeys) -> Self {
-        Self { keys, unknown: BTreeSet::new() }
+        Self { keys, unknown: BTreeSet::new(), unreadable: Vec::new() }
+    }
+
+    /// The data key; `None` for one that is not known.
+    fn key(&mut self, id: DataKeyId) -> Result<Option<&'a DataKey>, Closed> {
+        let keys = self.keys;
+        if let Some(key) = keys.get(id) {
+            return Ok(Some(key));
+        }
+        if let Some(wrapped_by) = keys.locked_by(id) {
+            return Err(Closed::NoKey(wrapped_by.clone()));
+        }
+        self.unknown.insert(id);
+        Ok(None)
     }
 
     /// The decrypted bytes; `None` for a plain value.
-    fn bytes(&mut self, place: &Place<'_>, field: Field, bytes: &[u8]) -> Result<Option<Bytes>, Forged> {
+    fn bytes(&mut self, place: &Place<'_>, field: Field, bytes: &[u8]) -> Result<Option<Bytes>, Closed> {
         let Some(sealed) = Sealed::parse(bytes) else { return Ok(None) };
-        let Some(key) = self.keys.get(sealed.key) else {
-            self.unknown.insert(sealed.key);
-            return Ok(None);
-        };
-        sealed.open(key, &place.bound_to(field)).map(|opened| Some(opened.into()))
+        let Some(key) = self.key(sealed.key)? else { return Ok(None) };
+        let opened = sealed.open(key, &place.bound_to(field))?;
+        Ok(Some(opened.into()))
     }
 
     /// The decrypted text, and the subject it is bound to; `None` for a plain one.
@@ -326,41 +375,45 @@ impl<'a> Opener<'a> {
         &mut self,
         place: impl FnOnce(&[u8; SUBJECT_BYTES]) -> Vec<u8>,
         text: &str,
-    ) -> Result<Option<String>, Forged> {
+    ) -> Result<Option<String>, Closed> {
         let Some((subject, sealed)) = from_text(text) else { return Ok(None) };
         let Some(sealed) = Sealed::parse(&sealed) else { return Ok(None) };
-        let Some(key) = self.keys.get(sealed.key) else {
-            self.unknown.insert(sealed.key);
-            return Ok(None);
-        };
+        let Some(key) = self.key(sealed.key)? else { return Ok(None) };
         let opened = sealed.open(key, &place(&subject))?;
-        String::from_utf8(opened).map(Some).map_err(|_| Forged)
+        String::from_utf8(opened).map(Some).map_err(|_| Closed::Forged)
     }
 
     /// The decrypted headers; `None` for plain ones.
-    fn headers(&mut self, place: &Place<'_>, headers: &Headers) -> Result<Option<Headers>, Forged> {
+    fn headers(&mut self, place: &Place<'_>, headers: &Headers) -> Result<Option<Headers>, Closed> {
         let mut all = headers.iter();
         let (Some((SEALED_NAME, sealed)), None) = (all.next(), all.next()) else { return Ok(None) };
         let opened = self.bytes(place, Field::Headers, sealed)?;
-        opened.map(|opened| headers::decode(&opened).ok_or(Forged)).transpose()
+        opened.map(|opened| headers::decode(&opened).ok_or(Closed::Forged)).transpose()
     }
 
-    fn map(&mut self, place: &Place<'_>, field: Field, map: &mut Diagnostics) -> Result<(), Forged> {
+    fn try_map(&mut self, place: &Place<'_>, field: Field, map: &mut Diagnostics) -> Result<(), Closed> {
         let Some(sealed) = map.get(SEALED_NAME).filter(|_| map.len() == 1) else { return Ok(()) };
         if let Some(json) = self.text(|_| place.bound_to(field), sealed)? {
-            *map = serde_json::from_str(&json).map_err(|_| Forged)?;
+            *map = serde_json::from_str(&json).map_err(|_| Closed::Forged)?;
         }
         Ok(())
     }
 
-    fn failure(&mut self, place: &Place<'_>, failure: &mut Failure) -> Result<(), Forged> {
+    /// Decrypts a map. One that cannot be decrypted says so.
+    fn map(&mut self, place: &Place<'_>, field: Field, map: &mut Diagnostics) -> Option<Closed> {
+        let why = self.try_map(place, field, map).err()?;
+        *map = BTreeMap::from([(SEALED_NAME.to_owned(), placeholder(&why))]);
+        Some(why)
+    }
+
+    fn try_failure(&mut self, place: &Place<'_>, failure: &mut Failure) -> Result<(), Closed> {
         let place = Place { fingerprint: Some(failure.fingerprint), ..*place };
         if let Some(message) = self.text(|_| place.bound_to(Field::Message), &failure.message)? {
             failure.message = message;
         }
         let Some(sealed) = &failure.backtrace else { return Ok(()) };
         let Some(json) = self.text(|_| place.bound_to(Field::Failure), sealed)? else { return Ok(()) };
-        let details: Details = serde_json::from_str(&json).map_err(|_| Forged)?;
+        let details: Details = serde_json::from_str(&json).map_err(|_| Closed::Forged)?;
         (failure.chain, failure.backtrace) = (details.chain, details.backtrace);
         if let Some(message) = details.message {
             failure.message = message;
@@ -368,79 +421,112 @@ impl<'a> Opener<'a> {
         Ok(())
     }
 
-    fn attempt(&mut self, place: &Place<'_>, attempt: &mut AttemptRecord) -> Result<(), Forged> {
-        attempt.failure.iter_mut().try_for_each(|failure| self.failure(place, failure))
+    /// Decrypts a failure. One that cannot be decrypted says so, and keeps its reason, phase and type.
+    fn failure(&mut self, place: &Place<'_>, failure: &mut Failure) -> Option<Closed> {
+        let why = self.try_failure(place, failure).err()?;
+        failure.message = placeholder(&why);
+        failure.chain.clear();
+        failure.backtrace = None;
+        Some(why)
     }
 
-    /// Decrypts the content of a message at its place.
-    pub(crate) fn message(&mut self, place: &Place<'_>, message: &mut Message) -> Result<(), Field> {
-        if let Some(payload) = &message.payload
-            && let Some(opened) =
-                self.bytes(place, Field::Payload, payload).map_err(|Forged| Field::Payload)?
-        {
-            message.payload = Some(opened);
-        }
-        let opened = self.headers(place, &message.headers).map_err(|Forged| Field::Headers)?;
-        if let Some(opened) = opened {
-            message.headers = opened;
-        }
-        if let Some(why) = &message.undecodable
-            && let Some(opened) =
-                self.text(|_| place.bound_to(Field::Undecodable), why).map_err(|Forged| Field::Undecodable)?
-        {
-            message.undecodable = Some(opened.into());
-        }
-        Ok(())
-    }
-}
-
-/// Something whose content is decrypted.
-pub(crate) trait Content {
-    fn open(&mut self, with: &mut Opener<'_>) -> Result<(), Unreadable>;
-}
-
-impl Content for Letter {
-    fn open(&mut self, with: &mut Opener<'_>) -> Result<(), Unreadable> {
-        let (queue, id, subject) = (self.queue.clone(), self.id, subject_of(self.id));
-        let place = Place::letter(&queue, &subject);
-        let unreadable = |field: Field| Unreadable { owner: format!("letter {id}"), field: field.as_str() };
-        let forged = |field: Field| move |Forged| unreadable(field);
-        with.message(&place, Arc::make_mut(&mut self.message)).map_err(unreadable)?;
-        self.cause
-            .iter_mut()
-            .try_for_each(|cause| with.failure(&place, cause))
-            .map_err(forged(Field::Failure))?;
-        let mut history = self.history.iter_mut();
-        history.try_for_each(|attempt| with.attempt(&place, attempt)).map_err(forged(Field::Failure))?;
-        with.map(&place, Field::Diagnostics, &mut self.diagnostics).map_err(forged(Field::Diagnostics))?;
-        with.map(&place, Field::Context, &mut self.context).map_err(forged(Field::Context))?;
-        for edit in &mut self.edits {
-            let Some(original) = &edit.original else { continue };
-            let opened = with.bytes(&place, Field::Payload, original).map_err(forged(Field::Payload))?;
-            if let Some(opened) = opened {
-                edit.original = Some(opened);
+    /// Decrypts the content of a message at its place. Returns the fields that cannot be decrypted, which stay as they are.
+    pub(crate) fn message(&mut self, place: &Place<'_>, message: &mut Message) -> Vec<(Field, Closed)> {
+        let mut closed = Vec::new();
+        if let Some(payload) = &message.payload {
+            match self.bytes(place, Field::Payload, payload) {
+                Ok(Some(opened)) => message.payload = Some(opened),
+                Ok(None) => {}
+                Err(why) => closed.push((Field::Payload, why)),
             }
         }
-        Ok(())
+        match self.headers(place, &message.headers) {
+            Ok(Some(opened)) => message.headers = opened,
+            Ok(None) => {}
+            Err(why) => closed.push((Field::Headers, why)),
+        }
+        if let Some(text) = &message.undecodable {
+            match self.text(|_| place.bound_to(Field::Undecodable), text) {
+                Ok(Some(opened)) => message.undecodable = Some(opened.into()),
+                Ok(None) => {}
+                Err(why) => closed.push((Field::Undecodable, why)),
+            }
+        }
+        closed
+    }
+}
+
+/// Something whose content is decrypted. What cannot be decrypted is replaced by a text that says so, and is listed by the opener: encrypted
+/// bytes are never taken for content.
+pub(crate) trait Content {
+    fn open(&mut self, with: &mut Opener<'_>);
+}
+
+/// A letter whose payload or headers cannot be decrypted has none, and its message tells why it cannot be decoded.
+impl Content for Letter {
+    fn open(&mut self, with: &mut Opener<'_>) {
+        let (queue, id, subject) = (self.queue.clone(), self.id, subject_of(self.id));
+        let place = Place::letter(&queue, &subject);
+        let unreadable = |field: Field, why| {
+            let owner = format!("letter {id}");
+            Unreadable { letter: Some(id), owner, field: field.as_str(), why }
+        };
+        let mut closed = Vec::new();
+        let message = Arc::make_mut(&mut self.message);
+        for (field, why) in with.message(&place, message) {
+            match field {
+                Field::Payload => {
+                    message.payload = None;
+                    self.payload_left_out = true;
+                }
+                Field::Headers => message.headers = Headers::new(),
+                _ => {}
+            }
+            closed.push(unreadable(field, why));
+        }
+        if let Some(first) = closed.first() {
+            message.undecodable = Some(first.to_string().into());
+        }
+        let attempts = self.history.iter_mut().filter_map(|attempt| attempt.failure.as_mut());
+        for failure in self.cause.iter_mut().chain(attempts) {
+            closed.extend(with.failure(&place, failure).map(|why| unreadable(Field::Failure, why)));
+        }
+        for (field, map) in [(Field::Diagnostics, &mut self.diagnostics), (Field::Context, &mut self.context)]
+        {
+            closed.extend(with.map(&place, field, map).map(|why| unreadable(field, why)));
+        }
+        for edit in &mut self.edits {
+            let Some(original) = &edit.original else { continue };
+            match with.bytes(&place, Field::Payload, original) {
+                Ok(Some(opened)) => edit.original = Some(opened),
+                Ok(None) => {}
+                Err(why) => {
+                    edit.original = Some(placeholder(&why).into());
+                    closed.push(unreadable(Field::Payload, why));
+                }
+            }
+        }
+        with.unreadable.extend(closed);
     }
 }
 
 /// The message of a group is that of one of its letters, which it names.
 impl Content for Group {
-    fn open(&mut self, with: &mut Opener<'_>) -> Result<(), Unreadable> {
+    fn open(&mut self, with: &mut Opener<'_>) {
         let GroupId { queue, fingerprint } = &self.id;
         let place = |subject: &[u8; SUBJECT_BYTES]| {
             let place = Place { fingerprint: Some(*fingerprint), ..Place::letter(queue, subject) };
             place.bound_to(Field::Message)
         };
-        let opened = with.text(place, &self.message).map_err(|Forged| Unreadable {
-            owner: format!("group {}", self.id),
-            field: Field::Message.as_str(),
-        })?;
-        if let Some(opened) = opened {
-            self.message = opened;
+        match with.text(place, &self.message) {
+            Ok(Some(opened)) => self.message = opened,
+            Ok(None) => {}
+            Err(why) => {
+                self.message = placeholder(&why);
+                let (owner, field) = (format!("group {}", self.id), Field::Message.as_str());
+                with.unreadable.push(Unreadable { letter: None, owner, field, why });
+            }
         }
-        Ok(())
     }
 }
 
@@ -448,25 +534,25 @@ impl Content for Group {
 pub(crate) struct QueueNote<'a>(pub(crate) &'a QueueName, pub(crate) AttemptNote);
 
 impl Content for QueueNote<'_> {
-    fn open(&mut self, with: &mut Opener<'_>) -> Result<(), Unreadable> {
+    fn open(&mut self, with: &mut Opener<'_>) {
         let Self(queue, note) = self;
         let subject = subject_of(LetterId::of(queue, &note.message));
-        with.failure(&Place::letter(queue, &subject), &mut note.failure).map_err(|Forged| Unreadable {
-            owner: format!("the note on message {}", note.message),
-            field: Field::Failure.as_str(),
-        })
+        if let Some(why) = with.failure(&Place::letter(queue, &subject), &mut note.failure) {
+            let owner = format!("the note on message {}", note.message);
+            with.unreadable.push(Unreadable { letter: None, owner, field: Field::Failure.as_str(), why });
+        }
     }
 }
 
 impl<T: Content> Content for Vec<T> {
-    fn open(&mut self, with: &mut Opener<'_>) -> Result<(), Unreadable> {
-        self.iter_mut().try_for_each(|one| one.open(with))
+    fn open(&mut self, with: &mut Opener<'_>) {
+        self.iter_mut().for_each(|one| one.open(with));
     }
 }
 
 impl<T: Content> Content for Option<T> {
-    fn open(&mut self, with: &mut Opener<'_>) -> Result<(), Unreadable> {
-        self.iter_mut().try_for_each(|one| one.open(with))
+    fn open(&mut self, with: &mut Opener<'_>) {
+        self.iter_mut().for_each(|one| one.open(with));
     }
 }
 

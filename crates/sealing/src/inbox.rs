@@ -11,11 +11,13 @@ use lazaret_core::source::{Backlog, Commit, Ingest, NewMessage, Posted, Source, 
 use lazaret_core::store::{self, Certainty};
 use lazaret_core::{Message, MessageId, Partition};
 
-use crate::content::{Content, Opener, Place, PostSealer, Unreadable};
+use crate::content::{Closed, Content, Opener, Place, PostSealer, Unreadable};
+use crate::error::NotOpened;
 use crate::key::DataKey;
 use crate::key_ring::KeyRing;
 
-/// An inbox that encrypts messages before it passes them on.
+/// An inbox that encrypts messages before it passes them on. With a ring [without keys](KeyRing::without_keys) it passes them on as they are,
+/// and refuses them from the time when another instance encrypts.
 pub struct SealedInbox<I> {
     inner: I,
     consumer: String,
@@ -53,6 +55,11 @@ impl<I: Ingest> SealedInbox<I> {
 #[async_trait]
 impl<I: Ingest> Ingest for SealedInbox<I> {
     async fn post(&self, messages: Vec<NewMessage>) -> store::Result<Vec<Posted>> {
+        if self.keys.is_without_keys() {
+            let plain = self.keys.require_plain().await;
+            plain.map_err(|error| NotOpened::Keys(error).during("post", Certainty::NotDone))?;
+            return self.inner.post(messages).await;
+        }
         let keys = self.keys.current();
         let sealed = messages.iter().map(|message| self.sealed(keys.active(), message.clone())).collect();
         let mut answers = self.inner.post(sealed).await?;
@@ -71,7 +78,7 @@ impl<I: Ingest> Ingest for SealedInbox<I> {
     }
 }
 
-/// A source that decrypts the messages of an inbox.
+/// A source that decrypts the messages of an inbox. It delivers no message whose key it lacks: it fails, and holds its position.
 pub struct SealedSource<S> {
     inner: S,
     consumer: String,
@@ -111,18 +118,25 @@ struct Batch<'a> {
 }
 
 impl Content for Batch<'_> {
-    fn open(&mut self, with: &mut Opener<'_>) -> Result<(), Unreadable> {
+    fn open(&mut self, with: &mut Opener<'_>) {
         for message in &mut *self.messages {
             let id = message.id.clone();
             let has_own_id = id != MessageId::of_position(&message.position);
             let place = Place::post(self.consumer, has_own_id.then(|| id.as_str()));
-            if with.message(&place, message).is_err() {
-                // It is dead-lettered as it is, and the next one goes on.
-                message.undecodable =
-                    Some("the message was changed in the inbox: it cannot be decrypted".into());
+            for (field, why) in with.message(&place, message) {
+                match why {
+                    // It is dead-lettered as it is, and the next one goes on.
+                    Closed::Forged => {
+                        message.undecodable =
+                            Some("the message was changed in the inbox: it cannot be decrypted".into());
+                    }
+                    Closed::NoKey(_) => {
+                        let owner = format!("message {id} in the inbox");
+                        with.unreadable.push(Unreadable { letter: None, owner, field: field.as_str(), why });
+                    }
+                }
             }
         }
-        Ok(())
     }
 }
 
@@ -145,7 +159,11 @@ impl<S: Source> Source for SealedSource<S> {
         // Kept until it is decrypted: the call may be cancelled while the keys are read.
         let messages = self.waiting.as_deref_mut().unwrap_or_default();
         let mut batch = Batch { consumer: &self.consumer, messages };
-        if let Err(error) = self.keys.open_content(&mut batch).await {
+        let not_opened = match self.keys.open_content(&mut batch).await {
+            Ok(unreadable) => unreadable.into_iter().next().map(NotOpened::Unreadable),
+            Err(error) => Some(NotOpened::Keys(error)),
+        };
+        if let Some(error) = not_opened {
             return Err(SourceError::from(error.during("next", Certainty::NotDone)));
         }
         Ok(SourceEvent::Messages(self.waiting.take().unwrap_or_default()))

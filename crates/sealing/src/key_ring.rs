@@ -5,7 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -16,9 +17,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::cipher::{KEY_BYTES, NONCE_BYTES, TAG_BYTES, random};
 use crate::key::{DATA_KEY_ID_BYTES, DataKey, DataKeyId, EncryptionKey, KeyId};
+use crate::withheld::Withheld;
 
 /// Where a store keeps its data keys: the namespace and the name of the value.
 pub const KEY_RING_PLACE: (&str, &str) = ("encryption", "keys");
+
+/// The time for which a store without data keys is taken for one before it is asked again.
+const PLAIN_FOR: Duration = Duration::from_secs(10);
 
 /// The version of the stored form.
 const VERSION: u32 = 1;
@@ -103,11 +108,24 @@ impl StoredRing {
     }
 
     fn unwrap(&self, keys: &[EncryptionKey]) -> Result<DataKeys, KeyError> {
-        let mut found = DataKeys { keys: BTreeMap::new(), active: None };
+        let mut found = DataKeys::default();
         for stored in &self.keys {
-            let key = stored.unwrap(keys)?;
-            found.active = Some(key.id);
-            found.keys.insert(key.id, Arc::new(key));
+            found.add(stored.unwrap(keys)?);
+        }
+        Ok(found)
+    }
+
+    /// Unwraps what these keys wrap, and lists the rest.
+    fn unwrap_known(&self, keys: &[EncryptionKey]) -> Result<DataKeys, KeyError> {
+        let mut found = DataKeys::default();
+        for stored in &self.keys {
+            match stored.unwrap(keys) {
+                Ok(key) => found.add(key),
+                Err(KeyError::WrongKey { wrapped_by, .. }) => {
+                    found.locked.insert(stored.id()?, wrapped_by);
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(found)
     }
@@ -161,13 +179,22 @@ fn bound_to(id: DataKeyId) -> Vec<u8> {
 }
 
 /// Unwrapped data keys.
+#[derive(Default)]
 pub(crate) struct DataKeys {
     keys: BTreeMap<DataKeyId, Arc<DataKey>>,
-    /// `None` only for a part of a ring.
+    /// Data keys of the store that are not unwrapped, and the keys that wrap them.
+    locked: BTreeMap<DataKeyId, KeyId>,
+    /// `None` only for a part of a ring, and without keys.
     active: Option<DataKeyId>,
 }
 
 impl DataKeys {
+    /// Adds a key, which encrypts from now on.
+    fn add(&mut self, key: DataKey) {
+        self.active = Some(key.id);
+        self.keys.insert(key.id, Arc::new(key));
+    }
+
     /// The key that encrypts.
     pub(crate) fn active(&self) -> &DataKey {
         let active = self.active.and_then(|id| self.keys.get(&id));
@@ -178,6 +205,11 @@ impl DataKeys {
         self.keys.get(&id).map(|key| &**key)
     }
 
+    /// The key that wraps a data key which is not unwrapped.
+    pub(crate) fn locked_by(&self, id: DataKeyId) -> Option<&KeyId> {
+        self.locked.get(&id)
+    }
+
     /// The keys that do not encrypt any more.
     pub(crate) fn earlier(&self) -> impl Iterator<Item = &DataKey> {
         self.keys.values().filter(|key| Some(key.id) != self.active).map(|key| &**key)
@@ -185,12 +217,27 @@ impl DataKeys {
 
     /// The keys that others do not have.
     fn beyond(&self, others: &Self) -> Self {
-        let new = self.keys.iter().filter(|(id, _)| !others.keys.contains_key(*id));
-        Self { keys: new.map(|(id, key)| (*id, key.clone())).collect(), active: None }
+        let keys = self.keys.iter().filter(|(id, _)| !others.keys.contains_key(*id));
+        let locked = self.locked.iter().filter(|(id, _)| !others.keys.contains_key(*id));
+        Self {
+            keys: keys.map(|(id, key)| (*id, key.clone())).collect(),
+            locked: locked.map(|(id, wrapped_by)| (*id, wrapped_by.clone())).collect(),
+            active: None,
+        }
+    }
+
+    /// These keys and those of others. A key that is unwrapped once stays usable, whatever wraps it later.
+    fn and(&self, others: &Self) -> Self {
+        let keys = self.keys.iter().chain(&others.keys);
+        Self {
+            keys: keys.map(|(id, key)| (*id, key.clone())).collect(),
+            locked: BTreeMap::new(),
+            active: others.active.or(self.active),
+        }
     }
 
     fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+        self.keys.is_empty() && self.locked.is_empty()
     }
 }
 
@@ -213,6 +260,18 @@ pub struct KeyRing {
     store: Arc<dyn KeyValue>,
     keys: Vec<EncryptionKey>,
     current: RwLock<Arc<DataKeys>>,
+    last_read: Mutex<LastRead>,
+    /// The letters that are not executed.
+    pub(crate) withheld: Withheld,
+}
+
+/// What the last reading of the ring has shown.
+#[derive(Default)]
+struct LastRead {
+    /// When it was; `None` if it was not read since it was opened.
+    at: Option<Instant>,
+    /// The keys that wrap data keys which this process cannot use.
+    missing: BTreeSet<KeyId>,
 }
 
 impl KeyRing {
@@ -250,7 +309,51 @@ impl KeyRing {
                 Written::Conflict(_) => {}
             }
         };
-        Ok(Self { store, keys, current: RwLock::new(Arc::new(current)) })
+        Ok(Self::new(store, keys, current))
+    }
+
+    /// Watches a store that is opened without keys. It encrypts and decrypts nothing, and recognizes values that other instances encrypt.
+    ///
+    /// [`require_none`](Self::require_none) shows whether the store holds such values already.
+    pub fn without_keys(store: Arc<dyn KeyValue>) -> Self {
+        Self::new(store, Vec::new(), DataKeys::default())
+    }
+
+    fn new(store: Arc<dyn KeyValue>, keys: Vec<EncryptionKey>, current: DataKeys) -> Self {
+        let current = RwLock::new(Arc::new(current));
+        Self { store, keys, current, last_read: Mutex::default(), withheld: Withheld::default() }
+    }
+
+    /// Why some values cannot be decrypted: another instance has encrypted them under a key that this one lacks. `None` while no such
+    /// value was met.
+    pub fn missing(&self) -> Option<KeyError> {
+        let missing = self.last_read().missing.clone();
+        let first = missing.first()?.clone();
+        Some(match self.keys.is_empty() {
+            true => KeyError::NoKey { wrapped_by: missing.into_iter().collect() },
+            false => {
+                let given = self.keys.iter().map(|key| key.id().clone()).collect();
+                KeyError::WrongKey { wrapped_by: first, given }
+            }
+        })
+    }
+
+    /// Which letters of a consumer are not executed because they cannot be decrypted, and why. `None` without any.
+    pub fn withheld(&self, consumer: &str) -> Option<String> {
+        self.withheld.describe(consumer)
+    }
+
+    pub(crate) fn is_without_keys(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Verifies, for a ring without keys, that no other instance encrypts meanwhile: content must not be stored in the clear then.
+    pub(crate) async fn require_plain(&self) -> Result<(), KeyError> {
+        let is_due = self.last_read().at.is_none_or(|at| at.elapsed() >= PLAIN_FOR);
+        if is_due {
+            self.refresh(&DataKeys::default()).await?;
+        }
+        self.missing().map_or(Ok(()), Err)
     }
 
     /// Verifies that a store that is opened without a key holds no encrypted values.
@@ -303,17 +406,21 @@ impl KeyRing {
     }
 
     /// Reads the data keys again. Returns those that were not known; `None` without any.
-    pub(crate) async fn refresh(&self) -> Result<Option<Arc<DataKeys>>, KeyError> {
+    pub(crate) async fn refresh(&self, known: &DataKeys) -> Result<Option<Arc<DataKeys>>, KeyError> {
         let reading = self.store.read(KEY_RING_PLACE.0, KEY_RING_PLACE.1).await?;
-        let Some(found) = reading.found else { return Ok(None) };
-        let read = StoredRing::parse(&found.value)?.unwrap(&self.keys)?;
+        let ring = reading.found.map(|found| StoredRing::parse(&found.value)).transpose()?;
+        let read = ring.map(|ring| ring.unwrap_known(&self.keys)).transpose()?.unwrap_or_default();
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        let new = read.beyond(&current);
-        if new.is_empty() {
-            return Ok(None);
-        }
-        *current = Arc::new(read);
-        Ok(Some(Arc::new(new)))
+        let locked = read.locked.iter().filter(|(id, _)| current.get(**id).is_none());
+        let missing = locked.map(|(_, wrapped_by)| wrapped_by.clone()).collect();
+        *self.last_read() = LastRead { at: Some(Instant::now()), missing };
+        let new = read.beyond(known);
+        *current = Arc::new(current.and(&read));
+        Ok((!new.is_empty()).then(|| Arc::new(new)))
+    }
+
+    fn last_read(&self) -> MutexGuard<'_, LastRead> {
+        self.last_read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Act, Actor, AttemptNote, Certainty, Change, Claim, EndsPage, Group, GroupId, GroupsPage, GroupsRequest,
-    HandOff, HeadsPage, Item, KeyValue, Lease, LettersPage, Limits, Matches, OperationId, Outbox, Placed,
-    Plan, PlanId, PlanRequest, PolledWork, Result, Settled, Settlement, Store, StoreError, WorkItem,
+    Act, Actor, AttemptNote, Change, Claim, EndsPage, Group, GroupId, GroupsPage, GroupsRequest, HandOff,
+    HeadsPage, Item, KeyValue, Lease, LettersPage, Limits, Matches, OperationId, Outbox, Placed, Plan,
+    PlanId, PlanRequest, PolledWork, Result, Settled, Settlement, Store,
 };
 use lazaret_core::{Clock, Letter, LetterId, Partition, QueueName, SequenceId, SystemClock, Timestamp};
 
-use crate::content::{Content, Opener, QueueNote, seal_change, seal_letter, seal_note, seal_settlement};
-use crate::error::NotOpened;
+use crate::content::{seal_change, seal_letter, seal_note, seal_settlement};
 use crate::key::EncryptionKey;
 use crate::key_ring::{KeyError, KeyRing};
 use crate::search;
@@ -23,6 +22,9 @@ use crate::search;
 /// It behaves as the store inside, with these differences: the digests of payloads in plans and in the audit are those of encrypted bytes,
 /// so plans show none; the message of a group is shorter; and a condition on content is evaluated after the decryption, so an index of the
 /// store inside does not help it.
+///
+/// A letter that cannot be decrypted, because it was changed in the store or needs a key that is not there, is shown without the content that is
+/// missing, and the reason why its message cannot be decoded says so. It matches no condition on content, and is never executed.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -124,10 +126,7 @@ lazaret_core::forward_store! {
 impl<S: Outbox> SealedStore<S> {
     async fn ends_opened(&self, queue: &QueueName, after: u64, limit: usize) -> Result<EndsPage> {
         let mut page = self.inner.ends(queue, after, limit).await?;
-        for end in &mut page.ends {
-            let opened = self.keys.open_content(&mut end.letter).await;
-            opened.map_err(|error| error.during("ends", Certainty::NotDone))?;
-        }
+        self.keys.open_ends(&mut page, "ends").await?;
         Ok(page)
     }
 }
@@ -153,9 +152,7 @@ impl<S: Store> SealedStore<S> {
 
     async fn open_notes(&self, queue: &QueueName, partitions: &[Partition]) -> Result<Vec<AttemptNote>> {
         let notes = self.inner.attempt_notes(queue, partitions).await?;
-        let mut notes: Vec<QueueNote<'_>> = notes.into_iter().map(|note| QueueNote(queue, note)).collect();
-        self.open_content(&mut notes, "attempt_notes").await?;
-        Ok(notes.into_iter().map(|QueueNote(_, note)| note).collect())
+        self.keys.open_notes(queue, notes).await
     }
 
     async fn claim_due_opened(
@@ -166,11 +163,7 @@ impl<S: Store> SealedStore<S> {
         limit: usize,
     ) -> Result<Vec<Claim>> {
         let claims = self.inner.claim_due(queue, owner, lease, limit).await?;
-        let mut opened = Vec::with_capacity(claims.len());
-        for claim in claims {
-            opened.push(self.opened_claim(claim, "claim_due").await);
-        }
-        undamaged(opened)
+        self.keys.open_claims(claims, "claim_due").await
     }
 
     async fn claim_opened(
@@ -181,16 +174,9 @@ impl<S: Store> SealedStore<S> {
         lease: Duration,
     ) -> Result<Option<Claim>> {
         match self.inner.claim(queue, sequence, owner, lease).await? {
-            Some(claim) => self.opened_claim(claim, "claim").await.map(Some),
+            Some(claim) => self.keys.open_claim(claim, "claim").await.map(Some),
             None => Ok(None),
         }
-    }
-
-    async fn opened_claim(&self, mut claim: Claim, operation: &'static str) -> Result<Claim> {
-        let opened = self.try_open(&mut claim.head).await;
-        // The lease is durable.
-        opened.map_err(|error| error.during(operation, Certainty::MaybeDone))?;
-        Ok(claim)
     }
 
     async fn settle_sealed(
@@ -201,7 +187,7 @@ impl<S: Store> SealedStore<S> {
     ) -> Result<Settled> {
         seal_settlement(&self.keys.current(), &lease.queue, letter, &mut settlement);
         let settled = self.inner.settle(lease, letter, settlement).await?;
-        self.opened_next(settled, "settle").await
+        Ok(self.keys.open_next(settled).await)
     }
 
     async fn settle_and_continue_sealed(
@@ -212,28 +198,18 @@ impl<S: Store> SealedStore<S> {
     ) -> Result<Settled> {
         seal_settlement(&self.keys.current(), &lease.queue, letter, &mut settlement);
         let settled = self.inner.settle_and_continue(lease, letter, settlement).await?;
-        self.opened_next(settled, "settle_and_continue").await
-    }
-
-    async fn opened_next(&self, mut settled: Settled, operation: &'static str) -> Result<Settled> {
-        if let Settled::Next(next) = &mut settled {
-            let opened = self.try_open(&mut **next).await;
-            // The letter before it was settled.
-            opened.map_err(|error| error.during(operation, Certainty::MaybeDone))?;
-        }
-        Ok(settled)
+        Ok(self.keys.open_next(settled).await)
     }
 
     async fn act_opened(&self, queue: &QueueName, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {
         let mut letter = self.inner.act(queue, letter, act, by).await?;
-        let opened = self.try_open(&mut letter).await;
-        opened.map_err(|error| error.during("act", Certainty::MaybeDone))?;
+        self.keys.open_changed(&mut letter, "act").await?;
         Ok(letter)
     }
 
     async fn get_opened(&self, queue: &QueueName, letter: LetterId) -> Result<Option<Letter>> {
         let mut found = self.inner.get(queue, letter).await?;
-        self.open_content(&mut found, "get").await?;
+        self.keys.open_shown(&mut found, "get").await?;
         Ok(found)
     }
 
@@ -245,13 +221,13 @@ impl<S: Store> SealedStore<S> {
         limit: usize,
     ) -> Result<Vec<Letter>> {
         let mut letters = self.inner.sequence(queue, sequence, from, limit).await?;
-        self.open_content(&mut letters, "sequence").await?;
+        self.keys.open_shown(&mut letters, "sequence").await?;
         Ok(letters)
     }
 
     async fn heads_opened(&self, queue: &QueueName, after: Option<&str>, limit: usize) -> Result<HeadsPage> {
         let mut page = self.inner.heads(queue, after, limit).await?;
-        self.open_content(&mut page.heads, "heads").await?;
+        self.keys.open_shown(&mut page.heads, "heads").await?;
         Ok(page)
     }
 
@@ -285,12 +261,7 @@ impl<S: Store> SealedStore<S> {
         limit: usize,
     ) -> Result<PolledWork> {
         let work = self.inner.poll_work(queue, owner, lease, limit).await?;
-        let mut opened = Vec::with_capacity(work.items.len());
-        for WorkItem { operation, claim } in work.items {
-            let claim = self.opened_claim(claim, "poll_work").await;
-            opened.push(claim.map(|claim| WorkItem { operation, claim }));
-        }
-        Ok(PolledWork { items: undamaged(opened)?, ..work })
+        self.keys.open_work(work, "poll_work").await
     }
 
     pub(crate) async fn find_opened(
@@ -299,13 +270,16 @@ impl<S: Store> SealedStore<S> {
         after: Option<&str>,
         limit: usize,
     ) -> Result<LettersPage> {
-        let weaker = query.without_content();
-        let mut page = self.inner.find(weaker.as_ref().unwrap_or(query), after, limit).await?;
-        self.open_content(&mut page.letters, "find").await?;
-        if weaker.is_some() {
-            let now = self.now().await?;
-            page.letters.retain(|letter| query.matches(letter, now));
-        }
+        let Some(weaker) = query.without_content() else {
+            let mut page = self.inner.find(query, after, limit).await?;
+            self.keys.open_shown(&mut page.letters, "find").await?;
+            return Ok(page);
+        };
+        let mut page = self.inner.find(&weaker, after, limit).await?;
+        // Nobody knows whether unreadable content matches: nothing is done to such a letter because of its content.
+        self.keys.open_readable(&mut page.letters, "find").await?;
+        let now = self.now().await?;
+        page.letters.retain(|letter| query.matches(letter, now));
         Ok(page)
     }
 
@@ -318,13 +292,13 @@ impl<S: Store> SealedStore<S> {
 
     async fn groups_opened(&self, request: &GroupsRequest) -> Result<GroupsPage> {
         let mut page = self.inner.groups(request).await?;
-        self.open_content(&mut page.groups, "groups").await?;
+        self.keys.open_shown(&mut page.groups, "groups").await?;
         Ok(page)
     }
 
     async fn group_opened(&self, id: &GroupId) -> Result<Option<Group>> {
         let mut found = self.inner.group(id).await?;
-        self.open_content(&mut found, "group").await?;
+        self.keys.open_shown(&mut found, "group").await?;
         Ok(found)
     }
 
@@ -338,15 +312,13 @@ impl<S: Store> SealedStore<S> {
         let stored = if change.is_edit() { self.inner.get(queue, letter).await? } else { None };
         let change = seal_change(&self.keys.current(), queue, letter, stored.as_ref(), change);
         let mut letter = self.inner.change(queue, letter, &change, by).await?;
-        let opened = self.try_open(&mut letter).await;
-        opened.map_err(|error| error.during("change", Certainty::MaybeDone))?;
+        self.keys.open_changed(&mut letter, "change").await?;
         Ok(letter)
     }
 
     async fn erase_opened(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<Letter> {
         let mut letter = self.inner.erase(queue, letter, by).await?;
-        let opened = self.try_open(&mut letter).await;
-        opened.map_err(|error| error.during("erase", Certainty::MaybeDone))?;
+        self.keys.open_changed(&mut letter, "erase").await?;
         Ok(letter)
     }
 
@@ -354,63 +326,11 @@ impl<S: Store> SealedStore<S> {
     async fn now(&self) -> Result<Timestamp> {
         Ok(self.inner.server_time().await?.unwrap_or_else(|| self.clock.now()))
     }
-
-    async fn open_content<T: Content + Send>(&self, content: &mut T, operation: &'static str) -> Result<()> {
-        let opened = self.try_open(content).await;
-        opened.map_err(|error| error.during(operation, Certainty::NotDone))
-    }
-
-    async fn try_open<T: Content + Send>(&self, content: &mut T) -> std::result::Result<(), NotOpened> {
-        self.keys.open_content(content).await
-    }
-}
-
-impl KeyRing {
-    /// Decrypts content. A value under a data key that is not known makes the ring be read again, once.
-    pub(crate) async fn open_content<T: Content + Send>(
-        &self,
-        content: &mut T,
-    ) -> std::result::Result<(), NotOpened> {
-        let is_all_known = {
-            let keys = self.current();
-            let mut opener = Opener::new(&keys);
-            content.open(&mut opener).map_err(NotOpened::Unreadable)?;
-            opener.unknown.is_empty()
-        };
-        if is_all_known {
-            return Ok(());
-        }
-        // Only with the new keys: what was decrypted just now is plain, whatever it looks like.
-        match self.refresh().await.map_err(NotOpened::Keys)? {
-            Some(new) => content.open(&mut Opener::new(&new)).map_err(NotOpened::Unreadable),
-            None => Ok(()),
-        }
-    }
 }
 
 fn without_digests(mut items: Vec<Item>) -> Vec<Item> {
     items.iter_mut().for_each(|item| item.digest = None);
     items
-}
-
-/// Those that are not damaged, or the error if all are. The lease of a damaged one keeps it out of the way of the others.
-fn undamaged<T>(opened: Vec<Result<T>>) -> Result<Vec<T>> {
-    let (mut whole, mut damaged) = (Vec::new(), Vec::<StoreError>::new());
-    for one in opened {
-        match one {
-            Ok(one) => whole.push(one),
-            Err(error) => damaged.push(error),
-        }
-    }
-    if whole.is_empty()
-        && let Some(error) = damaged.pop()
-    {
-        return Err(error);
-    }
-    for error in damaged {
-        tracing::error!(%error, "letter left out of a claim, not decrypted");
-    }
-    Ok(whole)
 }
 
 impl<S> fmt::Debug for SealedStore<S> {

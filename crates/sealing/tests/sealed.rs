@@ -11,15 +11,15 @@ use lazaret_core::letter::{AttemptKind, AttemptRecord};
 use lazaret_core::query::Query;
 use lazaret_core::source::{Commit, Ingest, NewMessage, Posted, Source, SourceEvent};
 use lazaret_core::store::{
-    Action, Actor, AttemptNote, Audit, Change, ErrorKind, GroupsRequest, HandOff, LetterStore, Limits,
-    Operations, Placement, PlanRequest, Requeue, Selection, Settlement, Store, Triage,
+    Act, Action, Actor, AttemptNote, Audit, Change, ErrorKind, GroupsRequest, HandOff, LetterStore, Limits,
+    Operations, Outbox, Placement, PlanRequest, Requeue, Selection, Settled, Settlement, Store, Triage,
 };
 use lazaret_core::{
     Failure, Letter, LetterId, LetterState, Message, MessageId, Partition, Position, QueueName, Reason,
     Timestamp,
 };
 use lazaret_memory::MemoryStore;
-use lazaret_sealing::{EncryptionKey, KeyError, KeyRing, SealedInbox, SealedSource, SealedStore};
+use lazaret_sealing::{EncryptionKey, KeyError, KeyRing, PlainStore, SealedInbox, SealedSource, SealedStore};
 use lazaret_store_sqlite::{InboxOptions, Options, SqliteStore};
 
 /// It is in all content that the tests store.
@@ -224,8 +224,151 @@ async fn an_instance_learns_of_the_data_keys_of_another() {
     SealedStore::open(inside, vec![key(3), key(2), key(1)]).await.map(drop).unwrap();
     let newest = SealedStore::open(running.inner().clone(), vec![key(3)]).await.unwrap();
     put(&newest, letter("evt-2", 2)).await;
-    let error = lacking.get(&queue(), id_of("evt-2")).await.unwrap_err();
-    assert!(error.to_string().contains(key(3).id().as_str()), "{error}");
+    let shown = get(&lacking, "evt-2").await;
+    let why = shown.message.undecodable.as_deref().unwrap();
+    assert!(why.contains(key(3).id().as_str()) && shown.message.payload.is_none(), "{why}");
+    assert!(lacking.keys().missing().unwrap().to_string().contains(key(3).id().as_str()));
+    assert_eq!(get(&lacking, "evt-1").await.cause, Some(failure()), "it keeps the data keys that it has");
+}
+
+/// A letter that is due for a retry.
+fn due(message: &str, offset: u64) -> Letter {
+    let mut letter = letter(message, offset);
+    letter.state = LetterState::Retrying;
+    letter.due_at = Some(letter.enqueued_at);
+    letter
+}
+
+/// Stores a letter whose encrypted payload is that of another one.
+async fn put_damaged(inside: &MemoryStore, mut letter: Letter, payload_of: &str) {
+    let payload = get(inside, payload_of).await.message.payload.clone();
+    Arc::make_mut(&mut letter.message).payload = payload;
+    put(inside, letter).await;
+}
+
+const LEASE: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn a_damaged_letter_is_shown_without_its_payload_and_stops_no_other() {
+    let inside = Arc::new(MemoryStore::default());
+    let store = SealedStore::open(inside.clone(), vec![key(1)]).await.unwrap();
+    put(&store, due("evt-2", 2)).await;
+    for (message, offset) in [("evt-1", 1), ("evt-3", 3)] {
+        put_damaged(&inside, due(message, offset), "evt-2").await;
+    }
+    let found = store.find(&Query::parse("").unwrap(), None, 10).await.unwrap().letters;
+    let heads = store.heads(&queue(), None, 10).await.unwrap().heads;
+    for letters in [found, heads] {
+        let mut shown: Vec<_> = letters
+            .iter()
+            .map(|letter| (letter.message.id.as_str(), letter.message.undecodable.is_some()))
+            .collect();
+        shown.sort_unstable();
+        assert_eq!(shown, [("evt-1", true), ("evt-2", false), ("evt-3", true)]);
+    }
+    let letters = store.sequence(&queue(), &"evt-1".into(), 0, 10).await.unwrap();
+    assert_eq!((&letters[0].message.payload, letters[0].payload_left_out), (&None, true));
+    // Nobody knows what the others hold.
+    let page = store.find(&Query::parse("-payload./card:other").unwrap(), None, 10).await.unwrap();
+    assert_eq!(page.letters.len(), 1);
+
+    let mut claimed = Vec::new();
+    for _ in 0..4 {
+        let claims = store.claim_due(&queue(), "worker", LEASE, 1).await.unwrap();
+        claimed.extend(claims.into_iter().map(|claim| claim.head.id));
+    }
+    assert_eq!(claimed, [id_of("evt-2")], "no claim fails, and damaged letters are in none");
+    let told = store.keys().withheld("orders").unwrap();
+    assert!(told.starts_with("2 letters are not executed"), "{told}");
+    assert_eq!(store.keys().withheld("other"), None);
+}
+
+#[tokio::test]
+async fn a_damaged_letter_is_evicted_and_erased() {
+    let inside = Arc::new(MemoryStore::default());
+    let store = SealedStore::open(inside.clone(), vec![key(1)]).await.unwrap();
+    put(&store, letter("evt-2", 2)).await;
+    put_damaged(&inside, letter("evt-1", 1), "evt-2").await;
+    store.act(&queue(), id_of("evt-1"), Act::Evict, &ada()).await.unwrap();
+    let erased = store.erase(&queue(), id_of("evt-1"), &ada()).await.unwrap();
+    assert!(erased.erased.is_some() && erased.message.undecodable.is_none());
+    store.purge(&queue(), id_of("evt-1"), &ada()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_settlement_before_a_damaged_letter_succeeds() {
+    let inside = Arc::new(MemoryStore::default());
+    let store = SealedStore::open(inside.clone(), vec![key(1)]).await.unwrap();
+    let in_one = |letter: Letter| Letter { sequence: "k".into(), ..letter };
+    put(&store, in_one(letter("evt-1", 1))).await;
+    put_damaged(&inside, in_one(letter("evt-2", 2)), "evt-1").await;
+    let claim = store.claim(&queue(), &"k".into(), "worker", LEASE).await.unwrap().unwrap();
+    let settled = store.settle(&claim.lease, claim.head.id, Settlement::Resolve(None)).await.unwrap();
+    assert!(matches!(settled, Settled::Blocked), "{settled:?}");
+    assert_eq!(get(&store, "evt-1").await.state, LetterState::Resolved);
+}
+
+#[tokio::test]
+async fn a_damaged_letter_is_not_among_the_copies_of_dead_letters() {
+    let inside = Arc::new(MemoryStore::default());
+    let store = SealedStore::open(inside.clone(), vec![key(1)]).await.unwrap();
+    put(&store, letter("evt-2", 2)).await;
+    put_damaged(&inside, letter("evt-1", 1), "evt-2").await;
+    store.watch_ends(&queue()).await.unwrap();
+    let ends = store.ends(&queue(), 0, 10).await.unwrap().ends;
+    let copied: Vec<_> = ends.iter().map(|end| (end.id, end.letter.is_some())).collect();
+    assert_eq!(copied.len(), 2);
+    assert!(copied.contains(&(id_of("evt-2"), true)) && copied.contains(&(id_of("evt-1"), false)));
+}
+
+#[tokio::test]
+async fn an_instance_without_keys_executes_and_stores_nothing_beside_encrypted_letters() {
+    let inside = Arc::new(MemoryStore::default());
+    let plain = PlainStore::new(inside.clone());
+    put(&plain, due("evt-1", 1)).await;
+    let sealed = SealedStore::open(inside, vec![key(1)]).await.unwrap();
+    put(&sealed, due("evt-2", 2)).await;
+    // It has just seen that there are no keys: the letter itself shows them.
+    let claims = plain.claim_due(&queue(), "worker", LEASE, 10).await.unwrap();
+    let heads: Vec<_> = claims.iter().map(|claim| claim.head.id).collect();
+    assert_eq!(heads, [id_of("evt-1")]);
+    let shown = get(&plain, "evt-2").await;
+    let why = shown.message.undecodable.as_deref().unwrap();
+    assert!(why.contains(key(1).id().as_str()) && shown.message.payload.is_none(), "{why}");
+    assert!(!format!("{shown:?}").contains("lz1~"), "{shown:?}");
+    assert!(matches!(plain.keys().missing(), Some(KeyError::NoKey { .. })));
+
+    let item = HandOff { letter: letter("evt-3", 3), placement: Placement::Open, grant: None };
+    let handed_off = plain.hand_off(&queue(), &Limits::NONE, vec![item]).await.unwrap_err();
+    let claimed = plain.claim(&queue(), &"evt-2".into(), "worker", LEASE).await.unwrap_err();
+    let polled = plain.poll_work(&queue(), "worker", LEASE, 10).await.unwrap_err();
+    for error in [handed_off, claimed, polled] {
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains(key(1).id().as_str()), "{error}");
+    }
+    // What it has begun, it settles.
+    let claim = &claims[0];
+    plain.settle(&claim.lease, claim.head.id, Settlement::Resolve(None)).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_inbox_is_neither_read_nor_filled_without_its_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let inside = file(folder.path());
+    let log = || inside.inbox_log("orders", InboxOptions::default());
+    let keyless = || Arc::new(KeyRing::without_keys(Arc::new(inside.clone())));
+    let mut source = SealedSource::new(log().source(), "orders", keyless());
+    let plain = SealedInbox::new(log(), "orders", keyless());
+    let keys = sealed(&inside, &[1]).await.keys().clone();
+    let refused = plain.post(vec![posted(Some("evt-1"), SECRET)]).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    SealedInbox::new(log(), "orders", keys).post(vec![posted(Some("evt-1"), SECRET)]).await.unwrap();
+    assert!(matches!(source.next().await.unwrap(), SourceEvent::Assigned(_)));
+    for _ in 0..2 {
+        let error = source.next().await.unwrap_err();
+        assert!(error.is_temporary() && error.to_string().contains(key(1).id().as_str()), "{error}");
+    }
+    assert_eq!(plain.backlog().await.unwrap().messages, 1);
 }
 
 #[tokio::test]
@@ -244,9 +387,9 @@ async fn values_that_were_swapped_in_the_file_are_refused() {
         [],
     );
     assert_eq!(changed.unwrap(), 1);
-    let error = store.get(&queue(), id_of("evt-1")).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt);
-    let text = error.to_string();
+    let shown = get(&store, "evt-1").await;
+    assert_eq!((&shown.message.payload, &shown.cause), (&None, &Some(failure())));
+    let text = shown.message.undecodable.as_deref().unwrap();
     assert!(text.contains("payload") && text.contains(&id_of("evt-1").to_string()), "{text}");
     assert_eq!(get(&store, "evt-2").await.cause, Some(failure()), "the other one is as it was");
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use lazaret_core::Clock;
 use lazaret_core::store::{KeyValue, Store};
 use lazaret_memory::MemoryStore;
-use lazaret_sealing::{EncryptionKey, SealedStore};
+use lazaret_sealing::{EncryptionKey, PlainStore, SealedStore};
 use lazaret_store_sqlite::{Durability, Options, SqliteStore};
 use lazaret_testkit::suite::WITHOUT_CONTENT;
 use lazaret_testkit::{outbox_test_suite, store_test_suite};
@@ -33,6 +33,15 @@ async fn in_redo_log(clock: Arc<dyn Clock>) -> SealedStore<SqliteStore> {
     sealed(file(options), clock).await
 }
 
+/// A store without keys, beside which nobody encrypts.
+async fn plain_in_memory(clock: Arc<dyn Clock>) -> PlainStore<MemoryStore> {
+    PlainStore::new(Arc::new(MemoryStore::new(clock)))
+}
+
+async fn plain_in_file(clock: Arc<dyn Clock>) -> PlainStore<SqliteStore> {
+    PlainStore::new(Arc::new(file(Options { clock, ..Options::default() })))
+}
+
 /// A store in a file of its own, whose folder is removed at once: the store keeps its files open.
 fn file(options: Options) -> SqliteStore {
     let folder = tempfile::tempdir().unwrap();
@@ -44,3 +53,5 @@ store_test_suite!(letters_in_memory, in_memory, except WITHOUT_CONTENT);
 store_test_suite!(letters_in_a_file, io, in_file, except WITHOUT_CONTENT);
 store_test_suite!(letters_in_a_redo_log, io, in_redo_log, except WITHOUT_CONTENT);
 outbox_test_suite!(outbox, io, super::in_file);
+store_test_suite!(letters_without_keys, super::plain_in_memory);
+outbox_test_suite!(outbox_without_keys, io, super::plain_in_file);

@@ -73,5 +73,5 @@ pub use error::Error;
 pub use lazaret_core::source::Posted;
 pub use listener::{Listener, Peer, Transport};
 pub use options::{Limits, Options};
-pub use registry::{Approval, Registry};
+pub use registry::{Approval, Registry, StoreNotice};
 pub use server::{Builder, Server, openapi};

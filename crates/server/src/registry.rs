@@ -19,6 +19,15 @@ pub enum Approval {
     SecondPerson,
 }
 
+/// Why the letters of a consumer cannot be used, although the store answers: they cannot be decrypted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreNotice {
+    /// The cause.
+    pub why: String,
+    /// `false` if this process cannot work on the store at all. Then it is not ready.
+    pub is_ready: bool,
+}
+
 /// The consumers of this process. Clones share them.
 ///
 /// The process that runs consumers reports their state:
@@ -36,6 +45,8 @@ pub struct Registry {
     rates: Arc<RwLock<BTreeMap<String, Option<f64>>>>,
     /// Why the source of a consumer reads nothing, read at each status.
     sources: Arc<RwLock<BTreeMap<String, SourceNotice>>>,
+    /// Why letters of a consumer cannot be used, read at each status and at each readiness check.
+    store: Arc<RwLock<Option<LettersNotice>>>,
     /// Whether the source of a consumer has answered, read at each readiness check.
     readiness: Arc<RwLock<BTreeMap<String, SourceReadiness>>>,
     /// What a broker holds of a consumer's messages, read at each status.
@@ -50,6 +61,9 @@ type SourceReadiness = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Says why a source reads nothing; `None` while it reads.
 type SourceNotice = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+
+/// Says why letters of a consumer cannot be used; `None` while they can.
+type LettersNotice = Arc<dyn Fn(&str) -> Option<StoreNotice> + Send + Sync>;
 
 /// Counts what a broker holds; `None` while it does not answer.
 type CountInBroker = Arc<dyn Fn() -> Option<BrokerCounts> + Send + Sync>;
@@ -98,6 +112,12 @@ impl Registry {
         sources.insert(consumer.to_owned(), Arc::new(notice));
     }
 
+    /// Registers what says why letters of a consumer cannot be used. It is called at each status and at each readiness check. A later one
+    /// replaces it.
+    pub fn store_notice(&self, notice: impl Fn(&str) -> Option<StoreNotice> + Send + Sync + 'static) {
+        *self.store.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(notice));
+    }
+
     /// Registers what says whether the source of a consumer has answered. Until then the process is not ready. A later one replaces it.
     pub fn source_readiness(&self, consumer: &str, is_ready: impl Fn() -> bool + Send + Sync + 'static) {
         let mut readiness = self.readiness.write().unwrap_or_else(PoisonError::into_inner);
@@ -142,6 +162,12 @@ impl Registry {
     pub(crate) fn notice_of(&self, consumer: &str) -> Option<String> {
         let notice = self.sources.read().unwrap_or_else(PoisonError::into_inner).get(consumer).cloned();
         notice.and_then(|notice| notice())
+    }
+
+    /// Why letters of a consumer cannot be used.
+    pub(crate) fn store_notice_of(&self, consumer: &str) -> Option<StoreNotice> {
+        let notice = self.store.read().unwrap_or_else(PoisonError::into_inner).clone();
+        notice.and_then(|notice| notice(consumer))
     }
 
     /// Sets the default rate of operations on letters of a consumer, in letters per second; `None` for unlimited. Consumers

@@ -7,7 +7,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use lazaret_config::{Encryption, KeySource};
-use lazaret_sealing::EncryptionKey;
+use lazaret_sealing::{EncryptionKey, KeyRing};
+use lazaret_server::StoreNotice;
 use tokio::process::Command;
 
 use crate::error::Error;
@@ -39,6 +40,18 @@ pub(crate) async fn key(source: &KeySource) -> Result<EncryptionKey, Error> {
     };
     let key = text.and_then(|text| EncryptionKey::parse(&text).map_err(|error| error.to_string()));
     key.map_err(|why| Error::EncryptionKey { place: shown(source), why })
+}
+
+/// Why letters of a consumer cannot be decrypted. With keys that are missing, this process cannot do its work; a damaged letter holds its
+/// own sequence only.
+pub(crate) fn notice(keys: &KeyRing, consumer: &str) -> Option<StoreNotice> {
+    match keys.missing() {
+        Some(error) => {
+            let why = format!("encryption: {error}; name the key under `encryption.keys`, and restart");
+            Some(StoreNotice { why, is_ready: false })
+        }
+        None => keys.withheld(consumer).map(|why| StoreNotice { why, is_ready: true }),
+    }
 }
 
 /// The place of a key, for messages. The arguments of a command may be secret.

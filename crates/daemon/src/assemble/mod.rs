@@ -31,7 +31,9 @@ pub(crate) use access::{limits, remarks_on_tokens_file, tokens};
 #[cfg(feature = "kafka")]
 pub(crate) use adoption::{Selection, adoption};
 pub(crate) use consumer::{Shared, adopt_to_end, background, background_done, consumer};
-pub(crate) use encryption::{is_readable_by_all, key as encryption_key, shown as shown_key_source};
+pub(crate) use encryption::{
+    is_readable_by_all, key as encryption_key, notice as encryption_notice, shown as shown_key_source,
+};
 pub(crate) use handler::{handler, handler_address, http_options};
 #[cfg(feature = "kafka")]
 pub(crate) use kafka::check_property as check_kafka_property;

@@ -67,15 +67,11 @@ fn inbox(config: &ConsumerConfig, shared: &Shared) -> Result<Opened, ConsumerErr
     Err(ConsumerError::NotInThisBuild("an inbox with this store"))
 }
 
-/// The source of an inbox, which decrypts if the store is encrypted.
+/// The source of an inbox, which decrypts if the store is encrypted, and delivers nothing encrypted without the keys.
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 fn decrypted(source: impl Source, config: &ConsumerConfig, shared: &Shared) -> Opened {
-    match &shared.stores.keys {
-        Some(keys) => {
-            Opened::new(lazaret_sealing::SealedSource::new(source, config.name.as_str(), keys.clone()))
-        }
-        None => Opened::new(source),
-    }
+    let keys = shared.stores.keys.clone();
+    Opened::new(lazaret_sealing::SealedSource::new(source, config.name.as_str(), keys))
 }
 
 /// A source of any kind.

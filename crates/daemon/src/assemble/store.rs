@@ -7,7 +7,7 @@ use lazaret_core::store::{Capabilities, Checkpoints, Dedupe, KeyValue, Store};
 use lazaret_memory::MemoryStore;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use lazaret_sealing::SealedInbox;
-use lazaret_sealing::{KeyRing, SealedStore};
+use lazaret_sealing::{KeyRing, PlainStore, SealedStore};
 use lazaret_server::Builder;
 
 use super::encryption;
@@ -45,9 +45,8 @@ pub(crate) struct Stores {
     pub(crate) outbox: Option<Arc<dyn Outbox>>,
     /// Values with compare-and-set: reports of instances, positions and leases of change streams.
     pub(crate) values: Arc<dyn KeyValue>,
-    /// The data keys, if content is encrypted.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
-    pub(crate) keys: Option<Arc<KeyRing>>,
+    /// The data keys. Without encryption there are none, and those that another instance adds are recognized.
+    pub(crate) keys: Arc<KeyRing>,
     /// Letters and checkpoints, for adoptions.
     #[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
     pub(crate) adoption: Arc<dyn AdoptionStore>,
@@ -97,52 +96,54 @@ impl Stores {
         }
     }
 
-    /// The traits of a store. Letters go through its encryption, if that is configured; all other values hold no content.
+    /// The traits of a store. What holds letters goes through its encryption, or, without keys, through what recognizes the encryption of
+    /// other instances; all other values hold no content.
     async fn over<S>(store: Arc<S>, encryption: Option<&Encryption>) -> Result<Self, Error>
     where
         S: Store + KeyValue + lazaret_core::store::Outbox,
     {
-        let sealed = match encryption {
+        match encryption {
             Some(config) => {
                 let keys = encryption::keys(config).await?;
-                Some(Arc::new(SealedStore::open(store.clone(), keys).await?))
+                let sealed = Arc::new(SealedStore::open(store.clone(), keys).await?);
+                let keys = sealed.keys().clone();
+                Ok(Self::through(sealed, store, keys))
             }
             None => {
                 KeyRing::require_none(&*store).await?;
-                None
+                let plain = Arc::new(PlainStore::new(store.clone()));
+                let keys = plain.keys().clone();
+                Ok(Self::through(plain, store, keys))
             }
-        };
-        let letters: Arc<dyn Store> = match &sealed {
-            Some(sealed) => sealed.clone(),
-            None => store.clone(),
-        };
-        #[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
-        let adoption: Arc<dyn AdoptionStore> = match &sealed {
-            Some(sealed) => sealed.clone(),
-            None => store.clone(),
-        };
-        Ok(Self {
-            letters,
-            checkpoints: store.clone(),
+        }
+    }
+
+    fn through<L, S>(letters: Arc<L>, values: Arc<S>, keys: Arc<KeyRing>) -> Self
+    where
+        L: Store + KeyValue + lazaret_core::store::Outbox,
+        S: KeyValue,
+    {
+        Self {
+            checkpoints: values.clone(),
+            dedupe: values.clone(),
+            values,
+            keys,
             #[cfg(any(feature = "kafka", feature = "mongodb"))]
-            outbox: Some(store.clone()),
-            values: store.clone(),
-            #[cfg(any(feature = "sqlite", feature = "postgres"))]
-            keys: sealed.map(|sealed| sealed.keys().clone()),
+            outbox: Some(letters.clone()),
             #[cfg(any(feature = "kafka", feature = "mongodb", feature = "postgres"))]
-            adoption,
+            adoption: letters.clone(),
+            letters,
             #[cfg(feature = "kafka")]
             id: lazaret_source_kafka::MEMORY_STORE.into(),
             #[cfg(feature = "kafka")]
             own_ids: super::member::OwnIds::default(),
-            dedupe: store,
             #[cfg(feature = "sqlite")]
             sqlite: None,
             #[cfg(feature = "postgres")]
             postgres: None,
             #[cfg(feature = "mongodb")]
             mongodb_uri: None,
-        })
+        }
     }
 
     /// The same store with the id that it keeps.
@@ -225,12 +226,7 @@ impl Stores {
         config: &ConsumerConfig,
         inbox: impl lazaret_core::source::Ingest,
     ) -> Builder {
-        match &self.keys {
-            Some(keys) => {
-                builder.inbox(&config.name, SealedInbox::new(inbox, config.name.as_str(), keys.clone()))
-            }
-            None => builder.inbox(&config.name, inbox),
-        }
+        builder.inbox(&config.name, SealedInbox::new(inbox, config.name.as_str(), self.keys.clone()))
     }
 }
 

@@ -21,7 +21,8 @@ pub(crate) async fn alive() -> axum::Json<Health> {
     axum::Json(Health { status: "ok".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() })
 }
 
-/// Ready when the store responds, every source has answered once, and every consumer is running, or paused by a person or by its fuse.
+/// Ready when the store responds and this process has its keys, every source has answered once, and every consumer is running, or paused by
+/// a person or by its fuse.
 /// The reasons need the scope `read`, and those of a consumer that the caller may use it.
 pub(crate) async fn ready(State(app): State<App>, caller: Result<Caller>) -> Response {
     let caller = caller.ok().filter(|caller| caller.identity.may(Scope::Read));
@@ -66,6 +67,9 @@ fn not_ready(app: &App, name: &str, entry: Entry) -> Option<String> {
             if let Some(handle) = entry.handle.filter(Handle::is_store_failing) {
                 let why = handle.held_back().unwrap_or_else(|| "store writes fail".to_owned());
                 return Some(format!("{name} is held: {why}"));
+            }
+            if let Some(notice) = app.registry.store_notice_of(name).filter(|notice| !notice.is_ready) {
+                return Some(format!("{name} is held: {}", notice.why));
             }
             if app.registry.is_source_ready(name) {
                 return None;

@@ -153,6 +153,7 @@ async fn consumer(
             .as_ref()
             .and_then(|entry| entry.error.clone())
             .or_else(|| source_error(running, || app.registry.notice_of(name)))
+            .or_else(|| app.registry.store_notice_of(name).map(|notice| notice.why))
             .map(|error| app.options.redaction.texts().redact(&error).into_owned()),
         paused,
         pauses,

@@ -10,7 +10,7 @@ use lazaret_api::Scope;
 use lazaret_core::store::{Instance, Instances};
 use lazaret_core::{Clock, Partition};
 use lazaret_memory::MemoryStore;
-use lazaret_server::{Error, Options, Peer, Server, Token, Tokens, Transport};
+use lazaret_server::{Error, Options, Peer, Server, StoreNotice, Token, Tokens, Transport};
 use lazaret_testkit::ManualClock;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -418,6 +418,22 @@ async fn readiness_reasons_of_other_consumers_are_hidden_from_a_limited_token() 
     bench.registry.failed(ORDERS, "its own topic is gone");
     let told = ask().await.expect(503);
     assert_eq!(told.json["reasons"], json!(["orders has failed: its own topic is gone"]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn letters_that_cannot_be_decrypted_are_in_the_status_and_missing_keys_make_it_not_ready() {
+    let bench = Bench::with(Setup::default()).await;
+    bench.get("/readyz").await.expect(200);
+    for (is_ready, status) in [(true, 200), (false, 503)] {
+        bench.registry.store_notice(move |consumer| {
+            (consumer == ORDERS).then(|| StoreNotice { why: "no key".to_owned(), is_ready })
+        });
+        let told = bench.get("/readyz").await.expect(status);
+        let reasons = if is_ready { json!([]) } else { json!(["orders is held: no key"]) };
+        assert_eq!((&told.json["ready"], &told.json["reasons"]), (&json!(is_ready), &reasons));
+        let shown = bench.get("/v1/consumers/orders").await.expect(200);
+        assert_eq!(shown.json["error"], json!("no key"));
+    }
 }
 
 #[tokio::test]
