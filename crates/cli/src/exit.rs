@@ -12,7 +12,7 @@ pub enum Exit {
     Error = 1,
     /// Usage error.
     Usage = 2,
-    /// Partial failure: some letters failed again, or letters remain.
+    /// Partial failure: some letters failed again or could not be changed (such as erased), or letters remain.
     Partly = 3,
     /// Not found, or the plan is stale.
     NotFound = 4,
@@ -57,7 +57,9 @@ impl Exit {
             Self::Ok => "success",
             Self::Error => "error",
             Self::Usage => "usage error",
-            Self::Partly => "partial failure: some letters failed again, or letters remain",
+            Self::Partly => {
+                "partial failure: some letters failed again or could not be changed (such as erased), or letters remain"
+            }
             Self::NotFound => "not found, or the plan is stale",
             Self::AwaitingApproval => "waiting for a second person's approval",
             Self::Denied => "denied by the token's scopes or by a rule",

@@ -150,10 +150,15 @@ fn flow(field: &Field) -> String {
             braced('{', &parts, '}')
         }
         Value::List(items) => {
-            let parts: Vec<_> = items.iter().map(flow).collect();
+            let mut is_value_of_secret_option = false;
+            let mut parts = Vec::with_capacity(items.len());
+            for item in items {
+                parts.push(if is_value_of_secret_option { masked(item) } else { flow(item) });
+                is_value_of_secret_option = secrets::is_secret_option(&item.text);
+            }
             format!("[{}]", parts.join(", "))
         }
-        Value::Json(json) => json.to_string(),
+        Value::Json(json) => secrets::redacted(&json.to_string(), &[]),
         _ => shown(field),
     }
 }
@@ -164,11 +169,8 @@ fn braced(open: char, parts: &[String], close: char) -> String {
 
 /// Renders a scalar as written in the file, with secrets redacted.
 pub(crate) fn shown(field: &Field) -> String {
-    if field.secret && !field.text.contains("${") {
-        return "'***'".to_owned();
-    }
     if field.secret {
-        return quoted(&secrets::redacted(&field.text, &[Span::new(0, field.text.len())]));
+        return masked(field);
     }
     match field.value {
         Value::Text(_)
@@ -180,9 +182,17 @@ pub(crate) fn shown(field: &Field) -> String {
         | Value::Store(_)
         | Value::Sequence(_)
         | Value::Address(_) => quoted(&secrets::redacted(&field.text, &[])),
-        _ if field.text.contains("${") => quoted(&field.text),
+        _ if field.text.contains("${") => quoted(&secrets::redacted(&field.text, &[])),
         _ => field.text.clone(),
     }
+}
+
+/// Renders a scalar that is a secret. Names of variables are shown.
+fn masked(field: &Field) -> String {
+    if !field.text.contains("${") {
+        return "'***'".to_owned();
+    }
+    quoted(&secrets::redacted(&field.text, &[Span::new(0, field.text.len())]))
 }
 
 /// Renders a string as YAML, with quotes where they are needed.
@@ -246,6 +256,27 @@ mod tests {
         for (text, expected) in table {
             assert_eq!(quoted(text), expected);
         }
+    }
+
+    #[test]
+    fn secrets_in_arguments_headers_and_properties_are_not_shown() {
+        let text = r#"
+consumers:
+  orders:
+    source: { inbox: {} }
+    handler:
+      command:
+        program: [./run, --token, hunter2, "--password=hunter2", "-H", "cookie: hunter2", "${API_KEY:-hunter2}", --level, "3"]
+        env: { PLAIN: hunter2 }
+  mails:
+    source: { inbox: {} }
+    handler: { http: { url: "https://h/?token=hunter2", headers: { x-api-key: hunter2 } } }
+"#;
+        let config = crate::check("f", text.as_bytes(), &crate::NoEnv).config.unwrap();
+        let shown = ["orders", "mails"].map(|name| config.effective(name).unwrap()).concat();
+        assert!(!shown.contains("hunter2"), "{shown}");
+        assert!(shown.contains("--token, '***',") || shown.contains("'--token', '***',"), "{shown}");
+        assert!(shown.contains("API_KEY:-***") && shown.contains("PLAIN"), "{shown}");
     }
 
     proptest! {

@@ -3,7 +3,7 @@
 use crate::source::Span;
 
 /// Endings of key names that hold a secret, without separators.
-const ENDINGS: [&str; 14] = [
+const ENDINGS: [&str; 17] = [
     "password",
     "passwd",
     "pwd",
@@ -18,13 +18,30 @@ const ENDINGS: [&str; 14] = [
     "privatekey",
     "secretkey",
     "keypem",
+    "keystorekey",
+    "cookie",
+    "signature",
 ];
+
+/// Last words of such names that are parts of other words.
+const LAST_WORDS: [&str; 4] = ["pass", "pw", "jwt", "sas"];
+
+/// Parts of names of properties that hold several values, secrets among them.
+const PARTS: [&str; 2] = ["jaas", "oauthbearerconfig"];
 
 /// Returns whether a key holds a secret, judged by its name: `sasl.password`, `API_TOKEN`.
 pub(crate) fn is_secret_name(name: &str) -> bool {
     let letters: String =
         name.chars().filter(|c| c.is_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect();
-    ENDINGS.iter().any(|ending| letters.ends_with(ending)) || letters.contains("jaas")
+    let last_word = name.rsplit(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+    ENDINGS.iter().any(|ending| letters.ends_with(ending))
+        || PARTS.iter().any(|part| letters.contains(part))
+        || LAST_WORDS.iter().any(|word| last_word.eq_ignore_ascii_case(word))
+}
+
+/// Returns whether an argument of a program is an option whose value, the next argument, is a secret: `--token`.
+pub(crate) fn is_secret_option(argument: &str) -> bool {
+    argument.strip_prefix('-').is_some_and(|name| !name.contains('=') && is_secret_name(name))
 }
 
 /// What stands for a secret. Its length says nothing about that of the secret.
@@ -46,7 +63,14 @@ pub(crate) fn redacted(text: &str, spans: &[Span]) -> String {
 /// Redacts like [`redacted`], and returns what was replaced.
 pub(crate) fn redact(text: &str, spans: &[Span]) -> Redacted {
     let mut ranges = Vec::new();
-    for span in spans.iter().copied().chain(secret_values(text)).chain(url_secrets(text)) {
+    let found = [
+        secret_values(text),
+        url_secrets(text),
+        assigned_secrets(text),
+        option_values(text),
+        secret_defaults(text),
+    ];
+    for span in spans.iter().copied().chain(found.into_iter().flatten()) {
         if let Some(value) = text.get(span.start..span.end) {
             mask(&mut ranges, value, span.start);
         }
@@ -115,7 +139,11 @@ fn secret_values(text: &str) -> Vec<Span> {
         let mut from = 0;
         while let Some(colon) = content[from..].find(':').map(|at| from + at) {
             from = colon + 1;
-            if is_secret_name(word_before(&content[..colon])) {
+            let word = word_before(&content[..colon]);
+            // What follows in `${NAME:-default}` has rules of its own.
+            let is_variable =
+                content[..colon].strip_suffix(word).is_some_and(|before| before.ends_with("${"));
+            if is_secret_name(word) && !is_variable {
                 let (start, end) = value_after(content, colon + 1);
                 found.push(Span::new(line_start + start, line_start + end));
                 from = end.max(from);
@@ -163,13 +191,92 @@ fn end_in_braces(value: &str) -> usize {
     value.len()
 }
 
+/// Finds the values of `name=value` with a secret name: arguments of programs, and databases in `host=… password=…`.
+fn assigned_secrets(text: &str) -> Vec<Span> {
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices('=') {
+        let from = at + 1;
+        // `==` is a comparison.
+        if !text[from..].starts_with('=') && is_secret_name(word_before(&text[..at])) {
+            let start = from + text[from..].len() - text[from..].trim_start_matches(' ').len();
+            found.push(Span::new(start, start + assigned_length(&text[start..])));
+        }
+    }
+    found
+}
+
+/// The length of the value at the beginning of a text: in quotes, or up to a space, a `&`, or a sign that ends it in YAML.
+fn assigned_length(text: &str) -> usize {
+    let quote = text.chars().next().filter(|c| matches!(c, '"' | '\''));
+    let (mut in_variable, mut is_escaped) = (false, false);
+    for (at, c) in text.char_indices().skip(usize::from(quote.is_some())) {
+        let next = text[at + c.len_utf8()..].chars().next();
+        let is_end = match (c, quote) {
+            ('\n' | '\r', _) => true,
+            _ if is_escaped => false,
+            (_, Some(quote)) => c == quote,
+            ('}', None) if in_variable => false,
+            ('&', None) => true,
+            (c, None) if c.is_whitespace() => true,
+            (c, None) => {
+                ",;}])\"'".contains(c)
+                    && next.is_none_or(|next| next.is_whitespace() || ",}])\"'".contains(next))
+            }
+        };
+        if is_end {
+            return at;
+        }
+        is_escaped = c == '\\' && !is_escaped;
+        in_variable = (in_variable && c != '}') || (c == '$' && next == Some('{'));
+    }
+    text.len()
+}
+
+/// Finds the values behind options with a secret name, in a list of arguments or in one text: `--token VALUE`.
+fn option_values(text: &str) -> Vec<Span> {
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices("--") {
+        if text[..at].ends_with('-') {
+            continue;
+        }
+        let length = text[at..].find(|c: char| !(c.is_alphanumeric() || "-_.".contains(c)));
+        let Some(end) = length.map(|length| at + length) else { continue };
+        if !is_secret_option(&text[at..end]) {
+            continue;
+        }
+        // The signs between two items of a list.
+        let mut rest = text[end..].trim_start_matches([' ', '\t', '\r', '\n', '"', '\'', ',']);
+        rest = rest.strip_prefix("- ").unwrap_or(rest).trim_start_matches([' ', '"', '\'']);
+        if rest.len() < text.len() - end && !rest.starts_with(['-', '[', ']', '{', '}', '#']) {
+            let start = text.len() - rest.len();
+            found.push(Span::new(start, start + assigned_length(rest)));
+        }
+    }
+    found
+}
+
+/// Finds the defaults of variables with a secret name: `${API_TOKEN:-value}`.
+fn secret_defaults(text: &str) -> Vec<Span> {
+    let mut found = Vec::new();
+    for (at, opening) in text.match_indices("${") {
+        let from = at + opening.len();
+        let end = text[from..].find(['}', '\n']).map_or(text.len(), |length| from + length);
+        if let Some((name, default)) = text[from..end].split_once(":-")
+            && is_secret_name(name)
+        {
+            found.push(Span::new(end - default.len(), end));
+        }
+    }
+    found
+}
+
 /// Schemes of databases and brokers. Their URLs have no `@` but the one behind the credentials, so that everything before the last one is
 /// taken for credentials: a password may contain what is not percent-encoded, by mistake.
 const DATABASES: [&str; 9] =
     ["postgres", "postgresql", "mongodb", "mongodb+srv", "amqp", "amqps", "redis", "rediss", "nats"];
 
 /// Names of parameters of URLs that hold a secret, beside those that keys of the configuration have.
-const PARAMETERS: [&str; 5] = ["key", "sig", "signature", "auth", "code"];
+const PARAMETERS: [&str; 6] = ["key", "sig", "auth", "code", "assertion", "authMechanismProperties"];
 
 /// Finds the passwords in `scheme://user:password@host`, and the secrets in `?name=value&name=value`.
 fn url_secrets(text: &str) -> Vec<Span> {
@@ -190,7 +297,7 @@ fn url_secrets(text: &str) -> Vec<Span> {
             found.push(Span::new(from, from + end));
         }
         found.extend(
-            secret_parameters(url, credentials.unwrap_or(0))
+            secret_parameters(url, credentials.unwrap_or(0), is_database)
                 .map(|Span { start, end }| Span::new(from + start, from + end)),
         );
     }
@@ -229,12 +336,14 @@ fn url_length(text: &str, is_database: bool) -> usize {
     previous_quote.unwrap_or(text.len())
 }
 
-/// Finds the values of the parameters of a URL that are secret, after this offset.
-fn secret_parameters(url: &str, after: usize) -> impl Iterator<Item = Span> {
-    let start = url[after..].find('?').map_or(url.len(), |at| after + at + 1);
-    let end = url[start..].find(['#', ' ', '"', '\'']).map_or(url.len(), |at| start + at);
+/// Finds the values of the parameters of a URL that are secret, after this offset: those of the query, and those of the fragment. The URL
+/// of a database has no fragment, so a `#` is a part of a value that is not percent-encoded.
+fn secret_parameters(url: &str, after: usize, is_database: bool) -> impl Iterator<Item = Span> {
+    let start = url[after..].find(['?', '#']).map_or(url.len(), |at| after + at + 1);
+    let end = url[start..].find([' ', '"', '\'']).map_or(url.len(), |at| start + at);
     let mut from = start;
-    url[start..end].split('&').filter_map(move |parameter| {
+    let separates = move |c: char| c == '&' || (c == '#' && !is_database);
+    url[start..end].split(separates).filter_map(move |parameter| {
         let at = from;
         from += parameter.len() + 1;
         let (name, value) = parameter.split_once('=')?;
@@ -322,8 +431,56 @@ mod tests {
                 "store: postgres://u:***@h/db?sslpassword=***",
             ),
             ("url: https://h/?page=2&monkey=3", "url: https://h/?page=2&monkey=3"),
+            ("url: https://h/a?x=1#access_token=hunter2", "url: https://h/a?x=1#access_token=***"),
+            ("url: https://h/a?X-Amz-Signature=hunter2&b=1", "url: https://h/a?X-Amz-Signature=***&b=1"),
+            (
+                "uri: mongodb://h/?w=1&authMechanismProperties=AWS_SESSION_TOKEN:hunter2",
+                "uri: mongodb://h/?w=1&authMechanismProperties=***",
+            ),
+            (
+                "store: postgres://h/db?password=hun#ter2&schema=a",
+                "store: postgres://h/db?password=***&schema=a",
+            ),
         ] {
             assert_eq!(redacted(text, &[]), expected);
+        }
+    }
+
+    #[test]
+    fn secrets_in_arguments_defaults_and_assignments_are_masked() {
+        for (text, expected) in [
+            ("dsn: host=h password=hunter2 user=u", "dsn: host=h password=*** user=u"),
+            (r"dsn: host=h password='hun \'ter2' user=u", "dsn: host=h password='***' user=u"),
+            ("dsn: host=h password = hun,ter2 user=u", "dsn: host=h password = *** user=u"),
+            ("program: [./run, --password=hunter2]", "program: [./run, --password=***]"),
+            ("program: [./run, \"--password=hunter2\", b]", "program: [./run, \"--password=***\", b]"),
+            ("program: [./run, --token, hunter2, b]", "program: [./run, --token, ***, b]"),
+            ("program: [\"./run\", \"--token\", \"hunter2\"]", "program: [\"./run\", \"--token\", \"***\"]"),
+            ("  - --api-key\n  - hunter2\n  - b", "  - --api-key\n  - ***\n  - b"),
+            ("program: [sh, -c, './run --secret hunter2 b']", "program: [sh, -c, './run --secret *** b']"),
+            ("program: [./run, --token, \"${T}\"]", "program: [./run, --token, \"${T}\"]"),
+            ("program: [./run, --token]", "program: [./run, --token]"),
+            (
+                "program: [./run, --token-file, /etc/t, --token, --b]",
+                "program: [./run, --token-file, /etc/t, --token, --b]",
+            ),
+            ("env: { DB_PASS: hunter2, PATH: /bin }", "env: { DB_PASS: ***, PATH: /bin }"),
+            ("headers: { cookie: a=hunter2 }", "headers: { cookie: *** }"),
+            ("url: https://h/${API_TOKEN:-hunter2}/a", "url: https://h/${API_TOKEN:-***}/a"),
+            ("host: ${HOST:-localhost}", "host: ${HOST:-localhost}"),
+            ("sasl.oauthbearer.config: principal=a", "sasl.oauthbearer.config: ***"),
+            ("when: token == 1", "when: token == 1"),
+            ("compass: north", "compass: north"),
+        ] {
+            assert_eq!(redacted(text, &[]), expected);
+        }
+        for name in
+            ["sasl.password", "ssl.key.password", "sasl.jaas.config", "ssl.key.pem", "Set-Cookie", "smtp-pw"]
+        {
+            assert!(is_secret_name(name), "{name}");
+        }
+        for name in ["bypass", "group.id", "ssl.ca.pem", "ssl.certificate.pem", "tokens-file", "per-key"] {
+            assert!(!is_secret_name(name), "{name}");
         }
     }
 }

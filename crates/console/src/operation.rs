@@ -8,7 +8,7 @@ use lazaret_api::numbers::{count, plural, span};
 use lazaret_api::{
     Action, Code, Command, CommandRequest, ItemPage, Operation, OperationState, Outcome, Plan, Problem, Scope,
 };
-use lazaret_core::person::is_same_person;
+use lazaret_core::person::may_be_same_person;
 use maud::{Markup, html};
 use serde::Deserialize;
 
@@ -251,7 +251,7 @@ fn commands(visit: &Visit, of: &Operation) -> Markup {
         }
         _ => &[],
     };
-    let is_own = is_same_person(&of.by.who, &visit.identity.person);
+    let is_own = may_be_same_person(&of.by.who, &visit.identity.person);
     let may_approve = of.state == OperationState::AwaitingApproval && !is_own && visit.may(Scope::Approve);
     html! {
         @if !possible.is_empty() {

@@ -118,6 +118,27 @@ pub fn is_same_person(one: &str, other: &str) -> bool {
     beyond_ascii && shape(&one, char::to_uppercase) == shape(&other, char::to_uppercase)
 }
 
+/// Returns `true` if two names may be those of one person, for rules that ask for a second one: besides what [`is_same_person`] ignores,
+/// look-alikes in ASCII (`0` and `o`; `1`, `i` and `l`; `rn` and `m`; `vv` and `w`) and separators (spaces, `.`, `-` and `_`) count
+/// as equal.
+///
+/// Two people may be taken for one, who then have to ask a third. Rules that refuse names, or that grant something to the owner of
+/// a name, compare with [`is_same_person`].
+///
+/// ```
+/// use lazaret_core::person::may_be_same_person;
+/// assert!(may_be_same_person("bernd.olin", "bemd-0Iin"));
+/// assert!(!may_be_same_person("bernd", "bert"));
+/// ```
+pub fn may_be_same_person(one: &str, other: &str) -> bool {
+    if is_same_person(one, other) {
+        return true;
+    }
+    let (one, other) = (visible(one), visible(other));
+    outline(&shape(&one, char::to_lowercase)) == outline(&shape(&other, char::to_lowercase))
+        || outline(&shape(&one, char::to_uppercase)) == outline(&shape(&other, char::to_uppercase))
+}
+
 /// Trims the name, joins runs of spaces, and normalizes it.
 fn normalized(name: &str) -> String {
     let name: String = name.nfkc().collect();
@@ -139,6 +160,28 @@ fn shape<I: Iterator<Item = char>>(name: &str, in_case: impl Fn(char) -> I) -> V
         name.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).flat_map(in_case).collect();
     let folded: String = folded.nfkc().collect();
     skeleton(&folded).collect()
+}
+
+/// A skeleton in which look-alikes of ASCII are equal, and so are runs of separators.
+fn outline(shape: &[char]) -> String {
+    let mut outline = String::with_capacity(shape.len());
+    // A skeleton has `O` for `0`, and `l` for `1` and `I`.
+    for c in shape.iter().copied().flat_map(char::to_lowercase) {
+        match c {
+            'i' => outline.push('l'),
+            'm' => outline.push_str("rn"),
+            'w' => outline.push_str("vv"),
+            c if is_separator(c) && outline.ends_with('-') => {}
+            c if is_separator(c) => outline.push('-'),
+            c => outline.push(c),
+        }
+    }
+    outline
+}
+
+/// Returns `true` for what stands between the parts of a name, in a skeleton.
+fn is_separator(c: char) -> bool {
+    c.is_whitespace() || "._".contains(c) || c.general_category() == GeneralCategory::DashPunctuation
 }
 
 fn is_unprintable(c: char) -> bool {
@@ -286,6 +329,46 @@ mod tests {
         }
     }
 
+    #[test]
+    fn look_alikes_in_ascii_are_no_second_person_and_are_accepted_as_names() {
+        for (one, other) in [
+            ("olga", "0lga"),
+            ("OLGA", "0LGA"),
+            ("olga", "oIga"),
+            ("olga", "OiGA"),
+            ("ida", "Ida"),
+            ("ida", "lda"),
+            ("ida", "1da"),
+            ("bernd", "bemd"),
+            ("BERND", "bemd"),
+            ("ewa", "evva"),
+            ("olga.petrova", "olga-petrova"),
+            ("olga.petrova", "Olga_Petrova"),
+            ("olga.petrova", "olga petrova"),
+            ("olga.petrova", "olga..petrova"),
+            ("olga-petrova", "olga\u{2010}petrova"),
+            ("olga-petrova", "0lga\u{2013}petr0va"),
+            ("\u{43e}lga", "0lga"),
+        ] {
+            assert!(may_be_same_person(one, other) && may_be_same_person(other, one), "{one:?} {other:?}");
+        }
+        for (one, other) in [
+            ("olga", "olaf"),
+            ("olga.petrova", "olgapetrova"),
+            ("olga", "olga@example.com"),
+            ("bernd", "bend"),
+            ("ada", "ada2"),
+            ("eva", "ewa"),
+            ("ops", ""),
+        ] {
+            assert!(!may_be_same_person(one, other), "{one:?} {other:?}");
+        }
+        for name in ["0lga", "bemd", "evva", "oIga", "olga_petrova", "olga..petrova"] {
+            assert_eq!(person_name(name).as_deref(), Ok(name));
+        }
+        assert!(!is_same_person("olga.petrova", "olga-petrova"), "two tokens may have these names");
+    }
+
     proptest! {
         #[test]
         fn an_accepted_name_is_recorded_in_one_form(name in "\\PC{0,24}") {
@@ -321,6 +404,8 @@ mod tests {
         fn nothing_panics(one in any::<String>(), other in any::<String>()) {
             _ = person_name(&one);
             prop_assert_eq!(is_same_person(&one, &other), is_same_person(&other, &one));
+            prop_assert_eq!(may_be_same_person(&one, &other), may_be_same_person(&other, &one));
+            prop_assert!(may_be_same_person(&one, &one));
         }
     }
 }

@@ -5,6 +5,7 @@
 //! server. Stored messages, and what handlers get, are exact (I5). Texts of errors are not part of a message: they are redacted before
 //! they are stored, too, if the rules say so.
 
+mod forms;
 mod texts;
 
 use std::cell::RefCell;

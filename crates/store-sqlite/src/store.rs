@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lazaret_core::QueueName;
-use lazaret_core::store::{Capabilities, ErrorKind, ExpiryClock, Result, StoreError};
+use lazaret_core::store::{
+    Capabilities, DigestKey, ErrorKind, ExpiryClock, Result, StoreError, stored_digest_key,
+};
 use rusqlite::Connection;
+use tokio::sync::OnceCell;
 
 use crate::error::Work;
 use crate::inbox_source::Wakeups;
@@ -40,6 +43,8 @@ struct Shared {
     readers: readers::Handle,
     wakeups: Wakeups,
     expiry: ExpiryClock,
+    /// The key of digests, once it is known to be in the file.
+    digest_key: OnceCell<DigestKey>,
     /// The queues whose last poll found letters of operations.
     busy_queues: Mutex<HashSet<QueueName>>,
 }
@@ -81,6 +86,7 @@ impl SqliteStore {
                 readers,
                 wakeups: Wakeups::default(),
                 expiry,
+                digest_key: OnceCell::new(),
                 busy_queues: Mutex::default(),
             }),
         })
@@ -192,6 +198,11 @@ impl SqliteStore {
     /// Runs a request on the writer that the redo log can record.
     pub(crate) async fn record<C: Repeatable>(&self, call: C) -> Result<C::Answer> {
         self.shared.writer.record(call).await
+    }
+
+    /// Creates the key of digests if the file has none.
+    pub(crate) async fn create_digest_key(&self) -> Result<()> {
+        self.shared.digest_key.get_or_try_init(|| stored_digest_key(self)).await.map(|_| ())
     }
 
     /// Runs a query on a reader.

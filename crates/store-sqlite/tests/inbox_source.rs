@@ -14,6 +14,8 @@ use lazaret_store_sqlite::{
 };
 use lazaret_testkit::suite::source::{Capabilities, SourceHarness};
 use lazaret_testkit::{ManualClock, SideBySide, source_test_suite};
+use rusqlite::Connection;
+use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -203,6 +205,33 @@ async fn the_same_id_is_not_taken_twice() {
         "nor in another process"
     );
     assert_eq!(inbox.backlog().await.unwrap().messages, 3);
+}
+
+#[tokio::test]
+async fn a_stored_digest_is_sealed_and_a_plain_one_of_an_earlier_version_still_matches() {
+    let fixture = Fixture::new();
+    let store = fixture.store();
+    post(&store.inbox_log("orders", fixture.options.clone()), &["a"]).await;
+    store.close().await.unwrap();
+    let plain = Sha256::digest(b"\x01<a>");
+    let plain = &plain[..16];
+    {
+        let file = Connection::open(fixture.folder.path().join("lazaret.db")).unwrap();
+        let stored: Vec<u8> = file.query_row("SELECT digest FROM posts", [], |row| row.get(0)).unwrap();
+        assert_ne!(stored, plain);
+        assert_eq!(stored.len(), plain.len());
+    }
+    let changed = || NewMessage { payload: Some("other".into()), ..new("a") };
+    let conflict = Posted::Conflict { id: "a".into(), position: Position::new(0, 0) };
+    for version in ["this", "an earlier"] {
+        let store = fixture.store();
+        let inbox = store.inbox_log("orders", fixture.options.clone());
+        assert_eq!(post(&inbox, &["a"]).await, [known("a", 0)], "{version}");
+        assert_eq!(inbox.post(vec![changed()]).await.unwrap(), [conflict.clone()], "{version}");
+        store.close().await.unwrap();
+        let file = Connection::open(fixture.folder.path().join("lazaret.db")).unwrap();
+        file.execute("UPDATE posts SET digest = ?1", [plain]).unwrap();
+    }
 }
 
 #[tokio::test]

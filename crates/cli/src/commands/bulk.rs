@@ -273,7 +273,9 @@ async fn once(client: &Client, verb: Verb, selection: Selection, reason: &str) -
 fn add(sum: &mut BulkAnswer, answer: BulkAnswer) {
     sum.done += answer.done;
     sum.more = answer.more;
+    // Each answer of a command that names letters speaks of the whole store, so the last one counts.
     sum.remains = answer.remains;
+    sum.unfinished = answer.unfinished;
     for failure in answer.failed {
         if !sum.failed.iter().any(|known| known.id == failure.id) {
             sum.failed.push(failure);
@@ -311,6 +313,10 @@ fn conclude(context: &Context, verb: Verb, sum: &BulkAnswer) -> Result<Exit> {
                     &Line::new().add("nothing to do: ", Tone::Warning).plain("no letters match"),
                 );
             }
+            if sum.more {
+                let what = "more letters match, and none of those tried could be changed";
+                screen.stderr_line(&Line::new().add("note: ", Tone::Warning).plain(what));
+            }
             if let Some(remains) = &sum.remains {
                 screen.stderr_line(&Line::new().add("note: ", Tone::Warning).plain(remains));
             }
@@ -327,13 +333,19 @@ fn conclude(context: &Context, verb: Verb, sum: &BulkAnswer) -> Result<Exit> {
             });
         }
     }
+    Ok(exit_of(sum))
+}
+
+/// The exit code: success only if every letter was changed, and an erasure left nothing that a repetition removes.
+fn exit_of(sum: &BulkAnswer) -> Exit {
     let all_missing =
         !sum.failed.is_empty() && sum.failed.iter().all(|failure| failure.code == Code::NotFound);
-    Ok(match (sum.done, sum.failed.is_empty()) {
-        (_, true) => Exit::Ok,
-        (0, false) if all_missing => Exit::NotFound,
-        _ => Exit::Partly,
-    })
+    match sum.failed.is_empty() {
+        true if sum.more || sum.unfinished => Exit::Partly,
+        true => Exit::Ok,
+        false if sum.done == 0 && all_missing && !sum.unfinished => Exit::NotFound,
+        false => Exit::Partly,
+    }
 }
 
 #[derive(Serialize)]
@@ -345,7 +357,40 @@ struct Counts {
 
 #[cfg(test)]
 mod tests {
+    use lazaret_api::BulkFailure;
+
     use super::*;
+
+    #[test]
+    fn letters_that_could_not_be_changed_are_a_partial_failure() {
+        let failed = |code| vec![BulkFailure { id: "x".into(), code, detail: "no".into(), hint: None }];
+        let answer = |done, failed| BulkAnswer { done, failed, ..BulkAnswer::default() };
+        for (sum, exit) in [
+            (answer(2, Vec::new()), Exit::Ok),
+            (answer(0, Vec::new()), Exit::Ok),
+            (answer(2, failed(Code::Conflict)), Exit::Partly),
+            (answer(0, failed(Code::Conflict)), Exit::Partly),
+            (answer(2, failed(Code::NotFound)), Exit::Partly),
+            (answer(0, failed(Code::NotFound)), Exit::NotFound),
+            (BulkAnswer { unfinished: true, ..answer(2, Vec::new()) }, Exit::Partly),
+            (BulkAnswer { more: true, ..answer(0, Vec::new()) }, Exit::Partly),
+            // PostgreSQL and MongoDB say what their operators have to do: that is no failure.
+            (BulkAnswer { remains: Some("VACUUM".into()), ..answer(2, Vec::new()) }, Exit::Ok),
+        ] {
+            assert_eq!(exit_of(&sum), exit, "{sum:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_undone_says_so_with_the_number_of_letters() {
+        for verb in [Verb::Erase, Verb::Purge] {
+            let question = verb.question("3 letters");
+            assert!(
+                question.contains("3 letters") && question.contains("This cannot be undone."),
+                "{question}"
+            );
+        }
+    }
 
     #[test]
     fn a_query_without_a_state_selects_the_letters_of_the_verb() {

@@ -242,6 +242,10 @@ fn changes_are_confirmed_on_a_terminal() {
     let mut half = Terminal::start(&bench, 100, &["purge", "--all", "--reason", "test"], &[]);
     half.sees("Purge 3 letters? This cannot be undone. Type purge to confirm: ").types("y\n");
     half.ends(1);
+    let mut half = Terminal::start(&bench, 140, &["erase", "--all", "--reason", "test"], &[]);
+    half.sees("Erase the content of 3 letters? Open ones are evicted. This cannot be undone. Type erase to confirm: ");
+    half.types("y\n");
+    half.ends(1);
     let mut typed = Terminal::start(&bench, 100, &["purge", "--all", "--reason", "test"], &[]);
     typed.sees("to confirm: ").types("purge\n");
     assert!(typed.ends(0).contains("3 letters purged, 0 failed"));

@@ -217,7 +217,7 @@ static REDACT: Section = Section {
             "Regular expressions for other secrets in these texts. If one has capture groups, only what they match is redacted.",
         )
         .or("[]")
-        .example("iban ([A-Z0-9]+)"),
+        .example("customer ([A-Z0-9]+)"),
         Key::new(
             "store",
             Kind::Flag,
@@ -233,8 +233,10 @@ static TEXT_SETS: &[EnumValue] = &[
     EnumValue(TextSet::Emails.as_str(), "e-mail addresses"),
     EnumValue(
         TextSet::Tokens.as_str(),
-        "JSON web tokens, bearer tokens, and keys of AWS, GitHub, Google, Slack, Stripe and Lazaret",
+        "JSON web tokens, bearer tokens, `Basic` credentials, passwords in URLs and in pairs such as `password=…`, private keys, and \
+         keys of AWS, GitHub, GitLab, Google, npm, SendGrid, Slack, Stripe and Lazaret",
     ),
+    EnumValue(TextSet::Ibans.as_str(), "international bank account numbers, with valid check digits"),
 ];
 
 static ENCRYPTION: Section = Section {

@@ -8,18 +8,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
-use std::sync::LazyLock;
-
-use regex::Regex;
 
 use super::REDACTED;
+use super::forms::{card_numbers, digit, emails, ibans, joins_groups, matches, tokens};
 use crate::failure::{BACKTRACE_LIMIT, Failure, MESSAGE_LIMIT};
 use crate::fingerprint::{GroupPattern, InvalidGroupPattern};
 use crate::letter::{CONTEXT_VALUE_LIMIT, Diagnostics, IMPORTED_AT, IMPORTED_BY, Letter};
-
-/// The matches of one pattern that are looked for in one text. Beyond them, the rest of the text is redacted: the time for a text is
-/// linear because of this limit.
-const MATCHES: usize = 256;
 
 /// The most bytes that are redacted where a text was cut.
 const EDGE: usize = 64;
@@ -28,17 +22,20 @@ const EDGE: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum TextSet {
-    /// Numbers of payment cards: 13 to 19 digits with a valid check digit, also in groups with spaces or hyphens between them.
+    /// Numbers of payment cards: 13 to 19 digits with a valid check digit, also in groups with spaces, hyphens or dots between them.
     CardNumbers,
-    /// E-mail addresses.
+    /// E-mail addresses, also with an encoded `@` (`%40`, `\u0040`).
     Emails,
-    /// Credentials with a known form: JSON web tokens, bearer tokens, and keys of AWS, GitHub, Google, Slack, Stripe and Lazaret.
+    /// Credentials with a known form: JSON web tokens, bearer tokens, `Basic` credentials, passwords in URLs and in pairs such as
+    /// `password=…`, private keys, and keys of AWS, GitHub, GitLab, Google, npm, SendGrid, Slack, Stripe and Lazaret.
     Tokens,
+    /// International bank account numbers, with valid check digits.
+    Ibans,
 }
 
 impl TextSet {
     /// All sets.
-    pub const ALL: [Self; 3] = [Self::CardNumbers, Self::Emails, Self::Tokens];
+    pub const ALL: [Self; 4] = [Self::CardNumbers, Self::Emails, Self::Tokens, Self::Ibans];
 
     /// The name in the configuration.
     pub const fn as_str(self) -> &'static str {
@@ -46,14 +43,16 @@ impl TextSet {
             Self::CardNumbers => "card-numbers",
             Self::Emails => "emails",
             Self::Tokens => "tokens",
+            Self::Ibans => "ibans",
         }
     }
 
     fn find(self, text: &str, found: &mut Vec<Range<usize>>) {
         match self {
-            Self::CardNumbers => card_numbers(text.as_bytes(), found),
-            Self::Emails => emails(text.as_bytes(), found),
+            Self::CardNumbers => card_numbers(text, found),
+            Self::Emails => emails(text, found),
             Self::Tokens => tokens(text, found),
+            Self::Ibans => ibans(text, found),
         }
     }
 }
@@ -66,7 +65,7 @@ impl fmt::Display for TextSet {
 
 /// A text that names no set of patterns.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is none of card-numbers, emails and tokens")]
+#[error("{0:?} is none of card-numbers, emails, tokens and ibans")]
 pub struct UnknownTextSet(pub String);
 
 impl FromStr for TextSet {
@@ -242,7 +241,7 @@ fn without(text: &str, mut parts: Vec<Range<usize>>) -> String {
 fn last_word(text: &str) -> usize {
     let from = text.ceil_char_boundary(text.len().saturating_sub(EDGE));
     let places = text[from..].char_indices().rev().map(|(at, found)| (from + at, found));
-    let is_end = |(at, found): &(usize, char)| found.is_whitespace() && !joins_digits(text.as_bytes(), *at);
+    let is_end = |(at, found): &(usize, char)| found.is_whitespace() && !joins_digits(text, *at, *found);
     let mut words = places.filter(is_end).map(|(at, found)| at + found.len_utf8());
     words.next().unwrap_or(from)
 }
@@ -251,220 +250,22 @@ fn last_word(text: &str) -> usize {
 fn first_word(text: &str) -> usize {
     let most = text.floor_char_boundary(EDGE);
     let mut places = text[..most].char_indices();
-    let is_end = |(at, found): &(usize, char)| found.is_whitespace() && !joins_digits(text.as_bytes(), *at);
+    let is_end = |(at, found): &(usize, char)| found.is_whitespace() && !joins_digits(text, *at, *found);
     places.find(is_end).map_or(most, |(at, _)| at)
 }
 
-/// Returns `true` for a space between two digits.
-fn joins_digits(text: &[u8], at: usize) -> bool {
-    let is_digit = |at: usize| text.get(at).is_some_and(u8::is_ascii_digit);
-    text[at] == b' ' && at > 0 && is_digit(at - 1) && is_digit(at + 1)
-}
-
-/// Finds the matches of a pattern, or what its groups match.
-fn matches(pattern: &Regex, text: &str, found: &mut Vec<Range<usize>>) {
-    for (number, captures) in pattern.captures_iter(text).enumerate() {
-        let before = found.len();
-        let groups = (1..captures.len()).filter_map(|group| captures.get(group));
-        found.extend(groups.map(|group| group.range()).filter(|range| !range.is_empty()));
-        if let Some(whole) = captures.get(0)
-            && found.len() == before
-        {
-            found.push(whole.range());
-        }
-        if number + 1 == MATCHES {
-            found.push(captures.get(0).map_or(0, |whole| whole.end())..text.len());
-            break;
-        }
-    }
-    found.retain(|range| !range.is_empty());
-}
-
-/// Finds e-mail addresses: a local part, and a domain with a dot. Characters outside of ASCII belong to either.
-fn emails(text: &[u8], found: &mut Vec<Range<usize>>) {
-    let in_local = |byte: u8| byte.is_ascii_alphanumeric() || !byte.is_ascii() || b"._%+'-".contains(&byte);
-    let in_domain = |byte: u8| byte.is_ascii_alphanumeric() || !byte.is_ascii() || b".-".contains(&byte);
-    for at in (0..text.len()).filter(|at| text[*at] == b'@') {
-        let start = at - text[..at].iter().rev().take_while(|byte| in_local(**byte)).count();
-        let domain = text[at + 1..].iter().take_while(|byte| in_domain(**byte)).count();
-        let domain = &text[at + 1..at + 1 + domain];
-        let dots = domain.iter().rev().take_while(|byte| b".-".contains(byte)).count();
-        let domain = &domain[..domain.len() - dots];
-        if start < at && domain.contains(&b'.') {
-            found.push(start..at + 1 + domain.len());
-        }
-    }
-}
-
-/// The lengths of card numbers, in digits.
-const CARD_DIGITS: std::ops::RangeInclusive<usize> = 13..=19;
-
-/// Finds numbers of payment cards: whole groups of digits with at most one space or hyphen between two of them, which together have the
-/// length, a first digit of a card network, and a valid check digit.
-fn card_numbers(text: &[u8], found: &mut Vec<Range<usize>>) {
-    let mut at = 0;
-    while at < text.len() {
-        if !text[at].is_ascii_digit() {
-            at += 1;
-            continue;
-        }
-        let groups = digit_groups(text, at);
-        at = groups.last().map_or(text.len(), |last| last.end);
-        let mut first = 0;
-        while first < groups.len() {
-            // The longest one.
-            let mut ends = (first..groups.len()).take(*CARD_DIGITS.end()).rev();
-            let last = ends.find(|last| is_card(text, &groups[first..=*last]));
-            if let Some(last) = last {
-                found.push(groups[first].start..groups[last].end);
-            }
-            first = last.unwrap_or(first) + 1;
-        }
-    }
-}
-
-/// The groups of digits from here on, as long as one space or hyphen is between two of them.
-fn digit_groups(text: &[u8], mut at: usize) -> Vec<Range<usize>> {
-    let mut groups = Vec::new();
-    loop {
-        let digits = text[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-        groups.push(at..at + digits);
-        let end = at + digits;
-        match text.get(end..end + 2) {
-            Some([b' ' | b'-', next]) if next.is_ascii_digit() => at = end + 1,
-            _ => return groups,
-        }
-    }
-}
-
-fn is_card(text: &[u8], groups: &[Range<usize>]) -> bool {
-    let length: usize = groups.iter().map(|group| group.end - group.start).sum();
-    // The first digits of the card networks; times in milliseconds begin with 1.
-    if !CARD_DIGITS.contains(&length) || !(b'2'..=b'6').contains(&text[groups[0].start]) {
-        return false;
-    }
-    let digits = groups.iter().flat_map(|group| &text[group.clone()]).map(|digit| u32::from(digit - b'0'));
-    let digits: Vec<u32> = digits.collect();
-    // The check digit of Luhn.
-    let weighed = digits.iter().rev().enumerate().map(|(place, digit)| match (place % 2, digit * 2) {
-        (0, _) => *digit,
-        (_, double) if double > 9 => double - 9,
-        (_, double) => double,
-    });
-    weighed.sum::<u32>() % 10 == 0
-}
-
-/// What a text with a token contains, in lower case: most texts have none of them, and are not searched.
-const TOKEN_HINTS: [&str; 19] = [
-    "eyj",
-    "bearer",
-    "akia",
-    "asia",
-    "aroa",
-    "aida",
-    "aws_s",
-    "secretaccesskey",
-    "ghp_",
-    "gho_",
-    "ghu_",
-    "ghs_",
-    "ghr_",
-    "github_pat_",
-    "xox",
-    "k_live_",
-    "k_test_",
-    "aiza",
-    "lz_",
-];
-
-/// Tokens with a known form.
-static TOKENS: LazyLock<Regex> = LazyLock::new(|| {
-    let forms = [
-        // A JSON web token, signed or encrypted, or its beginning.
-        r"\beyJ[A-Za-z0-9_-]{5,}(?:\.[A-Za-z0-9_-]*){0,4}",
-        r"(?i:\bbearer)[ :=]+([A-Za-z0-9._~+/=-]{8,})",
-        r"\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}",
-        r#"(?i:aws_secret_access_key|aws_session_token|secretaccesskey)["']?\s*[:=]\s*["']?([A-Za-z0-9/+=]{16,})"#,
-        r"\bgh[pousr]_[A-Za-z0-9]{20,}",
-        r"\bgithub_pat_[A-Za-z0-9_]{20,}",
-        r"\bxox[a-z]-[A-Za-z0-9-]{10,}",
-        r"\b[sr]k_(?:live|test)_[A-Za-z0-9]{10,}",
-        r"\bAIza[A-Za-z0-9_-]{35}",
-        r"\blz_[A-Za-z0-9_-]{16,}",
-    ];
-    Regex::new(&forms.join("|")).expect("the forms are regular expressions")
-});
-
-fn tokens(text: &str, found: &mut Vec<Range<usize>>) {
-    let lowered = text.to_ascii_lowercase();
-    if TOKEN_HINTS.iter().any(|hint| lowered.contains(hint)) {
-        matches(&TOKENS, text, found);
-    }
+/// Returns `true` for a character that joins two groups of digits.
+fn joins_digits(text: &str, at: usize, found: char) -> bool {
+    joins_groups(found)
+        && text[..at].chars().next_back().is_some_and(|c| digit(c).is_some())
+        && text[at + found.len_utf8()..].chars().next().is_some_and(|c| digit(c).is_some())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::forms::MATCHES;
     use super::*;
     use crate::failure::{CauseLink, Reason};
-
-    fn shown(set: TextSet, text: &str) -> String {
-        TextRules::new([set], []).redact(text).into_owned()
-    }
-
-    #[test]
-    fn card_numbers_are_recognized_by_their_check_digit() {
-        for (text, expected) in [
-            ("bad card 4111111111111111", "bad card [redacted]"),
-            ("card=4111 1111 1111 1111.", "card=[redacted]."),
-            ("4111-1111-1111-1111", "[redacted]"),
-            ("order 17 4111 1111 1111 1111 of 3", "order 17 [redacted] of 3"),
-            ("3782 822463 10005 or 5555555555554444", "[redacted] or [redacted]"),
-            ("x4111111111111111x", "x[redacted]x"),
-        ] {
-            assert_eq!(shown(TextSet::CardNumbers, text), expected);
-        }
-        for text in [
-            "4111111111111112",
-            "order 1700000000000 at 10:00",
-            "41111111111111114111111111111111",
-            "4111  1111  1111  1111",
-            "550e8400-e29b-41d4-a716-446655440000",
-            "",
-        ] {
-            assert_eq!(shown(TextSet::CardNumbers, text), text);
-        }
-    }
-
-    #[test]
-    fn addresses_and_tokens_are_recognized_by_their_form() {
-        for (text, expected) in [
-            ("unknown user ada.l+x@mail.example.org.", "unknown user [redacted]."),
-            ("<jürgen@exämple.org>, b@c.de", "<[redacted]>, [redacted]"),
-            ("a@b and @c.de and d@", "a@b and @c.de and d@"),
-        ] {
-            assert_eq!(shown(TextSet::Emails, text), expected);
-        }
-        let jwt = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhZGEifQ.sig_-nature";
-        let key = format!("AKIA{}", "Q7".repeat(8));
-        let google = format!("AIza{}", "x".repeat(35));
-        for (text, expected) in [
-            (format!("token {jwt} expired"), "token [redacted] expired".to_owned()),
-            (
-                "Authorization: Bearer abcDEF123456, next".into(),
-                "Authorization: Bearer [redacted], next".into(),
-            ),
-            (format!("key {key}: denied"), "key [redacted]: denied".into()),
-            (
-                format!("aws_secret_access_key = {}", "a/B+".repeat(10)),
-                "aws_secret_access_key = [redacted]".into(),
-            ),
-            (format!("at {google}"), "at [redacted]".into()),
-            (format!("ghp_{}", "a1".repeat(18)), "[redacted]".into()),
-            ("the bearer is unknown in Asia".into(), "the bearer is unknown in Asia".into()),
-        ] {
-            assert_eq!(shown(TextSet::Tokens, &text), expected);
-        }
-    }
 
     #[test]
     fn patterns_of_users_redact_their_groups_or_all_of_a_match() {
@@ -516,6 +317,8 @@ mod tests {
             "not cut"
         );
         assert_eq!(cut("a 41\nlast line", 14), "[redacted] [redacted]\nlast [redacted]");
+        let spaced = "bad card 4111\u{a0}1111\u{a0}11";
+        assert_eq!(cut(spaced, spaced.len()), "[redacted] card [redacted]");
         let long = format!("{} {}", "x".repeat(100), "é".repeat(100));
         let kept = format!("{} {}", "x".repeat(100 - EDGE), "é".repeat(100 - EDGE / 2));
         assert_eq!(cut(&long, long.len()), format!("{REDACTED}{kept}{REDACTED}"));

@@ -11,8 +11,6 @@ use super::error::{ErrorKind, Result, StoreError};
 use super::key_value::{KeyValue, update};
 use super::payload_digest::PayloadDigest;
 
-/// Where a store keeps its key.
-const PLACE: (&str, &str) = ("store", "digest-key");
 /// The length of a key.
 const BYTES: usize = 32;
 
@@ -35,6 +33,14 @@ const BYTES: usize = 32;
 pub struct DigestKey([u8; BYTES]);
 
 impl DigestKey {
+    /// Where a store keeps its key: the space and the name of a [value](KeyValue).
+    pub const PLACE: (&'static str, &'static str) = ("store", "digest-key");
+
+    /// Restores a key from its value in a store. Returns `None` for something else.
+    pub fn from_value(value: &[u8]) -> Option<Self> {
+        value.try_into().ok().map(Self)
+    }
+
     /// Creates a key.
     pub fn random() -> Self {
         let mut hasher = Sha256::new();
@@ -49,21 +55,31 @@ impl DigestKey {
         if digest == PayloadDigest::of(None) {
             return digest.to_string();
         }
-        format!("hmac-sha256:{}", self.mac(b"payload", digest.as_bytes()))
+        format!("hmac-sha256:{}", hex(self.mac(b"payload", digest.as_bytes())))
     }
 
     /// The hash of a plan as others see it, in 64 hexadecimal digits. It covers the payloads of the plan.
     pub fn seal_plan_hash(&self, hash: &str) -> String {
-        self.mac(b"plan", hash.as_bytes())
+        hex(self.mac(b"plan", hash.as_bytes()))
     }
 
-    fn mac(&self, purpose: &[u8], of: &[u8]) -> String {
+    /// The digest of the payload of a posted message as an inbox stores it, to tell the same message that is posted again from another
+    /// one with its id. It outlives the payload. The argument is a plain digest, which earlier versions stored.
+    pub fn seal_post(&self, digest: &[u8]) -> [u8; 32] {
+        self.mac(b"post", digest)
+    }
+
+    fn mac(&self, purpose: &[u8], of: &[u8]) -> [u8; 32] {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
         mac.update(purpose);
         mac.update(&[0]);
         mac.update(of);
-        mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+        mac.finalize().into_bytes().into()
     }
+}
+
+fn hex(bytes: [u8; 32]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A key is never printed.
@@ -79,15 +95,14 @@ impl fmt::Debug for DigestKey {
 /// # Errors
 /// When the store cannot be read or written, or holds something else in the place of its key.
 pub async fn stored_digest_key<K: KeyValue + ?Sized>(store: &K) -> Result<DigestKey> {
-    let found = update(store, PLACE, |reading| match &reading.found {
+    let found = update(store, DigestKey::PLACE, |reading| match &reading.found {
         Some(found) => Ok((found.value.clone(), None)),
         None => {
             let key = Bytes::copy_from_slice(&DigestKey::random().0);
             Ok((key.clone(), Some(key)))
         }
     });
-    let key = <[u8; BYTES]>::try_from(&*found.await?);
-    key.map(DigestKey).map_err(|_| {
+    DigestKey::from_value(&found.await?).ok_or_else(|| {
         let context = format!("the key of digests does not have {BYTES} bytes");
         StoreError::not_done(ErrorKind::Corrupt, "digest_key", context)
     })
@@ -108,5 +123,12 @@ mod tests {
             key.seal_plan_hash("ab"),
             "e5df293d398395b39fc4c2d10c8d3d641f72e009d9c335b74d711d1574c8a67a"
         );
+        // python3 -c "import hmac;print(hmac.new(b'k'*32,b'post\0ab','sha256').hexdigest())"
+        assert_eq!(
+            hex(key.seal_post(b"ab")),
+            "4e6d1ac00142bb5082d5f5f924f4229435b33be43f39bde591a3127268ccf7dd"
+        );
+        assert_eq!(DigestKey::from_value(&[b'k'; BYTES]), Some(key));
+        assert_eq!(DigestKey::from_value(b"k"), None);
     }
 }

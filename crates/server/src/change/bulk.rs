@@ -135,13 +135,15 @@ async fn each(
             }),
         }
     }
-    if matches!(action, BulkAction::Erase) && !answer.more {
-        answer.remains = match app.store.scrub().await {
-            Ok(Scrubbed::Done) => None,
-            Ok(Scrubbed::ByServer(how)) => Some(how.to_owned()),
-            Err(error) => Some(format!(
-                "the files of the store still hold what was erased, repeat the request: {error}"
-            )),
+    // Without progress the caller does not repeat the request, though more letters match: what was erased before is scrubbed all the same.
+    if matches!(action, BulkAction::Erase) && (!answer.more || answer.done == 0) {
+        (answer.remains, answer.unfinished) = match app.store.scrub().await {
+            Ok(Scrubbed::Done) => (None, false),
+            Ok(Scrubbed::ByServer(how)) => (Some(how.to_owned()), false),
+            Err(error) => {
+                let what = "the files of the store still hold what was erased, repeat the request";
+                (Some(format!("{what}: {error}")), true)
+            }
         };
     }
     Ok(axum::Json(answer))

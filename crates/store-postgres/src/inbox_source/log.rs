@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use lazaret_core::ConsumerName;
 use lazaret_core::source::{Backlog, Ingest, NewMessage, Posted};
-use lazaret_core::store::{Changes, LetterStore, Result, Topic};
+use lazaret_core::store::{Changes, DigestKey, LetterStore, Result, Topic, stored_digest_key};
 use tokio::sync::OnceCell;
 
 use super::options::InboxOptions;
@@ -45,6 +45,8 @@ struct Known {
     log: OnceCell<i64>,
     /// The next position, as far as this process has seen.
     next: AtomicU64,
+    /// The key of the store for the digests of payloads.
+    digest_key: OnceCell<DigestKey>,
 }
 
 impl PostgresStore {
@@ -91,10 +93,11 @@ impl Ingest for InboxLog {
     /// Posts to one inbox are committed one after the other; those of one call together. After an error with unknown outcome, the messages may
     /// have been taken: with ids it is safe to post them again.
     async fn post(&self, messages: Vec<NewMessage>) -> Result<Vec<Posted>> {
-        let posts = posts(messages)?;
-        if posts.is_empty() {
+        if messages.is_empty() {
             return Ok(Vec::new());
         }
+        let key = self.shared.digest_key.get_or_try_init(|| stored_digest_key(&self.store)).await?;
+        let posts = posts(messages, key)?;
         let (answers, next) = self.store.post(self, &posts).await?;
         self.seen(next);
         if answers.iter().any(|answer| matches!(answer, Posted::Taken { .. })) {

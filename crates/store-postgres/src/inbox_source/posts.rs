@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use lazaret_core::source::{NewMessage, Posted};
-use lazaret_core::store::{ErrorKind, PayloadDigest, Result, StoreError};
+use lazaret_core::store::{DigestKey, ErrorKind, PayloadDigest, Result, StoreError};
 use lazaret_core::{MessageId, Position};
 use uuid::Uuid;
 
@@ -20,14 +20,34 @@ pub(super) struct Post {
     id: Option<MessageId>,
     size: i64,
     /// The key of its explicit id, and the digest that recognizes its payload if it is posted again.
-    pub(super) identity: Option<(Uuid, PayloadDigest)>,
+    pub(super) identity: Option<(Uuid, PostDigest)>,
+}
+
+/// Recognizes a payload that is posted again.
+#[derive(Clone, Copy)]
+pub(super) struct PostDigest {
+    /// As it is stored, under the key of the store: it stays there when the payload is gone.
+    sealed: [u8; 32],
+    /// As earlier versions stored it.
+    plain: PayloadDigest,
+}
+
+impl PostDigest {
+    fn new(payload: Option<&[u8]>, key: &DigestKey) -> Self {
+        let plain = PayloadDigest::of(payload);
+        Self { sealed: key.seal_post(plain.as_bytes()), plain }
+    }
+
+    fn is_stored_as(&self, stored: [u8; 32]) -> bool {
+        stored == self.sealed || stored == *self.plain.as_bytes()
+    }
 }
 
 impl Post {
-    fn new(message: NewMessage) -> Self {
+    fn new(message: NewMessage, key: &DigestKey) -> Self {
         let id = message.id.clone().map(MessageId::given);
         let identity =
-            id.as_ref().map(|id| (key_of(&[id.as_str()]), PayloadDigest::of(message.payload.as_deref())));
+            id.as_ref().map(|id| (key_of(&[id.as_str()]), PostDigest::new(message.payload.as_deref(), key)));
         Self { size: limit(message.byte_size()), id, identity, message }
     }
 }
@@ -36,18 +56,19 @@ impl Post {
 ///
 /// # Errors
 /// `Invalid` if one has an empty id: all such messages would be duplicates of each other.
-pub(super) fn posts(messages: Vec<NewMessage>) -> Result<Vec<Post>> {
+pub(super) fn posts(messages: Vec<NewMessage>, key: &DigestKey) -> Result<Vec<Post>> {
     if messages.iter().any(|message| message.id.as_ref().is_some_and(|id| id.as_str().is_empty())) {
         return Err(StoreError::not_done(ErrorKind::Invalid, OPERATION, "empty message id"));
     }
-    Ok(messages.into_iter().map(Post::new).collect())
+    Ok(messages.into_iter().map(|message| Post::new(message, key)).collect())
 }
 
 /// A message that was posted before, and waits or was consumed recently.
 #[derive(Clone, Copy)]
 pub(super) struct KnownPost {
     pub(super) position: u64,
-    pub(super) digest: PayloadDigest,
+    /// The stored digest of its payload.
+    pub(super) digest: [u8; 32],
 }
 
 /// The fill of an inbox.
@@ -73,7 +94,7 @@ pub(super) fn take(
         let before = post.identity.and_then(|(key, digest)| Some((*known.get(&key)?, digest)));
         if let (Some((before, digest)), Some(id)) = (before, &post.id) {
             let (id, position) = (id.clone(), Position::new(0, before.position));
-            answers.push(match before.digest == digest {
+            answers.push(match digest.is_stored_as(before.digest) {
                 true => Posted::Known { id, position },
                 false => Posted::Conflict { id, position },
             });
@@ -86,7 +107,7 @@ pub(super) fn take(
             let position = Position::new(0, fill.next.unsigned_abs());
             let id = post.id.clone().unwrap_or_else(|| MessageId::of_position(&position));
             if let Some((key, digest)) = post.identity {
-                known.insert(key, KnownPost { position: position.offset, digest });
+                known.insert(key, KnownPost { position: position.offset, digest: digest.sealed });
             }
             rows.push(fill.next, &id, post, now);
             *fill = Fill { next: fill.next + 1, messages: fill.messages + 1, bytes: fill.bytes + post.size };
@@ -131,7 +152,37 @@ impl TakenRows {
         if let Some((key, digest)) = post.identity {
             self.id_hash.push(key);
             self.id_position.push(position);
-            self.id_digest.push(digest.as_bytes().to_vec());
+            self.id_digest.push(digest.sealed.to_vec());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_digest_is_sealed_and_a_plain_one_of_an_earlier_version_still_matches() {
+        let key = DigestKey::random();
+        let message = |payload: &'static str| NewMessage {
+            id: Some("a".into()),
+            payload: Some(payload.into()),
+            ..NewMessage::default()
+        };
+        let posted = |payload, known| {
+            let posts = posts(vec![message(payload)], &key).unwrap();
+            let (id, _) = posts[0].identity.unwrap();
+            let known = Option::into_iter(known).map(|digest| (id, KnownPost { position: 0, digest }));
+            take(&posts, known.collect(), &InboxOptions::default(), 0, &mut Fill::default())
+        };
+        let (answers, rows) = posted("4111", None);
+        assert!(matches!(answers[..], [Posted::Taken { .. }]));
+        let plain = *PayloadDigest::of(Some(b"4111")).as_bytes();
+        let sealed = <[u8; 32]>::try_from(rows.id_digest[0].as_slice()).unwrap();
+        assert_ne!(sealed, plain);
+        for stored in [sealed, plain] {
+            assert!(matches!(posted("4111", Some(stored)).0[..], [Posted::Known { .. }]));
+            assert!(matches!(posted("4112", Some(stored)).0[..], [Posted::Conflict { .. }]));
         }
     }
 }

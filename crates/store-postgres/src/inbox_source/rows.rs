@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lazaret_core::source::{Backlog, Commit, NewMessage, Posted};
+use lazaret_core::store::Result;
 use lazaret_core::store::rules::{later, latest_lease_end};
-use lazaret_core::store::{PayloadDigest, Result};
 use lazaret_core::{ConsumerName, Message, Position, StreamName};
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -206,7 +206,7 @@ fn read_known(row: &Row, now: i64) -> Work<Option<(Uuid, KnownPost)>> {
     let mut c = Columns::of(row);
     let (hash, position) = (c.get()?, c.unsigned()?);
     let digest: Bytes = c.bytes()?.unwrap_or_default();
-    let digest = digest.as_ref().try_into().map(PayloadDigest::from_bytes);
+    let digest = <[u8; 32]>::try_from(&digest[..]);
     let digest =
         digest.map_err(|_| Fault::Corrupt("the digest of a message in an inbox has no 32 bytes".into()))?;
     let until: Option<i64> = c.get()?;

@@ -65,7 +65,11 @@ impl Ingest for InboxLog {
         if messages.is_empty() {
             return Ok(Vec::new());
         }
-        let (answers, next) = self.store.record(Posts::new(&self.consumer, &self.options, messages)?).await?;
+        let posts = Posts::new(&self.consumer, &self.options, messages)?;
+        if posts.has_ids() {
+            self.store.create_digest_key().await?;
+        }
+        let (answers, next) = self.store.record(posts).await?;
         self.wakeup.seen(next);
         self.wakeup.notify.notify_waiters();
         Ok(answers)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use lazaret_core::source::NewMessage;
-use lazaret_core::store::{ErrorKind, Result, StoreError};
+use lazaret_core::store::{DigestKey, ErrorKind, Result, StoreError};
 use lazaret_core::{ConsumerName, MessageId};
 use sha2::{Digest, Sha256};
 
@@ -31,12 +31,20 @@ pub(crate) struct Post {
     pub(super) headers: Option<Bytes>,
     pub(super) payload: Option<Bytes>,
     /// Recognizes the payload of a message with an explicit id, which may be posted again. Not part of the redo log: it follows
-    /// from the payload.
+    /// from the payload. The file has it [sealed](stored_digest).
     pub(super) digest: Option<[u8; DIGEST_BYTES]>,
 }
 
 /// The length of a digest. A collision makes a changed payload pass as a duplicate, no more.
 const DIGEST_BYTES: usize = 16;
+
+/// The digest of a payload as the file has it, under the key of the store: it stays there when the payload is gone.
+pub(super) fn stored_digest(key: Option<&DigestKey>, digest: &[u8; DIGEST_BYTES]) -> [u8; DIGEST_BYTES] {
+    let Some(key) = key else { return *digest };
+    let mut stored = [0; DIGEST_BYTES];
+    stored.copy_from_slice(&key.seal_post(digest)[..DIGEST_BYTES]);
+    stored
+}
 
 fn digest(id: Option<&MessageId>, payload: Option<&Bytes>) -> Option<[u8; DIGEST_BYTES]> {
     id?;
@@ -115,6 +123,11 @@ pub(crate) struct Posts {
 }
 
 impl Posts {
+    /// Returns `true` if one of the messages has an explicit id.
+    pub(super) fn has_ids(&self) -> bool {
+        self.posts.iter().any(|post| post.digest.is_some())
+    }
+
     pub(super) fn new(
         consumer: &ConsumerName,
         options: &InboxOptions,

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lazaret_core::source::{Commit, NewMessage, Posted};
+use lazaret_core::store::DigestKey;
 use lazaret_core::{ConsumerName, Message, MessageId, Position, StreamName};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::posts::{Post, Posts};
+use super::posts::{Post, Posts, stored_digest};
 use crate::error::{Fault, Work};
 use crate::rows::{bound, decode_headers, later, limit, time, unsigned};
 use crate::step::Step;
@@ -54,29 +55,40 @@ fn save_settled(connection: &Connection, numbers: &InboxNumbers, ranges: &[Range
 /// Stores messages, in order. After one that exceeds a limit, no later one of the call is stored: it must not overtake.
 pub(super) fn post(step: &mut Step<'_>, call: &Posts) -> Work<(Vec<Posted>, u64)> {
     let mut numbers = step.cache.inboxes.of(step.connection, &call.consumer)?;
+    let key = if call.has_ids() { digest_key(step.connection)? } else { None };
+    let key = key.as_ref();
     let mut full = false;
     let mut answers = Vec::with_capacity(call.posts.len());
     for post in &call.posts {
         answers.push(if post.size > call.max_bytes {
-            known(step, numbers.log, post)?.unwrap_or(Posted::TooLarge)
+            known(step, numbers.log, post, key)?.unwrap_or(Posted::TooLarge)
         } else if full || numbers.messages >= call.max_messages || post.size > call.max_bytes - numbers.bytes
         {
-            let answer = known(step, numbers.log, post)?.unwrap_or(Posted::Full);
+            let answer = known(step, numbers.log, post, key)?.unwrap_or(Posted::Full);
             full |= answer == Posted::Full;
             answer
         } else {
-            insert(step, &mut numbers, post)?
+            insert(step, &mut numbers, post, key)?
         });
     }
     step.cache.inboxes.set(&call.consumer, numbers);
     Ok((answers, unsigned(numbers.next)?))
 }
 
+/// The key of the digests, which the first post with an id creates before it is recorded.
+fn digest_key(connection: &Connection) -> Work<Option<DigestKey>> {
+    let mut select =
+        connection.prepare_cached("SELECT value FROM key_values WHERE space = ?1 AND name = ?2")?;
+    let (space, name) = DigestKey::PLACE;
+    let value: Option<Vec<u8>> = select.query_row([space, name], |row| row.get(0)).optional()?;
+    Ok(value.and_then(|value| DigestKey::from_value(&value)))
+}
+
 /// The result for a message that was posted before, and waits or was consumed recently.
-fn known(step: &Step<'_>, log: i64, post: &Post) -> Work<Option<Posted>> {
+fn known(step: &Step<'_>, log: i64, post: &Post, key: Option<&DigestKey>) -> Work<Option<Posted>> {
     let Some(id) = &post.id else { return Ok(None) };
     let found = waiting(step, log, id)?.map_or_else(|| consumed(step, log, id), |found| Ok(Some(found)))?;
-    found.map(|found| found.answer(id, post)).transpose()
+    found.map(|found| found.answer(id, post, key)).transpose()
 }
 
 /// A message that was posted before.
@@ -92,10 +104,11 @@ impl KnownPost {
     }
 
     /// The result for another message with its id.
-    fn answer(&self, id: &MessageId, post: &Post) -> Work<Posted> {
+    fn answer(&self, id: &MessageId, post: &Post, key: Option<&DigestKey>) -> Work<Posted> {
         let (id, position) = (id.clone(), Position::new(0, unsigned(self.position)?));
         let is_same = match (&self.digest, &post.digest) {
-            (Some(first), Some(second)) => first == second,
+            // Earlier versions stored the plain one.
+            (Some(first), Some(second)) => *first == stored_digest(key, second) || first == second,
             _ => true,
         };
         Ok(if is_same { Posted::Known { id, position } } else { Posted::Conflict { id, position } })
@@ -117,17 +130,17 @@ fn consumed(step: &Step<'_>, log: i64, id: &MessageId) -> Work<Option<KnownPost>
 }
 
 /// Stores a message within the limits, unless it is a duplicate.
-fn insert(step: &Step<'_>, numbers: &mut InboxNumbers, post: &Post) -> Work<Posted> {
+fn insert(step: &Step<'_>, numbers: &mut InboxNumbers, post: &Post, key: Option<&DigestKey>) -> Work<Posted> {
     loop {
         let position = Position::new(0, unsigned(numbers.next)?);
         let id = post.id.clone().unwrap_or_else(|| MessageId::of_position(&position));
         let found = match consumed(step, numbers.log, &id)? {
             Some(found) => Some(found),
-            None if place(step, numbers, post, &id)? => None,
+            None if place(step, numbers, post, &id, key)? => None,
             None => Some(waiting(step, numbers.log, &id)?.ok_or_else(not_placed)?),
         };
         match found {
-            Some(found) if post.id.is_some() => return found.answer(&id, post),
+            Some(found) if post.id.is_some() => return found.answer(&id, post, key),
             // An earlier version let a sender give this id. The next position has another one.
             Some(_) => numbers.next += 1,
             None => {
@@ -145,7 +158,13 @@ fn not_placed() -> Fault {
 }
 
 /// Inserts a message at the next position. `false` if one with this id is waiting.
-fn place(step: &Step<'_>, numbers: &InboxNumbers, post: &Post, id: &MessageId) -> Work<bool> {
+fn place(
+    step: &Step<'_>,
+    numbers: &InboxNumbers,
+    post: &Post,
+    id: &MessageId,
+    key: Option<&DigestKey>,
+) -> Work<bool> {
     let mut insert = step.connection.prepare_cached(
         "INSERT INTO posts (log, position, message, size, event_type, content_type, correlation, undecodable, at, key, \
          headers, payload, digest) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
@@ -164,7 +183,7 @@ fn place(step: &Step<'_>, numbers: &InboxNumbers, post: &Post, id: &MessageId) -
         post.key.as_deref(),
         post.headers.as_deref(),
         post.payload.as_deref(),
-        post.digest,
+        post.digest.map(|digest| stored_digest(key, &digest)),
     ])?;
     Ok(inserted == 1)
 }
