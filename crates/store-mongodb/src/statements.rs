@@ -1,13 +1,14 @@
-//! Tests that every statement of the store goes by an index.
+//! Tests that every statement of the store goes by an index, and to the shards that it concerns.
 //!
 //! The statements are those that the driver sends while the store does all that it can do, so none is forgotten here. On any server, each is
-//! compared with the declared indexes (`coverage`). A real server also explains each one, beside thousands of letters: it must not read a
-//! whole collection, sort, or look at many more entries than it returns.
+//! compared with the declared indexes (`coverage`) and shard keys (`routing`). A real server also explains each one, beside thousands of
+//! letters: it must not read a whole collection, sort, or look at many more entries than it returns.
 
 mod calls;
 mod coverage;
+mod routing;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +19,9 @@ use mongodb::event::command::CommandEvent;
 use mongodb::options::ClientOptions;
 
 use self::coverage::{Declared, uncovered};
+use self::routing::{Route, first_field, route, wrong_writes};
 use crate::indexes::{Index, Indexes, indexes};
+use crate::sharding::{ShardKey, shard_key};
 use crate::{MongoStore, MongoStoreOptions};
 
 /// Letters beside which a real server explains the statements.
@@ -34,6 +37,19 @@ const SMALL: [(&str, &str, &str); 2] = [
     ("plans", "find {pending:{$gt:_}} {servedAt:1,operation.id:1}", "the operations under way"),
 ];
 
+/// What is read from all shards: the collection, the first field of the filter, and the purpose.
+const ALL_SHARDS: [(&str, &str, &str); 9] = [
+    ("letters", "lazaret.queue", "letters of a sequence, a state or a group; what expires; counts"),
+    ("letters", "lazaret.sequence", "searches for a sequence"),
+    ("letters", "lazaret.open", "all other searches"),
+    ("sequences", "queue", "what is due, heads, what was opened, counts"),
+    ("sequences", "row.lease.operation", "leases of an operation that is cancelled"),
+    ("sequences", "unfinished", "what is left to do by processes that ended"),
+    ("batches", "", "the hand-offs under way"),
+    ("values", "expires", "expired values"),
+    ("plan_items", "letter", "the operations that have a letter before them"),
+];
+
 /// The commands that the driver sent, while it was asked to note them.
 #[derive(Clone, Default)]
 struct Recorder {
@@ -47,6 +63,11 @@ impl Recorder {
         if self.on.load(Ordering::SeqCst) {
             self.sent.lock().unwrap().push(started.command);
         }
+    }
+
+    /// The commands that were noted since the last call.
+    fn take(&self) -> Vec<Document> {
+        std::mem::take(&mut *self.sent.lock().unwrap())
     }
 }
 
@@ -301,6 +322,75 @@ async fn every_statement_goes_by_an_index() {
     }
     recorded.client.database(&recorded.database).drop().await.unwrap();
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), statements.len(), wrong.join("\n"));
+}
+
+impl Recorded {
+    /// The shard key of the collection of a command; `None` if the collection stays on one shard.
+    fn shard_key_of(&self, command: &Document) -> Option<ShardKey> {
+        let name = command.iter().next()?.1.as_str()?;
+        let db = self.store.db();
+        shard_key(db, db.collections().into_iter().find(|of| of.name() == name)?)
+    }
+
+    /// What is wrong with the writes of these commands, and the collection and first field of each read from all shards.
+    fn routes(&self, commands: &[Document]) -> (Vec<String>, BTreeSet<(String, String)>) {
+        let (mut wrong, mut all_shards) = (Vec::new(), BTreeSet::new());
+        for command in commands {
+            let Some(key) = self.shard_key_of(command) else { continue };
+            wrong.extend(wrong_writes(command, key.field));
+            for Statement { name, collection, filter, .. } in Statement::of(command) {
+                if !["update", "delete"].contains(&name) && route(&filter, key.field) == Route::All {
+                    let first = first_field(&filter).unwrap_or_default();
+                    all_shards.insert((short(&collection).to_owned(), first.to_owned()));
+                }
+            }
+        }
+        (wrong, all_shards)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_write_names_the_shard_key_and_reads_from_all_shards_are_known() {
+    let Some(recorded) = Recorded::open().await else { return };
+    recorded.recorder.on.store(true, Ordering::SeqCst);
+    Box::pin(calls::fill(&recorded.store, FEW)).await;
+    Box::pin(calls::make(&recorded.store)).await;
+    recorded.recorder.on.store(false, Ordering::SeqCst);
+    let (wrong, all_shards) = recorded.routes(&recorded.recorder.take());
+    recorded.client.database(&recorded.database).drop().await.unwrap();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let known: BTreeSet<(String, String)> =
+        ALL_SHARDS.iter().map(|(of, field, _)| ((*of).to_owned(), (*field).to_owned())).collect();
+    let unknown: Vec<_> = all_shards.difference(&known).collect();
+    assert!(unknown.is_empty(), "read from all shards: {unknown:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_consumer_does_goes_to_the_shards_of_its_letters_and_only_a_claim_asks_all() {
+    let Some(recorded) = Recorded::open().await else { return };
+    recorded.recorder.on.store(true, Ordering::SeqCst);
+    let asked = |what: &str| {
+        let commands = recorded.recorder.take();
+        assert!(!commands.is_empty(), "{what}");
+        let (wrong, all_shards) = recorded.routes(&commands);
+        assert!(wrong.is_empty(), "{what}: {wrong:?}");
+        all_shards
+    };
+    let nothing = BTreeSet::new;
+    calls::hand_off_apart(&recorded.store).await;
+    assert_eq!(asked("hand-off"), nothing());
+    let claims = calls::claim(&recorded.store).await;
+    let due = BTreeSet::from([("sequences".to_owned(), "queue".to_owned())]);
+    assert_eq!(asked("claim"), due);
+    calls::renew(&recorded.store, &claims).await;
+    assert_eq!(asked("renewal"), nothing());
+    calls::settle(&recorded.store, &claims).await;
+    assert_eq!(asked("settlement"), nothing());
+    calls::get(&recorded.store, &claims).await;
+    assert_eq!(asked("get"), nothing());
+    calls::note(&recorded.store).await;
+    assert_eq!(asked("note"), nothing());
+    recorded.client.database(&recorded.database).drop().await.unwrap();
 }
 
 #[test]
