@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bson::{Bson, Document, doc};
+use lazaret_mongodb_testkit::Cluster;
 use mongodb::Client;
 use mongodb::event::EventHandler;
 use mongodb::event::command::CommandEvent;
@@ -198,6 +199,12 @@ impl Recorded {
             );
             return None;
         };
+        let is_real = std::env::var("LAZARET_TEST_MONGODB_KIND").map_or(true, |kind| kind != "wire-server");
+        Some(Self::at(uri, is_real).await)
+    }
+
+    /// Opens a store on this server.
+    async fn at(uri: String, is_real: bool) -> Self {
         let recorder = Recorder::default();
         let mut options = ClientOptions::parse(uri).await.unwrap();
         let notes = recorder.clone();
@@ -205,8 +212,7 @@ impl Recorded {
         let client = Client::with_options(options).unwrap();
         let database = format!("lzs_statements_{}", uuid::Uuid::new_v4().simple());
         let store = MongoStore::with_client(&client, &database, MongoStoreOptions::default()).await.unwrap();
-        let is_real = std::env::var("LAZARET_TEST_MONGODB_KIND").map_or(true, |kind| kind != "wire-server");
-        Some(Self { store, client, database, recorder, is_real })
+        Self { store, client, database, recorder, is_real }
     }
 
     /// One statement of each shape that the store has sent, by collection and shape.
@@ -391,6 +397,106 @@ async fn what_a_consumer_does_goes_to_the_shards_of_its_letters_and_only_a_claim
     calls::note(&recorded.store).await;
     assert_eq!(asked("note"), nothing());
     recorded.client.database(&recorded.database).drop().await.unwrap();
+}
+
+impl Recorded {
+    /// Spreads the collections of the store over the shards of a cluster.
+    async fn shard(&self) {
+        let admin = self.client.database("admin");
+        admin.run_command(doc! { "enableSharding": &self.database }).await.unwrap();
+        let db = self.store.db();
+        for of in db.collections() {
+            let Some(key) = shard_key(db, of) else { continue };
+            let namespace = of.namespace().to_string();
+            admin.run_command(doc! { "shardCollection": namespace, "key": key.document() }).await.unwrap();
+        }
+    }
+
+    /// Asks a router to how many shards it sends a statement about the first of the values that it names.
+    async fn shards_of(&self, statement: &Statement, key: &str) -> (usize, Document) {
+        let explain = doc! { "explain": about_one(&statement.explained, key), "verbosity": "queryPlanner" };
+        let explained = self.client.database(&self.database).run_command(explain).await.unwrap();
+        let shards = match explained.get_document("shards") {
+            // Of an aggregation.
+            Ok(shards) => shards.len(),
+            Err(_) => {
+                let plan = part(&part(&explained, "queryPlanner"), "winningPlan");
+                plan.get_array("shards").map_or(0, Vec::len)
+            }
+        };
+        (shards, explained)
+    }
+}
+
+/// A command in which the field has only the first of the values that it may have.
+fn about_one(command: &Document, key: &str) -> Document {
+    let narrow = |(name, value): (&String, &Bson)| {
+        let first = match value {
+            Bson::Document(of) if name == key => {
+                of.get_array("$in").ok().and_then(|values| values.first()).cloned()
+            }
+            _ => None,
+        };
+        let value = match (first, value) {
+            (Some(first), _) => first,
+            (None, Bson::Document(inner)) => Bson::Document(about_one(inner, key)),
+            (None, Bson::Array(list)) => {
+                let inner =
+                    |value: &Bson| value.as_document().map(|inner| Bson::Document(about_one(inner, key)));
+                Bson::Array(list.iter().map(|value| inner(value).unwrap_or_else(|| value.clone())).collect())
+            }
+            (None, value) => value.clone(),
+        };
+        (name.clone(), value)
+    };
+    command.iter().map(narrow).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_router_sends_a_statement_about_one_key_to_one_shard() {
+    let own;
+    let uri = match std::env::var("LAZARET_TEST_MONGODB_SHARDED") {
+        Ok(uri) => uri,
+        Err(_) => {
+            let Some(cluster) = Cluster::for_test("explaining statements on a cluster", 2).await else {
+                return;
+            };
+            own = cluster;
+            own.uri()
+        }
+    };
+    let recorded = Recorded::at(uri, true).await;
+    recorded.shard().await;
+    Box::pin(calls::fill(&recorded.store, FEW)).await;
+    recorded.recorder.on.store(true, Ordering::SeqCst);
+    Box::pin(calls::make(&recorded.store)).await;
+    recorded.recorder.on.store(false, Ordering::SeqCst);
+    let (mut explained, mut wrong) = (0, Vec::new());
+    for ((collection, shape), statement) in &recorded.statements() {
+        let key = recorded.shard_key_of(&statement.explained);
+        let Some(key) = key.filter(|key| route(&statement.filter, key.field) != Route::All) else { continue };
+        let (shards, answer) = recorded.shards_of(statement, key.field).await;
+        explained += 1;
+        if shards != 1 {
+            wrong.push(format!("{collection}: {shape}: {shards} shards: {answer}"));
+        }
+    }
+    recorded.client.database(&recorded.database).drop().await.unwrap();
+    assert!(explained > 12, "{explained} statements were explained");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_command_is_narrowed_to_one_value_of_its_key() {
+    let find =
+        doc! { "find": "letters", "filter": { "_id": { "$in": ["a", "b"] }, "open": true }, "limit": 7 };
+    assert_eq!(
+        about_one(&find, "_id"),
+        doc! { "find": "letters", "filter": { "_id": "a", "open": true }, "limit": 7 }
+    );
+    let update = doc! { "updates": [{ "q": { "$and": [{ "plan": { "$in": [1] } }] }, "multi": true }] };
+    let narrowed = doc! { "updates": [{ "q": { "$and": [{ "plan": 1 }] }, "multi": true }] };
+    assert_eq!(about_one(&update, "plan"), narrowed);
 }
 
 #[test]
