@@ -8,21 +8,18 @@ mod calls;
 mod coverage;
 mod routing;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bson::{Bson, Document, doc};
-use lazaret_mongodb_testkit::Cluster;
 use mongodb::Client;
 use mongodb::event::EventHandler;
 use mongodb::event::command::CommandEvent;
 use mongodb::options::ClientOptions;
 
 use self::coverage::{Declared, uncovered};
-use self::routing::{Route, first_field, route, wrong_writes};
 use crate::indexes::{Index, Indexes, indexes};
-use crate::sharding::{ShardKey, shard_key};
 use crate::{MongoStore, MongoStoreOptions};
 
 /// Letters beside which a real server explains the statements.
@@ -36,19 +33,6 @@ const MORE: i64 = 30;
 const SMALL: [(&str, &str, &str); 2] = [
     ("batches", "find {} {}", "the hand-offs under way"),
     ("plans", "find {pending:{$gt:_}} {servedAt:1,operation.id:1}", "the operations under way"),
-];
-
-/// What is read from all shards: the collection, the first field of the filter, and the purpose.
-const ALL_SHARDS: [(&str, &str, &str); 9] = [
-    ("letters", "lazaret.queue", "letters of a sequence, a state or a group; what expires; counts"),
-    ("letters", "lazaret.sequence", "searches for a sequence"),
-    ("letters", "lazaret.open", "all other searches"),
-    ("sequences", "queue", "what is due, heads, what was opened, counts"),
-    ("sequences", "row.lease.operation", "leases of an operation that is cancelled"),
-    ("sequences", "unfinished", "what is left to do by processes that ended"),
-    ("batches", "", "the hand-offs under way"),
-    ("values", "expires", "expired values"),
-    ("plan_items", "letter", "the operations that have a letter before them"),
 ];
 
 /// The commands that the driver sent, while it was asked to note them.
@@ -328,175 +312,6 @@ async fn every_statement_goes_by_an_index() {
     }
     recorded.client.database(&recorded.database).drop().await.unwrap();
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), statements.len(), wrong.join("\n"));
-}
-
-impl Recorded {
-    /// The shard key of the collection of a command; `None` if the collection stays on one shard.
-    fn shard_key_of(&self, command: &Document) -> Option<ShardKey> {
-        let name = command.iter().next()?.1.as_str()?;
-        let db = self.store.db();
-        shard_key(db, db.collections().into_iter().find(|of| of.name() == name)?)
-    }
-
-    /// What is wrong with the writes of these commands, and the collection and first field of each read from all shards.
-    fn routes(&self, commands: &[Document]) -> (Vec<String>, BTreeSet<(String, String)>) {
-        let (mut wrong, mut all_shards) = (Vec::new(), BTreeSet::new());
-        for command in commands {
-            let Some(key) = self.shard_key_of(command) else { continue };
-            wrong.extend(wrong_writes(command, key.field));
-            for Statement { name, collection, filter, .. } in Statement::of(command) {
-                if !["update", "delete"].contains(&name) && route(&filter, key.field) == Route::All {
-                    let first = first_field(&filter).unwrap_or_default();
-                    all_shards.insert((short(&collection).to_owned(), first.to_owned()));
-                }
-            }
-        }
-        (wrong, all_shards)
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_write_names_the_shard_key_and_reads_from_all_shards_are_known() {
-    let Some(recorded) = Recorded::open().await else { return };
-    recorded.recorder.on.store(true, Ordering::SeqCst);
-    Box::pin(calls::fill(&recorded.store, FEW)).await;
-    Box::pin(calls::make(&recorded.store)).await;
-    recorded.recorder.on.store(false, Ordering::SeqCst);
-    let (wrong, all_shards) = recorded.routes(&recorded.recorder.take());
-    recorded.client.database(&recorded.database).drop().await.unwrap();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    let known: BTreeSet<(String, String)> =
-        ALL_SHARDS.iter().map(|(of, field, _)| ((*of).to_owned(), (*field).to_owned())).collect();
-    let unknown: Vec<_> = all_shards.difference(&known).collect();
-    assert!(unknown.is_empty(), "read from all shards: {unknown:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_consumer_does_goes_to_the_shards_of_its_letters_and_only_a_claim_asks_all() {
-    let Some(recorded) = Recorded::open().await else { return };
-    recorded.recorder.on.store(true, Ordering::SeqCst);
-    let asked = |what: &str| {
-        let commands = recorded.recorder.take();
-        assert!(!commands.is_empty(), "{what}");
-        let (wrong, all_shards) = recorded.routes(&commands);
-        assert!(wrong.is_empty(), "{what}: {wrong:?}");
-        all_shards
-    };
-    let nothing = BTreeSet::new;
-    calls::hand_off_apart(&recorded.store).await;
-    assert_eq!(asked("hand-off"), nothing());
-    let claims = calls::claim(&recorded.store).await;
-    let due = BTreeSet::from([("sequences".to_owned(), "queue".to_owned())]);
-    assert_eq!(asked("claim"), due);
-    calls::renew(&recorded.store, &claims).await;
-    assert_eq!(asked("renewal"), nothing());
-    calls::settle(&recorded.store, &claims).await;
-    assert_eq!(asked("settlement"), nothing());
-    calls::get(&recorded.store, &claims).await;
-    assert_eq!(asked("get"), nothing());
-    calls::note(&recorded.store).await;
-    assert_eq!(asked("note"), nothing());
-    recorded.client.database(&recorded.database).drop().await.unwrap();
-}
-
-impl Recorded {
-    /// Spreads the collections of the store over the shards of a cluster.
-    async fn shard(&self) {
-        let admin = self.client.database("admin");
-        admin.run_command(doc! { "enableSharding": &self.database }).await.unwrap();
-        let db = self.store.db();
-        for of in db.collections() {
-            let Some(key) = shard_key(db, of) else { continue };
-            let namespace = of.namespace().to_string();
-            admin.run_command(doc! { "shardCollection": namespace, "key": key.document() }).await.unwrap();
-        }
-    }
-
-    /// Asks a router to how many shards it sends a statement about the first of the values that it names.
-    async fn shards_of(&self, statement: &Statement, key: &str) -> (usize, Document) {
-        let explain = doc! { "explain": about_one(&statement.explained, key), "verbosity": "queryPlanner" };
-        let explained = self.client.database(&self.database).run_command(explain).await.unwrap();
-        let shards = match explained.get_document("shards") {
-            // Of an aggregation.
-            Ok(shards) => shards.len(),
-            Err(_) => {
-                let plan = part(&part(&explained, "queryPlanner"), "winningPlan");
-                plan.get_array("shards").map_or(0, Vec::len)
-            }
-        };
-        (shards, explained)
-    }
-}
-
-/// A command in which the field has only the first of the values that it may have.
-fn about_one(command: &Document, key: &str) -> Document {
-    let narrow = |(name, value): (&String, &Bson)| {
-        let first = match value {
-            Bson::Document(of) if name == key => {
-                of.get_array("$in").ok().and_then(|values| values.first()).cloned()
-            }
-            _ => None,
-        };
-        let value = match (first, value) {
-            (Some(first), _) => first,
-            (None, Bson::Document(inner)) => Bson::Document(about_one(inner, key)),
-            (None, Bson::Array(list)) => {
-                let inner =
-                    |value: &Bson| value.as_document().map(|inner| Bson::Document(about_one(inner, key)));
-                Bson::Array(list.iter().map(|value| inner(value).unwrap_or_else(|| value.clone())).collect())
-            }
-            (None, value) => value.clone(),
-        };
-        (name.clone(), value)
-    };
-    command.iter().map(narrow).collect()
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_router_sends_a_statement_about_one_key_to_one_shard() {
-    let own;
-    let uri = match std::env::var("LAZARET_TEST_MONGODB_SHARDED") {
-        Ok(uri) => uri,
-        Err(_) => {
-            let Some(cluster) = Cluster::for_test("explaining statements on a cluster", 2).await else {
-                return;
-            };
-            own = cluster;
-            own.uri()
-        }
-    };
-    let recorded = Recorded::at(uri, true).await;
-    recorded.shard().await;
-    Box::pin(calls::fill(&recorded.store, FEW)).await;
-    recorded.recorder.on.store(true, Ordering::SeqCst);
-    Box::pin(calls::make(&recorded.store)).await;
-    recorded.recorder.on.store(false, Ordering::SeqCst);
-    let (mut explained, mut wrong) = (0, Vec::new());
-    for ((collection, shape), statement) in &recorded.statements() {
-        let key = recorded.shard_key_of(&statement.explained);
-        let Some(key) = key.filter(|key| route(&statement.filter, key.field) != Route::All) else { continue };
-        let (shards, answer) = recorded.shards_of(statement, key.field).await;
-        explained += 1;
-        if shards != 1 {
-            wrong.push(format!("{collection}: {shape}: {shards} shards: {answer}"));
-        }
-    }
-    recorded.client.database(&recorded.database).drop().await.unwrap();
-    assert!(explained > 12, "{explained} statements were explained");
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-#[test]
-fn a_command_is_narrowed_to_one_value_of_its_key() {
-    let find =
-        doc! { "find": "letters", "filter": { "_id": { "$in": ["a", "b"] }, "open": true }, "limit": 7 };
-    assert_eq!(
-        about_one(&find, "_id"),
-        doc! { "find": "letters", "filter": { "_id": "a", "open": true }, "limit": 7 }
-    );
-    let update = doc! { "updates": [{ "q": { "$and": [{ "plan": { "$in": [1] } }] }, "multi": true }] };
-    let narrowed = doc! { "updates": [{ "q": { "$and": [{ "plan": 1 }] }, "multi": true }] };
-    assert_eq!(about_one(&update, "plan"), narrowed);
 }
 
 #[test]
