@@ -1,4 +1,5 @@
-//! The group `mongodb`: the change stream source against a bare loop of the driver, and the store against bare `insert_many`.
+//! The group `mongodb`: the change stream source against a bare loop of the driver, the store against bare `insert_many`, and the store on
+//! two shards against one.
 //!
 //! The server runs beside this process on the same cores, so its share is in every figure. Each round has its own collections,
 //! which are dropped when it ends.
@@ -6,6 +7,7 @@
 mod events;
 mod letters;
 mod server;
+mod shards;
 
 use std::time::Instant;
 
@@ -16,7 +18,7 @@ use server::Server;
 const BENCH: &str = "mongodb";
 
 /// The benchmarks of the group, in order.
-pub(crate) const NAMES: [&str; 2] = ["events", "letters"];
+pub(crate) const NAMES: [&str; 3] = ["events", "letters", "shards"];
 
 /// Runs every benchmark of the group, or only the given one.
 pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Result<Vec<Row>, String> {
@@ -28,6 +30,7 @@ pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Result<Vec<Row>, St
         rows.extend(match name {
             "events" => events::run(scale, &server).await,
             "letters" => letters::run(scale, &server).await,
+            "shards" => shards::run(scale).await,
             _ => unreachable!("every name has its benchmark"),
         });
         eprintln!("{name} took {:.0} s", started.elapsed().as_secs_f64());

@@ -21,6 +21,11 @@ impl Server {
         let uri = std::env::var(VARIABLE).map_err(|_| {
             format!("{VARIABLE} is not set; `cargo xtask bench mongodb` starts a server and sets it")
         })?;
+        Self::at(uri).await
+    }
+
+    /// Connects to this server.
+    pub(super) async fn at(uri: String) -> Result<Self, String> {
         let client = Client::with_uri_str(&uri).await.map_err(|error| error.to_string())?;
         let database = client.database(&format!("lazaret_bench_{}", std::process::id()));
         Ok(Self { uri, client, database, collections: AtomicU32::new(0) })

@@ -181,7 +181,9 @@ pub mod mongodb {
         StreamState, TakeOverError, TakeOverOptions, TakenOver, Transaction, TransactionInfo, TruncatedArray,
         UpdateDescription, bson, driver, headers,
     };
-    pub use lazaret_store_mongodb::{Layout, MongoStore, MongoStoreOptions, flowwarden_document};
+    pub use lazaret_store_mongodb::{
+        CollectionSharding, Layout, MongoStore, MongoStoreOptions, flowwarden_document,
+    };
 }
 
 /// The store in PostgreSQL, the source for a transactional outbox, and transactions for handlers: effects exactly once.

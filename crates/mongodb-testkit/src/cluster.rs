@@ -14,11 +14,13 @@ use super::{MONGOD, MONGOS, Turn, program, turn, until};
 const SHARD: [&str; 3] = ["--shardsvr", "--setParameter", "periodicNoopIntervalSecs=1"];
 
 /// A cluster, which ends with this.
+///
+/// Its methods panic if the servers do not do in time what they are told.
 #[derive(Debug)]
 pub struct Cluster {
     router: Process,
-    _shards: Vec<ReplicaSet>,
-    _configuration: ReplicaSet,
+    shards: Vec<ReplicaSet>,
+    configuration: ReplicaSet,
     /// Behind the router, which ends before it is removed.
     _folder: TempDir,
     _turn: Turn,
@@ -55,11 +57,34 @@ impl Cluster {
             .await?;
             sets.push(shard);
         }
-        Ok(Self { router, _shards: sets, _configuration: configuration, _folder: folder, _turn: turn })
+        Ok(Self { router, shards: sets, configuration, _folder: folder, _turn: turn })
     }
 
     /// The address of the router.
     pub fn uri(&self) -> String {
         format!("mongodb://{}/", self.router.address())
+    }
+
+    /// A shard, to be killed or frozen.
+    pub fn shard(&mut self, number: usize) -> &mut ReplicaSet {
+        &mut self.shards[number]
+    }
+
+    /// The set with the configuration, to be killed or frozen.
+    pub fn configuration(&mut self) -> &mut ReplicaSet {
+        &mut self.configuration
+    }
+
+    /// Kills the router with `SIGKILL`.
+    pub fn kill_router(&mut self) {
+        self.router.kill();
+    }
+
+    /// Starts the router that was killed, and waits until it accepts connections.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub async fn restart_router(&mut self) {
+        self.router.start().await.unwrap_or_else(|why| panic!("{why}"));
     }
 }

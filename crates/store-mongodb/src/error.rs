@@ -10,8 +10,9 @@ pub(crate) const DUPLICATE_KEY: i32 = 11_000;
 const NOT_PRIMARY: [i32; 2] = [10_107, 13_435];
 /// The user may not do it.
 const DENIED: [i32; 3] = [8_000, 13, 18];
-/// The server does not understand the command, or the document is too large.
-const REFUSED: [i32; 7] = [2, 9, 14, 17, 59, 10_334, 17_419];
+/// The server does not understand the command, the document is too large, or a router misses the shard key: the collection is sharded by
+/// another one than the store's.
+const REFUSED: [i32; 8] = [2, 9, 14, 17, 59, 61, 10_334, 17_419];
 
 /// An error while reading: nothing was changed.
 pub(crate) fn reading(error: Error) -> StoreError {
@@ -104,6 +105,7 @@ mod tests {
             (10_107, ErrorKind::Unavailable, Certainty::NotDone),
             (13, ErrorKind::Denied, Certainty::NotDone),
             (10_334, ErrorKind::Invalid, Certainty::NotDone),
+            (61, ErrorKind::Invalid, Certainty::NotDone),
             (11_000, ErrorKind::Conflict, Certainty::NotDone),
             (11_602, ErrorKind::Unavailable, Certainty::MaybeDone),
             (91, ErrorKind::Unavailable, Certainty::MaybeDone),

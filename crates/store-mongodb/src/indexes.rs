@@ -16,6 +16,7 @@ use crate::calls::Documents;
 use crate::database::Database;
 use crate::error::writing;
 use crate::layout::Layout;
+use crate::sharding::shard_key;
 use crate::store::MongoStore;
 
 /// Values of earlier versions are deleted by the server this long after they have expired. An expired value counts as absent, so nothing
@@ -86,12 +87,14 @@ pub(crate) fn indexes(db: &Database, layout: Layout) -> Vec<Indexes<'_>> {
             doc! { "lazaret.queue": 1, "lazaret.open": 1, "lazaret.enqueued": 1 },
             doc! { "lazaret.queue": 1, "lazaret.open": 1, "lazaret.expires": 1 },
             doc! { "lazaret.queue": 1, "lazaret.open": 1, "lazaret.closed": 1 },
+            doc! { "lazaret.queue": 1, "lazaret.state": 1, "lazaret.number": -1 },
         ],
         ..on(
             &db.letters,
             vec![
                 doc! { "lazaret.queue": 1, "lazaret.sequence": 1, "lazaret.open": 1, "lazaret.index": 1 },
-                doc! { "lazaret.queue": 1, "lazaret.state": 1, "lazaret.number": -1 },
+                // The shard key tells a shard which entries are its own. Without it, a count would read every letter.
+                doc! { "lazaret.queue": 1, "lazaret.state": 1, "lazaret.number": -1, "_id": 1 },
                 doc! { "lazaret.queue": 1, "lazaret.group": 1, "lazaret.open": 1, "lazaret.number": -1 },
                 doc! { "lazaret.sequence": 1, "lazaret.open": 1, "lazaret.number": -1 },
                 doc! { "lazaret.open": 1, "lazaret.number": -1 },
@@ -171,19 +174,27 @@ impl MongoStore {
         let hello = self.db().hello().await?;
         let quorum = has_members(&hello).then_some(CommitQuorum::Majority);
         for Indexes { of, wanted, unused } in indexes(self.db(), self.layout()) {
-            let create = |quorum: Option<CommitQuorum>| {
-                let create = of.collection().create_indexes(wanted.iter().map(Index::model));
-                create.optional(quorum, |create, quorum| create.commit_quorum(quorum))
-            };
-            match create(quorum.clone()).await {
-                // While the servers of an upgraded replica set behave like those of the version before.
-                Err(error) if quorum.is_some() && refuses_quorum(&error) => create(None).await,
-                created => created,
-            }
-            .map_err(writing)?;
+            create(of, &wanted, quorum.clone()).await?;
             self.drop_unused(of, &unused).await?;
         }
+        if is_router(&hello) {
+            for of in self.db().collections() {
+                self.create_hashed(of, quorum.clone()).await?;
+            }
+        }
         Ok(())
+    }
+
+    /// Creates the index without which a cluster cannot spread a collection by a hash once it has documents. Elsewhere nothing needs it.
+    async fn create_hashed(&self, of: &Documents, quorum: Option<CommitQuorum>) -> Result<()> {
+        let Some(key) = shard_key(self.db(), of).filter(|key| key.is_hashed) else { return Ok(()) };
+        let keys = key.document();
+        // One that a person created may have another name, under which the server would refuse it.
+        let listed = self.db().listed_indexes(of).await?;
+        if listed.iter().any(|index| index.get_document("key").is_ok_and(|known| *known == keys)) {
+            return Ok(());
+        }
+        create(of, &[Index::on(keys)], quorum).await
     }
 
     /// Drops indexes that earlier versions created and this one does not use. Each costs every write, but does no harm: one that cannot
@@ -216,9 +227,28 @@ impl MongoStore {
     }
 }
 
+/// Creates those of these indexes that are missing.
+async fn create(of: &Documents, wanted: &[Index], quorum: Option<CommitQuorum>) -> Result<()> {
+    let create = |quorum: Option<CommitQuorum>| {
+        let create = of.collection().create_indexes(wanted.iter().map(Index::model));
+        create.optional(quorum, |create, quorum| create.commit_quorum(quorum))
+    };
+    let created = match create(quorum.clone()).await {
+        // While the servers of an upgraded replica set behave like those of the version before.
+        Err(error) if quorum.is_some() && refuses_quorum(&error) => create(None).await,
+        created => created,
+    };
+    created.map(drop).map_err(writing)
+}
+
 /// Whether a server belongs to a replica set, or routes to some. A single server refuses a commit quorum.
 fn has_members(hello: &Document) -> bool {
-    hello.contains_key("setName") || hello.get_str("msg").is_ok_and(|kind| kind == "isdbgrid")
+    hello.contains_key("setName") || is_router(hello)
+}
+
+/// Whether a server is a router of a sharded cluster.
+fn is_router(hello: &Document) -> bool {
+    hello.get_str("msg").is_ok_and(|kind| kind == "isdbgrid")
 }
 
 /// Whether a server does not take a commit quorum.
@@ -266,6 +296,23 @@ mod tests {
             let names: BTreeSet<String> = wanted.iter().map(|index| default_name(&index.keys)).collect();
             assert_eq!(names.len(), wanted.len(), "{}", of.name());
             assert!(unused.iter().all(|keys| !names.contains(&default_name(keys))), "{}", of.name());
+        }
+    }
+
+    #[tokio::test]
+    async fn each_shard_key_has_an_index() {
+        let client = Client::with_uri_str("mongodb://127.0.0.1:1/?directConnection=true").await.unwrap();
+        let db = Database::new(&client, "shop", "letters", 5);
+        let all = indexes(&db, Layout::default());
+        let ranged = db.collections().into_iter().filter_map(|of| {
+            let key = shard_key(&db, of)?;
+            // Those of hashes are created where there are shards.
+            (!key.is_hashed).then_some((of, key))
+        });
+        for (of, key) in ranged {
+            let declared = all.iter().find(|indexes| indexes.of.name() == of.name()).unwrap();
+            let mut first = declared.wanted.iter().filter_map(|index| index.keys.keys().next());
+            assert!(first.any(|field| field == key.field), "{}", of.name());
         }
     }
 

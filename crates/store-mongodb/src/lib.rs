@@ -63,7 +63,7 @@
 //!
 //! - `contract/`, `audit`, `ends`, `key_values`: the traits of [`lazaret_core::store`].
 //! - `store`, `options`, `uri`, `error`, `clock`: opening, options, errors of the driver, the server's clock.
-//! - `indexes`: one for each way in which the store reads.
+//! - `indexes`: one for each way in which the store reads; `sharding`: the keys by which a cluster spreads the collections.
 //! - `calls`: the connections, and which calls share them.
 //! - `database`: collections, guarded writes, commands with many statements; `database/reads` reads.
 //! - `documents/`: what the documents hold; `documents/readable` has the fields that people read, and `documents/flowwarden` those of
@@ -103,6 +103,7 @@ mod operations;
 mod options;
 mod pauses;
 mod search;
+mod sharding;
 #[cfg(test)]
 mod statements;
 mod store;
@@ -114,5 +115,6 @@ mod values;
 pub use documents::flowwarden::flowwarden_document;
 pub use layout::{Layout, UnknownLayout};
 pub use options::{DEFAULT_COLLECTION, DEFAULT_DATABASE, MongoStoreOptions};
+pub use sharding::CollectionSharding;
 pub use store::{FORMAT_VERSION, MongoStore};
 pub use uri::StoreUri;

@@ -1,11 +1,12 @@
-//! Tests that every statement of the store goes by an index.
+//! Tests that every statement of the store goes by an index, and to the shards that it concerns.
 //!
 //! The statements are those that the driver sends while the store does all that it can do, so none is forgotten here. On any server, each is
-//! compared with the declared indexes (`coverage`). A real server also explains each one, beside thousands of letters: it must not read a
-//! whole collection, sort, or look at many more entries than it returns.
+//! compared with the declared indexes (`coverage`) and shard keys (`routing`). A real server also explains each one, beside thousands of
+//! letters: it must not read a whole collection, sort, or look at many more entries than it returns.
 
 mod calls;
 mod coverage;
+mod routing;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,6 +48,11 @@ impl Recorder {
         if self.on.load(Ordering::SeqCst) {
             self.sent.lock().unwrap().push(started.command);
         }
+    }
+
+    /// The commands that were noted since the last call.
+    fn take(&self) -> Vec<Document> {
+        std::mem::take(&mut *self.sent.lock().unwrap())
     }
 }
 
@@ -177,6 +183,12 @@ impl Recorded {
             );
             return None;
         };
+        let is_real = std::env::var("LAZARET_TEST_MONGODB_KIND").map_or(true, |kind| kind != "wire-server");
+        Some(Self::at(uri, is_real).await)
+    }
+
+    /// Opens a store on this server.
+    async fn at(uri: String, is_real: bool) -> Self {
         let recorder = Recorder::default();
         let mut options = ClientOptions::parse(uri).await.unwrap();
         let notes = recorder.clone();
@@ -184,8 +196,7 @@ impl Recorded {
         let client = Client::with_options(options).unwrap();
         let database = format!("lzs_statements_{}", uuid::Uuid::new_v4().simple());
         let store = MongoStore::with_client(&client, &database, MongoStoreOptions::default()).await.unwrap();
-        let is_real = std::env::var("LAZARET_TEST_MONGODB_KIND").map_or(true, |kind| kind != "wire-server");
-        Some(Self { store, client, database, recorder, is_real })
+        Self { store, client, database, recorder, is_real }
     }
 
     /// One statement of each shape that the store has sent, by collection and shape.

@@ -15,6 +15,8 @@ mod listen;
 mod mongodb;
 #[cfg(feature = "mongodb")]
 mod mongodb_answers;
+#[cfg(feature = "mongodb")]
+mod mongodb_sharding;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod preflight;

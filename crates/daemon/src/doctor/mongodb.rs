@@ -11,11 +11,11 @@ use lazaret_core::store::Checkpoint;
 use lazaret_source_mongodb::{
     ErrorClass, MongoSource, MongoSourceOptions, ProbeError, Probed, Server as SourceServer, describe, hello,
 };
-use lazaret_store_mongodb::MongoStore;
+use lazaret_store_mongodb::{MongoStore, MongoStoreOptions};
 use mongodb::error::Error;
 
 use super::finding::{Finding, PROBE_TIMEOUT};
-use super::{mongodb_answers as answers, store};
+use super::{mongodb_answers as answers, mongodb_sharding as sharding, store};
 use crate::assemble::{
     ExplainedMongodb as Explained, MongodbServer as Server, explain_mongodb, explain_mongodb_store,
     mongodb_options,
@@ -68,13 +68,16 @@ pub(super) async fn check_store(uri: &str) -> Vec<Finding> {
     };
     let (database, options) = (server.store_database(), server.store_options());
     let collection = options.collection.clone();
-    let checked = in_time(MongoStore::check(&server.client, &database, options)).await;
+    let checked = in_time(MongoStore::check(&server.client, &database, options.clone())).await;
     let status = doc! { "connectionStatus": 1, "showPrivileges": true };
     let rights = command(&server, status).await;
     let mut found = vec![
         answers::store_deployment(&server.addresses, &database, &hello),
         answers::store_rights(&database, &collection, rights),
     ];
+    if answers::is_router(&hello) {
+        found.extend(sharding::judge(&cluster(&server, database, options).await));
+    }
     match checked {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
@@ -85,6 +88,33 @@ pub(super) async fn check_store(uri: &str) -> Vec<Finding> {
     }
     found.extend(answers::clock(subject, clock));
     found
+}
+
+/// Asks a cluster how it spreads the collections of a store.
+async fn cluster(server: &Server, database: String, options: MongoStoreOptions) -> sharding::Cluster {
+    let wanted = MongoStore::collections(&server.client, &database, options);
+    let names: Vec<String> = wanted.iter().map(|of| format!("{database}.{}", of.name)).collect();
+    let listed = doc! { "find": "collections", "filter": { "_id": { "$in": names } } };
+    let listed = first_batch(server, "config", listed).await;
+    let shards = first_batch(server, "config", doc! { "find": "shards" }).await.map(|shards| shards.len());
+    let keys = listed.as_deref().unwrap_or_default();
+    let is_sharded = |name: &str| sharding::listed_key(keys, &database, name).is_some();
+    let (own, mut statistics) = (server.client.database(&database), Vec::new());
+    for of in wanted.iter().filter(|of| of.shard_key.is_some() && is_sharded(&of.name)) {
+        let asked = own.run_command(doc! { "collStats": &of.name }).into_future();
+        let answered = in_time(asked).await.and_then(|answer| answer.map_err(|error| describe(&error)));
+        statistics.push((of.name.clone(), answered));
+    }
+    sharding::Cluster { database, wanted, listed, shards, statistics }
+}
+
+/// The first documents that a command finds.
+async fn first_batch(server: &Server, database: &str, command: Document) -> Answer<Vec<Document>> {
+    let found = in_time(server.client.database(database).run_command(command).into_future()).await?;
+    let found = found.map_err(|error| describe(&error))?;
+    let batch = found.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
+    let batch = batch.map(Vec::as_slice).unwrap_or_default();
+    Ok(batch.iter().filter_map(Bson::as_document).cloned().collect())
 }
 
 /// Checks the server that the copies of dead letters go to, unless it is that of the store. Writes nothing.

@@ -47,6 +47,11 @@ fn kind(hello: &Document) -> Kind<'_> {
     }
 }
 
+/// Returns whether a server is a router of a sharded cluster.
+pub(super) fn is_router(hello: &Document) -> bool {
+    kind(hello) == Kind::Sharded
+}
+
 /// Judges the kind of the server of a source.
 pub(super) fn deployment(subject: &str, hello: &Document, is_open: bool) -> Finding {
     match kind(hello) {

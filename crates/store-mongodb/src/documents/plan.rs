@@ -200,7 +200,7 @@ pub(crate) struct ItemDoc {
 
 impl ItemDoc {
     /// The id of a letter of a plan.
-    pub(crate) fn key(plan: i64, ordinal: i64) -> String {
+    fn key(plan: i64, ordinal: i64) -> String {
         format!("{plan}:{ordinal}")
     }
 

@@ -145,14 +145,15 @@ impl MongoStore {
         self.put_plan(&mut doc).await.map(drop)
     }
 
-    /// Writes the outcomes of letters that have none, with one statement for each outcome and some letters.
+    /// Writes the outcomes of letters that have none, with one statement for each outcome and some letters. Each names the plan, which is the
+    /// shard key: a statement for several shards can miss a document that moves.
     async fn write_ordinals(&self, plan: i64, outcomes: &[(i64, Outcome)]) -> Result<()> {
         let mut updates = Vec::new();
         for outcome in Outcome::ALL {
             let of_outcome = outcomes.iter().filter(|(_, of)| *of == outcome);
-            let ids: Vec<String> = of_outcome.map(|(ordinal, _)| ItemDoc::key(plan, *ordinal)).collect();
-            for ids in ids.chunks(IDS) {
-                let filter = doc! { "_id": { "$in": ids }, "outcome": null };
+            let ordinals: Vec<i64> = of_outcome.map(|(ordinal, _)| *ordinal).collect();
+            for ordinals in ordinals.chunks(IDS) {
+                let filter = doc! { "plan": plan, "outcome": null, "ordinal": { "$in": ordinals } };
                 let update = doc! { "$set": { "outcome": outcome.as_str() } };
                 updates.push(rawdoc! { "q": encode(&filter)?, "u": encode(&update)?, "multi": true });
             }

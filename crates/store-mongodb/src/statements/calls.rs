@@ -5,7 +5,7 @@ use std::time::Duration;
 use bson::doc;
 use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Act, Action, Actor, AttemptNote, Audit, Change, Command, Dedupe, GroupsRequest, HandOff, LeaseUse,
+    Act, Action, Actor, AttemptNote, Audit, Change, Claim, Command, Dedupe, GroupsRequest, HandOff, LeaseUse,
     LetterStore, Limits, Operations, Outbox, Outcome, PauseScope, Placement, PlanRequest, Requeue,
     RolloutPolicy, Selection, Settlement, Triage,
 };
@@ -118,6 +118,64 @@ pub(super) async fn make(store: &MongoStore) {
     store.clear(&other_queue(), &ada()).await.unwrap();
 }
 
+/// Stores letters that are due, each in a sequence of its own.
+pub(super) async fn hand_off_apart(store: &MongoStore) {
+    let (queue, now) = (queue(), Timestamp::now() - Duration::from_secs(1));
+    let is_due = |number: &usize| !number.is_multiple_of(10) && number % 8 < 4;
+    let items = (1..100).filter(is_due).map(|number| item(queue.clone(), number, now)).collect();
+    for placed in store.hand_off(&queue, &Limits::NONE, items).await.unwrap() {
+        placed.unwrap();
+    }
+}
+
+/// Claims some letters that are due.
+pub(super) async fn claim(store: &MongoStore) -> Vec<Claim> {
+    let claims = store.claim_due(&queue(), "w", LEASE, 8).await.unwrap();
+    assert_eq!(claims.len(), 8);
+    claims
+}
+
+pub(super) async fn renew(store: &MongoStore, claims: &[Claim]) {
+    for claim in claims {
+        store.renew(&claim.lease, LEASE, LeaseUse::Attempt).await.unwrap();
+    }
+}
+
+/// Resolves some, and requeues the others.
+pub(super) async fn settle(store: &MongoStore, claims: &[Claim]) {
+    for (number, claim) in claims.iter().enumerate() {
+        let dead =
+            Requeue { state: LetterState::Dead, cause: Some(failure(number)), ..Requeue::of(&claim.head) };
+        let settlement = match number % 2 {
+            0 => Settlement::Resolve(None),
+            _ => Settlement::Requeue(Box::new(dead)),
+        };
+        store.settle(&claim.lease, claim.head.id, settlement).await.unwrap();
+    }
+}
+
+pub(super) async fn get(store: &MongoStore, claims: &[Claim]) {
+    for claim in claims {
+        store.get(&queue(), claim.head.id).await.unwrap().unwrap();
+    }
+}
+
+/// Notes an attempt.
+pub(super) async fn note(store: &MongoStore) {
+    let now = Timestamp::now();
+    let note = AttemptNote {
+        message: "m".into(),
+        partition: Partition::new("orders", 0),
+        offset: 3,
+        attempts: 1,
+        first_failed_at: now,
+        failure: failure(1),
+        same_failure: 1,
+        due_at: now,
+    };
+    store.note_attempts(&queue(), vec![note]).await.unwrap();
+}
+
 /// What a consumer does.
 async fn consume(store: &MongoStore) {
     let (queue, now) = (queue(), Timestamp::now());
@@ -128,17 +186,7 @@ async fn consume(store: &MongoStore) {
     store.lookup(&queue, &["m1".into(), "none".into()]).await.unwrap();
     let again = vec![item(queue.clone(), 1, now), item(queue.clone(), 1_000_000, now)];
     store.hand_off(&queue, &Limits { max_sequences: Some(1_000_000), ..Limits::NONE }, again).await.unwrap();
-    let note = AttemptNote {
-        message: "m".into(),
-        partition: partitions[0].clone(),
-        offset: 3,
-        attempts: 1,
-        first_failed_at: now,
-        failure: failure(1),
-        same_failure: 1,
-        due_at: now,
-    };
-    store.note_attempts(&queue, vec![note]).await.unwrap();
+    note(store).await;
     store.attempt_notes(&queue, &partitions).await.unwrap();
     store.forget_attempts(&queue, &partitions[0], 3).await.unwrap();
     let claims = store.claim_due(&queue, "w", LEASE, 6).await.unwrap();

@@ -3,10 +3,12 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod relay;
+pub(crate) mod running;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use bson::doc;
 use lazaret_core::Clock;
 use lazaret_store_mongodb::{Layout, MongoStore, MongoStoreOptions};
 use mongodb::Client;
@@ -27,6 +29,20 @@ pub(crate) fn server() -> Option<String> {
 /// Returns whether there is a server.
 pub(crate) fn server_is_there() -> bool {
     server().is_some()
+}
+
+/// Returns the URI of the router of a cluster. Without one the test prints that it did not run.
+pub(crate) fn cluster() -> Option<String> {
+    let uri = std::env::var("LAZARET_TEST_MONGODB_SHARDED").ok();
+    if uri.is_none() {
+        println!("not run: the suites on a cluster; LAZARET_TEST_MONGODB_SHARDED names none");
+    }
+    uri
+}
+
+/// Returns whether there is a cluster.
+pub(crate) fn cluster_is_there() -> bool {
+    cluster().is_some()
 }
 
 /// A database of its own, which is dropped with this.
@@ -56,6 +72,18 @@ impl TestDatabase {
 
     pub(crate) async fn open(&self, clock: Option<Arc<dyn Clock>>) -> MongoStore {
         MongoStore::connect(&self.uri, self.options(clock)).await.unwrap()
+    }
+
+    /// Shards the collections of the store, as its users do.
+    pub(crate) async fn shard(&self) {
+        let client = Client::with_uri_str(&self.uri).await.unwrap();
+        let admin = client.database("admin");
+        admin.run_command(doc! { "enableSharding": &self.name }).await.unwrap();
+        for collection in MongoStore::collections(&client, &self.name, self.options(None)) {
+            let Some(key) = collection.shard_key else { continue };
+            let of = format!("{}.{}", self.name, collection.name);
+            admin.run_command(doc! { "shardCollection": of, "key": key }).await.unwrap();
+        }
     }
 
     pub(crate) async fn database(&self) -> mongodb::Database {
@@ -99,5 +127,12 @@ lazaret_core::forward_store! {
 /// An empty store.
 pub(crate) async fn store(clock: Arc<dyn Clock>) -> TestStore {
     let database = TestDatabase::new(server().expect("the suite runs only with a server"));
+    TestStore { store: database.open(Some(clock)).await, _database: database }
+}
+
+/// An empty store, spread over the shards of a cluster.
+pub(crate) async fn sharded_store(clock: Arc<dyn Clock>) -> TestStore {
+    let database = TestDatabase::new(cluster().expect("the suite runs only with a cluster"));
+    database.shard().await;
     TestStore { store: database.open(Some(clock)).await, _database: database }
 }
