@@ -110,9 +110,10 @@ pub(crate) fn check(document: &Document, fields: &Fields, findings: &mut Finding
     }
     let Some(("mongodb", mongodb)) = fields.section("source").and_then(Fields::chosen) else { return };
     let watched = mongodb.text("uri").map(Place::of);
+    // A stream of the whole database or deployment leaves it out.
     let same = watched.is_some_and(|watched| watched.shares_a_server(&place))
-        && mongodb.text("database").is_none_or(|database| Some(database) == place.database)
-        && mongodb.text("collection").is_none_or(|collection| collection == name);
+        && mongodb.text("database").is_some_and(|database| Some(database) == place.database)
+        && mongodb.text("collection") == Some(name);
     if same {
         let source = mongodb.span("collection").or(mongodb.span("database")).or(mongodb.span("uri"));
         let related = source.map(|span| (span, "the source"));
@@ -146,12 +147,14 @@ mod tests {
     #[test]
     fn a_collection_is_in_the_store_or_in_a_database_of_its_own() {
         let sqlite = "sqlite:lazaret.db";
+        let deployment = "{ mongodb: { uri: 'mongodb://a' } }";
         for (store, source, letters) in [
             ("mongodb://h/shop", "{ inbox: {} }", "collection: orders_dlq"),
             ("mongodb://a/shop", MONGODB, "collection: orders_dlq"),
             (sqlite, MONGODB, "collection: _fw_dlq, collection-uri: 'mongodb://a/shop'"),
             (sqlite, MONGODB, "collection: orders, collection-uri: 'mongodb://a/archive'"),
             (sqlite, MONGODB, "collection: orders, collection-uri: 'mongodb://c/shop?replicaSet=rs0'"),
+            (sqlite, deployment, "collection: dlq, collection-uri: 'mongodb://a/any'"),
             (
                 "mongodb://h/shop",
                 "{ inbox: {} }",
@@ -166,7 +169,6 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused() {
         let (sqlite, inbox) = ("sqlite:lazaret.db", "{ inbox: {} }");
-        let deployment = "{ mongodb: { uri: 'mongodb://a' } }";
         for (store, source, letters, expected) in [
             (
                 sqlite,
@@ -187,12 +189,6 @@ mod tests {
                 sqlite,
                 MONGODB,
                 "collection: orders, collection-uri: 'mongodb://b/shop'",
-                "its own dead letters",
-            ),
-            (
-                sqlite,
-                deployment,
-                "collection: dlq, collection-uri: 'mongodb://a/any'",
                 "its own dead letters",
             ),
             ("mongodb://h", inbox, "collection: lazaret_letters", "is a collection of the store"),

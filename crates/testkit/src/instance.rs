@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(journal.lines(), [""; 0]);
         journal.write("1 begins a");
         journal.write("2 begins b");
-        std::fs::OpenOptions::new().append(true).open(journal.file()).unwrap().write_all(b"2 en").unwrap();
+        OpenOptions::new().append(true).open(journal.file()).unwrap().write_all(b"2 en").unwrap();
         assert_eq!(journal.lines(), ["1 begins a", "2 begins b"]);
         assert_eq!((journal.of("2 begins ", 0), journal.of("1 begins ", 1)), (vec!["b".to_owned()], vec![]));
         assert!(journal.has("1 begins a", 0) && !journal.has("1 begins a", 1) && !journal.has("2 en", 0));
