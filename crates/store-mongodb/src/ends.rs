@@ -103,8 +103,7 @@ impl MongoStore {
             .map(|state| state.as_str())
             .collect();
         let open = doc! {
-            "lazaret.queue": queue.as_str(), "lazaret.state": { "$in": states }, "lazaret.open": true,
-            "lazaret.number": { "$gt": 0_i64 },
+            "lazaret.queue": queue.as_str(), "lazaret.state": { "$in": states }, "lazaret.number": { "$gt": 0_i64 },
         };
         let fields = doc! {
             "lazaret.state": 1, "lazaret.attempts": 1, "lazaret.number": 1, "lazaret.decided": 1,

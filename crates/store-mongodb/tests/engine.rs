@@ -17,8 +17,8 @@ use lazaret_core::store::{LetterStore, Triage};
 use lazaret_core::{HandlerError, LetterState, QueueName, Reason};
 use lazaret_engine::{Consumer, Event, Options};
 use lazaret_memory::MemoryLog;
-use lazaret_store_mongodb::{MongoStore, MongoStoreOptions};
-use support::{TestDatabase, server};
+use lazaret_store_mongodb::MongoStore;
+use support::{TestDatabase, options_of, server};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -91,8 +91,7 @@ async fn failures_become_letters_and_a_replay_resolves_them() {
 async fn victim() {
     let (uri, database) =
         (server().unwrap(), std::env::var(DATABASE).expect("only the other test starts this one"));
-    let options_of_store = MongoStoreOptions { database: Some(database), ..MongoStoreOptions::default() };
-    let store = Arc::new(MongoStore::connect(&uri, options_of_store).await.unwrap());
+    let store = Arc::new(MongoStore::connect(&uri, options_of(database)).await.unwrap());
     let handler = |_context: Context| async { Err::<(), _>(refused()) };
     let observer = |event: &Event<'_>| {
         if let Event::LetterStored { .. } = event {

@@ -413,8 +413,20 @@ impl Poller<'_> {
         view: &mut View,
     ) -> Result<Turn> {
         let (operation, by) = (&machine.operation, machine.actor());
-        let ask = |asked: &ItemView<'_>| rules::item_action(operation, item, asked);
-        let action = self.store.ask(view, held.as_ref(), operation.id, ask).await?;
+        let planned = self.store.operation_letters(operation.id, &[item.letter]).await?;
+        // What an interrupted call had left to do about the sequence may have been its outcome.
+        if !planned.is_pending(item.letter) {
+            return Ok(Turn::Postpone);
+        }
+        let letter = held.as_ref().map(|held| &held.letter);
+        let asked = ItemView {
+            letter,
+            digest: PayloadDigest::of(letter.and_then(|letter| letter.message.payload.as_deref())),
+            row: view.row.as_ref(),
+            in_earlier: planned.is_in_earlier(item.letter),
+            now: view.now,
+        };
+        let action = rules::item_action(operation, item, &asked);
         match (action, held) {
             (ItemAction::Try, Some(held)) => {
                 let kind = LeaseKind::Operation(operation.id);

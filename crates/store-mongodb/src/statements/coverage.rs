@@ -84,14 +84,15 @@ pub(super) fn uncovered(filter: &Document, sort: &Document, declared: &[Declared
     if let (1, Ok(ways)) = (filter.len(), filter.get_array("$or")) {
         return ways.iter().filter_map(Bson::as_document).find_map(|way| uncovered(way, sort, declared));
     }
-    let fields = Fields::of(filter);
+    let bounds = within_bounds(filter);
+    let fields = Fields::of(bounds.as_ref().unwrap_or(filter));
     if fields.equal.contains("_id") {
         return None;
     }
     let by_id = doc! { "_id": 1 };
     let by_id = Declared { keys: &by_id, only: None };
     let covers = |index: &Declared<'_>| {
-        index.only.is_none_or(|only| fields.implies(only)) && covers(index.keys, &fields, sort)
+        index.only.is_none_or(|only| fields.implies(only)) && covers(index, &fields, sort)
     };
     if declared.iter().chain([&by_id]).any(covers) {
         return None;
@@ -99,8 +100,25 @@ pub(super) fn uncovered(filter: &Document, sort: &Document, declared: &[Declared
     Some(format!("no index begins with {:?}, has the order {sort} and then {:?}", fields.equal, fields.range))
 }
 
+/// The filter of a search without the conditions on what it finds within two bounds: these limit what it looks at. `None` for a
+/// statement without such bounds.
+fn within_bounds(filter: &Document) -> Option<Document> {
+    let is_bounded = |condition: &Bson| {
+        let operators = condition.as_document();
+        operators.is_some_and(|has| has.contains_key("$gte") && has.contains_key("$lt"))
+    };
+    let mut bounds = filter.clone();
+    bounds.remove("$and")?;
+    filter.values().any(is_bounded).then_some(bounds)
+}
+
 /// Whether an index has what a statement asks for.
-fn covers(keys: &Document, fields: &Fields<'_>, sort: &Document) -> bool {
+fn covers(index: &Declared<'_>, fields: &Fields<'_>, sort: &Document) -> bool {
+    let keys = index.keys;
+    // All documents in the index have this value.
+    let is_given = |field: &str| {
+        index.only.and_then(|only| only.get(field)).is_some_and(|value| value.as_document().is_none())
+    };
     let mut order = sort.iter().filter(|(field, _)| !fields.equal.contains(field.as_str())).peekable();
     let (mut used, mut direction) = (BTreeSet::new(), None);
     for (key, ascending) in keys {
@@ -124,7 +142,7 @@ fn covers(keys: &Document, fields: &Fields<'_>, sort: &Document) -> bool {
     }
     let begins = keys.keys().next().is_some_and(|first| used.contains(first.as_str()));
     let is_selective = used.iter().any(|field| SELECTIVE.contains(field) && fields.equal.contains(field));
-    let has_equal = is_selective || fields.equal.iter().all(|field| used.contains(field));
+    let has_equal = is_selective || fields.equal.iter().all(|field| used.contains(field) || is_given(field));
     begins && order.peek().is_none() && has_equal
 }
 
@@ -181,6 +199,16 @@ mod tests {
         assert!(of(vec![way("a"), way("b")]));
         assert!(!of(vec![way("a"), doc! { "touched": 1 }]));
         assert!(!is_covered(doc! { "queue": "a", "$or": [{ "x": 1 }] }, doc! { "x": 1 }, keys.clone()));
+    }
+
+    #[test]
+    fn conditions_on_what_is_found_within_bounds_need_no_index() {
+        let keys = doc! { "open": 1, "number": -1 };
+        let within = |number: Document| doc! { "open": true, "number": number, "$and": [{ "poison": true }] };
+        let sort = || doc! { "number": -1 };
+        assert!(is_covered(within(doc! { "$gte": 1, "$lt": 9 }), sort(), keys.clone()));
+        assert!(!is_covered(within(doc! { "$lt": 9 }), sort(), keys.clone()), "any number may be looked at");
+        assert!(!is_covered(within(doc! { "$gte": 1, "$lt": 9 }), sort(), doc! { "number": -1 }));
     }
 
     #[test]

@@ -45,6 +45,12 @@ pub(crate) fn cluster_is_there() -> bool {
     cluster().is_some()
 }
 
+/// Options of the collection and the layout of the fixtures in this database.
+pub(crate) fn options_of(database: String) -> MongoStoreOptions {
+    let (collection, layout) = ("_fw_dlq".to_owned(), Layout::FlowWarden);
+    MongoStoreOptions { database: Some(database), collection, layout, ..MongoStoreOptions::default() }
+}
+
 /// A database of its own, which is dropped with this.
 pub(crate) struct TestDatabase {
     pub(crate) uri: String,
@@ -62,8 +68,7 @@ impl TestDatabase {
 
     /// Options of the collection and the layout of the fixtures.
     pub(crate) fn options(&self, clock: Option<Arc<dyn Clock>>) -> MongoStoreOptions {
-        let (collection, layout) = ("_fw_dlq".to_owned(), Layout::FlowWarden);
-        MongoStoreOptions { collection, layout, clock, ..self.default_options() }
+        MongoStoreOptions { clock, ..options_of(self.name.clone()) }
     }
 
     pub(crate) fn default_options(&self) -> MongoStoreOptions {
