@@ -298,6 +298,27 @@ impl MongoStore {
         Ok(found.into_iter().flatten().collect())
     }
 
+    /// Removes what tells the payload of a letter that is erased from the plans that have it.
+    pub(crate) async fn erase_digests(&self, letter: LetterId) -> Result<()> {
+        let of_letter = doc! { "letter": letter.to_string() };
+        let items: Vec<ItemDoc> =
+            project(&self.db().items, of_letter.clone(), Document::new(), Document::new()).await?;
+        if items.is_empty() {
+            return Ok(());
+        }
+        let none = doc! { "$set": { "digest": PayloadDigest::of(None).to_string() } };
+        self.db().update(&self.db().items, of_letter, none).await?;
+        let plans: BTreeSet<i64> = items.into_iter().map(|item| item.plan).collect();
+        for plan in plans {
+            while let Some(mut doc) = self.finished_plan(PlanId(uint(plan))).await? {
+                if !doc.erase_hash() || self.put_plan(&mut doc).await? {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) async fn is_over(&self, id: OperationId) -> Result<bool> {
         Ok(!self.plan_of(id).await?.is_some_and(|doc| doc.live))
     }
