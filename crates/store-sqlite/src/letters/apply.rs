@@ -231,7 +231,12 @@ impl Queue<'_> {
     }
 
     /// Removes the content of a letter.
-    fn erase_content(&mut self, stored: &Stored<'_>, change: LetterChange, failed: Option<Failed>) -> Work<()> {
+    fn erase_content(
+        &mut self,
+        stored: &Stored<'_>,
+        change: LetterChange,
+        failed: Option<Failed>,
+    ) -> Work<()> {
         let Stored { lid, id, .. } = *stored;
         let mut letter = self.light_by_row(lid)?;
         change.apply(&mut letter, self.time());

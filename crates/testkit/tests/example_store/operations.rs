@@ -89,9 +89,10 @@ impl DocumentStore {
 
     /// Removes what tells the payload of a letter that is erased from the plans that have it.
     pub(crate) fn erase_digests(&self, letter: LetterId) -> Result<()> {
-        let plans = self.db.plans.scan(.., |id, doc| {
-            doc.value.items.iter().any(|item| item.letter == letter).then_some(*id)
-        });
+        let plans = self
+            .db
+            .plans
+            .scan(.., |id, doc| doc.value.items.iter().any(|item| item.letter == letter).then_some(*id));
         for id in plans {
             while let Some(Stored { version, value: mut doc }) = self.finish(&self.db.plans, &id)? {
                 for item in doc.items.iter_mut().filter(|item| item.letter == letter) {
