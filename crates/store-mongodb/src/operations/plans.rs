@@ -302,14 +302,11 @@ impl MongoStore {
     pub(crate) async fn erase_digests(&self, letter: LetterId) -> Result<()> {
         let of_letter = doc! { "letter": letter.to_string() };
         let items: Vec<ItemDoc> =
-            project(&self.db().items, of_letter.clone(), Document::new(), Document::new()).await?;
-        if items.is_empty() {
-            return Ok(());
-        }
-        let none = doc! { "$set": { "digest": PayloadDigest::of(None).to_string() } };
-        self.db().update(&self.db().items, of_letter, none).await?;
-        let plans: BTreeSet<i64> = items.into_iter().map(|item| item.plan).collect();
-        for plan in plans {
+            project(&self.db().items, of_letter, Document::new(), Document::new()).await?;
+        for ItemDoc { plan, ordinal, .. } in items {
+            let none = doc! { "$set": { "digest": PayloadDigest::of(None).to_string() } };
+            let filter = doc! { "plan": plan, "ordinal": ordinal };
+            self.db().update(&self.db().items, filter, none).await?;
             while let Some(mut doc) = self.finished_plan(PlanId(uint(plan))).await? {
                 if !doc.erase_hash() || self.put_plan(&mut doc).await? {
                     break;
