@@ -125,6 +125,7 @@ impl Target {
         if let Some(cause) = letter.cause.as_mut().filter(|_| !self.include_backtrace) {
             cause.backtrace = None;
         }
+        self.redact.apply_to_message(&mut letter.message);
         if let Some(cause) = &mut letter.cause {
             self.redact.apply_to_failure(cause);
         }
@@ -220,7 +221,11 @@ mod tests {
         let context = [("kafka_dlt-exception-message".to_owned(), text.to_owned())].into();
         let cause = Some(Failure::new(Reason::TIMEOUT, "E", text));
         let redact = TextRules::new([TextSet::Emails], []);
-        let adopted = letter(&Target { redact, ..target() }, ForeignLetter { context, cause, ..foreign() });
+        let mut message = foreign().message;
+        message.undecodable = Some(text.into());
+        let foreign = ForeignLetter { context, cause, message, ..foreign() };
+        let adopted = letter(&Target { redact, ..target() }, foreign);
+        assert_eq!(adopted.message.undecodable.as_deref(), Some("no user [redacted]"));
         assert_eq!(adopted.context["kafka_dlt-exception-message"], "no user [redacted]");
         assert_eq!(adopted.cause.unwrap().message, "no user [redacted]");
     }

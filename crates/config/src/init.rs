@@ -117,6 +117,11 @@ listen: 127.0.0.1:7117
 
 {store}
 
+# Secrets in error texts that readers of letters do not see. Nothing is redacted by default.
+# redact:
+#   errors: [card-numbers, emails, tokens]
+#   store: true                     # redact them before they are stored, too
+
 consumers:
   {name}:
 {source}

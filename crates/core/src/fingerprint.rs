@@ -180,6 +180,16 @@ mod tests {
         assert_eq!(traced.fingerprint, moved.fingerprint);
     }
 
+    /// The guide to security says what can be guessed from a fingerprint.
+    #[test]
+    fn words_count_but_digits_and_quoted_texts_do_not() {
+        let of = |message: &str| failure(message).fingerprint;
+        assert_ne!(of("unknown user ada@example.org"), of("unknown user bob@example.org"));
+        assert_eq!(of("unknown user 'ada@example.org'"), of("unknown user 'bob@example.org'"));
+        assert_eq!(of("bad card 4111 1111 1111 1111"), of("bad card 5500 0000 0000 0004"));
+        assert_eq!(of("bad card 4111111111111111"), of("bad card 5500000000000004"));
+    }
+
     #[test]
     fn the_root_cause_tells_failures_apart() {
         let caused = |texts: &[&str]| {

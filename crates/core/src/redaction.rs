@@ -185,9 +185,6 @@ impl Redaction {
             message.payload = Some(shown);
             redacted.extend(found);
         }
-        if let Some(why) = message.undecodable.as_deref() {
-            message.undecodable = Some(self.texts.redact(why).into());
-        }
         letter.message = message.into();
         for edit in &mut letter.edits {
             edit.original = edit.original.take().map(|original| self.redact_payload(&original).0);

@@ -63,7 +63,9 @@ pub(crate) fn start(component: &Component, delivery: &Delivery) -> Start {
     let message = delivery.message();
     let options = &component.options;
     if let Some(why) = &message.undecodable {
-        let error = HandlerError::foreign("decode error", &**why).reason(Reason::INVALID_SCHEMA);
+        // As its letter keeps it: the failure of a later attempt is of the same group.
+        let why = options.redact.redact(why);
+        let error = HandlerError::foreign("decode error", &*why).reason(Reason::INVALID_SCHEMA);
         return Start::Ended(Outcome::Failed(error.phase(Phase::Decode)));
     }
     if let Some(limit) = options.max_payload

@@ -34,3 +34,29 @@ async fn texts_are_redacted_before_they_are_stored_and_their_group_stays() {
     let recorded = letter.history[0].failure.as_ref().expect("it failed");
     assert_eq!(*recorded, cause, "the history, too");
 }
+
+#[tokio::test(start_paused = true)]
+async fn why_a_message_could_not_be_decoded_is_redacted_before_it_is_stored() {
+    let bench = Bench::new();
+    bench.log.push_with(0, |mut message| {
+        message.undecodable = Some(format!("expected an order, found {CARD}").into());
+        message.with_key("a").with_payload("raw")
+    });
+    let redact = TextRules::new([TextSet::CardNumbers], []);
+    bench.run(Options { redact: redact.clone(), ..one_attempt() }, failing).await;
+    let letter = bench.letter("a");
+    assert!(!format!("{letter:?}").contains(CARD), "{letter:?}");
+    assert_eq!(letter.message.undecodable.as_deref(), Some("expected an order, found [redacted]"));
+    assert_eq!(letter.message.payload.as_deref(), Some(&b"raw"[..]), "the payload is as it came");
+    let cause = letter.cause.expect("it could not be decoded");
+    assert_eq!(cause.message, "expected an order, found [redacted]");
+
+    // It fails in the same way when it is tried again.
+    let again = Bench::new();
+    again.log.push_with(0, |mut message| {
+        message.undecodable.clone_from(&letter.message.undecodable);
+        message.with_key("a").with_payload("raw")
+    });
+    again.run(Options { redact, ..one_attempt() }, failing).await;
+    assert_eq!(again.letter("a").cause.expect("it could not be decoded").fingerprint, cause.fingerprint);
+}

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::activity::ActivityLog;
 use crate::anonymous::AnonymousPool;
 use crate::api_error::{ApiError, Result};
-use crate::auth::{Attempts, Caller, CsrfKey, Hosts, Sessions, Tokens};
+use crate::auth::{Attempts, Caller, CsrfKey, Hosts, LatestRights, Sessions, Tokens};
 use crate::change::drafts::Drafts;
 use crate::event_feed::Feed;
 use crate::idempotency::IdempotencyStore;
@@ -48,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) hosts: Hosts,
     /// The sessions of the console.
     pub(crate) sessions: Sessions,
+    /// The latest rights of people without a token.
+    pub(crate) latest_rights: LatestRights,
     pub(crate) attempts: Attempts,
     pub(crate) csrf: CsrfKey,
     pub(crate) options: Options,

@@ -164,8 +164,16 @@ pub(crate) async fn batch(
     let (parts, body) = request.into_parts();
     let body = read(&app, &parts.headers, body, app.options.limits.batch_bytes).await?;
     // A batch has megabytes: parsed here, it would stall all other requests.
-    let limits = app.options.limits.clone();
-    let parsed = tokio::task::spawn_blocking(move || parse_batch(&body, &limits)).await;
+    let (limits, texts) = (app.options.limits.clone(), app.options.redaction.stored_texts());
+    let parsed = tokio::task::spawn_blocking(move || {
+        let mut messages = parse_batch(&body, &limits)?;
+        for why in messages.iter_mut().filter_map(|message| message.undecodable.as_mut()) {
+            let redacted: Arc<str> = texts.redact(why).into();
+            *why = redacted;
+        }
+        Ok::<_, ApiError>(messages)
+    })
+    .await;
     let messages = parsed.map_err(|_| ApiError::from(Problem::new(Code::Internal)))??;
     let undecodable = messages.iter().map(|message| message.undecodable.is_some()).collect::<Vec<_>>();
     let posted = inbox.post(messages).await?;

@@ -2,17 +2,18 @@
 //!
 //! An operation that starts later starts without its requester. A token that is revoked, expires or loses its scope until then would
 //! still act. So the tokens are checked again, at each change of them and from time to time, and such an operation is paused: it asks a
-//! second person for approval before it runs. People whom an identity provider has signed in have no token; what they may do is known at
-//! their sign-in only.
+//! second person for approval before it runs. People whom an identity provider or a proxy has signed in have no token; what they may do is
+//! known when they are [seen again](LatestRights) only.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
+use lazaret_api::Via;
 use lazaret_core::person::is_same_person;
 use lazaret_core::store::{Command, ErrorKind, Operation, OperationState, Result};
 
 use crate::app::App;
-use crate::auth::{Token, Tokens};
+use crate::auth::{LatestRights, Token, Tokens};
 use crate::change::operations::scope_of;
 use crate::operation_watch;
 
@@ -42,7 +43,7 @@ pub(crate) async fn hold(app: &App) -> Result<()> {
         return Ok(());
     }
     for operation in app.store.under_way(LIMIT).await? {
-        let why = objection(&app.tokens().tokens, &operation, app.clock.now());
+        let why = objection(&app.tokens().tokens, &app.latest_rights, &operation, app.clock.now());
         let Some(why) = why else { continue };
         match app.store.command(operation.id, Command::Pause, &Operation::holder(&why)).await {
             Ok(held) => {
@@ -58,14 +59,21 @@ pub(crate) async fn hold(app: &App) -> Result<()> {
 }
 
 /// Why an operation must not start in the name of its requester; `None` if it may.
-fn objection(tokens: &Tokens, operation: &Operation, now: Timestamp) -> Option<String> {
-    let is_checked = operation.state == OperationState::Scheduled
-        && !operation.is_approved_again()
-        && names_token(&operation.by.via);
-    if !is_checked {
+fn objection(
+    tokens: &Tokens,
+    rights: &LatestRights,
+    operation: &Operation,
+    now: Timestamp,
+) -> Option<String> {
+    if operation.state != OperationState::Scheduled || operation.is_approved_again() {
         return None;
     }
-    let who = &operation.by.who;
+    let (who, scope) = (&operation.by.who, scope_of(operation.action));
+    if !names_token(&operation.by.via) {
+        let is_signed_in = operation.by.via == Via::Console.as_str();
+        let has_lost = is_signed_in && rights.lack(who, scope, operation.created_at);
+        return has_lost.then(|| format!("{who} has lost the scope {scope}"));
+    }
     let own: Vec<&Token> = tokens.iter().filter(|token| is_same_person(token.person(), who)).collect();
     if own.is_empty() {
         return Some(format!("the token of {who} was revoked"));
@@ -74,7 +82,6 @@ fn objection(tokens: &Tokens, operation: &Operation, now: Timestamp) -> Option<S
     if valid.is_empty() {
         return Some(format!("the token of {who} has expired"));
     }
-    let scope = scope_of(operation.action);
     match valid.iter().any(|token| token.may(scope)) {
         true => None,
         false => Some(format!("{who} has lost the scope {scope}")),
@@ -123,7 +130,8 @@ mod tests {
     }
 
     fn found(tokens: Vec<Token>) -> Option<String> {
-        objection(&Tokens::new(tokens).unwrap(), &scheduled("cli:ada-2026 from ada@laptop"), NOW)
+        let (tokens, rights) = (Tokens::new(tokens).unwrap(), LatestRights::default());
+        objection(&tokens, &rights, &scheduled("cli:ada-2026 from ada@laptop"), NOW)
     }
 
     #[test]
@@ -143,14 +151,33 @@ mod tests {
     #[test]
     fn only_scheduled_operations_of_tokens_are_checked() {
         let bob = Tokens::new(vec![token("bob", &[Scope::Evict])]).unwrap();
-        let of = |operation: &Operation| objection(&bob, operation, NOW);
+        let of = |operation: &Operation| objection(&bob, &LatestRights::default(), operation, NOW);
         assert!(of(&scheduled("console:ada")).is_some());
-        assert_eq!(of(&scheduled("console")), None, "signed in by an identity provider");
+        assert_eq!(of(&scheduled("console")), None, "signed in by an identity provider, and not seen since");
         assert_eq!(of(&scheduled("cli from a:b")), None, "a claim is no token");
         for state in [OperationState::Running, OperationState::AwaitingApproval, OperationState::Paused] {
             assert_eq!(of(&Operation { state, ..scheduled("cli:ada") }), None);
         }
         let note = Some("approved again by bob: still needed".to_owned());
         assert_eq!(of(&Operation { note, ..scheduled("cli:ada") }), None);
+    }
+
+    #[test]
+    fn a_person_who_is_seen_again_with_less_has_lost_the_rest() {
+        let tokens = Tokens::new(vec![token("bob", &[Scope::Evict])]).unwrap();
+        let rights = LatestRights::default();
+        let of = |operation: &Operation| objection(&tokens, &rights, operation, NOW);
+        let after = NOW + Duration::from_secs(1);
+        rights.record("ada", &[Scope::Read], NOW);
+        assert_eq!(of(&scheduled("console")), None, "before the operation was scheduled");
+        rights.record("ada", &[Scope::Evict], after);
+        assert_eq!(of(&scheduled("console")), None);
+        for less in [&[Scope::Read][..], &[]] {
+            rights.record("ada", less, after);
+            assert_eq!(of(&scheduled("console")).as_deref(), Some("ada has lost the scope evict"));
+            assert_eq!(of(&scheduled("cli")), None, "scheduled while there were no tokens");
+        }
+        let note = Some("approved again by bob: still needed".to_owned());
+        assert_eq!(of(&Operation { note, ..scheduled("console") }), None);
     }
 }

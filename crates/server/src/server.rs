@@ -26,7 +26,7 @@ use crate::activity::{self, ActivityLog};
 use crate::anonymous::AnonymousPool;
 use crate::api_error::ApiError;
 use crate::app::{ActiveTokens, App, Metrics, ProblemPage, Shared};
-use crate::auth::{Attempts, CsrfKey, Hosts, Sessions, Tokens};
+use crate::auth::{Attempts, CsrfKey, Hosts, LatestRights, Sessions, Tokens};
 use crate::change::drafts::Drafts;
 use crate::connections::{Connections, Protocol, Slot, TrackedBody, TrackedIo, closed};
 use crate::error::Error;
@@ -378,6 +378,7 @@ impl Builder {
         feed.set_texts(self.options.redaction.texts());
         let app = App::new(Shared {
             sessions: Sessions::new(self.options.sessions.clone()),
+            latest_rights: LatestRights::default(),
             attempts: Attempts::default(),
             csrf: CsrfKey::new(),
             hosts: Hosts::new(&self.options.hosts, !self.tokens.is_empty()),

@@ -171,6 +171,10 @@ impl MongoStore {
         loop {
             let mut view = self.load(queue, &sequence).await?;
             let erased = self.decide_erase(&mut view, id, by).await;
+            if erased.is_ok() {
+                // First: a call that is cut off after it can be repeated, and an erased letter is not erased again.
+                self.erase_digests(id).await?;
+            }
             if let Some(letter) = self.commit(view, erased).await? {
                 return Ok(letter);
             }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use bytes::Bytes;
 use tokio_postgres::types::ToSql;
+use uuid::Uuid;
 
 use crate::audit;
 use crate::ends::{EndArrays, LIST_ENDS};
@@ -64,6 +65,7 @@ struct Rows {
     edits: EditArrays,
     purged: Vec<i64>,
     erased: Vec<i64>,
+    erased_ids: Vec<Uuid>,
     now: i64,
     deleted_sequences: Vec<i64>,
     changed_sequences: SequenceArrays,
@@ -100,6 +102,7 @@ impl Rows {
         unit.edits.drain(..).for_each(|edit| rows.edits.push(&edit));
         rows.purged = std::mem::take(&mut unit.purged);
         rows.erased = std::mem::take(&mut unit.erased);
+        rows.erased_ids = std::mem::take(&mut unit.erased_ids);
         for slot in unit.sequences.values_mut().filter(|slot| slot.changed && !slot.revised) {
             match (&slot.current, slot.stored) {
                 (Some(open), _) => rows.changed_sequences.push(open, None),
@@ -133,6 +136,8 @@ impl Rows {
         if !self.erased.is_empty() {
             to.push(sql::ERASE_PAYLOADS, vec![&self.erased]);
             to.push(sql::PURGE_EDITS, vec![&self.erased]);
+            to.push(sql::ERASE_DIGESTS, vec![&self.erased_ids]);
+            to.push(sql::ERASE_PLAN_HASHES, vec![&self.erased_ids]);
         }
         if !self.purged.is_empty() {
             to.push(sql::PURGE_LETTERS, vec![&self.purged, &self.now, &NO_BODY]);

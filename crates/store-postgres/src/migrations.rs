@@ -11,7 +11,7 @@ use tokio_postgres::Error;
 use crate::error::{RefusesWrites, of_commit, of_driver};
 
 /// The version of the tables that this store writes.
-pub const FORMAT_VERSION: i32 = 6;
+pub const FORMAT_VERSION: i32 = 7;
 
 const OPEN: &str = "open";
 
@@ -35,6 +35,8 @@ const MIGRATIONS: &[Migration] = &[
     Migration { sql: include_str!("schema/v5.sql"), usable_from: 1 },
     // Notes about groups.
     Migration { sql: include_str!("schema/v6.sql"), usable_from: 6 },
+    // A larger index of the letters of plans.
+    Migration { sql: include_str!("schema/v7.sql"), usable_from: 6 },
 ];
 
 const _: () = assert!(MIGRATIONS.len() == FORMAT_VERSION as usize);

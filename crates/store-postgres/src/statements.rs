@@ -16,6 +16,11 @@ pub(crate) const PURGE_LETTERS: &str = "UPDATE letters SET closed_at = NULL, att
     cause_group = NULL, edits = 0, body = $3::text::json WHERE lid = ANY($1)";
 pub(crate) const ERASE_PAYLOADS: &str =
     "UPDATE payloads SET headers = NULL, payload = NULL WHERE lid = ANY($1)";
+/// What tells the payload of an erased letter, in all plans that have it: 32 zero bytes are the digest of no payload.
+pub(crate) const ERASE_DIGESTS: &str =
+    "UPDATE items SET digest = decode(repeat('00', 32), 'hex') WHERE letter = ANY($1)";
+pub(crate) const ERASE_PLAN_HASHES: &str = "UPDATE plans SET hash = 'erased:' || plan
+    WHERE plan IN (SELECT plan FROM items WHERE letter = ANY($1)) AND hash <> 'erased:' || plan";
 pub(crate) const PURGE_PAYLOADS: &str = "DELETE FROM payloads WHERE lid = ANY($1)";
 pub(crate) const PURGE_EDITS: &str = "DELETE FROM edits WHERE lid = ANY($1)";
 pub(crate) const INSERT_GRANTS: &str = "INSERT INTO grants (qid, stream, partition, fence, turn, horizon)

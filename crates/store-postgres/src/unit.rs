@@ -75,6 +75,8 @@ pub(crate) struct Unit {
     pub(crate) purged: Vec<i64>,
     /// Letters whose headers, payloads and edits are erased.
     pub(crate) erased: Vec<i64>,
+    /// The ids of these letters, by which plans have them.
+    pub(crate) erased_ids: Vec<Uuid>,
     pub(crate) grants: BTreeMap<(i64, Partition), HeldGrant>,
     pub(crate) counts: BTreeMap<i64, Counted>,
     pub(crate) groups: BTreeMap<GroupKey, GroupChanges>,
@@ -223,6 +225,7 @@ impl Unit {
         if matches!(change, LetterChange::Erase(_)) {
             held.edits = 0;
             self.erased.push(held.lid);
+            self.erased_ids.push(held.letter.id.as_uuid());
         }
         change.apply(&mut held.letter, now);
         self.record_failure(queue, held.letter.cause.as_ref(), failed);

@@ -38,7 +38,7 @@ use crate::options::{Durability, Options};
 use crate::permissions;
 
 /// The format version that this code writes.
-pub const FORMAT_VERSION: u32 = 7;
+pub const FORMAT_VERSION: u32 = 8;
 /// `LZRT`, in the file's header.
 const APPLICATION_ID: i32 = 0x4c5a_5254;
 /// WAL size that triggers a checkpoint, in pages of 4 KiB.
@@ -83,6 +83,7 @@ const MIGRATIONS: &[Migration] = &[
     },
     Migration { sql: include_str!("schema/v6/leases.sql"), fill: |_| Ok(()) },
     Migration { sql: include_str!("schema/v7/audit.sql"), fill: |_| Ok(()) },
+    Migration { sql: include_str!("schema/v8/erasure.sql"), fill: |_| Ok(()) },
 ];
 
 const _: () = assert!(MIGRATIONS.len() == FORMAT_VERSION as usize);

@@ -23,6 +23,8 @@ mod http;
 mod keys;
 mod operations;
 mod pages;
+#[cfg(all(feature = "mongodb", feature = "postgres"))]
+mod passwords;
 mod payloads;
 mod reading;
 #[cfg(all(unix, feature = "postgres"))]

@@ -347,7 +347,10 @@ pub(crate) async fn complete(
         Err(error) => {
             tracing::warn!(%error, "console sign-in refused");
             match error {
-                Refused::Role { error: RoleError::NoRole, .. } => (StatusCode::FORBIDDEN, Message::NoRole),
+                Refused::Role { person, error: RoleError::NoRole } => {
+                    sign_in.without_role(&person);
+                    (StatusCode::FORBIDDEN, Message::NoRole)
+                }
                 Refused::Provider(_) => (StatusCode::BAD_GATEWAY, Message::Failed),
                 _ => (StatusCode::UNAUTHORIZED, Message::ProviderRefused),
             }

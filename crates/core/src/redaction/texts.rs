@@ -8,12 +8,14 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use super::REDACTED;
 use super::forms::{card_numbers, digit, emails, ibans, joins_groups, matches, tokens};
 use crate::failure::{BACKTRACE_LIMIT, Failure, MESSAGE_LIMIT};
 use crate::fingerprint::{GroupPattern, InvalidGroupPattern};
 use crate::letter::{CONTEXT_VALUE_LIMIT, Diagnostics, IMPORTED_AT, IMPORTED_BY, Letter};
+use crate::message::Message;
 
 /// The most bytes that are redacted where a text was cut.
 const EDGE: usize = 64;
@@ -170,13 +172,23 @@ impl TextRules {
         redacted | failure.backtrace.as_mut().is_some_and(|text| self.apply_to_cut(text, BACKTRACE_LIMIT))
     }
 
-    /// Redacts the texts of a letter: those of its failures, its diagnostics, its context and its comments. Returns what was redacted.
+    /// Redacts why a message could not be decoded: a decoder may quote what it could not read. Returns `true` if something was redacted.
+    pub fn apply_to_message(&self, message: &mut Arc<Message>) -> bool {
+        let Some(Cow::Owned(why)) = message.undecodable.as_deref().map(|why| self.redact(why)) else {
+            return false;
+        };
+        *message = Message { undecodable: Some(why.into()), ..(**message).clone() }.into();
+        true
+    }
+
+    /// Redacts the texts of a letter: why its message could not be decoded, those of its failures, its diagnostics, its context and its
+    /// comments. Returns what was redacted.
     pub fn apply_to_letter(&self, letter: &mut Letter) -> Vec<String> {
         if self.is_empty() {
             return Vec::new();
         }
         let failures = letter.history.iter_mut().filter_map(|attempt| attempt.failure.as_mut());
-        let mut in_error = false;
+        let mut in_error = self.apply_to_message(&mut letter.message);
         for failure in letter.cause.iter_mut().chain(failures) {
             in_error |= self.apply_to_failure(failure);
         }

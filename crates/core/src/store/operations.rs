@@ -218,7 +218,7 @@ pub struct Plan {
     /// [`Exclusion::ALL`].
     pub excluded: Vec<(Exclusion, u64)>,
     /// Hash of the action, and of the ids and payloads in order ([`plan_hash`](super::plan_hash)): plans with equal hashes are
-    /// equivalent.
+    /// equivalent. [`erased_hash`](Self::erased_hash) after one of its letters was erased.
     pub hash: String,
     /// The author.
     pub by: Actor,
@@ -235,6 +235,12 @@ impl Plan {
 
     /// Maximum number of such plans that one freeze deletes.
     pub const DELETED_PER_FREEZE: usize = 2;
+
+    /// The hash of a plan after one of its letters was [erased](super::Triage::erase). The hash that it had covers the payload, so a guess
+    /// could be compared with it.
+    pub fn erased_hash(id: PlanId) -> String {
+        format!("erased:{}", id.0)
+    }
 
     /// Returns `true` if no operation can be started from it any more, because its time is over.
     pub fn is_expired(&self, now: Timestamp) -> bool {
@@ -254,8 +260,8 @@ pub struct Item {
     pub sequence: SequenceId,
     /// The letter.
     pub letter: LetterId,
-    /// Its payload when the plan was frozen; a letter with another payload is skipped as changed. `None` in a plan of an earlier
-    /// version, which recorded none.
+    /// Its payload when the plan was frozen; a letter with another payload is skipped as changed. That of no payload after the letter was
+    /// [erased](super::Triage::erase). `None` in a plan of an earlier version, which recorded none.
     pub digest: Option<PayloadDigest>,
     /// Its outcome; `None` before its attempt and while it is in flight.
     pub outcome: Option<Outcome>,

@@ -289,7 +289,8 @@ pub trait Triage: Send + Sync + 'static {
     async fn purge(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<()>;
 
     /// Erases the content of a closed letter, audited in the same transaction: payload, headers, edits, comments, diagnostics, context, and
-    /// the texts of failures, also in its group, if that shows the one of this letter. Ids, key, state, times, reasons and fingerprints remain,
+    /// the texts of failures, also in its group, if that shows the one of this letter. In the plans and operations that have the letter, its
+    /// digest becomes [that of no payload](crate::store::Item::digest), and their hash [tells nothing](crate::store::Plan::erased_hash). Ids, key, state, times, reasons and fingerprints remain,
     /// and the letter tells [who erased it](Letter::erased). It cannot be restored. `Conflict` if it is open or was erased before, `NotFound` if it does not exist or was purged.
     async fn erase(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<Letter>;
 

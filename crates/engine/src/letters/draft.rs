@@ -29,7 +29,8 @@ pub(crate) fn new_letter(
     let now = component.now();
     let message = delivery.message();
     let placed = component.letter_sequence(message, sequence);
-    let kept = Arc::new(Message { hop: None, ..message.clone() });
+    let mut kept = Arc::new(Message { hop: None, ..message.clone() });
+    component.options.redact.apply_to_message(&mut kept);
     let mut letter = Letter::new(component.queue.clone(), placed, kept, now);
     letter.state = state;
     letter.due_at = due_at;
@@ -38,7 +39,7 @@ pub(crate) fn new_letter(
     if let Some(options) = &component.options.dead_letter {
         letter.owner.clone_from(&options.owner);
         if options.leaves_out_payload(state) {
-            letter.message = Arc::new(Message { payload: None, hop: None, ..message.clone() });
+            letter.message = Arc::new(Message { payload: None, ..(*letter.message).clone() });
             letter.payload_left_out = true;
         }
         // One that waits behind others has not failed: it does not expire before it has.

@@ -103,6 +103,7 @@ impl Queue {
         let letter = self.lookup_letter(id).into_result(&self.name, id, "erase")?;
         let effects = rules::erase(letter, by, step.now)?;
         self.apply(id, effects, &mut step);
+        step.operations.erase_digests(id);
         Ok(self.stored(id).clone())
     }
 

@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
+use lazaret_core::person::person_name;
 
-use super::roles::{Role, person_in_groups};
+use super::roles::{Role, RoleError, person_in_groups};
 use super::session::Person;
 use crate::listener::{Peer, Transport};
 
@@ -35,7 +36,9 @@ pub(crate) enum Forwarded {
     /// Nothing, or the peer is no trusted proxy.
     Nobody,
     Person(Person),
-    /// Somebody without rights, or with an invalid name.
+    /// Somebody with this name in groups without a role.
+    WithoutRole(String),
+    /// Somebody with an invalid or ambiguous name.
     Refused,
 }
 
@@ -105,7 +108,10 @@ pub(crate) fn forwarded(proxy: Option<&TrustedProxy>, peer: Peer, headers: &Head
         Ok(person) => Forwarded::Person(person),
         Err(error) => {
             tracing::debug!(%error, "person of the proxy refused");
-            Forwarded::Refused
+            match (error, person_name(name)) {
+                (RoleError::NoRole, Ok(name)) => Forwarded::WithoutRole(name),
+                _ => Forwarded::Refused,
+            }
         }
     }
 }
@@ -170,8 +176,11 @@ mod tests {
         let proxy = proxy();
         let of = |pairs: &[(&'static str, &str)]| forwarded(Some(&proxy), tcp("10.1.2.3"), &headers(pairs));
         assert_eq!(of(&[]), Forwarded::Nobody, "the proxy lets everybody see the sign-in");
-        assert_eq!(of(&[ADA[0]]), Forwarded::Refused, "no groups");
-        assert_eq!(of(&[ADA[0], ("x-auth-request-groups", "operators")]), Forwarded::Refused);
+        let without_role = Forwarded::WithoutRole("ada@example.com".to_owned());
+        assert_eq!(of(&[ADA[0]]), without_role, "no groups");
+        assert_eq!(of(&[ADA[0], ("x-auth-request-groups", "operators")]), without_role);
+        let reserved = [("x-auth-request-email", "lazaret"), ("x-auth-request-groups", "operators")];
+        assert_eq!(of(&reserved), Forwarded::Refused, "reserved, and without a role");
         assert_eq!(of(&[ADA[0], ADA[1], ("x-auth-request-email", "eve")]), Forwarded::Refused, "two names");
         assert_eq!(of(&[ADA[0], ADA[1], ("x-auth-request-groups", "ops")]), Forwarded::Refused);
         assert_eq!(of(&[("x-auth-request-email", "lazaret"), ADA[1]]), Forwarded::Refused, "reserved");

@@ -7,6 +7,7 @@ use axum::extract::Request;
 use axum::http::{Extensions, HeaderMap, HeaderValue, header};
 use jiff::Timestamp;
 use lazaret_api::{Code, CsrfToken, Identity};
+use lazaret_core::person::person_name;
 
 use super::caller::{Authentication, has_bearer};
 use super::csrf::{Visitor, is_own_form};
@@ -174,7 +175,17 @@ impl SignIn {
     /// When a session cannot be started here.
     pub fn as_person(&self, person: Person) -> Result<HeaderValue, SignInError> {
         self.check()?;
-        self.start(Login::Person(person.into()), self.app.clock.now())
+        let now = self.app.clock.now();
+        self.app.latest_rights.record(person.name(), person.scopes(), now);
+        self.start(Login::Person(person.into()), now)
+    }
+
+    /// Records that an identity provider has authenticated a person whose groups have no role. The scheduled operations of such a person
+    /// are held.
+    pub fn without_role(&self, name: &str) {
+        if let Ok(name) = person_name(name) {
+            self.app.latest_rights.record(&name, &[], self.app.clock.now());
+        }
     }
 
     /// Ends the session of the request, if it has one. Returns the value of `Set-Cookie`, which removes the cookie.
@@ -262,7 +273,12 @@ fn recognise(
     let rejected = || Authentication::Rejected(Code::Unauthenticated);
     match forwarded(app.options.proxy.as_ref(), peer, headers) {
         Forwarded::Person(person) => {
+            app.latest_rights.record(person.name(), person.scopes(), now);
             return (State::Proxied(person.name().to_owned()), Authentication::of_proxied(&person));
+        }
+        Forwarded::WithoutRole(name) => {
+            app.latest_rights.record(&name, &[], now);
+            return (State::Refused, rejected());
         }
         Forwarded::Refused => return (State::Refused, rejected()),
         Forwarded::Nobody => {}

@@ -104,6 +104,14 @@ impl PlanDoc {
         self.hash.clear();
     }
 
+    /// Gives a plan the hash that it has after one of its letters was erased. `false` if it has it.
+    pub(crate) fn erase_hash(&mut self) -> bool {
+        let erased = Plan::erased_hash(PlanId(uint(self.id)));
+        let is_new = self.hash != erased;
+        self.hash = erased;
+        is_new
+    }
+
     /// `true` while its letters are written or deleted.
     pub(crate) const fn is_hidden(&self) -> bool {
         self.hash.is_empty()

@@ -298,6 +298,24 @@ impl MongoStore {
         Ok(found.into_iter().flatten().collect())
     }
 
+    /// Removes what tells the payload of a letter that is erased from the plans that have it.
+    pub(crate) async fn erase_digests(&self, letter: LetterId) -> Result<()> {
+        let of_letter = doc! { "letter": letter.to_string() };
+        let items: Vec<ItemDoc> =
+            project(&self.db().items, of_letter, Document::new(), Document::new()).await?;
+        for ItemDoc { plan, ordinal, .. } in items {
+            let none = doc! { "$set": { "digest": PayloadDigest::of(None).to_string() } };
+            let filter = doc! { "plan": plan, "ordinal": ordinal };
+            self.db().update(&self.db().items, filter, none).await?;
+            while let Some(mut doc) = self.finished_plan(PlanId(uint(plan))).await? {
+                if !doc.erase_hash() || self.put_plan(&mut doc).await? {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) async fn is_over(&self, id: OperationId) -> Result<bool> {
         Ok(!self.plan_of(id).await?.is_some_and(|doc| doc.live))
     }

@@ -11,6 +11,7 @@ use super::{OpenSequence, Queue, edits};
 use crate::audit;
 use crate::encoded_letter::EncodedLetter;
 use crate::error::{Fault, Work};
+use crate::operations::table;
 use crate::rows::{Body, bound, first, id_bytes, letter_columns, nanos};
 
 /// A stored letter: its row, its id, and the name of its sequence, for one that may open it.
@@ -68,7 +69,7 @@ impl Queue<'_> {
             LetterChange::Release(state) => self.reset(letter.lid, state)?,
             LetterChange::Restore(index) => self.reopen(letter.lid, sid, index)?,
             LetterChange::Requeue(_) => self.rewrite(letter, change, failed, ended)?,
-            LetterChange::Erase(_) => self.erase_content(letter.lid, change, failed)?,
+            LetterChange::Erase(_) => self.erase_content(letter, change, failed)?,
             LetterChange::Forget => self.forget(letter.lid)?,
             LetterChange::Insert { .. } => {
                 return Err(Fault::Corrupt(format!(
@@ -230,7 +231,13 @@ impl Queue<'_> {
     }
 
     /// Removes the content of a letter.
-    fn erase_content(&mut self, lid: i64, change: LetterChange, failed: Option<Failed>) -> Work<()> {
+    fn erase_content(
+        &mut self,
+        stored: &Stored<'_>,
+        change: LetterChange,
+        failed: Option<Failed>,
+    ) -> Work<()> {
+        let Stored { lid, id, .. } = *stored;
         let mut letter = self.light_by_row(lid)?;
         change.apply(&mut letter, self.time());
         self.record_failure(letter.cause.as_ref(), failed)?;
@@ -239,6 +246,7 @@ impl Queue<'_> {
             .prepare_cached("UPDATE payloads SET headers = NULL, payload = NULL WHERE lid = ?1")?;
         update.execute([lid])?;
         edits::delete(self.connection, lid)?;
+        table::erase_digests(self.connection, id)?;
         let (body, _) = Body::of(letter);
         let mut update = self.connection.prepare_cached(
             "UPDATE letters SET body = ?2, edits = 0, touched_at = ?3, revision = revision + 1 WHERE lid = ?1",

@@ -343,6 +343,20 @@ pub(super) fn payload_of(row: &Row<'_>, column: usize) -> rusqlite::Result<Paylo
     Ok(PayloadDigest::of(row.get_ref(column)?.as_blob_or_null()?))
 }
 
+/// Removes what tells the payload of an erased letter from the plans that have it. A plan without a hash is being written or deleted.
+pub(crate) fn erase_digests(connection: &Connection, letter: LetterId) -> Work<()> {
+    let letter = id_bytes(letter);
+    let mut plans = connection.prepare_cached(
+        "UPDATE plans SET hash = 'erased:' || plan WHERE hash <> ''
+         AND plan IN (SELECT plan FROM items INDEXED BY items_letter WHERE letter = ?1)",
+    )?;
+    plans.execute([letter])?;
+    let mut items = connection
+        .prepare_cached("UPDATE items INDEXED BY items_letter SET digest = ?2 WHERE letter = ?1")?;
+    items.execute(params![letter, PayloadDigest::of(None).as_bytes()])?;
+    Ok(())
+}
+
 /// The sequence of a letter when its plan was frozen.
 pub(super) fn planned_sequence(connection: &Connection, plan: PlanId, ordinal: u64) -> Work<Option<String>> {
     let mut select =

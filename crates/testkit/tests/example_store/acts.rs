@@ -109,6 +109,8 @@ impl DocumentStore {
         self.change(queue, &sequence, |view| {
             let letter = self.known_in(view, id, "erase")?;
             let effects = rules::erase(&letter, by, view.now)?;
+            // First: a call that is cut off after it can be repeated, and an erased letter is not erased again.
+            self.erase_digests(id)?;
             let (letter, change) = view.apply(letter, effects);
             Ok((letter, Some(change)))
         })

@@ -87,6 +87,26 @@ impl DocumentStore {
         }
     }
 
+    /// Removes what tells the payload of a letter that is erased from the plans that have it.
+    pub(crate) fn erase_digests(&self, letter: LetterId) -> Result<()> {
+        let plans = self
+            .db
+            .plans
+            .scan(.., |id, doc| doc.value.items.iter().any(|item| item.letter == letter).then_some(*id));
+        for id in plans {
+            while let Some(Stored { version, value: mut doc }) = self.finish(&self.db.plans, &id)? {
+                for item in doc.items.iter_mut().filter(|item| item.letter == letter) {
+                    item.digest = PayloadDigest::of(None);
+                }
+                doc.plan.hash = Plan::erased_hash(id);
+                if self.db.plans.put_if_version(&id, version, Deciding { value: doc, left: Vec::new() })? {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Moves an operation on as far as it goes.
     pub(crate) fn advance(&self, doc: &mut PlanDoc, now: Timestamp) -> Vec<Left> {
         let pending = doc.all_pending().next().map(|(_, item)| item.ordinal);

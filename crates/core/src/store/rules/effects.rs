@@ -178,7 +178,8 @@ pub enum LetterChange {
     Restore(u64),
     /// Keep it in place after another failure.
     Requeue(Box<Requeue>),
-    /// Remove its content: payloads, headers, diagnostics, comments and the texts of failures.
+    /// Remove its content: payloads, headers, diagnostics, comments and the texts of failures. In plans that have the letter, its digest
+    /// becomes that of no payload, and their hash [`Plan::erased_hash`](crate::store::Plan::erased_hash).
     Erase(Box<Erasure>),
     /// Remove all of it except id and state.
     Forget,

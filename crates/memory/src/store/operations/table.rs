@@ -203,6 +203,15 @@ impl OperationTable {
         Some(row.items[*row.places.get(&letter)?].sequence.clone())
     }
 
+    /// Removes what tells the payload of an erased letter from the plans that have it.
+    pub(in crate::store) fn erase_digests(&mut self, letter: LetterId) {
+        for row in self.plans.values_mut() {
+            let Some(place) = row.places.get(&letter) else { continue };
+            row.items[*place].digest = PayloadDigest::of(None);
+            row.plan.hash = Plan::erased_hash(row.plan.id);
+        }
+    }
+
     /// The operations that ended in this call.
     pub(in crate::store) fn take_ended(&mut self) -> Vec<OperationId> {
         std::mem::take(&mut self.ended)

@@ -440,6 +440,7 @@ macro_rules! __store_test_suite {
                 letters_of_an_operation_that_is_not_over_are_left_out
                 equal_plans_have_equal_hashes
                 a_plan_holds_the_digests_of_its_payloads
+                plans_and_operations_forget_the_payload_of_an_erased_letter
                 a_plan_with_too_many_letters_is_refused
                 the_letters_of_a_plan_come_in_pages
                 old_plans_that_were_not_carried_out_are_forgotten

@@ -193,6 +193,32 @@ pub async fn a_plan_holds_the_digests_of_its_payloads<S: Store>(t: Fixture<S>) {
     assert_eq!(t.freeze(Action::Retry).await.hash, plan.hash, "and back");
 }
 
+pub async fn plans_and_operations_forget_the_payload_of_an_erased_letter<S: Store>(t: Fixture<S>) {
+    t.enqueue("a", "1").await;
+    t.enqueue("b", "2").await;
+    let (draft, carried_out) = (t.freeze(Action::Retry).await, t.freeze(Action::Evict).await);
+    let other = t.freeze_named(Action::Retry, &["2"]).await;
+    let id = t.begin(&carried_out, &RolloutPolicy::unlimited()).await;
+    t.drain(|_| false).await;
+    let done = t.store.items(id, 0, 10).await.unwrap();
+    t.store.erase(&t.queue, t.id_of("1"), &operator()).await.unwrap();
+    for plan in [&draft, &carried_out] {
+        let items = t.store.plan_items(plan.id, 0, 10).await.unwrap();
+        let digests: Vec<_> = items.into_iter().map(|item| item.digest).collect();
+        let of_other = Some(PayloadDigest::of(Some(b"{}")));
+        assert_eq!(digests, [Some(PayloadDigest::of(None)), of_other], "{}", plan.action);
+        // The hash covers the payloads.
+        let expected = Plan { hash: Plan::erased_hash(plan.id), ..plan.clone() };
+        assert_eq!(t.store.plan(plan.id).await.unwrap(), Some(expected));
+    }
+    let outcomes = |items: Vec<Item>| items.into_iter().map(|item| item.outcome).collect::<Vec<_>>();
+    assert_eq!(outcomes(t.store.items(id, 0, 10).await.unwrap()), outcomes(done), "the rest stays");
+    assert_eq!(t.store.plan(other.id).await.unwrap(), Some(other), "it has another letter only");
+    let id = t.begin(&draft, &RolloutPolicy::unlimited()).await;
+    t.drain(|_| false).await;
+    assert_eq!(t.tally(id).await, (0, 0, 2, 0), "they are closed");
+}
+
 pub async fn a_plan_with_too_many_letters_is_refused<S: Store>(t: Fixture<S>) {
     // I7
     t.fill("a", 3).await;
