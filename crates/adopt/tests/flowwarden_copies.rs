@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use lazaret_adopt::flowwarden::Copies;
-use lazaret_core::store::{Act, Actor, HandOff, LetterStore, Limits, Outbox, Placement, Triage};
+use lazaret_core::store::{Act, Actor, HandOff, LetterStore, Limits, Outbox, Placement, Settlement, Triage};
 use lazaret_core::{Failure, Letter, LetterId, LetterState, Message, Position, QueueName, Reason, Timestamp};
 use lazaret_memory::MemoryStore;
 use lazaret_source_mongodb::bson::{Bson, Document, doc};
@@ -68,13 +68,21 @@ impl Shop {
 
     /// Waits until the copy of a letter has this status; `None` for no copy.
     async fn has_status(&self, letter: LetterId, status: Option<&str>) {
+        self.becomes(letter, &format!("{status:?}"), |copy| {
+            copy.map(|copy| copy.get_str("status").unwrap()) == status
+        })
+        .await;
+    }
+
+    /// Waits until the copy of a letter is like this.
+    async fn becomes(&self, letter: LetterId, what: &str, is_so: impl Fn(Option<&Document>) -> bool) {
         let began = Instant::now();
         loop {
             let copy = self.copy(letter).await;
-            if copy.as_ref().map(|copy| copy.get_str("status").unwrap()) == status {
+            if is_so(copy.as_ref()) {
                 return;
             }
-            assert!(began.elapsed() < LONG, "it never became {status:?}: {copy:?}");
+            assert!(began.elapsed() < LONG, "it never became {what}: {copy:?}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -159,5 +167,72 @@ async fn copies_follow_their_letters_and_documents_of_others_are_left_alone() {
     stop.cancel();
     running.await.unwrap();
     assert_eq!(shop.copies().find_one(doc! { "_id": "x" }).await.unwrap(), Some(theirs));
+    shop.database.drop().await.unwrap();
+}
+
+#[tokio::test]
+async fn copies_of_erased_letters_lose_their_content_and_those_of_purged_ones_go() {
+    let Some(shop) = Shop::open().await else { return };
+    let [resolved, skipped, evicted, purged, old] =
+        ["resolved", "skipped", "evicted", "purged", "old"].map(|name| letter(name, LetterState::Dead));
+    let mut adopted = letter("adopted", LetterState::Dead);
+    adopted.diagnostics.insert("adopted-from".into(), "_fw_dlq/1".into());
+    let all = [&resolved, &skipped, &evicted, &purged, &old, &adopted];
+    shop.hand_off(all.map(Clone::clone)).await;
+    let (stop, running) = shop.run();
+    let ada = Actor::new("ada", "cli", "erasure request");
+    for letter in [&resolved, &purged, &old] {
+        shop.store.act(&queue(), letter.id, Act::Resolve, &ada).await.unwrap();
+        shop.has_status(letter.id, Some("RESOLVED")).await;
+    }
+    let lease = Duration::from_secs(3600);
+    let claim = shop.store.claim(&queue(), &"skipped".into(), "w", lease).await.unwrap().unwrap();
+    shop.store.settle(&claim.lease, skipped.id, Settlement::Skip("not needed".into())).await.unwrap();
+    shop.has_status(skipped.id, Some("SKIPPED")).await;
+    for letter in [&evicted, &adopted] {
+        shop.store.act(&queue(), letter.id, Act::Evict, &ada).await.unwrap();
+    }
+    shop.has_status(evicted.id, Some("EVICTED")).await;
+    let has_content = |copy: &Document| {
+        let error = copy.get_document("error").unwrap();
+        copy.get_document("fullDocument").is_ok()
+            && error.get_str("message").unwrap() == "boom"
+            && error.get_str("stackTrace").is_ok()
+    };
+    for letter in [&resolved, &skipped, &evicted] {
+        assert!(shop.copy(letter.id).await.as_ref().is_some_and(has_content), "{}", letter.id);
+    }
+    // Also what happens while nothing copies.
+    stop.cancel();
+    running.await.unwrap();
+    for letter in [&resolved, &evicted, &adopted] {
+        shop.store.erase(&queue(), letter.id, &ada).await.unwrap();
+    }
+    let (stop, running) = shop.run();
+    shop.store.erase(&queue(), skipped.id, &ada).await.unwrap();
+    for letter in [&resolved, &skipped, &evicted] {
+        shop.becomes(letter.id, "empty", |copy| copy.is_some_and(|copy| !has_content(copy))).await;
+        let copy = shop.copy(letter.id).await.unwrap();
+        assert_eq!(copy.get("fullDocument"), Some(&Bson::Null));
+        let error = copy.get_document("error").unwrap();
+        assert_eq!(error.get_str("message").unwrap(), "[erased]");
+        assert_eq!(error.get("stackTrace"), Some(&Bson::Null));
+    }
+    // By a person, and by retention.
+    shop.store.purge(&queue(), purged.id, &ada).await.unwrap();
+    shop.has_status(purged.id, None).await;
+    shop.store.expire(&queue(), Some(Timestamp::MAX), 100).await.unwrap();
+    for letter in [&old, &resolved, &skipped, &evicted] {
+        shop.has_status(letter.id, None).await;
+    }
+    let all_told = async {
+        while !shop.store.ends(&queue(), 0, 1).await.unwrap().ends.is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(LONG, all_told).await.expect("nothing is left to do");
+    stop.cancel();
+    running.await.unwrap();
+    assert_eq!(shop.copies().count_documents(doc! {}).await.unwrap(), 0, "an adopted letter has no copy");
     shop.database.drop().await.unwrap();
 }

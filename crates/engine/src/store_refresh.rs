@@ -17,6 +17,37 @@ use crate::sequence_sync;
 /// How often the consumer looks at the room that its letters take, unless it writes much. The bounds are generous, so that it need not
 /// look often.
 const CAPACITY_INTERVAL: Duration = Duration::from_secs(10);
+/// The rest after a count of letters, in times of its duration. A store may read an entry of an index for each letter, and so it spends a
+/// tenth of the time on that.
+const COUNT_REST: u32 = 9;
+/// The longest rest.
+const MOST_REST: Duration = Duration::from_secs(300);
+
+/// The number of open letters of the fullest queue, as last counted.
+#[derive(Debug)]
+struct LetterCount {
+    open: u64,
+    /// When they may be counted again.
+    next: Instant,
+}
+
+impl LetterCount {
+    fn new() -> Self {
+        Self { open: 0, next: Instant::now() }
+    }
+
+    /// The number of open letters. It is counted if the last count, done or failed, is long enough ago.
+    async fn read(&mut self, count: impl Future<Output = Result<u64>>) -> Result<u64> {
+        let began = Instant::now();
+        if began < self.next {
+            return Ok(self.open);
+        }
+        let counted = count.await;
+        self.next = Instant::now() + began.elapsed().saturating_mul(COUNT_REST).min(MOST_REST);
+        self.open = counted?;
+        Ok(self.open)
+    }
+}
 
 /// Refreshes at a regular interval, and whenever a pause has to be written, for as long as it is polled.
 pub(crate) async fn run(components: Vec<Arc<Component>>, shards: Shards) {
@@ -26,13 +57,14 @@ pub(crate) async fn run(components: Vec<Arc<Component>>, shards: Shards) {
     };
     let mut changed = guards.gate.watch();
     let mut look_at_capacity = Instant::now();
+    let mut letters = LetterCount::new();
     loop {
         tokio::select! {
             biased;
             () = change_or(&mut changed, Some(options.refresh)) => {}
             () = guards.handed_off.reached() => {
                 look_at_capacity = Instant::now() + CAPACITY_INTERVAL;
-                measure(&components).await;
+                measure(&components, &mut letters).await;
                 continue;
             }
         }
@@ -42,7 +74,7 @@ pub(crate) async fn run(components: Vec<Arc<Component>>, shards: Shards) {
         let refreshed = refresh(&components, &shards).await;
         if refreshed.is_ok() && Instant::now() >= look_at_capacity {
             look_at_capacity = Instant::now() + CAPACITY_INTERVAL;
-            measure(&components).await;
+            measure(&components, &mut letters).await;
         }
         if let Err(error) = refreshed {
             tracing::debug!(%error, "store not refreshed");
@@ -66,17 +98,21 @@ async fn refresh(components: &[Arc<Component>], shards: &Shards) -> Result<()> {
 }
 
 /// Looks at the room of the store.
-async fn measure(components: &[Arc<Component>]) {
+async fn measure(components: &[Arc<Component>], letters: &mut LetterCount) {
     let Some(first) = components.first() else { return };
     let before = first.guards.handed_off.begin();
-    if let Err(error) = update_capacity(components, before).await {
+    if let Err(error) = update_capacity(components, letters, before).await {
         tracing::warn!(%error, "room of the store unknown, its bounds are not checked");
     }
 }
 
 /// Compares the letters and the room that the store takes with their bounds, and holds the source back at one (I9). `before` is what was
 /// handed off until now.
-async fn update_capacity(components: &[Arc<Component>], before: u64) -> Result<()> {
+async fn update_capacity(
+    components: &[Arc<Component>],
+    letters: &mut LetterCount,
+    before: u64,
+) -> Result<()> {
     let Some(Component { identity, store, guards, options, .. }) = components.first().map(|first| &**first)
     else {
         return Ok(());
@@ -90,11 +126,11 @@ async fn update_capacity(components: &[Arc<Component>], before: u64) -> Result<(
     let room = store.occupancy().await?;
     guards.handed_off.measured(capacity.room(&room));
     guards.handed_off.disk_measured(before, beside_reserve(&capacity, &room));
-    let mut letters = 0;
-    for component in components {
-        letters = letters.max(store.counts(&component.queue).await?.open());
-    }
-    let shortage = capacity.shortage(letters, &room);
+    let open = match capacity.max_letters {
+        Some(_) => letters.read(most_open(components)).await?,
+        None => 0,
+    };
+    let shortage = capacity.shortage(open, &room);
     if matches!(shortage, Some(Shortage::Disk { .. })) {
         guards.ask_place(&**store).await;
     }
@@ -110,6 +146,15 @@ async fn update_capacity(components: &[Arc<Component>], before: u64) -> Result<(
         guards.gate.notify_watchers();
     }
     Ok(())
+}
+
+/// The number of open letters of the fullest queue.
+async fn most_open(components: &[Arc<Component>]) -> Result<u64> {
+    let mut most = 0;
+    for component in components {
+        most = most.max(component.store.counts(&component.queue).await?.open());
+    }
+    Ok(most)
 }
 
 /// What is free of the store's disk beside its reserve; `None` while there is no reserve, or the store does not know.
@@ -143,4 +188,40 @@ pub(crate) async fn reload_pauses(component: &Component) -> Result<()> {
         telemetry.emit(&Event::Resumed { scope: &pause.scope });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use lazaret_core::store::{ErrorKind, StoreError};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn counting_letters_takes_a_tenth_of_the_time() {
+        let mut letters = LetterCount::new();
+        let slow = |open: u64| async move {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            Ok(open)
+        };
+        let uncounted = || async { Ok(1_000) };
+        assert_eq!(letters.read(slow(5)).await.unwrap(), 5);
+        for _ in 0..89 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert_eq!(letters.read(uncounted()).await.unwrap(), 5);
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(letters.read(slow(7)).await.unwrap(), 7);
+        // A count that fails late rests as well.
+        tokio::time::advance(Duration::from_secs(90)).await;
+        let failing = async {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            Err(StoreError::not_done(ErrorKind::Unavailable, "counts", "no answer"))
+        };
+        assert!(letters.read(failing).await.is_err());
+        assert_eq!(letters.read(uncounted()).await.unwrap(), 7);
+        // One that costs nothing may be repeated at once.
+        tokio::time::advance(Duration::from_secs(90)).await;
+        assert_eq!(letters.read(async { Ok(8) }).await.unwrap(), 8);
+        assert_eq!(letters.read(async { Ok(9) }).await.unwrap(), 9);
+    }
 }

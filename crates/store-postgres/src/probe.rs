@@ -103,7 +103,7 @@ pub async fn probe(dsn: &str, timeout: Duration) -> Result<Probe> {
 /// # Errors
 /// As [`probe`].
 pub async fn stored_value(dsn: &str, space: &str, name: &str, timeout: Duration) -> Result<Option<Vec<u8>>> {
-    let dsn = Dsn::parse(dsn)?;
+    let dsn = Dsn::load(dsn)?;
     let options = dsn.apply(PostgresStoreOptions::default());
     options.check()?;
     let reading = async {
@@ -202,4 +202,49 @@ fn failed(error: tokio_postgres::Error) -> StoreError {
 /// A name as an identifier in SQL.
 fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// The rest of a message of a client, behind its length.
+    async fn rest(client: &mut TcpStream) -> Vec<u8> {
+        let length = client.read_u32().await.unwrap() as usize;
+        let mut rest = vec![0; length - 4];
+        client.read_exact(&mut rest).await.unwrap();
+        rest
+    }
+
+    #[tokio::test]
+    async fn a_value_is_read_with_the_password_of_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let passfile = folder.path().join("passwords");
+        std::fs::write(&passfile, "127.0.0.1:*:*:ada:of-file\n").unwrap();
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            std::fs::set_permissions(&passfile, std::fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = server.local_addr().unwrap();
+        let asks = async {
+            let (mut client, _) = server.accept().await.unwrap();
+            rest(&mut client).await;
+            // AuthenticationCleartextPassword.
+            client.write_all(b"R\0\0\0\x08\0\0\0\x03").await.unwrap();
+            assert_eq!(client.read_u8().await.unwrap(), b'p');
+            rest(&mut client).await
+        };
+        let (port, passfile) = (address.port(), passfile.display());
+        let dsn =
+            format!("host=127.0.0.1 port={port} user=ada dbname=shop sslmode=disable passfile={passfile}");
+        let (password, found) =
+            tokio::join!(asks, stored_value(&dsn, "space", "name", Duration::from_secs(240)));
+        assert_eq!(password, b"of-file\0");
+        assert!(found.is_err(), "the server went away: {found:?}");
+    }
 }

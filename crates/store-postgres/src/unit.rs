@@ -219,6 +219,9 @@ impl Unit {
         if matches!(change, LetterChange::Forget) {
             self.letters.remove(&held.lid);
             self.purged.push(held.lid);
+            if ended {
+                self.list_end(queue, &held.letter);
+            }
             return Ok(held);
         }
         let had_payload = !held.letter.payload_left_out;

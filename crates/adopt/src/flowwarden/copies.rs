@@ -2,8 +2,9 @@
 //!
 //! The store stays the source of truth, and may be of any kind. A letter that ends is listed in the store's [outbox](Outbox) in the same
 //! transaction; it is copied, and only then removed from the list. So a crash repeats at most the last batch, onto the same documents,
-//! and an unreachable server delays the copies only. Copies of open letters are refreshed from time to time, because changes by
-//! operators are not listed. Why: docs/decisions/0115-copies-of-dead-letters-in-a-collection.md.
+//! and an unreachable server delays the copies only. Letters that are erased or purged are listed as well, so their copies lose their
+//! content without a look at all of them. Copies of open letters are refreshed from time to time, because other changes by operators are
+//! not listed. Why: docs/decisions/0115-copies-of-dead-letters-in-a-collection.md.
 
 use std::fmt;
 use std::pin::pin;
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use lazaret_core::store::{LetterStore, Locks, Outbox, StoreError};
+use lazaret_core::store::{End, LetterStore, Locks, Outbox, StoreError};
 use lazaret_core::{Letter, LetterId, LetterState, QueueName, Timestamp};
 use lazaret_source_mongodb::bson::{Document, doc};
 use lazaret_source_mongodb::describe;
@@ -42,7 +43,8 @@ const COPY_OF: &str = "lazaret.copyOf";
 /// Copies the dead letters of one queue into a collection.
 ///
 /// Letters that end as `dead` or `parked` are copied, quarantined ones never: they are isolated on purpose. [Adopted](super::Adoption)
-/// letters are in a collection already.
+/// letters are in a collection already. The copy of an erased letter loses its content, and that of a purged one is deleted, whatever
+/// became of the letter before.
 ///
 /// ```no_run
 /// use lazaret_adopt::flowwarden::Copies;
@@ -138,7 +140,7 @@ impl Copies {
         }
     }
 
-    /// Copies the next letters that ended or, if there are none, refreshes some copies. Returns whether there may be more to do at once.
+    /// Copies the next letters that ended or lost their content or, if there are none, refreshes some copies. Returns whether there may be more to do at once.
     async fn pass<S: Outbox + Locks + LetterStore + ?Sized>(
         &self,
         store: &S,
@@ -158,8 +160,8 @@ impl Copies {
         }
         let page = Outbox::ends(store, &self.queue, 0, BATCH).await.map_err(text)?;
         for end in &page.ends {
-            if matches!(end.state, LetterState::Dead | LetterState::Parked) {
-                self.copy(store, end.id).await?;
+            if end.state != LetterState::Quarantined {
+                self.copy(store, end).await?;
             }
         }
         if let Some(end) = page.ends.last() {
@@ -173,14 +175,18 @@ impl Copies {
         Ok(progress.after.is_some())
     }
 
-    /// Writes the copy of a letter as it stands.
-    async fn copy<S: LetterStore + ?Sized>(&self, store: &S, id: LetterId) -> Result<(), String> {
-        let found = LetterStore::get(store, &self.queue, id).await.map_err(|error| error.to_string())?;
-        let Some(letter) = found else { return self.remove(id).await };
+    /// Writes the copy of a letter as it stands, and removes that of a purged one. A letter that was erased gets no new copy: it does not
+    /// tell any more whether it was adopted.
+    async fn copy<S: LetterStore + ?Sized>(&self, store: &S, end: &End) -> Result<(), String> {
+        let found = LetterStore::get(store, &self.queue, end.id).await.map_err(|error| error.to_string())?;
+        let Some(letter) = found else { return self.remove(end.id).await };
         if letter.diagnostics.contains_key(ADOPTED_FROM) {
             return Ok(());
         }
-        self.write(self.document(&letter)).await
+        match end.state.is_open() && letter.erased.is_none() {
+            true => self.write(self.document(&letter)).await,
+            false => self.replace(letter.id, self.document(&letter)).await,
+        }
     }
 
     fn document(&self, letter: &Letter) -> Document {
@@ -195,10 +201,21 @@ impl Copies {
         written.map(drop).map_err(|error| describe(&error))
     }
 
+    /// Writes the copy of a letter, if there is one.
+    async fn replace(&self, id: LetterId, document: Document) -> Result<(), String> {
+        let written = self.collection.replace_one(self.copy_of(id), document).await;
+        written.map(drop).map_err(|error| describe(&error))
+    }
+
     /// Removes the copy of a letter that was purged.
     async fn remove(&self, id: LetterId) -> Result<(), String> {
-        let filter = doc! { "_id": id.to_string(), COPY_OF: self.queue.as_str() };
-        self.collection.delete_one(filter).await.map(drop).map_err(|error| describe(&error))
+        let removed = self.collection.delete_one(self.copy_of(id)).await;
+        removed.map(drop).map_err(|error| describe(&error))
+    }
+
+    /// The copy of a letter. Documents of others are none.
+    fn copy_of(&self, id: LetterId) -> Document {
+        doc! { "_id": id.to_string(), COPY_OF: self.queue.as_str() }
     }
 
     /// Refreshes the next copies of letters that were open, or evicted and may be open again.

@@ -1,4 +1,4 @@
-//! The outbox: letters that ended, listed until they were announced.
+//! The outbox: letters that ended, or lost their content, listed until they were announced.
 
 use async_trait::async_trait;
 
@@ -6,14 +6,14 @@ use super::error::Result;
 use crate::letter::{Letter, LetterId, LetterState};
 use crate::message::QueueName;
 
-/// A letter that ended: it is not retried automatically.
+/// A letter that ended: it is not retried automatically. Or one that ended before, and was erased or purged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
     /// Its number. Grows with each end; numbers are unique and can have gaps.
     pub number: u64,
     /// The letter that ended.
     pub id: LetterId,
-    /// Its final state: `dead`, `parked` or `quarantined`.
+    /// Its final state: `dead`, `parked` or `quarantined`. The closed state of a letter that was erased or purged.
     pub state: LetterState,
     /// Number of automatic attempts at that time.
     pub attempts: u32,
@@ -35,6 +35,9 @@ pub struct EndsPage {
 /// A letter ends when it is handed off as `dead`, `parked` or `quarantined`, or is requeued in one of these states from
 /// another one. A letter that fails again in a replay has ended before; changes by operators end nothing. The
 /// end is written in the same transaction as the letter, so none is lost in a crash; it stays until it is forgotten.
+///
+/// A closed letter is listed once more when its content is erased, and when it is purged, by a person or by retention. So those who keep
+/// copies can remove the content there without looking at all of them. The state of such an end is closed, and nobody announces it.
 ///
 /// Queues that are not [watched](Self::watch_ends) have no such list and no cost.
 #[async_trait]

@@ -4,7 +4,7 @@ use lazaret_config::{Config, KeySource, StoreLocation};
 use lazaret_sealing::{EncryptionKey, KeyError, KeyRing};
 
 use super::finding::Finding;
-use super::store::stored_value;
+use super::store::{UNREADABLE, stored_value};
 use crate::assemble::{encryption_key, is_readable_by_all, shown_key_source};
 
 const SUBJECT: &str = "encryption";
@@ -43,9 +43,18 @@ fn usable(source: &KeySource, key: &EncryptionKey) -> Finding {
     }
 }
 
-/// Decrypts the data keys of the store.
+/// Decrypts the data keys of the store. Without keys, others may have encrypted it.
 async fn fits(store: &StoreLocation, keys: &[EncryptionKey]) -> Option<Finding> {
-    let value = stored_value(store, lazaret_sealing::KEY_RING_PLACE).await?;
+    let value = match stored_value(store, lazaret_sealing::KEY_RING_PLACE).await {
+        Ok(value) => value?,
+        Err(why) => {
+            let detail = format!("data keys of the store not checked: {why}");
+            return Some(match keys.is_empty() {
+                true => Finding::warn(SUBJECT, detail, UNREADABLE),
+                false => Finding::fail(SUBJECT, detail, UNREADABLE),
+            });
+        }
+    };
     let advice = "name the key that encrypted the store under `encryption.keys`";
     match KeyRing::check(&value, keys) {
         Ok(0) => None,
@@ -57,5 +66,26 @@ async fn fits(store: &StoreLocation, keys: &[EncryptionKey]) -> Option<Finding> 
             Some(Finding::fail(SUBJECT, error.to_string(), "restore a backup of the store"))
         }
         Err(error) => Some(Finding::fail(SUBJECT, error.to_string(), advice)),
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use super::*;
+    use crate::doctor::Health;
+
+    #[tokio::test]
+    async fn a_store_that_cannot_be_read_is_a_finding_and_one_that_is_not_there_is_none() {
+        let here = tempfile::tempdir().unwrap();
+        let path = here.path().join("lazaret.db");
+        let store = StoreLocation::Sqlite(path.to_str().unwrap().to_owned());
+        let keys = [EncryptionKey::new(&[7; 32])];
+        assert_eq!(fits(&store, &keys).await, None);
+        std::fs::write(&path, "no database, but much longer than the header of one: ".repeat(100)).unwrap();
+        for (keys, health) in [(&keys[..], Health::Fail), (&keys[..0], Health::Warn)] {
+            let found = fits(&store, keys).await.unwrap();
+            assert_eq!(found.health, health, "{found}");
+            assert!(found.detail.starts_with("data keys of the store not checked: "), "{found}");
+        }
     }
 }

@@ -40,7 +40,15 @@ pub(super) async fn check_source(
         Err(Explained { why, advice }) => return vec![Finding::fail(subject, why, advice)],
     };
     let mut found = Vec::new();
-    let opened = open(&server, config, from, at).await;
+    let checkpoint = match stored_position(config, from, at).await {
+        Ok(checkpoint) => checkpoint,
+        Err(why) => {
+            let detail = format!("stored position not checked: {why}");
+            found.push(Finding::warn(subject, detail, store::UNREADABLE));
+            None
+        }
+    };
+    let opened = open(&server, config, from, at, checkpoint.as_ref()).await;
     // A position that is lost, or an event that is too large, says nothing against the server.
     let is_served = match &opened {
         Ok(_) => true,
@@ -131,12 +139,13 @@ pub(super) async fn check_copies(config: &ConsumerConfig) -> Option<Finding> {
     })
 }
 
-/// A value of the store, if it can be read.
-pub(super) async fn stored_value(uri: &str, (space, name): (&str, &str)) -> Option<Vec<u8>> {
-    let server = Server::of_store(uri, PROBE_TIMEOUT).await.ok()?;
+/// A value of the store; `None` if it does not exist yet.
+pub(super) async fn stored_value(uri: &str, (space, name): (&str, &str)) -> Answer<Option<Vec<u8>>> {
+    let server = Server::of_store(uri, PROBE_TIMEOUT).await.map_err(|error| explain_mongodb(&error).why)?;
     let (database, options) = (server.store_database(), server.store_options());
     let value = MongoStore::stored_value(&server.client, &database, options, space, name);
-    Some(in_time(value).await.ok()?.ok()??.to_vec())
+    let found = in_time(value).await?.map_err(|error| explain_mongodb_store(&error).why)?;
+    Ok(found.map(|value| value.to_vec()))
 }
 
 /// Connects, and reads the kind of the server and its clock.
@@ -165,20 +174,32 @@ async fn command(server: &Server, command: Document) -> Answer<Document> {
     in_time(admin.run_command(command).into_future()).await?.map_err(|error| describe(&error))
 }
 
-/// Opens the change stream as the source does, behind its checkpoint if the store has one.
+/// The checkpoint of a source, if the store has one.
+async fn stored_position(
+    config: &ConsumerConfig,
+    from: &From,
+    at: &StoreLocation,
+) -> Answer<Option<Checkpoint>> {
+    // Options that are wrong are found when the stream is opened.
+    let Ok(options) = mongodb_options(config, from, at) else { return Ok(None) };
+    let name = options.checkpoint_name();
+    let value = store::stored_value(at, (Checkpoint::SPACE, name.as_str())).await?;
+    let checkpoint = value.map(|value| Checkpoint::from_value(&value, "checkpoint"));
+    checkpoint.transpose().map_err(|error| error.to_string())
+}
+
+/// Opens the change stream as the source does, behind its checkpoint if it has one.
 async fn open(
     server: &Server,
     config: &ConsumerConfig,
     from: &From,
     at: &StoreLocation,
+    checkpoint: Option<&Checkpoint>,
 ) -> Result<Probed, ProbeError> {
     let options = mongodb_options(config, from, at)
         .map_err(|error| ProbeError::new(ErrorClass::InvalidPipeline, error.to_string()))?;
     let options = MongoSourceOptions { server: SourceServer::Client(server.client.clone()), ..options };
-    let name = options.checkpoint_name();
-    let value = store::stored_value(at, (Checkpoint::SPACE, name.as_str())).await;
-    let checkpoint = value.and_then(|value| Checkpoint::from_value(&value, "checkpoint").ok());
-    let opened = in_time(MongoSource::probe(&options, checkpoint.as_ref())).await;
+    let opened = in_time(MongoSource::probe(&options, checkpoint)).await;
     opened.unwrap_or_else(|late| Err(ProbeError::new(ErrorClass::Network, late)))
 }
 

@@ -7,6 +7,9 @@ use super::finding::Finding;
 use super::{disk, finding::Health};
 use crate::assemble::store_capabilities;
 
+/// The advice where a check needs a value of the store, and cannot read it.
+pub(super) const UNREADABLE: &str = "correct what the findings about `store` name, and repeat the check";
+
 /// Checks the store, without creating or migrating it.
 pub(super) async fn check(at: &StoreLocation) -> Vec<Finding> {
     let Some(capabilities) = store_capabilities(at) else {
@@ -30,8 +33,14 @@ pub(super) async fn check(at: &StoreLocation) -> Vec<Finding> {
     found
 }
 
-/// A value of the store, if it can be read. A store that cannot be read is a finding of its own.
-pub(super) async fn stored_value(at: &StoreLocation, (space, name): (&str, &str)) -> Option<Vec<u8>> {
+/// A value of the store; `None` if the store or the value does not exist yet.
+///
+/// # Errors
+/// Why the store cannot be read.
+pub(super) async fn stored_value(
+    at: &StoreLocation,
+    (space, name): (&str, &str),
+) -> Result<Option<Vec<u8>>, String> {
     let _ = (space, name);
     match at {
         #[cfg(feature = "sqlite")]
@@ -39,16 +48,18 @@ pub(super) async fn stored_value(at: &StoreLocation, (space, name): (&str, &str)
             let (path, space, name) = (path.clone(), space.to_owned(), name.to_owned());
             let read =
                 tokio::task::spawn_blocking(move || lazaret_store_sqlite::stored_value(path, &space, &name));
-            read.await.ok()?.ok()?
+            let read = read.await.map_err(|error| error.to_string())?;
+            read.map_err(|error| error.to_string())
         }
         #[cfg(feature = "postgres")]
         StoreLocation::Postgres(dsn) => {
             let timeout = super::finding::PROBE_TIMEOUT.saturating_mul(3);
-            lazaret_store_postgres::stored_value(dsn, space, name, timeout).await.ok()?
+            let read = lazaret_store_postgres::stored_value(dsn, space, name, timeout).await;
+            read.map_err(|error| error.context().to_owned())
         }
         #[cfg(feature = "mongodb")]
         StoreLocation::Mongodb(uri) => super::mongodb::stored_value(uri, (space, name)).await,
-        _ => None,
+        _ => Ok(None),
     }
 }
 

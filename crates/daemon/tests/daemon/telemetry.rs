@@ -236,27 +236,61 @@ fn documented_check_accepts(folder: &Folder, secret: &str, signed: &str, body: &
 
 #[test]
 fn alert_on_first_can_be_switched_off() {
+    for keys in ["alert-on-first: false", "alert-on-first: false, enabled: false"] {
+        let receiver = Receiver::start();
+        let alerts = format!(
+            "alerts: {{ webhooks: [{{ url: 'http://{}/hook', events: [first-letter, paused] }}] }}",
+            receiver.address
+        );
+        let folder = folder(&alerts);
+        let silent = folder.read("lazaret.yaml").replace("alert-on-first: true", keys);
+        folder.write("lazaret.yaml", &silent);
+        let mut daemon = folder.start(&["run"]);
+        let address = daemon.address();
+        post(&address, 0, "poison", "");
+        wait_for("the letter", || get(&address, "/v1/status").1.contains("\"dead\":1").then_some(()));
+        let pause = "{\"reason\": \"to have something told\"}";
+        let path = "/v1/consumers/shop/pause";
+        let (status, body) = ask(&address, "POST", path, "content-type: application/json\r\n", pause);
+        assert_eq!(status, 200, "{body}");
+        wait_for("a notice", || (!receiver.all().is_empty()).then_some(()));
+        let notice: Value = serde_json::from_slice(&receiver.all()[0].body).unwrap();
+        assert_eq!(notice["event"], "paused", "the letter came before and was not told");
+        daemon.signal(Signal::TERM);
+        daemon.wait();
+    }
+}
+
+#[test]
+fn the_first_letter_that_is_kept_without_dead_letters_is_told() {
     let receiver = Receiver::start();
     let alerts = format!(
         "alerts: {{ webhooks: [{{ url: 'http://{}/hook', events: [first-letter, paused] }}] }}",
         receiver.address
     );
     let folder = folder(&alerts);
-    let silent = folder.read("lazaret.yaml").replace("alert-on-first: true", "alert-on-first: false");
-    folder.write("lazaret.yaml", &silent);
+    let disabled = folder.read("lazaret.yaml").replace("alert-on-first: true", "enabled: false");
+    folder.write("lazaret.yaml", &disabled);
     let mut daemon = folder.start(&["run"]);
     let address = daemon.address();
-    post(&address, 0, "poison", "");
+    // A failure that is final is discarded, and nobody is told.
+    post(&address, 0, "transient", "");
+    wait_for("the end of the message", || {
+        get(&address, "/v1/audit").1.contains("\"action\":\"skip\"").then_some(())
+    });
+    // What the handler sends to the dead letters is kept.
+    post(&address, 1, "poison", "");
     wait_for("the letter", || get(&address, "/v1/status").1.contains("\"dead\":1").then_some(()));
-    let pause = "{\"reason\": \"to have something told\"}";
-    let path = "/v1/consumers/shop/pause";
-    let (status, body) = ask(&address, "POST", path, "content-type: application/json\r\n", pause);
-    assert_eq!(status, 200, "{body}");
-    wait_for("a notice", || (!receiver.all().is_empty()).then_some(()));
-    let notice: Value = serde_json::from_slice(&receiver.all()[0].body).unwrap();
-    assert_eq!(notice["event"], "paused", "the letter came before and was not told");
+    let notices = || -> Vec<Value> {
+        receiver.all().iter().map(|got| serde_json::from_slice(&got.body).unwrap()).collect()
+    };
+    wait_for("a notice", || (!notices().is_empty()).then_some(()));
     daemon.signal(Signal::TERM);
-    daemon.wait();
+    assert_eq!(daemon.wait().code(), Some(0));
+    let told = notices();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!((&told[0]["event"], &told[0]["status"]), (&"first-letter".into(), &"firing".into()));
+    assert_eq!((&told[0]["reason"], &told[0]["owner"]), (&"POISONED".into(), &"shop-team".into()));
 }
 
 #[test]

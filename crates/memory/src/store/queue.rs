@@ -174,10 +174,11 @@ impl Queue {
         let letter = self.letters.get_mut(&id).expect("rules decide about stored letters");
         // A closed letter is in no row: its old index may belong to another letter by now.
         let (sequence, old_index) = (letter.sequence.clone(), letter.state.is_open().then_some(letter.index));
-        if matches!(change, LetterChange::Forget) {
+        let (state, attempts) = if matches!(change, LetterChange::Forget) {
             self.closed_at.remove(&id);
             let letter = self.letters.remove(&id).expect("it was found above");
             self.traces.insert(id, letter.state);
+            (letter.state, letter.attempts)
         } else {
             change.apply(letter, now);
             if let Some(Detached { sequence, .. }) = &detached {
@@ -202,9 +203,10 @@ impl Queue {
                     letters.insert(new_index, id);
                 });
             }
-            if let Some(ends) = self.ends.as_mut().filter(|_| ended) {
-                ends.list((id, state, attempts));
-            }
+            (state, attempts)
+        };
+        if let Some(ends) = self.ends.as_mut().filter(|_| ended) {
+            ends.list((id, state, attempts));
         }
         self.count(&count_change, now);
         if let Some(failed) = failed {

@@ -9,8 +9,9 @@ use axum::http::request::Builder;
 use axum::http::{Request, Response};
 use http_body_util::BodyExt;
 use lazaret_api::Scope;
+use lazaret_core::QueueName;
 use lazaret_core::query::Query;
-use lazaret_core::store::{Matches, Result, Triage};
+use lazaret_core::store::{Counts, Matches, QueueSummary, Result, Triage};
 use lazaret_memory::MemoryStore;
 use lazaret_server::{Limits, Options, Server, Token, Tokens};
 use serde_json::{Value, json};
@@ -106,6 +107,50 @@ impl Bench {
         let begun = tokio::time::timeout(DEADLINE, self.begun.recv()).await;
         begun.expect("a search begins").unwrap()
     }
+}
+
+/// A store in which counting letters never ends.
+struct Uncountable {
+    inner: MemoryStore,
+}
+
+lazaret_core::forward_store! {
+    impl LetterStore for Uncountable {
+        counts => Self::endless_counts;
+    }
+    impl Operations for Uncountable {}
+    impl Triage for Uncountable {
+        count => Self::endless_count;
+        queues => Self::endless_queues;
+    }
+    impl Audit for Uncountable {}
+
+    inner: |this| &this.inner;
+    around: |_this, _call, run| run.await;
+}
+
+impl Uncountable {
+    async fn endless_counts(&self, _queue: &QueueName) -> Result<Counts> {
+        std::future::pending().await
+    }
+
+    async fn endless_count(&self, _query: &Query) -> Result<Matches> {
+        std::future::pending().await
+    }
+
+    async fn endless_queues(&self) -> Result<Vec<QueueSummary>> {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_counts_no_letters() {
+    let server = Server::builder(Arc::new(Uncountable { inner: MemoryStore::default() })).build();
+    let request = Request::get("/readyz").header("host", "localhost").body(Body::empty()).unwrap();
+    let response = server.router().oneshot(request).await.unwrap();
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(status, 200, "{}", String::from_utf8_lossy(&body));
 }
 
 #[tokio::test]

@@ -92,3 +92,20 @@ fn the_page_on_security_explains_every_scope() {
         assert_eq!(rows, 1, "{scope}");
     }
 }
+
+#[test]
+fn the_page_names_what_leaves_the_server_and_how_to_protect_it() {
+    let page = page();
+    let section = |title: &str| {
+        let (_, rest) = page.split_once(&format!("\n## {title}")).expect(title);
+        rest.split_once("\n## ").map_or(rest, |(section, _)| section).to_owned()
+    };
+    let leaves = section("What leaves the server");
+    for way in ["diffs", "search hits", "dead-letter topics", "`dead-letter.collection`"] {
+        assert!(leaves.contains(way), "{way} is missing");
+    }
+    let hardening = section("Hardening");
+    for way in ["dead-letter topics", "`dead-letter.collection-uri`"] {
+        assert!(hardening.contains(way), "{way} is missing");
+    }
+}

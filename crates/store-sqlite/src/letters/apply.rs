@@ -62,6 +62,10 @@ impl Queue<'_> {
         let Effects { letter: change, sequence, detached, count_change, failed, audit, ended } = effects;
         self.count(&count_change)?;
         let sid = self.write_sequence(letter.sequence, before, &sequence)?;
+        if ended && matches!(change, LetterChange::Erase(_) | LetterChange::Forget) {
+            // Before: of a purged letter its row keeps nothing but the state.
+            self.list_closed(letter.lid)?;
+        }
         match change {
             LetterChange::Close(state, None) => self.close(letter.lid, state)?,
             LetterChange::Close(state, Some(attempt)) => self.close_after(letter.lid, state, &attempt)?,
@@ -277,6 +281,18 @@ impl Queue<'_> {
                 .connection
                 .prepare_cached("INSERT INTO ends (qid, letter, state, attempts) VALUES (?1, ?2, ?3, ?4)")?;
             insert.execute(params![self.numbers.qid, id_bytes(id), state as i64, attempts])?;
+        }
+        Ok(())
+    }
+
+    /// Lists a closed letter that is erased or purged, if the queue is watched.
+    fn list_closed(&self, lid: i64) -> Work<()> {
+        if self.numbers.is_watched {
+            let mut insert = self.connection.prepare_cached(
+                "INSERT INTO ends (qid, letter, state, attempts) SELECT qid, id, state, attempts FROM letters
+                 WHERE lid = ?1",
+            )?;
+            insert.execute([lid])?;
         }
         Ok(())
     }

@@ -4,10 +4,12 @@
 
 pub mod concurrent;
 
+use std::collections::BTreeSet;
+
 use lazaret_core::store::{Act, Outbox, Placed, Placement, Requeue, Settlement, Store};
 use lazaret_core::{Letter, LetterState, QueueName};
 
-use super::letters::fixture::requeued;
+use super::letters::fixture::{operator, requeued};
 use super::letters::{Fixture, resolve};
 
 /// Makes one test per case of the outbox contract, in a module of this name.
@@ -53,6 +55,7 @@ macro_rules! __outbox_test_suite {
                 an_end_outlives_what_becomes_of_the_letter
                 queues_have_ends_of_their_own
                 a_message_handed_off_twice_ends_once
+                a_letter_that_is_erased_or_purged_is_listed_again
                 a_store_with_an_outbox_says_so
             }
         }
@@ -204,6 +207,32 @@ pub async fn a_message_handed_off_twice_ends_once<S: Store + Outbox>(t: Fixture<
     t.open(letter.clone()).await;
     assert_eq!(t.open(letter).await, Placed::Held(LetterState::Dead));
     assert_eq!(ends(&t, 0).await, dead(&["1"]));
+}
+
+pub async fn a_letter_that_is_erased_or_purged_is_listed_again<S: Store + Outbox>(t: Fixture<S>) {
+    // I11: whoever keeps copies learns that their content is gone.
+    for (id, act) in [("erased", Act::Evict), ("purged", Act::Resolve), ("old", Act::Evict)] {
+        t.enqueue(id, id).await;
+        t.act(id, act).await.unwrap();
+    }
+    watch(&t).await;
+    assert_eq!(ends(&t, 0).await, [], "closed letters have not ended");
+    let (erased, purged, old) = (t.id_of("erased"), t.id_of("purged"), t.id_of("old"));
+    t.store.erase(&t.queue, erased, &operator()).await.unwrap();
+    t.store.purge(&t.queue, purged, &operator()).await.unwrap();
+    let page = t.store.ends(&t.queue, 0, 9).await.unwrap();
+    let told: Vec<_> = page.ends.iter().map(|end| (end.id, end.state, end.attempts)).collect();
+    assert_eq!(told, [(erased, LetterState::Evicted, 3), (purged, LetterState::Resolved, 3)]);
+    assert!(page.ends[0].letter.as_ref().is_some_and(|letter| letter.erased.is_some()), "{page:?}");
+    assert_eq!(page.ends[1].letter, None);
+    t.store.forget_ends(&t.queue, page.ends[1].number).await.unwrap();
+    // Retention purges, too.
+    t.advance(super::secs(5));
+    assert_eq!(t.store.expire(&t.queue, Some(t.now()), 9).await.unwrap().purged, 2);
+    let page = t.store.ends(&t.queue, 0, 9).await.unwrap();
+    let told: BTreeSet<_> = page.ends.iter().map(|end| (end.id, end.letter.is_some())).collect();
+    assert_eq!((page.ends.len(), told), (2, BTreeSet::from([(erased, false), (old, false)])));
+    assert!(page.ends.iter().all(|end| end.state == LetterState::Evicted), "{page:?}");
 }
 
 pub async fn a_store_with_an_outbox_says_so<S: Store + Outbox>(t: Fixture<S>) {

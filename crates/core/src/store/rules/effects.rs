@@ -297,7 +297,7 @@ pub struct Effects {
     pub failed: Option<Failed>,
     /// An audit line (I11).
     pub audit: Option<AuditLine>,
-    /// `true` if the letter is to be listed as ended in a watched queue.
+    /// `true` if the letter is to be listed as ended in a watched queue, in its state after the change. One that is forgotten keeps its state.
     pub ended: bool,
 }
 

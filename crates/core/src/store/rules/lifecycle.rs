@@ -31,7 +31,7 @@ pub fn check_change(
 }
 
 /// Purges a closed letter; its id and state remain (I8). `Conflict` if it is open. A purge by a person is
-/// audited per letter; retention is audited as a whole ([`AuditLine::purged`]).
+/// audited per letter; retention is audited as a whole ([`AuditLine::purged`]). A watched queue lists it as an end, so that copies of it go too.
 pub fn purge(letter: &LetterView, by: Option<&Actor>) -> Result<Effects> {
     if letter.state.is_open() {
         let context = format!("cannot purge letter {}: it is {}", letter.id, letter.state);
@@ -46,13 +46,13 @@ pub fn purge(letter: &LetterView, by: Option<&Actor>) -> Result<Effects> {
         count_change,
         failed: None,
         audit: by.map(line),
-        ended: false,
+        ended: true,
     })
 }
 
 /// Erases the content of a closed letter; the rest remains. `Conflict` if it is open: somebody has to decide first what becomes of its
 /// message, because nobody can run it any more. `Conflict`, too, if it was erased before. The message of its group is erased with it, if it
-/// came from this letter.
+/// came from this letter. A watched queue lists it as an end, so that copies of its content go too.
 pub fn erase(letter: &Letter, by: &Actor, now: Timestamp) -> Result<Effects> {
     let refused =
         |why: &str| refuse(ErrorKind::Conflict, "erase", format!("cannot erase letter {}: {why}", letter.id));
@@ -75,7 +75,7 @@ pub fn erase(letter: &Letter, by: &Actor, now: Timestamp) -> Result<Effects> {
         count_change: CountChange { before: counted, after: counted, ..CountChange::default() },
         failed,
         audit: Some(AuditLine::new(by, "erase", letter.id, Some(letter.state.as_str()), Some("erased"))),
-        ended: false,
+        ended: true,
     })
 }
 
