@@ -58,6 +58,7 @@ mod comparison;
 mod consistency;
 mod contract;
 mod encoded_letter;
+mod erasure_mark;
 mod error;
 mod hand_offs;
 mod inbox_source;

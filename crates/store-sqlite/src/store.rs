@@ -150,6 +150,11 @@ impl SqliteStore {
         self.shared.writer.rewrite("scrub").await
     }
 
+    /// Why the last rewrite of the file failed; `None` if it did not.
+    pub(crate) fn rewrite_failure(&self) -> Option<String> {
+        self.shared.writer.rewrite_failure()
+    }
+
     /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.shared.path

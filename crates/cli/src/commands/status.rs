@@ -152,6 +152,9 @@ fn print_tables(screen: &Screen, status: &lazaret_api::Status, now: Timestamp) -
         let line = Line::new().add("store", Tone::Strong).add(" not durable", Tone::Warning);
         screen.line(&line.plain(": letters and positions are lost when the process exits"))?;
     }
+    if let Some(erasure) = &status.erasure {
+        screen.line(&Line::new().add("erasure", Tone::Strong).plain(format!(": {erasure}")))?;
+    }
     for line in status.consumers.iter().flat_map(|consumer| notes(consumer, now)) {
         screen.line(&line)?;
     }
@@ -465,6 +468,7 @@ mod tests {
                 started_at: at(0),
                 last_seen: at(age as i64),
             }],
+            erasure: None,
         };
         assert_eq!(without_times(&status(1.0, 7)), without_times(&status(2.0, 7)));
         assert_ne!(without_times(&status(1.0, 7)), without_times(&status(1.0, 8)));
@@ -620,7 +624,13 @@ mod tests {
             let shop = Consumer { retrying: 0, parked: 0, quarantined: 0, ..shop };
             let consumers = vec![Consumer { retrying: 0, parked: 0, quarantined: 0, ..quiet(0) }, shop];
             let store = lazaret_api::StoreCapabilities::default();
-            next(&lazaret_api::Status { consumers, operations: vec![], store, instances: vec![] })
+            next(&lazaret_api::Status {
+                consumers,
+                operations: vec![],
+                store,
+                instances: vec![],
+                erasure: None,
+            })
         };
         assert_eq!(hint(0, 3), ["lazaret adopt x-original --consumer shop --topic TOPIC --dry-run"]);
         assert_eq!(hint(2, 3), ["lazaret groups"], "letters of the store come first");
@@ -650,6 +660,7 @@ mod tests {
             operations: vec![],
             store: lazaret_api::StoreCapabilities::default(),
             instances: vec![],
+            erasure: None,
         };
         assert_eq!(next(&status), ["lazaret groups queue:shop", "lazaret resume shop --reason TEXT"]);
     }

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use lazaret_api::{BulkAnswer, BulkAssignRequest, BulkFailure, BulkRequest, Code, Selection};
 use lazaret_core::query::Query;
-use lazaret_core::store::{Act, Actor, Change, Scrubbed};
+use lazaret_core::store::{Act, Actor, Change};
 use lazaret_core::{Letter, LetterId};
 
 use super::letters::{act_on, check_name};
@@ -13,6 +13,7 @@ use super::selection::{Selected, select};
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
+use crate::erasure;
 use crate::extract::Json;
 
 pub(crate) async fn restore(
@@ -135,13 +136,12 @@ async fn each(
             }),
         }
     }
-    if matches!(action, BulkAction::Erase) && !answer.more {
-        answer.remains = match app.store.scrub().await {
-            Ok(Scrubbed::Done) => None,
-            Ok(Scrubbed::ByServer(how)) => Some(how.to_owned()),
-            Err(error) => Some(format!(
-                "the files of the store still hold what was erased, repeat the request: {error}"
-            )),
+    if matches!(action, BulkAction::Erase) {
+        answer.remains = match app.store.scrubbed().await {
+            Ok(scrubbed) => erasure::remains(&scrubbed),
+            Err(error) => {
+                Some(format!("it is unknown whether the store's files still hold what was erased: {error}"))
+            }
         };
     }
     Ok(axum::Json(answer))
