@@ -9,6 +9,7 @@ use lazaret_core::QueueName;
 use lazaret_core::store::{Capabilities, ErrorKind, ExpiryClock, Result, StoreError};
 use rusqlite::Connection;
 
+use crate::disk_reserve::{Admitted, DiskReserve};
 use crate::error::Work;
 use crate::inbox_source::Wakeups;
 use crate::letters::Queue;
@@ -16,7 +17,7 @@ use crate::letters::listing::Listing;
 use crate::options::Options;
 use crate::readers::{QueryResult, View};
 use crate::recorded::Repeatable;
-use crate::redo::RedoLog;
+use crate::redo::{RedoLog, Size};
 use crate::step::Step;
 use crate::{backup, occupancy, readers, schema, writer};
 
@@ -40,6 +41,7 @@ struct Shared {
     readers: readers::Handle,
     wakeups: Wakeups,
     expiry: ExpiryClock,
+    disk_reserve: DiskReserve,
     /// The queues whose last poll found letters of operations.
     busy_queues: Mutex<HashSet<QueueName>>,
 }
@@ -81,6 +83,7 @@ impl SqliteStore {
                 readers,
                 wakeups: Wakeups::default(),
                 expiry,
+                disk_reserve: DiskReserve::default(),
                 busy_queues: Mutex::default(),
             }),
         })
@@ -153,6 +156,22 @@ impl SqliteStore {
     /// Why the last rewrite of the file failed; `None` if it did not.
     pub(crate) fn rewrite_failure(&self) -> Option<String> {
         self.shared.writer.rewrite_failure()
+    }
+
+    /// Keeps so many bytes free on the disk of the file, but never more than a twentieth of it; `None` is nothing, as at first. All
+    /// clones count together: a hand-off or a post that would take of the reserve is refused as `Full`.
+    pub fn keep_free(&self, bytes: Option<u64>) {
+        self.shared.disk_reserve.set(bytes);
+    }
+
+    /// Admits a call that writes so much, unless it would take of the [reserve](Self::keep_free).
+    pub(crate) async fn admit(&self, operation: &'static str, size: Size) -> Result<Admitted<'_>> {
+        self.shared.disk_reserve.admit(&self.shared.path, operation, size).await
+    }
+
+    #[cfg(test)]
+    pub(crate) fn disk_reserve(&self) -> &DiskReserve {
+        &self.shared.disk_reserve
     }
 
     /// The path of the file.

@@ -59,6 +59,7 @@ impl Run for Status {
         }
         if status.consumers.is_empty() {
             screen.info("no consumers");
+            print_erasure(screen, &status)?;
             screen.next_command("lazaret run -c lazaret.yaml");
             return Ok(Exit::Ok);
         }
@@ -152,9 +153,7 @@ fn print_tables(screen: &Screen, status: &lazaret_api::Status, now: Timestamp) -
         let line = Line::new().add("store", Tone::Strong).add(" not durable", Tone::Warning);
         screen.line(&line.plain(": letters and positions are lost when the process exits"))?;
     }
-    if let Some(erasure) = &status.erasure {
-        screen.line(&Line::new().add("erasure", Tone::Strong).plain(format!(": {erasure}")))?;
-    }
+    print_erasure(screen, status)?;
     for line in status.consumers.iter().flat_map(|consumer| notes(consumer, now)) {
         screen.line(&line)?;
     }
@@ -171,6 +170,14 @@ fn print_tables(screen: &Screen, status: &lazaret_api::Status, now: Timestamp) -
         screen.table(&Record::table(&status.instances, now))?;
     }
     Ok(())
+}
+
+/// Tells what the store has still to do after an erasure, if anything.
+fn print_erasure(screen: &Screen, status: &lazaret_api::Status) -> Result<()> {
+    match &status.erasure {
+        Some(erasure) => screen.line(&Line::new().add("erasure", Tone::Strong).plain(format!(": {erasure}"))),
+        None => Ok(()),
+    }
 }
 
 /// Tells which letters the plan of an operation excludes, if any.

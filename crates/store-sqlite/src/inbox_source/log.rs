@@ -8,7 +8,7 @@ use lazaret_core::source::{Backlog, Ingest, NewMessage, Posted};
 use lazaret_core::store::Result;
 
 use super::options::InboxOptions;
-use super::posts::Posts;
+use super::posts::{OPERATION, Posts};
 use super::wakeups::Wakeup;
 use crate::store::SqliteStore;
 use crate::write_cache::inboxes::InboxNumbers;
@@ -65,7 +65,9 @@ impl Ingest for InboxLog {
         if messages.is_empty() {
             return Ok(Vec::new());
         }
-        let (answers, next) = self.store.record(Posts::new(&self.consumer, &self.options, messages)?).await?;
+        let posts = Posts::new(&self.consumer, &self.options, messages)?;
+        let _admitted = self.store.admit(OPERATION, posts.to_write()).await?;
+        let (answers, next) = self.store.record(posts).await?;
         self.wakeup.seen(next);
         self.wakeup.notify.notify_waiters();
         Ok(answers)
