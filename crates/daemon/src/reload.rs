@@ -21,7 +21,7 @@ pub(crate) struct Running {
 impl Running {
     /// The configurations of the consumers that apply. Consumers that run elsewhere have that of the process.
     pub(crate) fn consumers(&self) -> impl Iterator<Item = &ConsumerConfig> {
-        self.started.consumers.iter().filter_map(|consumer| {
+        self.started.consumers.iter().filter_map(move |consumer| {
             let running = self.consumers.get(&consumer.name);
             running.map_or(&self.started, |running| &running.config).consumer(&consumer.name)
         })

@@ -64,7 +64,7 @@ async fn finish(store: &SqliteStore, mut operation: Operation) -> Result<Operati
 }
 
 /// Changes the state of an operation.
-pub(super) fn apply(step: &mut Step<'_>, id: OperationId, command: Command, by: &Actor) -> Work<Operation> {
+fn apply(step: &mut Step<'_>, id: OperationId, command: Command, by: &Actor) -> Work<Operation> {
     let connection = step.connection;
     step.cache.operations.give_back(connection)?;
     let mut machine = OperationMachine::found(table::machine(connection, id)?, id)?;
@@ -75,7 +75,7 @@ pub(super) fn apply(step: &mut Step<'_>, id: OperationId, command: Command, by: 
 }
 
 /// Writes a page of what is left of an operation that is over. Returns whether it was the last one.
-pub(super) fn finish_page(step: &mut Step<'_>, id: OperationId) -> Work<(Operation, bool)> {
+fn finish_page(step: &mut Step<'_>, id: OperationId) -> Work<(Operation, bool)> {
     let connection = step.connection;
     step.cache.operations.give_back(connection)?;
     let mut machine = OperationMachine::found(table::machine(connection, id)?, id)?;
