@@ -4,7 +4,7 @@ use lazaret_core::store::{
     Actor, Command, Operation, OperationId, OperationMachine, Outcome, PlanId, Result, RolloutPolicy,
     StoreError,
 };
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 
 use super::drafting::PAGE;
 use super::table;
@@ -79,7 +79,7 @@ fn finish_page(step: &mut Step<'_>, id: OperationId) -> Work<(Operation, bool)> 
     let connection = step.connection;
     step.cache.operations.give_back(connection)?;
     let mut machine = OperationMachine::found(table::machine(connection, id)?, id)?;
-    let page = free_page(connection, &machine.operation, step.now)?;
+    let page = free_page(connection, &machine.operation, None, step.now)?;
     if page.skipped > 0 {
         machine.count(Outcome::SkippedCancelled, page.skipped, time(step.now));
         table::write_operation(connection, &machine)?;
@@ -95,23 +95,46 @@ pub(super) struct FreedPage {
     pub(super) is_last: bool,
 }
 
-/// Ends some reservations of an operation that is over, and, when there are none, skips some of its letters without an outcome except
-/// those in flight. In this order, an operation with reservations is among those that polls find.
-pub(super) fn free_page(connection: &Connection, operation: &Operation, now: i64) -> Work<FreedPage> {
+/// Skips some letters of an operation without an outcome, except those in flight.
+macro_rules! skip_page {
+    ($index:literal, $and:literal) => {
+        concat!(
+            "UPDATE items SET outcome = ?2 WHERE plan = ?1 AND ordinal IN (
+                 SELECT ordinal FROM items INDEXED BY ",
+            $index,
+            " WHERE plan = ?1 AND outcome IS NULL ",
+            $and,
+            " AND letter NOT IN (
+                     SELECT letters.id FROM sequences JOIN letters ON letters.sid = sequences.sid AND idx = head_idx
+                     WHERE lease_operation = ?3 AND lease_until > ?4)
+                 ORDER BY ordinal LIMIT ?5)"
+        )
+    };
+}
+
+/// Ends some reservations of an operation that is over, and, when there are none, skips some of its letters without an outcome, of one
+/// queue or of all, except those in flight. In this order, an operation with reservations is among those that polls find.
+pub(super) fn free_page(
+    connection: &Connection,
+    operation: &Operation,
+    qid: Option<i64>,
+    now: i64,
+) -> Work<FreedPage> {
     if table::unreserve_page(connection, operation.id, PAGE)? == PAGE {
         return Ok(FreedPage { skipped: 0, is_last: false });
     }
-    let mut update = connection.prepare_cached(
-        "UPDATE items SET outcome = ?2 WHERE plan = ?1 AND ordinal IN (
-             SELECT ordinal FROM items INDEXED BY items_pending
-             WHERE plan = ?1 AND outcome IS NULL AND letter NOT IN (
-                 SELECT letters.id FROM sequences JOIN letters ON letters.sid = sequences.sid AND idx = head_idx
-                 WHERE lease_operation = ?3 AND lease_until > ?4)
-             ORDER BY ordinal LIMIT ?5)",
-    )?;
-    let cancelled = table::outcome_number(Outcome::SkippedCancelled);
-    let plan = bound(operation.plan.0);
-    let written = update.execute(params![plan, cancelled, bound(operation.id.0), now, rows_of(PAGE)])?;
+    let (plan, id, page) = (bound(operation.plan.0), bound(operation.id.0), rows_of(PAGE));
+    let outcome = table::outcome_number(Outcome::SkippedCancelled);
+    let written = match qid {
+        Some(qid) => {
+            let mut skip = connection.prepare_cached(skip_page!("items_of_queue", "AND qid = ?6"))?;
+            skip.execute([plan, outcome, id, now, page, qid])?
+        }
+        None => {
+            let mut skip = connection.prepare_cached(skip_page!("items_pending", ""))?;
+            skip.execute([plan, outcome, id, now, page])?
+        }
+    };
     Ok(FreedPage { skipped: written as u64, is_last: written < PAGE })
 }
 

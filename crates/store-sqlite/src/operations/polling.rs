@@ -205,9 +205,10 @@ impl Queue<'_> {
         Ok(())
     }
 
-    /// Skips the letters of a cancelled operation whose lease was lost, and a page of those that the command has left.
+    /// Skips the letters of a cancelled operation whose lease was lost, and a page of those of the queue that the command has left.
     fn sweep(&mut self, machine: &mut OperationMachine, poller: &mut Poller<'_>) -> Work<()> {
-        let page = commanding::free_page(self.connection, &machine.operation, self.now)?;
+        let qid = Some(self.numbers.qid);
+        let page = commanding::free_page(self.connection, &machine.operation, qid, self.now)?;
         for _ in 0..page.skipped {
             poller.poll.swept(machine, false);
         }
