@@ -210,7 +210,13 @@ mod tests {
         };
         let store = StoreCapabilities::from(&store::Capabilities::default());
         let status = has(
-            Status { consumers: vec![consumer], operations: Vec::new(), instances: Vec::new(), store },
+            Status {
+                consumers: vec![consumer],
+                operations: Vec::new(),
+                instances: Vec::new(),
+                store,
+                erasure: None,
+            },
             "consumers operations store instances",
         );
         let named = store::Capabilities::default().named();

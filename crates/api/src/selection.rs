@@ -149,7 +149,7 @@ pub struct BulkAnswer {
     /// After an erasure: where erased content remains, and what to do about it; absent if it remains nowhere in the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remains: Option<String>,
-    /// After an erasure: true if the store could not remove the erased bytes from its files, which `remains` explains: repeat the request.
+    /// After an erasure: true if the store could not remove the erased bytes from its files, which `remains` explains. It tries again by itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unfinished: bool,
 }

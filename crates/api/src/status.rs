@@ -47,6 +47,9 @@ pub struct Status {
     /// The processes that share the store, this one included.
     #[serde(default)]
     pub instances: Vec<Instance>,
+    /// What the store has still to do after an erasure, or why it failed; absent if none of its files holds erased content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub erasure: Option<String>,
 }
 
 /// A process that shares the store.

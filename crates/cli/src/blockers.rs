@@ -140,7 +140,8 @@ mod tests {
 
     fn reasons(consumer: Consumer, letters: &[Item]) -> Vec<String> {
         let store = lazaret_api::StoreCapabilities::default();
-        let status = Status { consumers: vec![consumer], operations: vec![], store, instances: vec![] };
+        let status =
+            Status { consumers: vec![consumer], operations: vec![], store, instances: vec![], erasure: None };
         let blockers = of_letters(&status, &operation(OperationState::Running, 0), letters);
         blockers.into_iter().map(|blocker| blocker.why).collect()
     }

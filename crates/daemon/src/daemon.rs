@@ -75,6 +75,7 @@ pub struct Service {
 #[derive(Clone)]
 pub struct Handle {
     running: Arc<Mutex<Running>>,
+    stores: Stores,
     server: Server,
     address: SocketAddr,
 }
@@ -157,9 +158,10 @@ impl Service {
             });
         }
         let running = Running { started: config, consumers };
+        shared.stores.keep_free(running.consumers());
         server.set_config(running.effective());
         let running = Arc::new(Mutex::new(running));
-        let handle = Handle { running, server: server.clone(), address };
+        let handle = Handle { running, stores: shared.stores.clone(), server: server.clone(), address };
         Ok(Self { shared, server, listener, runners, telemetry_tasks, stop, handle })
     }
 
@@ -251,6 +253,7 @@ impl Handle {
         let tokens = self.reload_tokens(&config);
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let mut done = apply(&mut running, config);
+        self.stores.keep_free(running.consumers());
         self.server.set_config(running.effective());
         match tokens {
             Ok(tokens) => done.tokens = tokens,

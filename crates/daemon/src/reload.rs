@@ -19,6 +19,14 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// The configurations of the consumers that apply. Consumers that run elsewhere have that of the process.
+    pub(crate) fn consumers(&self) -> impl Iterator<Item = &ConsumerConfig> {
+        self.started.consumers.iter().filter_map(move |consumer| {
+            let running = self.consumers.get(&consumer.name);
+            running.map_or(&self.started, |running| &running.config).consumer(&consumer.name)
+        })
+    }
+
     /// Renders the configuration that applies: of the process from its start, of each consumer from its last one. Consumers that run
     /// elsewhere have that of the process.
     pub(crate) fn effective(&self) -> EffectiveConfig {

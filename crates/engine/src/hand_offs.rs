@@ -247,8 +247,12 @@ fn all<T>(count: usize, error: &StoreError) -> Vec<Result<T>> {
 
 /// The same error for one more caller.
 pub(crate) fn again(error: &StoreError) -> StoreError {
-    match error.certainty() {
+    let again = match error.certainty() {
         Certainty::NotDone => StoreError::not_done(error.kind(), error.operation(), error.context()),
         Certainty::MaybeDone => StoreError::maybe(error.kind(), error.operation(), error.context()),
+    };
+    match error.limit() {
+        Some(limit) => again.with_limit(limit),
+        None => again,
     }
 }

@@ -44,6 +44,7 @@ mod auth;
 mod change;
 mod connections;
 mod cursor;
+mod erasure;
 mod error;
 mod event_feed;
 mod extract;

@@ -22,6 +22,12 @@ impl HandOffs {
         let items = items.into_iter().map(EncodedLetter::new).collect::<Work<_>>()?;
         Ok(Self { queue, limits, items })
     }
+
+    /// What it writes.
+    pub(crate) fn to_write(&self) -> Size {
+        let bytes = self.items.iter().map(EncodedLetter::byte_size).sum();
+        Size { count: self.items.len(), bytes }
+    }
 }
 
 impl Repeatable for HandOffs {
@@ -64,8 +70,7 @@ impl Repeatable for HandOffs {
     }
 
     fn size(&self, _: &Self::Answer) -> Size {
-        let bytes = self.items.iter().map(EncodedLetter::byte_size).sum();
-        Size { count: self.items.len(), bytes }
+        self.to_write()
     }
 }
 

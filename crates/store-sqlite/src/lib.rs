@@ -40,6 +40,7 @@
 //! - `writer/`, `readers`, `step`: the thread that writes, the connections that read, and the context of a write.
 //! - `redo/`, `recorded`, `hand_offs`, `lease_calls`, `settle_calls`, `encoded_letter`: the redo log, which knows only bytes, and the calls that it
 //!   can hold. `undecoded_claims`: what a claim returns.
+//! - `disk_reserve`, `occupancy`: what stays free of the disk, and the room that the files take. `erasure_mark`: a rewrite of the file is due.
 //! - `write_cache/`: cached counters of queues, groups and inboxes, written once per commit.
 //! - `letters/`: one queue inside a transaction: views for the [rules](lazaret_core::store::rules), their effects as rows, and
 //!   `query/` from a query to SQL.
@@ -57,7 +58,9 @@ mod comparison;
 #[cfg(test)]
 mod consistency;
 mod contract;
+mod disk_reserve;
 mod encoded_letter;
+mod erasure_mark;
 mod error;
 mod hand_offs;
 mod inbox_source;

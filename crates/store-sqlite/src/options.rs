@@ -51,10 +51,13 @@ pub struct Options {
     /// How long letters may be in the redo log only. Every store that opens the file sees them anyway; this is for
     /// other tools. Without requests, they are committed after a twentieth of it.
     pub redo_time: Duration,
+    /// How long after the last erasure the file is rewritten, so that several erasures share a rewrite; at most an hour. Writes wait
+    /// during the rewrite.
+    pub rewrite_after: Duration,
 }
 
 impl Default for Options {
-    /// The system clock, three readers, full durability, a busy timeout of five seconds, a query timeout of a minute.
+    /// The system clock, three readers, full durability, a busy timeout of five seconds, a query timeout of a minute, a rewrite five seconds after an erasure.
     fn default() -> Self {
         Self {
             clock: Arc::new(SystemClock),
@@ -69,6 +72,7 @@ impl Default for Options {
             // Below it, the second write costs more than the first one saves.
             redo_from: 16,
             redo_time: Duration::from_millis(100),
+            rewrite_after: Duration::from_secs(5),
         }
     }
 }
@@ -85,6 +89,7 @@ impl fmt::Debug for Options {
             .field("max_pages", &self.max_pages)
             .field("redo_from", &self.redo_from)
             .field("redo_time", &self.redo_time)
+            .field("rewrite_after", &self.rewrite_after)
             .finish_non_exhaustive()
     }
 }

@@ -12,6 +12,7 @@ use lazaret_core::store::{
 use rusqlite::Connection;
 use tokio::sync::OnceCell;
 
+use crate::disk_reserve::{Admitted, DiskReserve};
 use crate::error::Work;
 use crate::inbox_source::Wakeups;
 use crate::letters::Queue;
@@ -19,7 +20,7 @@ use crate::letters::listing::Listing;
 use crate::options::Options;
 use crate::readers::{QueryResult, View};
 use crate::recorded::Repeatable;
-use crate::redo::RedoLog;
+use crate::redo::{RedoLog, Size};
 use crate::step::Step;
 use crate::{backup, occupancy, readers, schema, writer};
 
@@ -45,6 +46,7 @@ struct Shared {
     expiry: ExpiryClock,
     /// The key of digests, once it is known to be in the file.
     digest_key: OnceCell<DigestKey>,
+    disk_reserve: DiskReserve,
     /// The queues whose last poll found letters of operations.
     busy_queues: Mutex<HashSet<QueueName>>,
 }
@@ -87,6 +89,7 @@ impl SqliteStore {
                 wakeups: Wakeups::default(),
                 expiry,
                 digest_key: OnceCell::new(),
+                disk_reserve: DiskReserve::default(),
                 busy_queues: Mutex::default(),
             }),
         })
@@ -154,6 +157,27 @@ impl SqliteStore {
     /// Writes the whole file anew, and empties its logs.
     pub(crate) async fn rewrite_file(&self) -> Result<()> {
         self.shared.writer.rewrite("scrub").await
+    }
+
+    /// Why the last rewrite of the file failed; `None` if it did not.
+    pub(crate) fn rewrite_failure(&self) -> Option<String> {
+        self.shared.writer.rewrite_failure()
+    }
+
+    /// Keeps so many bytes free on the disk of the file, but never more than a twentieth of it; `None` is nothing, as at first. All
+    /// clones count together: a hand-off or a post that would take of the reserve is refused as `Full`.
+    pub fn keep_free(&self, bytes: Option<u64>) {
+        self.shared.disk_reserve.set(bytes);
+    }
+
+    /// Admits a call that writes so much, unless it would take of the [reserve](Self::keep_free).
+    pub(crate) async fn admit(&self, operation: &'static str, size: Size) -> Result<Admitted<'_>> {
+        self.shared.disk_reserve.admit(&self.shared.path, operation, size).await
+    }
+
+    #[cfg(test)]
+    pub(crate) fn disk_reserve(&self) -> &DiskReserve {
+        &self.shared.disk_reserve
     }
 
     /// The path of the file.

@@ -77,6 +77,8 @@ pub(crate) struct WriteCache {
     clock_watches: HashMap<QueueName, ClockWatch>,
     /// The queues whose leases were looked through since the last commit.
     clamped: Vec<QueueName>,
+    /// `true` if content was erased since the writer last looked. It outlives a rollback: a rewrite too many removes nothing.
+    pub(crate) has_erased: bool,
 }
 
 impl WriteCache {
@@ -94,7 +96,7 @@ impl WriteCache {
     /// Clears what is a copy of the file.
     fn clear(&mut self) {
         let (clock_watches, clamped) = (take(&mut self.clock_watches), take(&mut self.clamped));
-        *self = Self { clock_watches, clamped, ..Self::default() };
+        *self = Self { clock_watches, clamped, has_erased: self.has_erased, ..Self::default() };
     }
 
     /// Clears the cache after its transaction was rolled back.

@@ -10,6 +10,7 @@
 mod group;
 mod recovery;
 mod requests;
+mod rewriting;
 mod thread;
 mod transaction;
 mod waiting;
@@ -27,6 +28,7 @@ use crate::recorded::Repeatable;
 use crate::redo::RedoLog;
 use crate::step::Step;
 use requests::{Call, Command, GroupFailure, Look, Recordable, Request, stopped};
+use rewriting::RewriteFailure;
 use thread::Writer;
 
 /// The writer's result, once it has stopped.
@@ -37,6 +39,7 @@ type ExitStatus = Option<std::result::Result<(), GroupFailure>>;
 pub(crate) struct Handle {
     commands: mpsc::Sender<Command>,
     ended: watch::Receiver<ExitStatus>,
+    rewrite_failure: RewriteFailure,
 }
 
 impl Handle {
@@ -49,8 +52,9 @@ impl Handle {
     ) -> Result<Self> {
         let (commands, waiting) = mpsc::channel(options.waiting.max(1));
         let (end, ended) = watch::channel(None);
-        Writer::new(path, options, connection, redo).start(waiting, end)?;
-        Ok(Self { commands, ended })
+        let rewrite_failure = RewriteFailure::default();
+        Writer::new(path, options, connection, redo, rewrite_failure.clone()).start(waiting, end)?;
+        Ok(Self { commands, ended, rewrite_failure })
     }
 
     /// Runs a request, and waits until it is durable.
@@ -88,6 +92,11 @@ impl Handle {
         sent.map_err(|_| stopped(operation, Certainty::NotDone))?;
         let rewritten = answer.await.map_err(|_| stopped(operation, Certainty::MaybeDone))?;
         rewritten.map_err(|failure| failure.error(operation))
+    }
+
+    /// Why the last rewrite failed; `None` if it did not.
+    pub(crate) fn rewrite_failure(&self) -> Option<String> {
+        self.rewrite_failure.get()
     }
 
     /// Stops the writer: it accepts no more requests, finishes the queued ones, merges the logs into the database

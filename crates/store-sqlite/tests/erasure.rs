@@ -83,7 +83,8 @@ fn leaks(folder: &Path) -> Vec<String> {
 async fn what_was_erased_is_in_none_of_the_files() {
     let folder = tempfile::tempdir().unwrap();
     // With a redo log that holds all of it, too.
-    let options = Options { redo_from: 0, redo_time: Duration::from_secs(3600), ..Options::default() };
+    let hour = Duration::from_secs(3600);
+    let options = Options { redo_from: 0, redo_time: hour, rewrite_after: hour, ..Options::default() };
     let store = SqliteStore::open(folder.path().join("lazaret.db"), options).unwrap();
     for n in 0..30 {
         let (message, text) = (format!("evt-{n}"), if n % 2 == 0 { SECRET } else { "public" });
@@ -95,7 +96,10 @@ async fn what_was_erased_is_in_none_of_the_files() {
         store.act(&queue(), id, Act::Evict, &ada()).await.unwrap();
         store.erase(&queue(), id, &ada()).await.unwrap();
     }
+    // The rewrite is due later, and is not forgotten until then.
+    assert_eq!(store.scrubbed().await.unwrap(), Scrubbed::UnderWay);
     assert_eq!(store.scrub().await.unwrap(), Scrubbed::Done);
+    assert_eq!(store.scrubbed().await.unwrap(), Scrubbed::Done);
     assert_eq!(leaks(folder.path()), [""; 0], "while the store is open");
     // All else is there, and the store goes on.
     let other = store.get(&queue(), id_of("evt-1")).await.unwrap().unwrap();
@@ -110,4 +114,71 @@ async fn what_was_erased_is_in_none_of_the_files() {
     assert_eq!(erased.erased.unwrap().why, "request of the person");
     assert_eq!((erased.state, erased.message.id.as_str()), (LetterState::Evicted, "evt-0"));
     assert_eq!(store.counts(&queue()).await.unwrap().open(), 16);
+}
+
+/// Waits until the store has rewritten its file by itself.
+async fn rewritten(store: &SqliteStore) {
+    let rewritten = async {
+        while store.scrubbed().await.unwrap() != Scrubbed::Done {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), rewritten).await.expect("the file was not rewritten");
+}
+
+async fn store_and_erase(store: &SqliteStore, message: &str, offset: u64) {
+    store_and_retry(store, letter(message, offset, SECRET), SECRET).await;
+    store.act(&queue(), id_of(message), Act::Evict, &ada()).await.unwrap();
+    store.erase(&queue(), id_of(message), &ada()).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_store_rewrites_its_file_by_itself_after_erasures() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options { rewrite_after: Duration::ZERO, ..Options::default() };
+    let store = SqliteStore::open(folder.path().join("lazaret.db"), options).unwrap();
+    assert_eq!(store.scrubbed().await.unwrap(), Scrubbed::Done, "nothing was erased");
+    for n in 0..3 {
+        store_and_erase(&store, &format!("evt-{n}"), n).await;
+    }
+    rewritten(&store).await;
+    assert_eq!(leaks(folder.path()), [""; 0]);
+    assert!(store.get(&queue(), id_of("evt-2")).await.unwrap().unwrap().erased.is_some());
+}
+
+#[tokio::test]
+async fn a_rewrite_that_the_end_of_the_process_cut_off_is_made_up_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lazaret.db");
+    let later = Options { rewrite_after: Duration::from_secs(3600), ..Options::default() };
+    let store = SqliteStore::open(&path, later).unwrap();
+    store_and_erase(&store, "evt-0", 0).await;
+    store.close().await.unwrap();
+    let at_once = Options { rewrite_after: Duration::ZERO, ..Options::default() };
+    let store = SqliteStore::open(&path, at_once).unwrap();
+    rewritten(&store).await;
+    assert_eq!(leaks(folder.path()), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_rewrite_that_fails_is_not_called_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lazaret.db");
+    let hour = Duration::from_secs(3600);
+    let options =
+        Options { busy_timeout: Duration::from_millis(50), rewrite_after: hour, ..Options::default() };
+    let store = SqliteStore::open(&path, options).unwrap();
+    store_and_erase(&store, "evt-0", 0).await;
+    // Another program reads an old state, so the log cannot be emptied.
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN; SELECT count(*) FROM letters").unwrap();
+    store.scrub().await.unwrap_err();
+    let state = store.scrubbed().await.unwrap();
+    assert!(matches!(&state, Scrubbed::Failed(why) if !why.is_empty()), "{state:?}");
+    // The store goes on.
+    store_and_retry(&store, letter("evt-1", 1, "public"), "public").await;
+    other.execute_batch("COMMIT").unwrap();
+    store.scrub().await.unwrap();
+    assert_eq!(store.scrubbed().await.unwrap(), Scrubbed::Done);
+    assert_eq!(leaks(folder.path()), [""; 0]);
 }

@@ -59,6 +59,7 @@ impl Run for Status {
         }
         if status.consumers.is_empty() {
             screen.info("no consumers");
+            print_erasure(screen, &status)?;
             screen.next_command("lazaret run -c lazaret.yaml");
             return Ok(Exit::Ok);
         }
@@ -152,6 +153,7 @@ fn print_tables(screen: &Screen, status: &lazaret_api::Status, now: Timestamp) -
         let line = Line::new().add("store", Tone::Strong).add(" not durable", Tone::Warning);
         screen.line(&line.plain(": letters and positions are lost when the process exits"))?;
     }
+    print_erasure(screen, status)?;
     for line in status.consumers.iter().flat_map(|consumer| notes(consumer, now)) {
         screen.line(&line)?;
     }
@@ -168,6 +170,14 @@ fn print_tables(screen: &Screen, status: &lazaret_api::Status, now: Timestamp) -
         screen.table(&Record::table(&status.instances, now))?;
     }
     Ok(())
+}
+
+/// Tells what the store has still to do after an erasure, if anything.
+fn print_erasure(screen: &Screen, status: &lazaret_api::Status) -> Result<()> {
+    match &status.erasure {
+        Some(erasure) => screen.line(&Line::new().add("erasure", Tone::Strong).plain(format!(": {erasure}"))),
+        None => Ok(()),
+    }
 }
 
 /// Tells which letters the plan of an operation excludes, if any.
@@ -465,6 +475,7 @@ mod tests {
                 started_at: at(0),
                 last_seen: at(age as i64),
             }],
+            erasure: None,
         };
         assert_eq!(without_times(&status(1.0, 7)), without_times(&status(2.0, 7)));
         assert_ne!(without_times(&status(1.0, 7)), without_times(&status(1.0, 8)));
@@ -620,7 +631,13 @@ mod tests {
             let shop = Consumer { retrying: 0, parked: 0, quarantined: 0, ..shop };
             let consumers = vec![Consumer { retrying: 0, parked: 0, quarantined: 0, ..quiet(0) }, shop];
             let store = lazaret_api::StoreCapabilities::default();
-            next(&lazaret_api::Status { consumers, operations: vec![], store, instances: vec![] })
+            next(&lazaret_api::Status {
+                consumers,
+                operations: vec![],
+                store,
+                instances: vec![],
+                erasure: None,
+            })
         };
         assert_eq!(hint(0, 3), ["lazaret adopt x-original --consumer shop --topic TOPIC --dry-run"]);
         assert_eq!(hint(2, 3), ["lazaret groups"], "letters of the store come first");
@@ -650,6 +667,7 @@ mod tests {
             operations: vec![],
             store: lazaret_api::StoreCapabilities::default(),
             instances: vec![],
+            erasure: None,
         };
         assert_eq!(next(&status), ["lazaret groups queue:shop", "lazaret resume shop --reason TEXT"]);
     }

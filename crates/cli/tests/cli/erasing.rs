@@ -30,6 +30,10 @@ fn the_letters_of_a_person_are_erased_and_say_so() {
     bench.run(&["erase", &query, "--reason", "request 7"]).ends(2);
     let erased = bench.run(&["erase", &query, "--reason", "request 7", "--yes"]).ends(0);
     assert!(erased.out.starts_with("2 letters erased, 0 failed"), "{}", erased.out);
+    // The file is rewritten in the background, and the status tells how far that is.
+    bench.eventually("the file is rewritten", || {
+        bench.run(&["status", "-o", "json"]).ends(0).json().get("erasure").is_none()
+    });
     assert_eq!(leaks(bench.folder()), [""; 0]);
 
     let letters = bench.run(&["ls", "state:closed", "-o", "jsonl"]).ends(0).lines();

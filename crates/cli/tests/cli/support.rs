@@ -17,7 +17,7 @@ use lazaret_core::{
 };
 use lazaret_engine::{Consumer, DeadLetterOptions, Options as EngineOptions};
 use lazaret_server::{Approval, Registry, Server, Token, TokenHash, Tokens};
-use lazaret_store_sqlite::{InboxLog, InboxOptions, SqliteStore};
+use lazaret_store_sqlite::{InboxLog, InboxOptions, Options as SqliteOptions, SqliteStore};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -125,7 +125,8 @@ impl Bench {
         let folder = tempfile::tempdir().unwrap();
         let repaired = Arc::new(AtomicBool::new(false));
         let shutdown = CancellationToken::new();
-        let store = SqliteStore::open(folder.path().join("lazaret.db"), Default::default()).unwrap();
+        let sqlite = SqliteOptions { rewrite_after: Duration::ZERO, ..SqliteOptions::default() };
+        let store = SqliteStore::open(folder.path().join("lazaret.db"), sqlite).unwrap();
         let registry = Registry::default();
         let url = runtime.block_on(serve(&store, &registry, setup, &repaired, &shutdown));
         Self { url, runtime, store, registry, repaired, shutdown, folder }

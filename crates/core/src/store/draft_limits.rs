@@ -1,7 +1,8 @@
 //! Limits on drafts: plans that were frozen and not started (I7).
 
 use super::error::{ErrorKind, Result, StoreError};
-use super::operations::{Operations, Plan};
+use super::operations::{Operations, Plan, PlanRequest, Selection};
+use super::triage::Triage;
 use crate::person::is_same_person;
 
 const FREEZE: &str = "freeze";
@@ -12,8 +13,8 @@ const FREEZE: &str = "freeze";
 /// use lazaret_core::store::DraftLimits;
 /// # use std::time::Duration;
 /// # use lazaret_core::query::Query;
-/// # use lazaret_core::store::{Action, Actor, Operations, PlanRequest, Result, Selection};
-/// async fn freeze(store: &impl Operations, by: &Actor) -> Result<()> {
+/// # use lazaret_core::store::{Action, Actor, Operations, PlanRequest, Result, Selection, Store};
+/// async fn freeze(store: &impl Store, by: &Actor) -> Result<()> {
 ///     let limits = DraftLimits { per_person: 10, ..DraftLimits::default() };
 ///     limits.check(store, &by.who, &[]).await?;
 /// #   let (selection, valid_for) = (Selection::Query(Query::everything()), Duration::from_secs(60));
@@ -32,6 +33,26 @@ pub struct DraftLimits {
     pub letters: u64,
 }
 
+/// A plan that is being frozen. It counts as a draft from the start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DraftUnderWay {
+    /// Its author.
+    pub by: String,
+    /// The most letters that it may have.
+    pub letters: u64,
+}
+
+impl DraftUnderWay {
+    /// The plan of this request.
+    pub fn new(by: &str, request: &PlanRequest) -> Self {
+        let letters = match &request.selection {
+            Selection::Letters(letters) => request.max_letters.min(letters.len() as u64),
+            Selection::Query(_) => request.max_letters,
+        };
+        Self { by: by.to_owned(), letters }
+    }
+}
+
 impl Default for DraftLimits {
     /// 50 drafts of one person, 200 in all, 2,000,000 letters in them.
     fn default() -> Self {
@@ -40,22 +61,28 @@ impl Default for DraftLimits {
 }
 
 impl DraftLimits {
-    /// Checks whether a person may freeze another plan now. `under_way` names the authors of plans that are being frozen.
+    /// Checks whether a person may freeze another plan now, besides those `under_way`. How many letters a plan has is known at its end:
+    /// until then it counts with the most that it may have, and with no more than there are open letters.
     ///
     /// # Errors
     /// `Conflict` if a limit is reached; it [names](StoreError::limit) the limit, and says when the first draft expires.
-    pub async fn check<S>(&self, store: &S, by: &str, under_way: &[String]) -> Result<()>
+    pub async fn check<S>(&self, store: &S, by: &str, under_way: &[DraftUnderWay]) -> Result<()>
     where
-        S: Operations + ?Sized,
+        S: Operations + Triage + ?Sized,
     {
         // With so many drafts the second limit is reached, whatever is behind them.
         let drafts = store.drafts(None, self.total.max(1)).await?;
-        self.check_drafts(&drafts, by, under_way)
+        let mut open = u64::MAX;
+        if !under_way.is_empty() && letters_in(&drafts, under_way, open) >= self.letters {
+            // Asked only if it decides: in some stores the answer takes a while.
+            open = store.queues().await?.iter().map(|queue| queue.counts.open()).sum();
+        }
+        self.check_drafts(&drafts, by, under_way, open)
     }
 
-    fn check_drafts(&self, drafts: &[Plan], by: &str, under_way: &[String]) -> Result<()> {
+    fn check_drafts(&self, drafts: &[Plan], by: &str, under_way: &[DraftUnderWay], open: u64) -> Result<()> {
         let of_person = || drafts.iter().filter(move |plan| is_same_person(&plan.by.who, by));
-        let own = of_person().count() + under_way.iter().filter(|who| is_same_person(who, by)).count();
+        let own = of_person().count() + under_way.iter().filter(|plan| is_same_person(&plan.by, by)).count();
         if own >= self.per_person {
             let what =
                 format!("{by} has {own} plans that were not started, the limit is {}", self.per_person);
@@ -66,7 +93,7 @@ impl DraftLimits {
             let what = format!("there are {all} plans that were not started, the limit is {}", self.total);
             return refuse("drafts", &what, drafts);
         }
-        let letters: u64 = drafts.iter().map(|plan| plan.letters).fold(0, u64::saturating_add);
+        let letters = letters_in(drafts, under_way, open);
         if letters >= self.letters {
             let what =
                 format!("plans that were not started have {letters} letters, the limit is {}", self.letters);
@@ -74,6 +101,12 @@ impl DraftLimits {
         }
         Ok(())
     }
+}
+
+/// The most letters that all these plans have, when there are so many open ones.
+fn letters_in(drafts: &[Plan], under_way: &[DraftUnderWay], open: u64) -> u64 {
+    let under_way = under_way.iter().map(|plan| plan.letters.min(open));
+    drafts.iter().map(|plan| plan.letters).chain(under_way).fold(0, u64::saturating_add)
 }
 
 fn refuse<'a>(limit: &'static str, what: &str, drafts: impl IntoIterator<Item = &'a Plan>) -> Result<()> {
@@ -114,8 +147,8 @@ mod tests {
         let limits = DraftLimits { per_person: 2, total: 4, letters: 100 };
         let drafts = [draft(3, "ada", 1), draft(2, "Ada ", 1), draft(1, "bob", 1)];
         let refused = |by: &str, drafts: &[Plan], under_way: &[&str]| {
-            let under_way: Vec<String> = under_way.iter().map(|who| (*who).to_owned()).collect();
-            let error = limits.check_drafts(drafts, by, &under_way).err()?;
+            let under_way = under_way.iter().map(|who| DraftUnderWay { by: (*who).to_owned(), letters: 1 });
+            let error = limits.check_drafts(drafts, by, &under_way.collect::<Vec<_>>(), 1000).err()?;
             assert_eq!(error.kind(), ErrorKind::Conflict);
             Some((error.limit().unwrap(), error.context().to_owned()))
         };
@@ -133,5 +166,23 @@ mod tests {
         assert!(context.contains("p_1 expires"), "{context}");
         assert_eq!(refused("eve", &[draft(1, "bob", 99)], &[]), None);
         assert_eq!(refused("eve", &[draft(1, "bob", 100)], &[]).unwrap().0, "draft-letters");
+        assert_eq!(refused("eve", &[draft(1, "bob", 99)], &["bob"]).unwrap().0, "draft-letters");
+    }
+
+    #[test]
+    fn a_plan_that_is_being_frozen_counts_with_the_most_letters_that_it_may_have() {
+        let selection = Selection::Letters(Vec::new());
+        let valid_for = std::time::Duration::from_secs(60);
+        let named = PlanRequest { action: Action::Evict, selection, valid_for, max_letters: 70 };
+        assert_eq!(DraftUnderWay::new("ada", &named).letters, 0);
+        let selection = Selection::Query(crate::query::Query::everything());
+        let large = DraftUnderWay::new("ada", &PlanRequest { selection, ..named });
+        assert_eq!(large, DraftUnderWay { by: "ada".into(), letters: 70 });
+        let limits = DraftLimits { per_person: 9, total: 9, letters: 100 };
+        let under_way = [large.clone(), large];
+        let check = |open| limits.check_drafts(&[], "bob", &under_way, open);
+        assert_eq!(check(u64::MAX).unwrap_err().limit(), Some("draft-letters"));
+        assert_eq!(check(50).unwrap_err().limit(), Some("draft-letters"));
+        assert!(check(49).is_ok(), "there are not so many letters");
     }
 }

@@ -173,6 +173,7 @@ macro_rules! __forward_methods {
         writes purge(queue: &$crate::QueueName, letter: move $crate::LetterId, by: &$crate::store::Actor) -> ();
         writes erase(queue: &$crate::QueueName, letter: move $crate::LetterId, by: &$crate::store::Actor) -> $crate::Letter;
         writes scrub() -> $crate::store::Scrubbed;
+        reads scrubbed() -> $crate::store::Scrubbed;
         writes expire(queue: &$crate::QueueName, closed_before: move Option<$crate::Timestamp>, limit: move usize) -> $crate::store::Expired;
     } };
     (Audit $wrapper:tt) => { $crate::__forward_trait! { $wrapper

@@ -50,7 +50,7 @@ pub use changes::{COMMENT_CHARS, COMMENTS_LIMIT, EDITS_BYTES, EDITS_LIMIT, KeptE
 pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
 pub use dedupe::{Dedupe, DedupeClaim, dedupe_claim, dedupe_key};
 pub use digest_key::{DigestKey, stored_digest_key};
-pub use draft_limits::DraftLimits;
+pub use draft_limits::{DraftLimits, DraftUnderWay};
 pub use error::{Certainty, ErrorKind, Result, StoreError};
 pub use expiry::{ExpiryClock, ExpiryTime};
 pub use forward::Call;

@@ -248,11 +248,15 @@ pub struct Expired {
     pub more: bool,
 }
 
-/// The result of [`Triage::scrub`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether the files of a store still hold erased content, for [`Triage::scrub`] and [`Triage::scrubbed`].
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scrubbed {
     /// No file of the store holds erased content any more.
     Done,
+    /// The store removes it in the background, also after a restart.
+    UnderWay,
+    /// The last attempt to remove it failed for this reason. The store tries again.
+    Failed(String),
     /// Files of the server still hold it, until its own maintenance removes it: this is how to have it done.
     ByServer(&'static str),
 }
@@ -294,10 +298,18 @@ pub trait Triage: Send + Sync + 'static {
     /// and the letter tells [who erased it](Letter::erased). It cannot be restored. `Conflict` if it is open or was erased before, `NotFound` if it does not exist or was purged.
     async fn erase(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<Letter>;
 
-    /// Removes what earlier calls have erased, purged or replaced from the files of the store. Slow: it may rewrite all of them.
+    /// Removes what earlier calls have erased, purged or replaced from the files of the store, and waits for it. Slow: it may rewrite all
+    /// of them. A store that keeps files does so by itself some time after the last [erasure](Self::erase).
     ///
     /// The default has no files.
     async fn scrub(&self) -> Result<Scrubbed> {
+        Ok(Scrubbed::Done)
+    }
+
+    /// Tells whether what earlier calls have erased has left the files of the store. Waits for nothing.
+    ///
+    /// The default has no files.
+    async fn scrubbed(&self) -> Result<Scrubbed> {
         Ok(Scrubbed::Done)
     }
 

@@ -70,6 +70,7 @@ pub async fn axon(
         adoption = adoption.from_table(table);
     }
     let stores = Stores::open(&config.store, config.encryption.as_ref()).await?;
+    stores.keep_free(config.consumers.iter());
     let letters = match request.dry_run {
         true => adoption.preview(&*stores.adoption).await.map(Letters::Preview),
         false => adoption.run(&*stores.adoption).await.map(|report| Letters::Done(Box::new(report))),

@@ -101,6 +101,7 @@ pub async fn flowwarden(
     let options = source_options(consumer, &config.store)?;
     let database = database(request, &options).await?;
     let stores = Stores::open(&config.store, config.encryption.as_ref()).await?;
+    stores.keep_free(config.consumers.iter());
     let adopted = adopt(request, consumer, &options, &database, &stores, progress).await;
     stores.close().await;
     adopted

@@ -74,6 +74,7 @@ pub async fn dead_letter_topics(
             || configured.is_some_and(|adopt| adopt.separate_sequences),
     };
     let stores = Stores::open(&config.store, config.encryption.as_ref()).await?;
+    stores.keep_free(config.consumers.iter());
     let mut adopted = Vec::new();
     let mut failed = None;
     for topic in topics {

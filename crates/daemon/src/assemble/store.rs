@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use lazaret_config::{Consumer as ConsumerConfig, Encryption, StoreLocation};
+#[cfg(feature = "sqlite")]
+use lazaret_core::policy::CapacityPolicy;
 use lazaret_core::store::{Capabilities, Checkpoints, Dedupe, KeyValue, Store};
 use lazaret_memory::MemoryStore;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -203,6 +205,16 @@ impl Stores {
         }
     }
 
+    /// Keeps the reserve of an embedded store's disk free of what all consumers, imports, adoptions and posts write together.
+    pub(crate) fn keep_free<'a>(&self, consumers: impl Iterator<Item = &'a ConsumerConfig>) {
+        #[cfg(feature = "sqlite")]
+        if let Some(store) = &self.sqlite {
+            store.keep_free(reserve(consumers));
+        }
+        #[cfg(not(feature = "sqlite"))]
+        let _ = consumers;
+    }
+
     /// Adds the inbox of a consumer to the API, if the store has inboxes.
     pub(crate) fn serve_inbox(&self, builder: Builder, config: &ConsumerConfig) -> Builder {
         #[cfg(feature = "sqlite")]
@@ -236,4 +248,39 @@ fn new_id() -> String {
     use std::hash::{BuildHasher, Hasher, RandomState};
     // The keys of the hasher are random. With a letter in front it is no number in YAML.
     format!("s{:016x}", RandomState::new().build_hasher().finish())
+}
+
+/// What everybody leaves free of the disk of an embedded store: the least that a consumer asks for, and nothing if one asks for nothing.
+/// Without consumers it is the default.
+#[cfg(feature = "sqlite")]
+fn reserve<'a>(consumers: impl Iterator<Item = &'a ConsumerConfig>) -> Option<u64> {
+    let letters = consumers.filter_map(|consumer| consumer.dead_letter.as_ref());
+    let reserves = letters.map(|letters| letters.capacity.min_free);
+    reserves.min().unwrap_or(CapacityPolicy::default().min_free)
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use lazaret_config::{NoEnv, check};
+
+    use super::*;
+
+    #[test]
+    fn the_reserve_of_a_store_is_the_least_that_a_consumer_asks_for() {
+        let of = |min_free: &[&str]| {
+            let consumers = min_free.iter().enumerate().map(|(number, min_free)| {
+                format!(
+                    "  c{number}:\n    source: {{ inbox: {{}} }}\n    handler: {{ command: {{ program: [x] }} }}\n    \
+                     dead-letter: {{ min-free: {min_free} }}\n"
+                )
+            });
+            let text = format!("consumers:\n{}", consumers.collect::<Vec<_>>().concat());
+            let checked = check("lazaret.yaml", text.as_bytes(), &NoEnv);
+            let config = checked.config.unwrap_or_else(|| panic!("{}", checked.diagnostics.plain()));
+            reserve(config.consumers.iter())
+        };
+        assert_eq!(of(&["2GiB", "1MiB"]), Some(1 << 20));
+        assert_eq!(of(&["2GiB", "off"]), None);
+        assert_eq!(reserve(std::iter::empty()), CapacityPolicy::default().min_free);
+    }
 }

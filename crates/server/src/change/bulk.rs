@@ -13,6 +13,7 @@ use super::selection::{Selected, select};
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
+use crate::erasure;
 use crate::extract::Json;
 
 pub(crate) async fn restore(
@@ -135,13 +136,11 @@ async fn each(
             }),
         }
     }
-    // Without progress the caller does not repeat the request, though more letters match: what was erased before is scrubbed all the same.
-    if matches!(action, BulkAction::Erase) && (!answer.more || answer.done == 0) {
-        (answer.remains, answer.unfinished) = match app.store.scrub().await {
-            Ok(Scrubbed::Done) => (None, false),
-            Ok(Scrubbed::ByServer(how)) => (Some(how.to_owned()), false),
+    if matches!(action, BulkAction::Erase) {
+        (answer.remains, answer.unfinished) = match app.store.scrubbed().await {
+            Ok(scrubbed) => (erasure::remains(&scrubbed), matches!(scrubbed, Scrubbed::Failed(_))),
             Err(error) => {
-                let what = "the files of the store still hold what was erased, repeat the request";
+                let what = "it is unknown whether the store's files still hold what was erased";
                 (Some(format!("{what}: {error}")), true)
             }
         };

@@ -27,6 +27,11 @@ pub(super) fn mark(letter: &mut Letter, by: &Actor, now: Timestamp) -> Result<()
         exceeds("characters in the reason of an edit", edit.why.chars().count(), COMMENT_CHARS)?;
         edit.by = foreign(&edit.by);
     }
+    if let Some(erased) = &mut letter.erased {
+        exceeds("characters in the reason of an erasure", erased.why.chars().count(), COMMENT_CHARS)?;
+        erased.by = foreign(&erased.by);
+    }
+    letter.assignee = letter.assignee.take().map(|name| foreign(&name).into());
     // What a file says under these names is replaced.
     letter.context.insert(IMPORTED_BY.to_owned(), by.who.clone());
     letter.context.insert(IMPORTED_AT.to_owned(), now.to_string());
@@ -48,7 +53,7 @@ fn foreign(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lazaret_core::letter::Edit;
+    use lazaret_core::letter::{Edit, Erasure};
     use lazaret_core::person::person_name;
     use lazaret_core::store::Comment;
     use lazaret_core::{Message, Position, QueueName};
@@ -87,6 +92,26 @@ mod tests {
         moved.comments[0].by = "é".repeat(1000);
         mark(&mut moved, &olga(), NOW).unwrap();
         assert!(moved.comments[0].by.len() <= MAX_NAME_BYTES + IMPORTED.len());
+    }
+
+    #[test]
+    fn people_of_another_system_neither_erased_a_letter_here_nor_have_it_assigned() {
+        let mut moved = letter(0);
+        let erasure = Erasure { by: "olga".into(), at: NOW, why: "request".into() };
+        moved.erased = Some(Box::new(erasure.clone()));
+        moved.assignee = Some("olga".into());
+        for _ in 0..2 {
+            mark(&mut moved, &olga(), NOW).unwrap();
+            assert_eq!(moved.erased.as_ref().unwrap().by, "olga (imported)");
+            assert_eq!(moved.assignee.as_deref(), Some("olga (imported)"));
+        }
+        // I7
+        moved.assignee = Some("é".repeat(1000).into());
+        mark(&mut moved, &olga(), NOW).unwrap();
+        assert!(moved.assignee.as_ref().unwrap().len() <= MAX_NAME_BYTES + IMPORTED.len());
+        moved.erased = Some(Box::new(Erasure { why: "x".repeat(COMMENT_CHARS + 1), ..erasure }));
+        let refused = mark(&mut moved, &olga(), NOW).unwrap_err();
+        assert!(refused.contains("characters in the reason of an erasure"), "{refused}");
     }
 
     #[test]

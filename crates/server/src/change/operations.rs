@@ -70,7 +70,7 @@ async fn frozen(
     let limits = &app.options.limits;
     let request = store::PlanRequest { action, selection, valid_for, max_letters: limits.plan_letters };
     // Held until the plan is written, or the caller has gone.
-    let _place = app.drafts.admit(&*app.store, &limits.drafts, &by.who).await?;
+    let _place = app.drafts.admit(&*app.store, &limits.drafts, &by.who, &request).await?;
     Ok(app.store.freeze(&request, by).await?)
 }
 

@@ -19,6 +19,7 @@ use crate::activity;
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
+use crate::erasure;
 use crate::extract::{Name, Params};
 use crate::registry::Entry;
 
@@ -44,7 +45,8 @@ pub(crate) async fn status(State(app): State<App>, caller: Caller) -> Result<axu
     add_excluded(&app, &mut operations[..latest]).await?;
     let store = StoreCapabilities::from(&app.store.capabilities().await?);
     let instances = visible_instances(&app, &caller).await?;
-    Ok(axum::Json(Status { consumers, operations, store, instances }))
+    let erasure = erasure::in_progress(&app.store.scrubbed().await?);
+    Ok(axum::Json(Status { consumers, operations, store, instances, erasure }))
 }
 
 /// The processes that share the store.

@@ -48,6 +48,10 @@ impl Triage for MongoStore {
     }
 
     async fn scrub(&self) -> Result<Scrubbed> {
+        self.scrubbed().await
+    }
+
+    async fn scrubbed(&self) -> Result<Scrubbed> {
         Ok(Scrubbed::ByServer(
             "MongoDB reuses the space of replaced documents some time, and its oplog and journal keep them for a while; run \
              `compact` on the collections and resync replicas to rewrite them at once",

@@ -53,6 +53,10 @@ impl Triage for PostgresStore {
     }
 
     async fn scrub(&self) -> Result<Scrubbed> {
+        self.scrubbed().await
+    }
+
+    async fn scrubbed(&self) -> Result<Scrubbed> {
         Ok(Scrubbed::ByServer(
             "PostgreSQL keeps earlier versions of rows until VACUUM, in its write-ahead log and in archives of that; run \
              `VACUUM FULL` on the tables of the schema to rewrite them at once",

@@ -50,6 +50,7 @@ impl LetterStore for SqliteStore {
     ) -> Result<Vec<Result<Placed>>> {
         let call =
             HandOffs::new(queue.clone(), *limits, items).map_err(|fault| fault.into_error("hand_off"))?;
+        let _admitted = self.admit("hand_off", call.to_write()).await?;
         self.record(call).await
     }
 

@@ -51,8 +51,7 @@ impl Operations for SqliteStore {
     }
 
     async fn command(&self, id: OperationId, command: Command, by: &Actor) -> Result<Operation> {
-        let by = by.clone();
-        self.write("command", move |step| commanding::command(step, id, command, &by)).await
+        commanding::command(self, id, command, by).await
     }
 
     async fn poll_work(

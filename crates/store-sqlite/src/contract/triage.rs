@@ -10,6 +10,7 @@ use lazaret_core::store::{
     Result, Scrubbed, StoreError, Triage, stored_digest_key,
 };
 
+use crate::erasure_mark;
 use crate::letters::{Changed, Queue, edits, groups, query};
 use crate::readers::View;
 use crate::store::SqliteStore;
@@ -80,6 +81,16 @@ impl Triage for SqliteStore {
     async fn scrub(&self) -> Result<Scrubbed> {
         self.rewrite_file().await?;
         Ok(Scrubbed::Done)
+    }
+
+    async fn scrubbed(&self) -> Result<Scrubbed> {
+        // An erasure is committed at once, so the redo log adds nothing.
+        let mark = self.ask_committed("scrubbed", |view| erasure_mark::read(view.connection)).await?;
+        Ok(match (mark, self.rewrite_failure()) {
+            (None, _) => Scrubbed::Done,
+            (Some(_), None) => Scrubbed::UnderWay,
+            (Some(_), Some(why)) => Scrubbed::Failed(why),
+        })
     }
 
     async fn expire(

@@ -49,7 +49,6 @@ impl Repeatable for Posts {
     }
 
     fn size(&self, _: &Self::Answer) -> Size {
-        let bytes = |post: &Post| 128 + usize::try_from(post.size).unwrap_or(usize::MAX / 2);
-        Size { count: self.posts.len(), bytes: self.posts.iter().map(bytes).sum() }
+        self.to_write()
     }
 }

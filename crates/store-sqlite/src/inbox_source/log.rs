@@ -8,7 +8,7 @@ use lazaret_core::source::{Backlog, Ingest, NewMessage, Posted};
 use lazaret_core::store::Result;
 
 use super::options::InboxOptions;
-use super::posts::Posts;
+use super::posts::{OPERATION, Posts};
 use super::wakeups::Wakeup;
 use crate::store::SqliteStore;
 use crate::write_cache::inboxes::InboxNumbers;
@@ -69,6 +69,7 @@ impl Ingest for InboxLog {
         if posts.has_ids() {
             self.store.create_digest_key().await?;
         }
+        let _admitted = self.store.admit(OPERATION, posts.to_write()).await?;
         let (answers, next) = self.store.record(posts).await?;
         self.wakeup.seen(next);
         self.wakeup.notify.notify_waiters();

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::options::InboxOptions;
 use crate::error::Work;
-use crate::redo::{Fields, put};
+use crate::redo::{Fields, Size, put};
 use crate::rows::{bound, encode_headers, limit, nanos};
 
 /// The name of the call in errors.
@@ -143,5 +143,11 @@ impl Posts {
             max_bytes: bound(options.max_bytes),
             posts: messages.into_iter().map(Post::new).collect(),
         })
+    }
+
+    /// What they write, if none is a duplicate.
+    pub(super) fn to_write(&self) -> Size {
+        let bytes = |post: &Post| 128 + usize::try_from(post.size).unwrap_or(usize::MAX / 2);
+        Size { count: self.posts.len(), bytes: self.posts.iter().map(bytes).sum() }
     }
 }

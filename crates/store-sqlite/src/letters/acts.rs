@@ -10,6 +10,7 @@ use super::apply::Stored;
 use super::sequences::{OpenSequenceRow, select_sequence};
 use super::{LetterColumns, LetterRow, OpenSequence, Queue, edits, select_letter_row};
 use crate::encoded_letter::Place;
+use crate::erasure_mark;
 use crate::error::{Fault, Work};
 use crate::rows::{Body, bound, limit as rows_of, nanos, unsigned};
 
@@ -213,6 +214,8 @@ impl Queue<'_> {
         let (lid, letter) = self.light(id)?.into_result(self.name, id, "erase")?;
         let effects = rules::erase(&letter, by, self.time())?;
         self.apply(&Stored { lid, id, sequence: None }, None, effects)?;
+        erasure_mark::set(self.connection)?;
+        self.cache.has_erased = true;
         self.whole(lid)
     }
 

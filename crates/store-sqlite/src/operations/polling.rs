@@ -8,7 +8,7 @@ use lazaret_core::store::rules::{
 use lazaret_core::store::{Action, Claim, OperationMachine, Outcome, PayloadDigest};
 use lazaret_core::{Letter, Timestamp};
 
-use super::table;
+use super::{commanding, table};
 use crate::error::Work;
 use crate::letters::{OpenSequence, Queue};
 use crate::rows::{UndecodedLetter, time};
@@ -205,16 +205,17 @@ impl Queue<'_> {
         Ok(())
     }
 
-    /// Skips the letters of a cancelled operation whose lease was lost.
+    /// Skips the letters of a cancelled operation whose lease was lost, and a page of those of the queue that the command has left.
     fn sweep(&mut self, machine: &mut OperationMachine, poller: &mut Poller<'_>) -> Work<()> {
-        let mut from = 0;
-        while let Some(item) = self.next_pending(machine, from)? {
-            from = item.ordinal + 1;
-            let state = self.load_item(machine, poller, &item)?;
-            let tried = rules::is_tried(&machine.operation, &state.view(self.now));
-            if poller.poll.swept(machine, tried) {
-                self.write_outcome(machine, &item, Outcome::SkippedCancelled)?;
-            }
+        let qid = Some(self.numbers.qid);
+        let page = commanding::free_page(self.connection, &machine.operation, qid, self.now)?;
+        for _ in 0..page.skipped {
+            poller.poll.swept(machine, false);
+        }
+        if !page.is_last {
+            poller.poll.again(time(self.now));
+        } else if self.next_pending(machine, 0)?.is_some() {
+            poller.poll.swept(machine, true);
         }
         Ok(())
     }

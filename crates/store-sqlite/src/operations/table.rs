@@ -434,6 +434,16 @@ pub(super) fn write_outcomes(
     Ok(written as u64)
 }
 
+/// Ends some reservations of an operation, at most `limit`. Returns their number.
+pub(super) fn unreserve_page(connection: &Connection, id: OperationId, limit: usize) -> Work<usize> {
+    let mut update = connection.prepare_cached(concat!(
+        "UPDATE sequences SET reserved = NULL, ",
+        set_schedule!("paused", "NULL"),
+        "WHERE sid IN (SELECT sid FROM sequences INDEXED BY sequences_reserved WHERE reserved = ?1 LIMIT ?2)",
+    ))?;
+    Ok(update.execute([bound(id.0), rows_of(limit)])?)
+}
+
 /// Ends the reservations of an operation, or the one of this sequence: their letters may run automatically
 /// again.
 pub(super) fn unreserve(connection: &Connection, id: OperationId, sequence: Option<(i64, &str)>) -> Work<()> {

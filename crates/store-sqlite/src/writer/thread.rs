@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::ExitStatus;
 use super::requests::{Command, GroupFailure, Request};
+use super::rewriting::{DueRewrite, RewriteFailure};
 use super::transaction::{OPEN_COUNT, Transaction};
 use super::waiting::{Next, receive_within};
 use crate::options::Options;
@@ -56,12 +57,21 @@ pub(super) struct Writer {
     recent: (usize, Option<Instant>),
     /// Number of groups that run with savepoints.
     pub(super) careful_groups: u32,
+    /// The rewrite of the file that is due after an erasure.
+    pub(super) due_rewrite: Option<DueRewrite>,
+    pub(super) rewrite_failure: RewriteFailure,
     /// `true` if a caller waits for the store to close.
     is_closing: bool,
 }
 
 impl Writer {
-    pub(super) fn new(path: PathBuf, options: Options, connection: Connection, redo: Arc<RedoLog>) -> Self {
+    pub(super) fn new(
+        path: PathBuf,
+        options: Options,
+        connection: Connection,
+        redo: Arc<RedoLog>,
+        rewrite_failure: RewriteFailure,
+    ) -> Self {
         Self {
             path,
             options,
@@ -75,6 +85,8 @@ impl Writer {
             next_cooldown: FIRST_COOLDOWN,
             recent: (0, None),
             careful_groups: 0,
+            due_rewrite: None,
+            rewrite_failure,
             is_closing: false,
         }
     }
@@ -89,6 +101,7 @@ impl Writer {
         if is_recovered {
             self.renew_mark();
         }
+        self.resume_rewrite();
         let run = move || _ = end.send_replace(Some(self.run(waiting)));
         let spawned = thread::Builder::new().name("lazaret-writer".into()).spawn(run);
         spawned.map(drop).map_err(|error| {
@@ -102,7 +115,7 @@ impl Writer {
         loop {
             match self.first(&mut waiting) {
                 Next::Command(first) => group.extend(self.accept(first, &mut waiting)),
-                Next::Idle => self.catch_up(),
+                Next::Idle => self.idle(),
                 Next::End => break,
             }
             while group.len() < GROUP
@@ -119,6 +132,7 @@ impl Writer {
             }
             self.recent.1 = Some(Instant::now());
             self.maintain();
+            self.rewrite_when_due();
         }
         self.close()
     }
@@ -144,11 +158,15 @@ impl Writer {
         }
     }
 
-    /// The next queue item, or idleness while records are uncommitted.
+    /// The next queue item, or idleness while records are uncommitted or a rewrite is due.
     fn first(&self, waiting: &mut mpsc::Receiver<Command>) -> Next {
-        let next = match &self.open {
-            Some(_) => receive_within(waiting, self.idle_time()),
-            None if self.is_behind => receive_within(waiting, self.options.redo_time),
+        let commit = match &self.open {
+            Some(_) => Some(self.idle_time()),
+            None => self.is_behind.then_some(self.options.redo_time),
+        };
+        let rewrite = self.due_rewrite.map(|due| due.left());
+        let next = match commit.into_iter().chain(rewrite).min() {
+            Some(time) => receive_within(waiting, time),
             None => Some(waiting.blocking_recv()),
         };
         next.map_or(Next::Idle, |next| next.map_or(Next::End, Next::Command))
@@ -253,31 +271,21 @@ impl Writer {
         }
     }
 
-    /// When idle: commits acknowledged writes to the database.
+    /// When idle: commits acknowledged writes, and rewrites the file if that is due.
+    fn idle(&mut self) {
+        if self.open.is_some() || self.is_behind {
+            self.catch_up();
+        }
+        self.rewrite_when_due();
+    }
+
+    /// Commits acknowledged writes to the database.
     fn catch_up(&mut self) {
         if self.begin().is_ok() {
             // If it fails, the letters are in the redo log.
             _ = self.commit(Certainty::NotDone);
         }
         self.redo.yield_lock();
-    }
-
-    /// Writes the whole file anew and empties both logs.
-    fn rewrite(&mut self) -> Outcome<()> {
-        self.commit(Certainty::NotDone)?;
-        // Under the write lock, with no valid record.
-        self.begin()?;
-        let cleared = self.redo.clear();
-        self.roll_back();
-        cleared.map_err(|error| GroupFailure::of(self.redo.fault(&error)))?;
-        let connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => schema::connect(&self.path, &self.options)
-                .map_err(|error| GroupFailure::rolled_back(&error))?,
-        };
-        let connection = self.connection.insert(connection);
-        connection.execute_batch("VACUUM").map_err(GroupFailure::of)?;
-        schema::truncate_wal(connection).map_err(GroupFailure::of)
     }
 
     /// Merges both logs into the database file. After a failure nothing acknowledged is lost:

@@ -148,7 +148,7 @@ pub enum PollDecision {
     Nothing,
     /// Its letters may run.
     Run(StageCursor),
-    /// It was cancelled: its letters are skipped, except those [in flight](is_tried).
+    /// A person has ended it: its letters are skipped, except those [in flight](is_tried).
     Sweep,
 }
 
@@ -203,7 +203,7 @@ impl Poll {
                 self.again(machine.operation.rollout.start_at.unwrap_or(self.now));
                 PollDecision::Nothing
             }
-            OperationState::Cancelled => PollDecision::Sweep,
+            OperationState::Cancelled | OperationState::Rejected => PollDecision::Sweep,
             _ => PollDecision::Nothing,
         }
     }
@@ -292,7 +292,7 @@ impl Poll {
         stage.from = if whole { item.last + 1 } else { item.ordinal + 1 };
     }
 
-    /// Records a letter of a cancelled operation. Returns `true` if it is skipped as
+    /// Records a letter of an operation that a person has ended. Returns `true` if it is skipped as
     /// [`SkippedCancelled`](Outcome::SkippedCancelled), because its lease was lost.
     pub fn swept(&mut self, machine: &mut OperationMachine, tried: bool) -> bool {
         if tried {

@@ -14,7 +14,7 @@ use lazaret_core::policy::RetryPolicy;
 use lazaret_core::{HandlerError, Reason, Store};
 use lazaret_engine::{Consumer, Handle, Options as EngineOptions};
 use lazaret_server::{Approval, Builder, Limits, Options, Registry, Server, Token, TokenHash, Tokens};
-use lazaret_store_sqlite::{InboxLog, InboxOptions, SqliteStore};
+use lazaret_store_sqlite::{InboxLog, InboxOptions, Options as SqliteOptions, SqliteStore};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -133,7 +133,9 @@ impl Bench {
 
     pub(crate) async fn built(setup: Setup, build: impl FnOnce(Builder) -> Builder) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store = SqliteStore::open(folder.path().join("lazaret.db"), Default::default()).unwrap();
+        // What an erasure leaves in the file is removed when a test asks for it.
+        let sqlite = SqliteOptions { rewrite_after: Duration::from_secs(3600), ..SqliteOptions::default() };
+        let store = SqliteStore::open(folder.path().join("lazaret.db"), sqlite).unwrap();
         let inbox = store.inbox_log(ORDERS, setup.inbox);
         let registry = Registry::default();
         registry.starting(ORDERS, setup.approval);

@@ -45,6 +45,7 @@ fn snapshot(keys: &[&str], handled: u64, second: i64) -> Box<Snapshot> {
             operations: vec![operation(OperationState::Running, 7)],
             store: StoreCapabilities { durable: true, ..StoreCapabilities::default() },
             instances: vec![],
+            erasure: None,
         },
         groups: vec![group("g1_4f1c0a2b@payments/ledger")],
         has_more_groups: false,
