@@ -33,7 +33,11 @@ const MORE: i64 = 30;
 const SMALL: [(&str, &str, &str); 3] = [
     ("batches", "find {} {}", "the hand-offs under way"),
     ("plans", "find {pending:{$gt:_}} {servedAt:1,operation.id:1}", "the operations under way"),
-    ("sequences", "aggregate {queue:{$gte:_},open:_} {}", "counts: the server skips from one queue to the next"),
+    (
+        "sequences",
+        "aggregate {queue:{$gte:_},open:_} {}",
+        "counts: the server skips from one queue to the next",
+    ),
 ];
 
 /// The commands that the driver sent, while it was asked to note them.
