@@ -3,14 +3,18 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use lazaret_core::source::Ownership;
 use lazaret_core::store::{KeyValue, LockState, Locks, StoreError};
 use tokio::time::Instant;
 
 use crate::options::LeaseOptions;
 
-/// How soon a renewal that failed is repeated.
+/// How soon a renewal that failed is repeated, at first.
 const RETRY: Duration = Duration::from_millis(500);
+/// The longest pause between two renewals that fail. The pauses double.
+const MAX_RETRY: Duration = Duration::from_secs(2);
 
 /// Why a lease ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,6 +25,13 @@ pub(crate) enum Ended {
     Fenced,
     /// It could not be renewed in time.
     NotRenewed(String),
+}
+
+/// What the store answered to a renewal.
+struct Answer {
+    /// When it was asked, by both clocks.
+    asked: (Instant, Duration),
+    lock: Result<Option<LockState>, StoreError>,
 }
 
 /// A lease on a stream, in any store. The store's clock determines when it expires.
@@ -55,7 +66,18 @@ impl Lease {
     fn set_renewed(&self, at: Instant, steady: Duration) {
         let mut renewed = self.last();
         renewed.at = at;
-        renewed.ownership.confirm(steady, self.options.ttl - self.options.margin);
+        renewed.ownership.confirm(steady, self.certain());
+    }
+
+    /// How long the lease is certain since the store was asked for it.
+    fn certain(&self) -> Duration {
+        self.options.ttl - self.options.margin
+    }
+
+    /// How long a renewal may take before another one is begun beside it: two more fit until the margin. A server that is gone without a
+    /// word may never answer the first one, while the next primary answers the others.
+    fn attempt_limit(&self) -> Duration {
+        (self.certain().saturating_sub(self.options.renew) / 3).max(Duration::from_millis(1))
     }
 
     /// How long it is certain that this source has the lease.
@@ -96,31 +118,54 @@ impl Lease {
     }
 
     async fn renew(&self) -> Ended {
-        let mut wait = self.options.renew;
-        let mut last_error = String::from("the store did not answer");
         loop {
-            let limit = self.last().at + (self.options.ttl - self.options.margin);
-            let next = (Instant::now() + wait.min(self.options.renew)).min(limit);
-            tokio::time::sleep_until(next).await;
-            let (asked, steady) = (Instant::now(), self.ownership().now());
-            match tokio::time::timeout_at(limit, self.store.renew(&self.name, &self.owner, self.options.ttl))
-                .await
-            {
-                Ok(Ok(Some(_))) => {
-                    self.set_renewed(asked, steady);
-                    wait = self.options.renew;
-                    continue;
-                }
-                Ok(Ok(None)) => return Ended::NotHeld,
-                Ok(Err(error)) => last_error = error.to_string(),
-                Err(_) => {}
+            if let Err(ended) = self.renew_once().await {
+                return ended;
             }
-            if Instant::now() >= limit {
-                return Ended::NotRenewed(last_error);
-            }
-            tracing::warn!(lease = self.name, error = last_error, "lease not renewed, retrying");
-            wait = RETRY;
         }
+    }
+
+    /// Waits until the lease is to be renewed, and renews it, with as many attempts as that takes. An attempt that is not answered goes on
+    /// beside the next one: its answer still counts, from the time at which it was asked. None outlives the lease that it renews.
+    async fn renew_once(&self) -> Result<(), Ended> {
+        let last = self.last().at;
+        let limit = last + self.certain();
+        let (mut next, mut pause) = (last + self.options.renew, RETRY);
+        let mut last_error = String::from("the store did not answer");
+        let mut attempts: FuturesUnordered<BoxFuture<'_, Answer>> = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                biased;
+                Some(Answer { asked: (at, steady), lock }) = attempts.next() => match lock {
+                    Ok(Some(_)) => {
+                        self.set_renewed(at, steady);
+                        return Ok(());
+                    }
+                    Ok(None) => return Err(Ended::NotHeld),
+                    Err(error) => {
+                        last_error = error.to_string();
+                        tracing::warn!(lease = self.name, error = last_error, "lease not renewed, retrying");
+                        next = next.min(Instant::now() + pause.min(self.attempt_limit()));
+                        pause = (pause * 2).min(MAX_RETRY);
+                    }
+                },
+                () = tokio::time::sleep_until(limit) => return Err(Ended::NotRenewed(last_error)),
+                () = tokio::time::sleep_until(next) => {
+                    if !attempts.is_empty() {
+                        let late = self.attempt_limit();
+                        tracing::warn!(lease = self.name, ?late, "no answer to the renewal of the lease, asking again");
+                    }
+                    attempts.push(Box::pin(self.ask()));
+                    next = Instant::now() + self.attempt_limit();
+                }
+            }
+        }
+    }
+
+    /// Asks the store to renew the lease.
+    async fn ask(&self) -> Answer {
+        let asked = (Instant::now(), self.ownership().now());
+        Answer { asked, lock: self.store.renew(&self.name, &self.owner, self.options.ttl).await }
     }
 
     /// Gives the lease back.
@@ -131,6 +176,8 @@ impl Lease {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use async_trait::async_trait;
     use bytes::Bytes;
     use lazaret_core::store::{ErrorKind, Expect, Reading, Result, Written};
@@ -146,27 +193,55 @@ mod tests {
         standby: Duration::from_secs(5),
     };
 
-    /// A store that answers the first calls only.
-    struct Dying {
-        inner: MemoryStore,
-        left: Mutex<u32>,
+    /// How a store answers a call.
+    #[derive(Clone, Copy)]
+    enum Answers {
+        AtOnce,
+        After(Duration),
+        Never,
+        Down,
     }
 
-    impl Dying {
-        fn check(&self) -> Result<()> {
-            let mut left = self.left.lock().unwrap();
-            *left = left.saturating_sub(1);
-            match *left {
-                0 => Err(StoreError::not_done(ErrorKind::Unavailable, "write", "down")),
-                _ => Ok(()),
-            }
+    /// A store that answers each call as the script says, and all others in the last way.
+    struct Scripted {
+        inner: MemoryStore,
+        script: Mutex<VecDeque<Answers>>,
+        last: Answers,
+        began: Instant,
+        /// When it was asked.
+        asked: Mutex<Vec<Duration>>,
+    }
+
+    impl Scripted {
+        fn new(script: impl IntoIterator<Item = Answers>, last: Answers) -> Arc<Self> {
+            let inner = MemoryStore::new(Arc::new(ManualClock::new()));
+            let script = Mutex::new(script.into_iter().collect());
+            Arc::new(Self { inner, script, last, began: Instant::now(), asked: Mutex::default() })
+        }
+
+        fn lease(self: &Arc<Self>) -> Lease {
+            Lease::new(self.clone(), "orders", "a".into(), OPTIONS)
+        }
+
+        /// When the lease was to be renewed. The first call acquires it.
+        fn renewals(&self) -> Vec<Duration> {
+            self.asked.lock().unwrap()[1..].to_vec()
         }
     }
 
     #[async_trait]
-    impl KeyValue for Dying {
+    impl KeyValue for Scripted {
         async fn read(&self, space: &str, name: &str) -> Result<Reading> {
-            self.check()?;
+            self.asked.lock().unwrap().push(self.began.elapsed());
+            let answers = self.script.lock().unwrap().pop_front().unwrap_or(self.last);
+            match answers {
+                Answers::AtOnce => {}
+                Answers::After(time) => tokio::time::sleep(time).await,
+                Answers::Never => std::future::pending().await,
+                Answers::Down => {
+                    return Err(StoreError::not_done(ErrorKind::Unavailable, "read", "down"));
+                }
+            }
             self.inner.read(space, name).await
         }
 
@@ -182,13 +257,14 @@ mod tests {
         }
     }
 
+    /// How long a lease is certain.
+    const CERTAIN: Duration = OPTIONS.ttl.saturating_sub(OPTIONS.margin);
+
     #[tokio::test(start_paused = true)]
     async fn failed_renewals_are_tolerated_until_the_margin() {
         // I6: the holder stops before another one can start.
-        let clock = Arc::new(ManualClock::new());
-        let store = Arc::new(Dying { inner: MemoryStore::new(clock), left: Mutex::new(3) });
-        let lease = Lease::new(store.clone(), "orders", "a".into(), OPTIONS);
-        let began = Instant::now();
+        let store = Scripted::new([Answers::AtOnce, Answers::AtOnce], Answers::Down);
+        let lease = store.lease();
         assert_eq!(lease.acquire().await.unwrap(), Ok(1));
         let ownership = lease.ownership();
         assert!(ownership.is_certain());
@@ -196,7 +272,61 @@ mod tests {
         let ended = lease.keep().await;
         assert!(!ownership.is_certain(), "nothing of it starts any more");
         assert!(matches!(ended, Ended::NotRenewed(why) if why.contains("down")));
-        assert_eq!(began.elapsed(), OPTIONS.renew + OPTIONS.ttl - OPTIONS.margin);
+        assert_eq!(store.began.elapsed(), OPTIONS.renew + CERTAIN);
+        let pauses: Vec<Duration> = store.renewals().windows(2).skip(1).map(|two| two[1] - two[0]).collect();
+        assert_eq!(pauses[..3], [RETRY, RETRY * 2, MAX_RETRY], "it is tried again soon, and then less often");
+        assert!(pauses.iter().all(|pause| *pause <= MAX_RETRY), "{pauses:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_without_an_answer_leaves_time_for_two_more() {
+        // As when a primary is gone without a word, and another one is elected.
+        let script = [Answers::AtOnce, Answers::Never, Answers::Never, Answers::AtOnce];
+        let store = Scripted::new(script, Answers::Never);
+        let lease = store.lease();
+        assert_eq!(lease.acquire().await.unwrap(), Ok(1));
+        let ended = lease.keep().await;
+        assert!(matches!(ended, Ended::NotRenewed(why) if why.contains("did not answer")));
+        let third = store.renewals()[2];
+        assert!(third < CERTAIN, "it was asked in time");
+        assert_eq!(store.began.elapsed(), third + CERTAIN, "the lease counts from then");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_answer_counts_from_the_time_at_which_the_store_was_asked() {
+        // I6
+        let late = Answers::After(Duration::from_secs(16));
+        let store = Scripted::new([Answers::AtOnce, late], Answers::Never);
+        let lease = store.lease();
+        assert_eq!(lease.acquire().await.unwrap(), Ok(1));
+        lease.keep().await;
+        assert!(store.renewals()[1] < OPTIONS.renew + Duration::from_secs(16), "another one was under way");
+        assert_eq!(store.began.elapsed(), OPTIONS.renew + CERTAIN);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_after_the_margin_does_not_count() {
+        // I6
+        let late = Answers::After(OPTIONS.ttl);
+        let store = Scripted::new([Answers::AtOnce], late);
+        let lease = store.lease();
+        assert_eq!(lease.acquire().await.unwrap(), Ok(1));
+        let ownership = lease.ownership();
+        assert!(matches!(lease.keep().await, Ended::NotRenewed(_)));
+        assert_eq!(store.began.elapsed(), CERTAIN);
+        tokio::time::sleep(OPTIONS.ttl).await;
+        assert!(!ownership.is_certain() && !lease.ownership().is_certain());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_begins_anew_does_not_postpone_the_renewal() {
+        let store = Scripted::new([], Answers::AtOnce);
+        let lease = store.lease();
+        assert_eq!(lease.acquire().await.unwrap(), Ok(1));
+        for _ in 0..10 {
+            assert!(tokio::time::timeout(OPTIONS.renew / 2, lease.keep()).await.is_err());
+        }
+        assert!(store.renewals().len() >= 4, "{:?}", store.renewals());
     }
 
     #[tokio::test(start_paused = true)]

@@ -222,10 +222,11 @@ pub(crate) fn check_watch(source: &str, database: &str, collection: &str, store:
     }
 }
 
-/// The lease of the stream, from the lease of the consumer's letters.
+/// The lease of the stream, from the lease of the consumer's letters. Two thirds of it are for renewals: with 20 s, longer than the election of a
+/// primary.
 fn lease(ttl: Duration) -> LeaseOptions {
     let part = |of: u32| (ttl / of).max(Duration::from_millis(1));
-    LeaseOptions { ttl, renew: part(4), margin: part(6), standby: part(6).min(MAX_STANDBY) }
+    LeaseOptions { ttl, renew: part(6), margin: part(6), standby: part(6).min(MAX_STANDBY) }
 }
 
 fn host() -> String {
@@ -352,6 +353,13 @@ mod tests {
         let options =
             MongoSourceOptions { lease: lease(Duration::from_millis(100)), ..built("database: shop") };
         assert!(options.validate().is_ok());
+    }
+
+    #[test]
+    fn the_lease_that_a_check_accepts_outlives_an_election() {
+        let LeaseOptions { ttl, renew, margin, .. } = lease(Duration::from_secs(20));
+        // It was last renewed just before.
+        assert!(ttl - renew - margin > Duration::from_secs(12));
     }
 
     #[test]

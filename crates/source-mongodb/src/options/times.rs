@@ -22,6 +22,10 @@ impl Default for CheckpointOptions {
 }
 
 /// The times of the lease under which an instance reads.
+///
+/// A renewal that fails is repeated after half a second, then after longer pauses of at most 2 s. One that is not answered is repeated beside
+/// it, so that three fit between `renew` and the margin. Leave 12 s between these two if the lease is in a MongoDB store: so long may the
+/// election of a primary take, and no lease is renewed meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseOptions {
     /// How long a lease lasts without renewal.
