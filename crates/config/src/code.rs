@@ -182,6 +182,10 @@ codes! {
         "A stage that filters stands behind one that removes `operationType`, so it also drops `invalidate` events. A drop or rename of what is \
          watched then ends the stream without a word, and `on-invalidate: start-after` has no effect. Filter first, or keep `operationType`. Other \
          filters let `invalidate` pass by themselves.";
+    LeaseBelowElection, "LZ0175", Warning, "The lease is shorter than an election.",
+        "A MongoDB store renews no lease while its replica set elects a primary, which takes up to 12 seconds. A lease below 20 seconds may end \
+         meanwhile: a change stream changes hands, and letters whose handlers are running may be claimed and handled again. Use 20 seconds or \
+         more.";
 }
 
 impl fmt::Display for Code {

@@ -55,6 +55,7 @@ mod effective;
 mod env;
 mod formats;
 mod init;
+mod lease_rules;
 mod load;
 mod merge;
 mod model;

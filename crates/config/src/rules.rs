@@ -11,6 +11,7 @@ use crate::collection_rules;
 use crate::diagnostic::{FindingBuilder, Findings};
 use crate::document::{ConsumerFields, Document};
 use crate::formats::{Address, StoreLocation};
+use crate::lease_rules;
 use crate::model;
 use crate::retry_topic_rules;
 use crate::secrets::is_secret_name;
@@ -45,6 +46,7 @@ pub(crate) fn check(document: &Document, findings: &mut Findings) {
         approval(&document.top, fields, findings);
         adopt_rules::check(fields, findings);
         collection_rules::check(document, fields, findings);
+        lease_rules::check(&document.top, fields, findings);
         plain_secrets(fields, findings);
     }
     shared_groups(&document.consumers, findings);
@@ -289,13 +291,6 @@ fn policies(fields: &Fields, at: Span, findings: &mut Findings) {
         }
         let finding = FindingBuilder::new(Code::Contradiction, span, format!("`{field}` {why}"));
         findings.add(finding.hint("correct it, or remove the key to use the default"));
-    }
-    let lease = fields
-        .section("advanced")
-        .and_then(|advanced| Some((advanced.duration("lease")?, advanced.span("lease")?)));
-    if let Some((_, span)) = lease.filter(|(lease, _)| *lease < Duration::from_millis(100)) {
-        let finding = FindingBuilder::new(Code::OutOfRange, span, "`lease` must be at least 100ms");
-        findings.add(finding.hint("write `30s`, or remove the key to use the default of 30s"));
     }
 }
 

@@ -1,0 +1,29 @@
+//! Checks the duration of leases.
+
+use std::time::Duration;
+
+use crate::code::Code;
+use crate::diagnostic::{FindingBuilder, Findings};
+use crate::formats::StoreLocation;
+use crate::value::{Fields, Value};
+
+/// The shortest lease.
+const MIN: Duration = Duration::from_millis(100);
+/// A lease in a MongoDB store that outlives an election: a primary is missed after 10 seconds and replaced within two more. A lease is last
+/// renewed some time before that, and given up some time before its end.
+const OUTLIVES_ELECTION: Duration = Duration::from_secs(20);
+
+pub(crate) fn check(top: &Fields, fields: &Fields, findings: &mut Findings) {
+    let Some(advanced) = fields.section("advanced") else { return };
+    let (Some(lease), Some(span)) = (advanced.duration("lease"), advanced.span("lease")) else { return };
+    let in_mongodb =
+        matches!(top.get("store").map(|field| &field.value), Some(Value::Store(StoreLocation::Mongodb(_))));
+    if lease < MIN {
+        let finding = FindingBuilder::new(Code::OutOfRange, span, "`lease` must be at least 100ms");
+        findings.add(finding.hint("write `30s`, or remove the key to use the default of 30s"));
+    } else if in_mongodb && lease < OUTLIVES_ELECTION {
+        let message = "`lease` may end while the store elects a primary, which takes up to 12 s";
+        let finding = FindingBuilder::new(Code::LeaseBelowElection, span, message);
+        findings.add(finding.hint("write `20s` or more, or remove the key to use the default of 30s"));
+    }
+}
