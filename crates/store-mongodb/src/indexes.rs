@@ -59,6 +59,11 @@ pub(crate) fn is_number() -> Document {
     doc! { "$gte": i64::MIN }
 }
 
+/// The condition that a plan has letters without an outcome.
+pub(crate) fn is_above_zero() -> Document {
+    doc! { "$gt": 0_i64 }
+}
+
 /// The indexes of all collections.
 pub(crate) fn indexes(db: &Database, layout: Layout) -> Vec<Indexes<'_>> {
     let on = |of, keys: Vec<Document>| Indexes {
@@ -131,23 +136,31 @@ pub(crate) fn indexes(db: &Database, layout: Layout) -> Vec<Indexes<'_>> {
     ends.wanted.push(ttl("forgottenAt", FORGOTTEN_ENDS_KEPT));
     let mut values = on(&db.values, vec![doc! { "expires": 1 }]);
     values.wanted.push(ttl("expiredAt", EXPIRED_VALUES_KEPT));
+    let mut plans = Indexes {
+        unused: vec![doc! { "pending": 1 }],
+        ..on(
+            &db.plans,
+            vec![
+                doc! { "operation.id": -1 },
+                doc! { "live": 1, "operation.id": -1 },
+                doc! { "unfinished": 1 },
+                doc! { "operation": 1, "expiresAt": 1 },
+                doc! { "operation": 1, "_id": -1 },
+            ],
+        )
+    };
+    // The operations under way, in their turns. An index of the number itself would be written with each outcome.
+    plans.wanted.push(Index {
+        only: Some(doc! { "pending": is_above_zero() }),
+        ..Index::on(doc! { "servedAt": 1, "operation.id": 1 })
+    });
     vec![
         sequences,
         letters,
         on(&db.chunks, vec![doc! { "claim": 1, "number": 1 }]),
         on(&db.groups, vec![doc! { "open": -1, "_id": 1 }, doc! { "queue": 1, "open": -1, "_id": 1 }]),
         on(&db.notes, vec![doc! { "queue": 1, "stream": 1, "partition": 1, "offset": 1 }]),
-        on(
-            &db.plans,
-            vec![
-                doc! { "operation.id": -1 },
-                doc! { "live": 1, "operation.id": -1 },
-                doc! { "pending": 1 },
-                doc! { "unfinished": 1 },
-                doc! { "operation": 1, "expiresAt": 1 },
-                doc! { "operation": 1, "_id": -1 },
-            ],
-        ),
+        plans,
         on(
             &db.items,
             vec![

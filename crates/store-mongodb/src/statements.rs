@@ -30,9 +30,8 @@ const FEW: usize = 300;
 const MORE: i64 = 30;
 
 /// Statements that go by no index, and why they need none.
-const SMALL: [(&str, &str, &str); 3] = [
+const SMALL: [(&str, &str, &str); 2] = [
     ("batches", "find {} {}", "the hand-offs under way"),
-    ("plans", "find {pending:{$gt:_}} {servedAt:1,operation.id:1}", "the operations under way"),
     (
         "sequences",
         "aggregate {queue:{$gte:_},open:_} {}",

@@ -40,6 +40,19 @@ pub(crate) struct PlanDoc {
     pub(crate) left: Vec<Left>,
 }
 
+/// A plan whose operation has letters without an outcome: as much of it as a poll needs to choose.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Begun {
+    #[serde(rename = "_id")]
+    pub(crate) plan: i64,
+    pub(crate) operation: BegunOperation,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct BegunOperation {
+    pub(crate) id: i64,
+}
+
 /// An operation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -18,10 +18,12 @@ use crate::commit::View;
 use crate::database::{by_ids, project};
 use crate::documents::left::{Left, OutcomeDoc};
 use crate::documents::letter::Held;
-use crate::documents::plan::PlanDoc;
+use crate::documents::plan::Begun;
 use crate::documents::sequence::{SequenceDoc, sequence_key};
+use crate::indexes::is_above_zero;
 use crate::leases::lease_head;
 use crate::store::MongoStore;
+use crate::values::uint;
 
 /// Maximum number of letters without an outcome that are read at once, those in flight included (I7).
 const PAGE: usize = 512;
@@ -76,18 +78,18 @@ impl MongoStore {
         limit: usize,
     ) -> Result<PolledWork> {
         let now = self.now().await?;
-        // The one served longest ago comes first.
+        // The one served longest ago comes first. All are read: none says of which queues its letters are, and a limit would leave out those
+        // of this queue behind as many of others.
+        let (pending, fields) = (doc! { "pending": is_above_zero() }, doc! { "operation.id": 1 });
         let sort = doc! { "servedAt": 1, "operation.id": 1 };
-        let pending = doc! { "pending": { "$gt": 0_i64 } };
-        let docs: Vec<PlanDoc> = project(&self.db().plans, pending, Document::new(), sort).await?;
+        let begun: Vec<Begun> = project(&self.db().plans, pending, fields, sort).await?;
         let poll = Poll::new(limit, now);
-        let takes_turns = docs.len() > 1;
+        let takes_turns = begun.len() > 1;
         let mut poller =
             Poller { store: self, queue, owner, lease, now, limit, takes_turns, poll, unspent: 0 };
-        for doc in docs {
-            let Some(machine) = doc.machine() else { continue };
-            if self.next_pending(doc.id, queue, 0).await?.is_some() {
-                Box::pin(poller.serve(machine.operation.id, doc.id)).await?;
+        for Begun { plan, operation } in begun {
+            if self.next_pending(plan, queue, 0).await?.is_some() {
+                Box::pin(poller.serve(OperationId(uint(operation.id)), plan)).await?;
             }
         }
         Ok(poller.poll.finish())

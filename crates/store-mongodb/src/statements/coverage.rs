@@ -222,4 +222,13 @@ mod tests {
         assert!(!is_covered(doc! { "queue": "a", "open": true, "expires": { "$lte": 5 } }));
         assert!(is_covered(doc! { "queue": "a", "open": true, "expires": expires }));
     }
+    #[test]
+    fn an_index_of_some_documents_gives_them_their_order() {
+        let (keys, only) = (doc! { "servedAt": 1, "operation.id": 1 }, doc! { "pending": { "$gt": 0_i64 } });
+        let declared = [Declared { keys: &keys, only: Some(&only) }];
+        let sort = doc! { "servedAt": 1, "operation.id": 1 };
+        assert!(uncovered(&doc! { "pending": { "$gt": 0_i64 } }, &sort, &declared).is_none());
+        assert!(uncovered(&doc! { "pending": { "$gte": 0_i64 } }, &sort, &declared).is_some(), "of others");
+        assert!(uncovered(&doc! { "live": true }, &sort, &declared).is_some());
+    }
 }
