@@ -267,7 +267,7 @@ async fn expired_ids_do_not_accumulate() {
         commit(&mut source, round * 100 + 99).await;
         fixture.clock.advance(HOUR);
     }
-    let file = rusqlite::Connection::open(fixture.folder.path().join("lazaret.db")).unwrap();
+    let file = Connection::open(fixture.folder.path().join("lazaret.db")).unwrap();
     let kept: i64 = file.query_row("SELECT count(*) FROM consumed_posts", [], |row| row.get(0)).unwrap();
     assert!(kept <= 100, "{kept} ids are kept");
 }
