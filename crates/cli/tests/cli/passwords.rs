@@ -40,6 +40,7 @@ fn assert_hidden(ran: &Ran, command: &[&str]) {
 #[test]
 fn a_password_with_an_at_sign_is_in_no_output() {
     let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("x.jsonl"), "").unwrap();
     let commands: [&[&str]; 6] = [
         &["check"],
         &["check", "--effective", "orders"],
@@ -52,7 +53,7 @@ fn a_password_with_an_at_sign_is_in_no_output() {
         for url in urls(at) {
             for store in [url.as_str(), "${STORE_URL}"] {
                 let config = format!(
-                    "listen: 127.0.0.1:0\nstore: '{store}'\nconsumers:\n  orders:\n    source: {{ inbox: {{}} }}\n    \
+                    "listen: 127.0.0.1:0\nstore: '{store}'\nconsumers:\n  orders:\n    source: {{ file: {{ path: x.jsonl }} }}\n    \
                      handler: {{ http: {{ url: 'http://127.0.0.1:1/' }} }}\n"
                 );
                 fs::write(folder.path().join("lazaret.yaml"), config).unwrap();
