@@ -85,9 +85,10 @@ pub struct Topic {
 }
 
 impl Topic {
-    /// Creates a topic.
+    /// Creates a topic. Its records stay, whatever their timestamps: every five minutes a broker deletes those that are older than its
+    /// retention.
     pub async fn new(brokers: String, partitions: i32) -> Self {
-        Self::with_config(brokers, &unique("t-"), partitions, &[]).await
+        Self::with_config(brokers, &unique("t-"), partitions, &[("retention.ms", "-1")]).await
     }
 
     /// Creates a topic with settings.

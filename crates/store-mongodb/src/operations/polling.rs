@@ -67,6 +67,8 @@ enum Turn {
     Acted,
     Postpone,
     Skip,
+    /// It has its outcome by now: an interrupted call had left that to be written.
+    Pass,
 }
 
 impl MongoStore {
@@ -389,6 +391,7 @@ impl Poller<'_> {
                 self.pace(machine, item, &sequence).await?;
             }
             Turn::Postpone => self.poll.postponed(machine, stage, item),
+            Turn::Pass => stage.pass(item),
             Turn::Skip => {
                 while let Some(mut view) = self.store.load_plan(id).await? {
                     let (ordinal, outcome) = (item.ordinal, Outcome::SkippedChanged);
@@ -416,9 +419,8 @@ impl Poller<'_> {
     ) -> Result<Turn> {
         let (operation, by) = (&machine.operation, machine.actor());
         let planned = self.store.operation_letters(operation.id, &[item.letter]).await?;
-        // What an interrupted call had left to do about the sequence may have been its outcome.
         if !planned.is_pending(item.letter) {
-            return Ok(Turn::Postpone);
+            return Ok(Turn::Pass);
         }
         let letter = held.as_ref().map(|held| &held.letter);
         let asked = ItemView {

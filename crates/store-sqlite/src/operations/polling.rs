@@ -206,7 +206,7 @@ impl Queue<'_> {
     }
 
     /// Skips the letters of a cancelled operation whose lease was lost, and a page of those of the queue that the command has left.
-    fn sweep(&mut self, machine: &mut OperationMachine, poller: &mut Poller<'_>) -> Work<()> {
+    fn sweep(&self, machine: &mut OperationMachine, poller: &mut Poller<'_>) -> Work<()> {
         let qid = Some(self.numbers.qid);
         let page = commanding::free_page(self.connection, &machine.operation, qid, self.now)?;
         for _ in 0..page.skipped {

@@ -164,6 +164,11 @@ impl StageCursor {
     pub const fn from(&self) -> u64 {
         self.from
     }
+
+    /// Goes on behind a letter that has its outcome by now.
+    pub const fn pass(&mut self, item: &Pending) {
+        self.from = item.ordinal + 1;
+    }
 }
 
 /// The next step of a poll.
