@@ -4,25 +4,14 @@
 
 mod support;
 
-use std::sync::Arc;
-
-use lazaret_core::Clock;
-use lazaret_sealing::{EncryptionKey, SealedStore};
 use lazaret_testkit::suite::letters::{self, Fixture};
-use lazaret_testkit::suite::{WITHOUT_CONTENT, operations};
+use lazaret_testkit::suite::operations;
 use lazaret_testkit::{
     checkpoints_test_suite, dedupe_test_suite, locks_test_suite, outbox_test_suite, store_test_suite,
 };
 use support::{TestStore, server_is_there, store};
 
-/// A store whose content is encrypted.
-async fn sealed(clock: Arc<dyn Clock>) -> SealedStore<TestStore> {
-    let inside = Arc::new(store(clock.clone()).await);
-    SealedStore::open(inside, vec![EncryptionKey::new(&[7; 32])]).await.unwrap().with_clock(clock)
-}
-
 store_test_suite!(letters_of, io, super::store, if super::server_is_there);
-store_test_suite!(sealed_letters, io, sealed, except WITHOUT_CONTENT, if server_is_there);
 checkpoints_test_suite!(checkpoints, io, super::store, if super::server_is_there);
 locks_test_suite!(locks, io, super::store, if super::server_is_there);
 dedupe_test_suite!(dedupe, io, super::store, if super::server_is_there);
