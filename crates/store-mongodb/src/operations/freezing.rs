@@ -139,8 +139,9 @@ impl MongoStore {
                 for some in letters.chunks(AT_ONCE) {
                     let mut found = self.letters_by_ids(some.iter().map(|(_, id)| *id)).await?;
                     for (queue, id) in some {
-                        let doc = found.remove(id).filter(|doc| doc.lazaret.queue == *queue);
-                        let held = match doc {
+                        // The same id may be named in another queue, too.
+                        let is_of_queue = found.get(id).is_some_and(|doc| doc.lazaret.queue == *queue);
+                        let held = match is_of_queue.then(|| found.remove(id)).flatten() {
                             Some(doc) => self.hydrate(doc).await?,
                             None => None,
                         };

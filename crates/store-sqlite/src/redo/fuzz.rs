@@ -43,6 +43,8 @@ impl Crashed {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lazaret.db");
         let store = SqliteStore::open(&path, options()).unwrap();
+        // The first post with an id would create it, and commit the records before it.
+        store.create_digest_key().await.unwrap();
         let queue = QueueName::of("orders", "orders");
         for (id, offset) in [("m0", 0), ("m1", 1)] {
             let message =
