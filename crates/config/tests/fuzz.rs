@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use lazaret_config::{Checked, Config, NoEnv, check};
+use lazaret_config::{Checked, Config, NoEnv, StoreLocation, check};
 use lazaret_fuzz::{Fuzz, Shape};
 
 /// All files of a folder, in order.
@@ -99,11 +99,16 @@ fn check_with(effective: impl Fn(&Config, &str) -> Option<String>) -> impl Fn(&[
         let _ = diagnostics.plain();
         let Some(config) = config else { return Ok(()) };
         let _ = config.effective_top();
+        // A collection for dead letters may be in the store.
+        let store = match config.store {
+            StoreLocation::Mongodb(_) => "store: 'mongodb://h/d'\n",
+            _ => "",
+        };
         for consumer in &config.consumers {
             let shown = effective(&config, &consumer.name).ok_or("a consumer without effective values")?;
             // It is YAML again, with all values written out.
             let indented: String = shown.lines().map(|line| format!("  {line}\n")).collect();
-            let again = check("effective.yaml", format!("consumers:\n{indented}").as_bytes(), &NoEnv);
+            let again = check("effective.yaml", format!("{store}consumers:\n{indented}").as_bytes(), &NoEnv);
             let Some(again) = again.config else {
                 // Redacted secrets and variables cannot be read back.
                 if shown.contains("redacted")

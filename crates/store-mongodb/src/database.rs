@@ -279,7 +279,7 @@ impl Database {
     ) -> Result<Vec<usize>> {
         let mut duplicates = Vec::new();
         let mut first = 0;
-        while first < statements.len() && !(in_order && !duplicates.is_empty()) {
+        while first < statements.len() && (duplicates.is_empty() || !in_order) {
             let asked = first_batch(&statements[first..]);
             let allowed = self.gate(asked);
             if allowed > 0 {

@@ -276,7 +276,7 @@ impl MongoStore {
                     at_once = 1;
                 }
                 Err(error) => {
-                    round.into_iter().for_each(|place| answers[place] = Some(Err(repeated(&error))))
+                    round.into_iter().for_each(|place| answers[place] = Some(Err(repeated(&error))));
                 }
             }
         }

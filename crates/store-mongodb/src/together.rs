@@ -153,7 +153,7 @@ pub(crate) async fn done_together<W: Work>(store: &MongoStore, item: W::Item) ->
 
 /// The same answer for so many callers.
 pub(crate) fn same_for_all(answer: Result<()>, callers: usize) -> Vec<Result<()>> {
-    let again = |_| answer.as_ref().map(|()| ()).map_err(repeated);
+    let again = |_| answer.as_ref().copied().map_err(repeated);
     (0..callers).map(again).collect()
 }
 
