@@ -95,11 +95,13 @@ impl LetterDetail {
         core.comments = comments.into_iter().map(CoreComment::from).collect();
         core.payload_left_out = payload_left_out;
         core.edits = edits.into_iter().map(CoreEdit::try_from).collect::<Result<_, _>>()?;
-        // Only closed letters are erased.
-        core.erased = erased.filter(|_| !core.state.is_open()).map(|erased| Box::new(erased.into()));
         for attempt in history {
             // Through the letter's own method, so that its limit holds (I7).
             core.record(attempt.try_into()?);
+        }
+        // Only closed letters are erased. What the line holds of the content goes: no erasure would find it again.
+        if let Some(erased) = erased.filter(|_| !core.state.is_open()) {
+            core.erase(erased.into());
         }
         Ok(core)
     }
@@ -286,6 +288,28 @@ mod tests {
             let back = through_json(&LetterDetail::of(&letter, true)).into_letter(None).unwrap();
             assert_eq!(back, imported(letter));
         }
+    }
+
+    #[test]
+    fn a_letter_that_is_marked_erased_keeps_no_content() {
+        let erasure = Erasure { by: "olga".into(), at: Timestamp::UNIX_EPOCH, why: "request 7".into() };
+        let marked = |letter: Letter| LetterDetail {
+            erased: Some(erasure.clone()),
+            ..LetterDetail::of(&letter, true)
+        };
+        let evicted = Letter { state: LetterState::Evicted, ..full() };
+        let back = marked(evicted.clone()).into_letter(None).unwrap();
+        let mut erased = imported(evicted);
+        erased.erase(erasure.clone().into());
+        assert_eq!(back, erased);
+        assert!(
+            back.message.payload.is_none() && back.message.headers.is_empty() && back.comments.is_empty()
+        );
+        let again = through_json(&LetterDetail::of(&back, true)).into_letter(None).unwrap();
+        assert_eq!(again, back);
+        // An open letter is none that was erased.
+        let open = marked(full()).into_letter(None).unwrap();
+        assert_eq!(open, imported(full()));
     }
 
     #[test]

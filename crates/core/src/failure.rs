@@ -295,6 +295,15 @@ impl Failure {
     pub fn headline(&self) -> String {
         format!("{} in phase {}: {}", self.reason, self.phase, self.error_type)
     }
+
+    /// Removes its texts. The fingerprint stays.
+    pub(crate) fn erase(&mut self) {
+        /// What stands in the place of an erased text.
+        const ERASED: &str = "[erased]";
+        ERASED.clone_into(&mut self.message);
+        self.chain.clear();
+        self.backtrace = None;
+    }
 }
 
 impl fmt::Display for Failure {

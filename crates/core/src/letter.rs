@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::failure::Failure;
-use crate::message::{Message, MessageId, QueueName};
+use crate::message::{Headers, Message, MessageId, QueueName};
 use crate::sequence::SequenceId;
 use crate::store::Comment;
 
@@ -396,6 +396,31 @@ impl Letter {
     /// Remembers an attempt: [`AttemptRecord::append_to`] its history.
     pub fn record(&mut self, attempt: AttemptRecord) {
         attempt.append_to(&mut self.history);
+    }
+
+    /// Removes its content: payloads, headers, edits, comments, diagnostics, context and the texts of failures. What is content is defined here
+    /// only. The fingerprints of failures stay, so the letter keeps its group.
+    ///
+    /// ```
+    /// use lazaret_core::letter::Erasure;
+    /// use lazaret_core::{Letter, Message, Position, QueueName, Timestamp};
+    /// let message = Message::new("evt-1", "orders", Position::new(0, 0)).with_payload("secret");
+    /// let mut letter = Letter::new(QueueName::of("a", "a"), "k".into(), message.into(), Timestamp::UNIX_EPOCH);
+    /// letter.erase(Erasure { by: "olga".into(), at: Timestamp::UNIX_EPOCH, why: "request 7".into() });
+    /// assert!(letter.message.payload.is_none() && letter.payload_left_out);
+    /// ```
+    pub fn erase(&mut self, erasure: Erasure) {
+        let message = (*self.message).clone();
+        self.message =
+            Message { payload: None, headers: Headers::new(), undecodable: None, ..message }.into();
+        self.payload_left_out = true;
+        self.cause.iter_mut().for_each(Failure::erase);
+        self.history.iter_mut().filter_map(|attempt| attempt.failure.as_mut()).for_each(Failure::erase);
+        self.diagnostics.clear();
+        self.context.clear();
+        self.comments.clear();
+        self.edits.clear();
+        self.erased = Some(Box::new(erasure));
     }
 
     /// Number of its last attempts that failed like its cause, one after the other, as far as its history goes back.

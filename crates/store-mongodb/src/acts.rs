@@ -127,7 +127,7 @@ impl MongoStore {
         key: &DigestKey,
     ) -> Result<Letter> {
         let mut held = self.known_in(view, id, "change").await?;
-        rules::check_change(edit, &LetterView::of(&held.letter), view.row.as_ref(), view.now)?;
+        rules::check_change(edit, &held.letter, view.row.as_ref(), view.now)?;
         let parks = edit.parks(held.letter.state);
         let line = edit.apply(&mut held.letter, by, key, view.now)?;
         if parks {

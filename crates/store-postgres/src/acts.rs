@@ -141,7 +141,7 @@ impl Transaction<'_> {
         let (mut held, mut open) = self.lock_letter(queue, id, "change").await?;
         open = open.filter(|_| held.letter.state.is_open());
         let now = self.now();
-        rules::check_change(change, &held.view(), open.as_ref().map(|open| &open.row), now)?;
+        rules::check_change(change, &held.letter, open.as_ref().map(|open| &open.row), now)?;
         if change.is_edit() {
             let rows = self.query(PAYLOAD, &[&held.lid]).await?;
             let payload: Option<Vec<u8>> = first(&rows, |row| Ok(row.try_get(0)?))?.flatten();

@@ -30,7 +30,7 @@ pub(super) fn panel(visit: &Visit, detail: &LetterDetail) -> Markup {
                 } } }
             }))
             div.pad.stack {
-                (comment_form(visit, id))
+                @if detail.erased.is_none() { (comment_form(visit, id)) }
                 @let command = cli_line::command("assign", &[], &[letters::short(id), "NAME"]);
                 (assign_form(visit, &links::letter(id), detail.letter.assignee.as_deref(), command))
             }

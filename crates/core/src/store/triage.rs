@@ -219,6 +219,18 @@ impl Change {
         matches!(self, Self::Payload(_) | Self::HeldPayload(_))
     }
 
+    /// `true` if it adds what a person entered: a payload, a comment or a name. What only takes back or sets a time adds nothing.
+    pub const fn adds_content(&self) -> bool {
+        match self {
+            Self::Payload(_)
+            | Self::HeldPayload(_)
+            | Self::Comment(_)
+            | Self::Assignee(Some(_))
+            | Self::Owner(Some(_)) => true,
+            Self::Assignee(None) | Self::Owner(None) | Self::ExpiresAt(_) => false,
+        }
+    }
+
     /// `true` if a letter in this state must be parked with the change, by [`Act::Park`](super::Act::Park).
     pub const fn parks(&self, state: LetterState) -> bool {
         matches!(self, Self::HeldPayload(_))
@@ -278,6 +290,7 @@ pub trait Triage: Send + Sync + 'static {
 
     /// Changes the annotations of a letter, open or closed, audited in the same transaction. The audit names the
     /// changed field and the digest of a payload, never a payload. A payload can be changed only in an open letter that is not in flight (`Conflict`).
+    /// Nothing is [added](Change::adds_content) to an erased letter (`Conflict`).
     /// `Invalid` if a limit of the letter is reached, `NotFound` if it does not exist. See [`Change::apply`].
     async fn change(
         &self,

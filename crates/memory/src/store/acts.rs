@@ -75,7 +75,7 @@ impl Queue {
     ) -> Result<Letter> {
         let letter = self.lookup_letter(id).into_result(&self.name, id, "change")?;
         let row = self.row(&letter.sequence);
-        rules::check_change(change, &LetterView::of(letter), row, step.now)?;
+        rules::check_change(change, letter, row, step.now)?;
         if change.parks(letter.state) {
             // A change that is refused leaves the letter as it is.
             change.apply(&mut letter.clone(), by, key, step.now)?;

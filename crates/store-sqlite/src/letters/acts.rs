@@ -171,7 +171,7 @@ impl Queue<'_> {
         let (mut letter, mut edits) = self.without_edits(lid)?;
         let mut open = self.sequence(&letter.sequence)?.filter(|_| letter.state.is_open());
         let row = open.as_ref().map(|open| &open.row);
-        rules::check_change(change, &LetterView::of(&letter), row, self.time())?;
+        rules::check_change(change, &letter, row, self.time())?;
         // Refusals precede any write.
         let kept = edits::kept(self.connection, lid, edits, change)?;
         let (line, edit) = change.apply_after(kept, &mut letter, by, key, self.time())?;

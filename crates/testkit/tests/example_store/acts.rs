@@ -75,7 +75,7 @@ impl DocumentStore {
         let sequence = self.known(queue, id)?.into_result(queue, id, "change")?.sequence;
         self.change(queue, &sequence, |view| {
             let mut letter = self.known_in(view, id, "change")?;
-            rules::check_change(edit, &LetterView::of(&letter), view.doc.row.as_ref(), view.now)?;
+            rules::check_change(edit, &letter, view.doc.row.as_ref(), view.now)?;
             let parks = edit.parks(letter.state);
             let line = edit.apply(&mut letter, by, key, view.now)?;
             let (mut doc, mut left) = (view.doc.clone(), Vec::new());

@@ -3,10 +3,9 @@
 use jiff::Timestamp;
 
 use super::sequence::{Head, SequenceChange, SequenceRow, due_of};
-use crate::failure::Failure;
 use crate::fingerprint::Fingerprint;
 use crate::letter::{AttemptRecord, Erasure, Letter, LetterId, LetterState};
-use crate::message::{Headers, Message};
+use crate::message::Message;
 use crate::sequence::SequenceId;
 use crate::store::{Actor, Requeue, is_end};
 
@@ -178,7 +177,7 @@ pub enum LetterChange {
     Restore(u64),
     /// Keep it in place after another failure.
     Requeue(Box<Requeue>),
-    /// Remove its content: payloads, headers, diagnostics, comments and the texts of failures. In plans that have the letter, its digest
+    /// [Remove its content](Letter::erase). In plans that have the letter, its digest
     /// becomes that of no payload, and their hash [`Plan::erased_hash`](crate::store::Plan::erased_hash).
     Erase(Box<Erasure>),
     /// Remove all of it except id and state.
@@ -208,7 +207,7 @@ impl LetterChange {
                 (letter.state, letter.due_at, letter.index) = (LetterState::Dead, None, index);
             }
             Self::Requeue(requeue) => requeue_letter(letter, *requeue, now),
-            Self::Erase(erasure) => erase_letter(letter, erasure),
+            Self::Erase(erasure) => letter.erase(*erasure),
             Self::Forget => {}
         }
         letter.last_touched_at = now;
@@ -247,29 +246,6 @@ fn requeue_letter(letter: &mut Letter, requeue: Requeue, now: Timestamp) {
     if let Some(attempt) = requeue.attempt {
         letter.record(attempt);
     }
-}
-
-/// What stands in the place of an erased text.
-const ERASED: &str = "[erased]";
-
-fn erase_letter(letter: &mut Letter, erasure: Box<Erasure>) {
-    let message = (*letter.message).clone();
-    letter.message = Message { payload: None, headers: Headers::new(), undecodable: None, ..message }.into();
-    letter.payload_left_out = true;
-    letter.cause.iter_mut().for_each(erase_failure);
-    letter.history.iter_mut().filter_map(|attempt| attempt.failure.as_mut()).for_each(erase_failure);
-    letter.diagnostics.clear();
-    letter.context.clear();
-    letter.comments.clear();
-    letter.edits.clear();
-    letter.erased = Some(erasure);
-}
-
-/// The fingerprint stays, so the letter keeps its group.
-fn erase_failure(failure: &mut Failure) {
-    ERASED.clone_into(&mut failure.message);
-    failure.chain.clear();
-    failure.backtrace = None;
 }
 
 /// A letter that leaves its sequence for one of its own.

@@ -9,14 +9,19 @@ use crate::letter::{Erasure, Letter, LetterState};
 use crate::message::{ConsumerName, QueueName};
 use crate::store::{Actor, Change, Cleared, ErrorKind, PauseScope, Result, StoreError};
 
-/// Checks that an annotation is allowed now: a payload can be changed only while the letter is open and not in flight
-/// (`Conflict`). [`Change::apply`] then applies it.
+/// Checks that an annotation is allowed now (`Conflict`): nothing is added to an erased letter, because it is not erased again, and a
+/// payload can be changed only while the letter is open and not in flight. [`Change::apply`] then applies it.
 pub fn check_change(
     change: &Change,
-    letter: &LetterView,
+    letter: &Letter,
     row: Option<&SequenceRow>,
     now: Timestamp,
 ) -> Result<()> {
+    if letter.erased.is_some() && change.adds_content() {
+        let context =
+            format!("cannot change letter {}: its content was erased, and it takes no other", letter.id);
+        return refuse(ErrorKind::Conflict, "change", context);
+    }
     if !change.is_edit() {
         return Ok(());
     }

@@ -401,6 +401,7 @@ macro_rules! __store_test_suite {
                 the_group_of_an_erased_letter_forgets_its_message
                 open_letters_are_not_erased
                 an_erased_letter_is_not_restored_and_not_erased_again
+                nothing_is_added_to_an_erased_letter
                 an_erased_letter_is_purged_as_any_other
                 after_a_scrub_everything_else_is_there
                 a_letter_expires_at_its_time_and_not_before

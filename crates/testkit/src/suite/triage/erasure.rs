@@ -114,6 +114,27 @@ pub async fn an_erased_letter_is_not_restored_and_not_erased_again<S: Store>(t: 
     assert!(!t.contains("a").await);
 }
 
+pub async fn nothing_is_added_to_an_erased_letter<S: Store>(t: Fixture<S>) {
+    filled(&t).await;
+    t.change("1", Change::Assignee(Some("ada".into()))).await.unwrap();
+    t.erase("1").await.unwrap();
+    let (erased, audited) = (t.get("1").await, t.audit().await.len());
+    let secret = || SECRET.to_owned();
+    for change in [
+        Change::Comment(secret()),
+        Change::Payload(Some(SECRET.into())),
+        Change::HeldPayload(Some(SECRET.into())),
+        Change::Assignee(Some(secret())),
+        Change::Owner(Some(secret())),
+    ] {
+        assert_eq!(kind(t.change("1", change.clone()).await), ErrorKind::Conflict, "{change:?}");
+    }
+    assert_eq!((t.get("1").await, t.audit().await.len()), (erased, audited));
+    // A name can be taken back.
+    let letter = t.change("1", Change::Assignee(None)).await.unwrap();
+    assert!(letter.assignee.is_none() && letter.erased.is_some());
+}
+
 pub async fn an_erased_letter_is_purged_as_any_other<S: Store>(t: Fixture<S>) {
     filled(&t).await;
     t.erase("1").await.unwrap();
