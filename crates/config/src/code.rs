@@ -110,7 +110,7 @@ codes! {
     DuplicateConsumer, "LZ0133", Error, "Duplicate consumer name.",
         "The name of a consumer is the name of its queue, and queues cannot be shared. Rename one of the two.";
     InvalidReason, "LZ0134", Error, "Invalid reason code.",
-        "Reason codes have 1 to 64 upper-case letters, digits and underscores, for example `INVALID_SCHEMA`.";
+        "Reason codes have 1 to 64 upper-case letters, digits and underscores, a letter first, for example `INVALID_SCHEMA`.";
     InvalidPattern, "LZ0135", Error, "Invalid pattern.",
         "`error` is a regular expression, `type` and `error-type` are names with `*` as wildcard, `attempt` is a \
          comparison such as `>=3`.";

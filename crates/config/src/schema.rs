@@ -176,9 +176,7 @@ fn text(format: Format) -> Json {
         Format::HeaderValue => {
             json!({ "type": ["string", "number", "boolean"], "pattern": "^[^\\x00-\\x08\\x0A-\\x1F\\x7F]*$" })
         }
-        Format::Reason => {
-            or_variable(json!({ "type": ["string", "integer"], "pattern": "^[A-Z0-9_]{1,64}$" }))
-        }
+        Format::Reason => or_variable(json!({ "type": "string", "pattern": "^[A-Z][A-Z0-9_]{0,63}$" })),
         Format::Failure => {
             // A letter is in it.
             let part = "[A-Za-z0-9_.:$*<>\\\\]*";

@@ -23,13 +23,15 @@ pub const CHAIN_LIMIT: usize = 16;
 
 /// A stable, machine-readable code for why something failed.
 ///
-/// Upper-case letters, digits and underscores, at most 64 of them, so that it can be a metric label.
+/// Upper-case letters, digits and underscores, at most 64 of them, so that it can be a metric label. The first one is a letter: a number of
+/// a card or an account is no code, and appears in no label.
 ///
 /// ```
 /// use lazaret_core::Reason;
 /// assert_eq!(Reason::TIMEOUT.as_str(), "TIMEOUT");
 /// assert!(Reason::new("CARD_DECLINED").is_ok());
 /// assert!(Reason::new("card declined").is_err());
+/// assert!(Reason::new("4111111111111111").is_err());
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -113,14 +115,15 @@ reasons! {
 
 /// A text that cannot be a reason code.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a reason code: use 1 to 64 upper-case letters, digits and underscores")]
+#[error("{0:?} is not a reason code: use 1 to 64 upper-case letters, digits and underscores, a letter first")]
 pub struct InvalidReason(pub String);
 
 impl Reason {
     /// A reason code of the user's own.
     pub fn new(code: impl Into<String>) -> Result<Self, InvalidReason> {
         let code = code.into();
-        let fits = (1..=64).contains(&code.len())
+        let fits = code.len() <= 64
+            && code.starts_with(|c: char| c.is_ascii_uppercase())
             && code.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
         if !fits {
             return Err(InvalidReason(code));
@@ -355,7 +358,12 @@ mod tests {
     #[test]
     fn reason_codes_are_bounded_words() {
         assert!(Reason::new("").is_err());
-        assert!(Reason::new("A".repeat(65)).is_err());
+        assert!(Reason::new("A".repeat(64)).is_ok() && Reason::new("A".repeat(65)).is_err());
+        for number in ["4111111111111111", "4111_1111", "_4111111111111111", "7", "_"] {
+            assert!(Reason::new(number).is_err(), "{number}");
+            assert_eq!(Reason::from_words(number), Reason::HANDLER_ERROR);
+        }
+        assert!(Reason::new("HTTP_404").is_ok());
         assert_eq!(Reason::from_words("card declined").as_str(), "CARD_DECLINED");
         assert_eq!(Reason::from_words(""), Reason::HANDLER_ERROR);
         for reason in Reason::KNOWN {

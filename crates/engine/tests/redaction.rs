@@ -36,6 +36,22 @@ async fn texts_are_redacted_before_they_are_stored_and_their_group_stays() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn names_of_diagnostics_are_redacted_before_they_are_stored() {
+    let bench = Bench::new();
+    bench.log.push_with(0, |message| message.with_key("a").with_payload("acme"));
+    let reporting = |this: &Try| {
+        this.context.put_metadata("card-4111111111111111", CARD).expect("there is room");
+        failing(this)
+    };
+    let redact = TextRules::new([TextSet::CardNumbers], []);
+    bench.run(Options { redact, ..one_attempt() }, reporting).await;
+    let letter = bench.letter("a");
+    assert_eq!(letter.diagnostics.get("card-[redacted]").map(String::as_str), Some("[redacted]"));
+    let shown = format!("{letter:?}");
+    assert!(!shown.contains("4111111111111111") && !shown.contains(CARD), "{shown}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn why_a_message_could_not_be_decoded_is_redacted_before_it_is_stored() {
     let bench = Bench::new();
     bench.log.push_with(0, |mut message| {

@@ -183,12 +183,13 @@ impl syn::parse::Parse for ErrorItem {
 
 fn reason_code(reason: &LitStr) -> Result<String> {
     let text = reason.value();
-    let is_code = (1..=64).contains(&text.len())
+    let is_code = text.len() <= 64
+        && text.starts_with(|c: char| c.is_ascii_uppercase())
         && text.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
     if is_code {
         return Ok(text);
     }
-    let message = "a reason code has 1 to 64 upper-case letters, digits and underscores, for example \"TIMEOUT\"; an \
-                   error type is written without quotes";
+    let message = "a reason code has 1 to 64 upper-case letters, digits and underscores, a letter first, for example \
+                   \"TIMEOUT\"; an error type is written without quotes";
     Err(syn::Error::new_spanned(reason, message))
 }

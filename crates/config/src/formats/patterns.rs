@@ -28,7 +28,7 @@ pub(crate) fn reason(text: &str) -> Result<Reason, FormatError> {
         bad(
             Code::InvalidReason,
             "is not a reason code",
-            &format!("use upper-case letters, digits and underscores{hint}"),
+            &format!("use upper-case letters, digits and underscores, a letter first{hint}"),
         )
     })
 }

@@ -205,11 +205,25 @@ impl TextRules {
         redacted
     }
 
-    /// Redacts diagnostics. Returns the names of those in which something was.
+    /// Redacts diagnostics, their names as well as their values. Returns the names of those in which something was redacted, as they are
+    /// shown: names that become the same have a number at the end.
     pub fn apply_to_diagnostics(&self, diagnostics: &mut Diagnostics) -> Vec<String> {
-        let redacted =
-            diagnostics.iter_mut().filter_map(|(name, text)| self.apply(text).then(|| name.clone()));
-        redacted.collect()
+        let mut redacted = BTreeSet::new();
+        let secret: Vec<String> =
+            diagnostics.keys().filter(|name| !self.find(name).is_empty()).cloned().collect();
+        for mut name in secret {
+            let Some(value) = diagnostics.remove(&name) else { continue };
+            self.apply(&mut name);
+            let shown = unused_name(diagnostics, name);
+            diagnostics.insert(shown.clone(), value);
+            redacted.insert(shown);
+        }
+        for (name, text) in diagnostics {
+            if self.apply(text) {
+                redacted.insert(name.clone());
+            }
+        }
+        redacted.into_iter().collect()
     }
 
     /// Redacts the context of a letter: what another framework wrote about a failure is there, such as the message of an exception. Who
@@ -229,6 +243,15 @@ impl TextRules {
         self.patterns.iter().for_each(|TextPattern(pattern)| matches(pattern.regex(), text, &mut found));
         found
     }
+}
+
+/// Returns a name with a number at its end if it is taken.
+fn unused_name(taken: &Diagnostics, name: String) -> String {
+    if !taken.contains_key(&name) {
+        return name;
+    }
+    let mut numbered = (2..=taken.len() + 2).map(|number| format!("{name}#{number}"));
+    numbered.find(|name| !taken.contains_key(name)).unwrap_or_default()
 }
 
 /// Replaces parts of a text by the marker, those that overlap by one.
@@ -309,6 +332,31 @@ mod tests {
         let again = failure.clone();
         assert!(!rules.apply_to_failure(&mut failure));
         assert_eq!(failure, again);
+    }
+
+    #[test]
+    fn names_of_diagnostics_are_redacted_like_values() {
+        let rules = TextRules::new([TextSet::CardNumbers, TextSet::Emails], []);
+        let entries = [
+            ("card-4111111111111111", "a"),
+            ("card-5555555555554444", "ada@example.org"),
+            ("gateway", "eu"),
+            ("user", "ada@example.org"),
+        ];
+        let mut diagnostics: Diagnostics =
+            entries.into_iter().map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
+        let redacted = rules.apply_to_diagnostics(&mut diagnostics);
+        assert_eq!(redacted, ["card-[redacted]", "card-[redacted]#2", "user"]);
+        let shown: Vec<(&str, &str)> =
+            diagnostics.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+        let expected = [
+            ("card-[redacted]", "a"),
+            ("card-[redacted]#2", REDACTED),
+            ("gateway", "eu"),
+            ("user", REDACTED),
+        ];
+        assert_eq!(shown, expected, "no value is lost");
+        assert!(rules.apply_to_diagnostics(&mut diagnostics).is_empty(), "once");
     }
 
     #[test]

@@ -128,7 +128,10 @@ pub(crate) fn requeue(component: &Component, failed: FailedLetter<'_>) -> Settle
     }
     let ignored = decision == Decision::Ignore;
     let mut diagnostics = letter.diagnostics.clone();
-    diagnostics.extend(delivery.metadata());
+    // Redacted before: a name that is redacted replaces that of the attempt before.
+    let mut reported = delivery.metadata();
+    component.options.redact.apply_to_diagnostics(&mut reported);
+    diagnostics.extend(reported);
     component.options.redact.apply_to_diagnostics(&mut diagnostics);
     let detach = component.options.detaches(state, &letter.message, Some(&failure.reason));
     Settlement::Requeue(Box::new(Requeue {

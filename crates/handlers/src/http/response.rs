@@ -248,6 +248,9 @@ mod tests {
             failure.message,
             "no (unknown verdict \"dead_letter\" was ignored; unknown reason \"card declined\" was ignored)"
         );
+        // A number may be one of a card: it is no code, and in no label.
+        let failure = failed(422, &[("lazaret-reason", "4111111111111111")], "").failure();
+        assert_eq!(failure.reason, Reason::INVALID_SCHEMA);
         let error = failed(500, &[("lazaret-verdict", "handled")], "");
         assert!(error.to_string().contains("contradicts the status 500"), "{error}");
     }
