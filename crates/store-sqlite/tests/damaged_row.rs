@@ -6,12 +6,13 @@
 use std::time::Duration;
 
 use lazaret_core::letter::{AttemptKind, AttemptRecord};
+use lazaret_core::query::Query;
 use lazaret_core::store::{
     Act, Actor, Certainty, Change, ErrorKind, Group, GroupsRequest, HandOff, Lease, LetterStore, Limits,
     Placement, Result, Settled, Settlement, Triage,
 };
 use lazaret_core::{
-    Failure, Letter, LetterId, LetterState, Message, MessageId, Position, Query, QueueName, Reason, Timestamp,
+    Failure, Letter, LetterId, LetterState, Message, MessageId, Position, QueueName, Reason, Timestamp,
 };
 use lazaret_store_sqlite::{Options, SqliteStore};
 use rusqlite::Connection;
@@ -205,9 +206,7 @@ async fn damaged_letters_are_shown_and_hide_no_other() {
             }
         }
         let shown = store.get(&queue(), id_of(0)).await.unwrap().unwrap();
-        assert!(
-            shown.message.undecodable.is_some() && shown.message.headers.is_empty() || shown.cause.is_none()
-        );
+        assert!(shown.message.undecodable.is_some(), "{shown:?}");
         // What is written anew from what was read would lose the rest.
         let refused =
             store.change(&queue(), id_of(0), &Change::Comment("hm".into()), &ada()).await.unwrap_err();
@@ -244,6 +243,7 @@ async fn a_settlement_before_a_damaged_letter_succeeds() {
         put_failed(&store, 0, &name(0)).await;
         put_failed(&store, 1, &name(0)).await;
         let lease = claim(&store, 0).await;
+        assert_eq!(store.counts(&queue()).await.unwrap().open(), 2);
         let only_the_second = format!("{statement} AND lid = (SELECT max(lid) FROM letters)");
         let changed = Connection::open(&path).unwrap().execute(&only_the_second, [name(0), name(0)]);
         assert_eq!(changed.unwrap(), 1);
