@@ -216,7 +216,7 @@ pub enum PayloadState {
     Hidden,
     /// There is no payload: a tombstone.
     None,
-    /// The payload was not stored: the consumer has `include-payload: false`.
+    /// The payload is not there: it was not stored (`include-payload: false`), was erased, or is damaged.
     LeftOut,
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use lazaret_core::LetterId;
 use lazaret_core::store::{Certainty, ErrorKind, StoreError};
 use rusqlite::ErrorCode;
 
@@ -37,6 +38,14 @@ impl From<StoreError> for Fault {
 }
 
 impl Fault {
+    /// The same fault, with the letter whose data cannot be decoded.
+    pub(crate) fn of_letter(self, id: LetterId) -> Self {
+        match self {
+            Self::Corrupt(what) => Self::Corrupt(format!("letter {id}: {what}")),
+            other => other,
+        }
+    }
+
     /// An error of the file system for this file.
     pub(crate) fn of_file(path: &Path, error: &io::Error) -> Self {
         let kind = match error.kind() {

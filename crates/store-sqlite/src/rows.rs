@@ -253,6 +253,30 @@ impl Body {
         !self.edits.is_empty()
     }
 
+    /// The letter with what this body holds of it.
+    fn complete(self, mut letter: Letter) -> Letter {
+        let message = Arc::make_mut(&mut letter.message);
+        message.position.token = self.token.map(|token| token.0);
+        message.operation = self.operation;
+        message.content_type = self.content_type;
+        message.schema = self.schema;
+        message.timestamp = self.timestamp;
+        message.correlation = self.correlation;
+        message.undecodable = self.undecodable;
+        Letter {
+            cause: self.cause,
+            diagnostics: self.diagnostics,
+            context: self.context,
+            owner: self.owner,
+            assignee: self.assignee,
+            comments: self.comments,
+            payload_left_out: self.payload_left_out,
+            history: self.history,
+            erased: self.erased,
+            ..letter
+        }
+    }
+
     pub(crate) fn of(letter: Letter) -> (Self, Arc<Message>) {
         let message = letter.message;
         let edits = letter.edits.into_iter().map(|edit| EditRow {
@@ -384,20 +408,20 @@ pub(crate) fn byte_size(row: &Row<'_>) -> Work<usize> {
     Ok(bytes)
 }
 
-/// Reads a letter with its edits from a query for whole letters made with [`select_letter`].
+/// Reads a letter with its edits from a query for whole letters made with [`select_letter`], [to be shown](UndecodedLetter::shown).
 pub(crate) fn read_whole(connection: &Connection, row: &Row<'_>, queue: &QueueName) -> Work<Letter> {
-    UndecodedLetter::read_whole(connection, row, queue)?.decode()
+    Ok(UndecodedLetter::read_whole(connection, row, queue)?.shown())
 }
 
-/// Reads a letter without its edits from a query made with [`select_letter`].
+/// Reads a letter without its edits from a query made with [`select_letter`], [to be shown](UndecodedLetter::shown).
 pub(crate) fn read_letter(row: &Row<'_>, queue: &QueueName) -> Work<Letter> {
-    UndecodedLetter::read(row, queue)?.decode()
+    Ok(UndecodedLetter::read(row, queue)?.shown())
 }
 
 /// A letter whose body was read, but not decoded. Every caller waits for the thread of the writer, so it leaves the decoding to the one
 /// that wants the letter.
 pub(crate) struct UndecodedLetter {
-    /// The letter without all that its body holds.
+    /// The letter without all that its body holds. Its message is undecodable if its headers are damaged.
     pub(crate) letter: Letter,
     pub(crate) body: Vec<u8>,
 }
@@ -412,7 +436,12 @@ impl UndecodedLetter {
     }
 
     /// Reads a letter without its edits from a query made with [`select_letter`].
-    fn read(row: &Row<'_>, queue: &QueueName) -> Work<Self> {
+    pub(crate) fn read(row: &Row<'_>, queue: &QueueName) -> Work<Self> {
+        let id = letter_id(row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?)?;
+        Self::read_as(id, row, queue).map_err(|fault| fault.of_letter(id))
+    }
+
+    fn read_as(id: LetterId, row: &Row<'_>, queue: &QueueName) -> Work<Self> {
         let moment = |column| -> Work<Option<Timestamp>> { Ok(row.get::<_, Option<i64>>(column)?.map(time)) };
         let text = |column| -> Work<Arc<str>> { Ok(row.get(column)?) };
         let blob = |column| -> Work<Option<Bytes>> {
@@ -421,17 +450,23 @@ impl UndecodedLetter {
         };
         let headers = row.get_ref(21)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
         let position = Position::at(partition_number(row.get(13)?)?, unsigned(row.get(14)?)?);
-        let (id, stream) =
+        let (headers, damage) = match headers.map_or_else(|| Ok(Headers::new()), decode_headers) {
+            Ok(headers) => (headers, None),
+            Err(Fault::Corrupt(what)) => (Headers::new(), Some(what)),
+            Err(fault) => return Err(fault),
+        };
+        let (message, stream) =
             (lazaret_core::MessageId::new(text(17)?), lazaret_core::StreamName::new(text(15)?));
         let message = Message {
             key: blob(20)?,
             event_type: row.get(18)?,
-            headers: headers.map_or_else(|| Ok(Headers::new()), decode_headers)?,
+            headers,
             payload: blob(22)?,
-            ..Message::new(id, stream, position)
+            undecodable: damage.map(Arc::from),
+            ..Message::new(message, stream, position)
         };
         let letter = Letter {
-            id: letter_id(row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?)?,
+            id,
             queue: queue.clone(),
             sequence: SequenceId::new(text(16)?),
             index: unsigned(row.get(1)?)?,
@@ -462,38 +497,40 @@ impl UndecodedLetter {
         Ok(Self { letter, body: body.to_vec() })
     }
 
-    /// `true` if the payload was left out of the letter. Only a letter without a payload has to be decoded for it.
-    pub(crate) fn payload_left_out(&self) -> Work<bool> {
-        match self.letter.message.payload {
-            Some(_) => Ok(false),
-            None => Ok(Body::decode(&self.body)?.payload_left_out),
-        }
+    /// `true` if the payload was left out of the letter, or its damaged body does not tell. Only a letter without a payload has to be
+    /// decoded for it.
+    pub(crate) fn payload_left_out(&self) -> bool {
+        self.letter.message.payload.is_none()
+            && Body::decode(&self.body).map_or(true, |body| body.payload_left_out)
     }
 
-    /// Decodes the body.
+    /// Decodes the letter. An error names it if it is damaged.
     pub(crate) fn decode(self) -> Work<Letter> {
-        let Self { mut letter, body } = self;
-        let body = Body::decode(&body)?;
-        let message = Arc::make_mut(&mut letter.message);
-        message.position.token = body.token.map(|token| token.0);
-        message.operation = body.operation;
-        message.content_type = body.content_type;
-        message.schema = body.schema;
-        message.timestamp = body.timestamp;
-        message.correlation = body.correlation;
-        message.undecodable = body.undecodable;
-        Ok(Letter {
-            cause: body.cause,
-            diagnostics: body.diagnostics,
-            context: body.context,
-            owner: body.owner,
-            assignee: body.assignee,
-            comments: body.comments,
-            payload_left_out: body.payload_left_out,
-            history: body.history,
-            erased: body.erased,
-            ..letter
-        })
+        let Self { letter, body } = self;
+        if let Some(damage) = &letter.message.undecodable {
+            return Err(Fault::Corrupt(damage.to_string()).of_letter(letter.id));
+        }
+        let body = Body::decode(&body).map_err(|fault| fault.of_letter(letter.id))?;
+        Ok(body.complete(letter))
+    }
+
+    /// Decodes a letter that is shown, or removed without its content. A damaged one lacks what cannot be decoded, and says why: a person
+    /// has to see it to decide about it, and to see the others of its page. Such a letter is never executed.
+    pub(crate) fn shown(self) -> Letter {
+        let Self { letter, body } = self;
+        let payload_left_out = letter.message.payload.is_none();
+        let mut damage = letter.message.undecodable.as_ref().map(ToString::to_string);
+        let body = Body::decode(&body).unwrap_or_else(|fault| {
+            damage = Some(fault.into_error("decode").context().to_owned());
+            Body { payload_left_out, ..Body::default() }
+        });
+        let mut letter = body.complete(letter);
+        if let Some(damage) = damage {
+            tracing::error!(letter = %letter.id, queue = %letter.queue, %damage, "damaged letter shown without its content");
+            let why = format!("damaged in the store: {damage}");
+            Arc::make_mut(&mut letter.message).undecodable = Some(why.into());
+        }
+        letter
     }
 }
 

@@ -50,11 +50,10 @@ impl UndecodedWork {
 }
 
 fn decode(letter: UndecodedLetter, operation: &'static str) -> Result<Letter> {
-    let id = letter.letter.id;
     letter.decode().map_err(|fault| {
         let error = fault.into_error(operation);
         // Its lease is durable.
-        StoreError::maybe(error.kind(), operation, format!("letter {id}: {}", error.context()))
+        StoreError::maybe(error.kind(), operation, error.context().to_owned())
     })
 }
 

@@ -1,15 +1,19 @@
-//! A damaged row fails the calls that read it, and no other call of their group: neither one that ran before in the same transaction,
-//! nor one of the same group.
+//! A damaged row fails the calls that execute or change its letter, and no other call of their group: neither one that ran before in the
+//! same transaction, nor one of the same group. The letter is shown without what cannot be decoded, and can be removed.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
 use std::time::Duration;
 
 use lazaret_core::letter::{AttemptKind, AttemptRecord};
+use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Certainty, ErrorKind, HandOff, Lease, LetterStore, Limits, Placement, Result, Settled, Settlement,
+    Act, Actor, Certainty, Change, ErrorKind, Group, GroupsRequest, HandOff, Lease, LetterStore, Limits,
+    Placement, Result, Settled, Settlement, Triage,
 };
-use lazaret_core::{Letter, LetterId, LetterState, Message, MessageId, Position, QueueName, Timestamp};
+use lazaret_core::{
+    Failure, Letter, LetterId, LetterState, Message, MessageId, Position, QueueName, Reason, Timestamp,
+};
 use lazaret_store_sqlite::{Options, SqliteStore};
 use rusqlite::Connection;
 use tokio::task::JoinSet;
@@ -142,4 +146,110 @@ async fn a_damaged_letter_does_not_stop_the_other_due_ones() {
     assert_eq!(claimed, [name(1), name(3)]);
     // They are leased, as the others are.
     assert!(claim(10).await.unwrap().is_empty());
+}
+
+fn ada() -> Actor {
+    Actor::new("ada", "cli", "damaged")
+}
+
+/// Stores a dead letter with a header and a cause.
+async fn put_failed(store: &SqliteStore, number: u64, sequence: &str) {
+    let message = Message::new(name(number), "orders", Position::new(0, number)).with_payload("{}");
+    let message = message.with_header("tenant", "acme");
+    let mut letter = Letter::new(queue(), sequence.into(), message.into(), Timestamp::now());
+    letter.state = LetterState::Dead;
+    letter.cause = Some(Failure::new(Reason::TIMEOUT, "HttpError", "no answer"));
+    letter.last_failed_at = Some(letter.enqueued_at);
+    let item = HandOff { letter, placement: Placement::Open, grant: None };
+    store.hand_off(&queue(), &Limits::NONE, vec![item]).await.unwrap().remove(0).unwrap();
+}
+
+async fn group(store: &SqliteStore) -> Group {
+    let request = GroupsRequest { closed: true, limit: 9, ..GroupsRequest::default() };
+    store.groups(&request).await.unwrap().groups.remove(0)
+}
+
+/// Three letters, of which the first two are damaged by this statement.
+async fn damaged(statement: &str) -> (tempfile::TempDir, SqliteStore) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lazaret.db");
+    let store = SqliteStore::open(&path, Options::default()).unwrap();
+    for number in 0..3 {
+        put_failed(&store, number, &name(number)).await;
+    }
+    assert_eq!(store.counts(&queue()).await.unwrap().open(), 3);
+    let changed = Connection::open(&path).unwrap().execute(statement, [name(0), name(1)]);
+    assert_eq!(changed.unwrap(), 2);
+    (folder, store)
+}
+
+/// One statement for each part of a letter that is decoded.
+const DAMAGES: [&str; 2] = [
+    "UPDATE payloads SET headers = substr(headers, 1, 9)
+     WHERE lid IN (SELECT lid FROM letters WHERE sequence IN (?1, ?2))",
+    "UPDATE letters SET body = substr(body, 1, 9) WHERE sequence IN (?1, ?2)",
+];
+
+#[tokio::test]
+async fn damaged_letters_are_shown_and_hide_no_other() {
+    for statement in DAMAGES {
+        let (_folder, store) = damaged(statement).await;
+        let page = store.find(&Query::everything(), None, 10).await.unwrap();
+        let heads = store.heads(&queue(), None, 10).await.unwrap();
+        for letters in [page.letters, heads.heads] {
+            assert_eq!(letters.len(), 3, "{statement}");
+            for letter in letters {
+                let why = letter.message.undecodable.as_deref();
+                assert_eq!(letter.id != id_of(2), why.is_some(), "{letter:?}");
+                assert!(why.is_none_or(|why| why.starts_with("damaged in the store: ")), "{why:?}");
+                assert_eq!(letter.message.payload.as_deref(), Some(b"{}".as_slice()));
+            }
+        }
+        let shown = store.get(&queue(), id_of(0)).await.unwrap().unwrap();
+        assert!(shown.message.undecodable.is_some(), "{shown:?}");
+        // What is written anew from what was read would lose the rest.
+        let refused =
+            store.change(&queue(), id_of(0), &Change::Comment("hm".into()), &ada()).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Corrupt);
+        assert!(refused.to_string().contains(&id_of(0).to_string()), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn damaged_letters_are_evicted_purged_and_erased_and_counted_as_before() {
+    for statement in DAMAGES {
+        let (_folder, store) = damaged(statement).await;
+        for number in 0..2 {
+            let evicted = store.act(&queue(), id_of(number), Act::Evict, &ada()).await.unwrap();
+            assert_eq!(evicted.state, LetterState::Evicted, "{statement}");
+        }
+        let counts = group(&store).await.counts;
+        assert_eq!((counts.open(), counts.of(LetterState::Evicted)), (1, 2), "{statement}");
+        let erased = store.erase(&queue(), id_of(0), &ada()).await.unwrap();
+        assert!(erased.erased.is_some() && erased.message.undecodable.is_none(), "{erased:?}");
+        assert_eq!(store.get(&queue(), id_of(0)).await.unwrap().unwrap(), erased, "it is whole again");
+        store.purge(&queue(), id_of(1), &ada()).await.unwrap();
+        let counts = group(&store).await.counts;
+        assert_eq!((counts.open(), counts.of(LetterState::Evicted)), (1, 1), "{statement}");
+    }
+}
+
+#[tokio::test]
+async fn a_settlement_before_a_damaged_letter_succeeds() {
+    for statement in DAMAGES {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lazaret.db");
+        let store = SqliteStore::open(&path, Options::default()).unwrap();
+        put_failed(&store, 0, &name(0)).await;
+        put_failed(&store, 1, &name(0)).await;
+        let lease = claim(&store, 0).await;
+        assert_eq!(store.counts(&queue()).await.unwrap().open(), 2);
+        let only_the_second = format!("{statement} AND lid = (SELECT max(lid) FROM letters)");
+        let changed = Connection::open(&path).unwrap().execute(&only_the_second, [name(0), name(0)]);
+        assert_eq!(changed.unwrap(), 1);
+        let settled = store.settle(&lease, id_of(0), Settlement::Resolve(None)).await.unwrap();
+        assert!(matches!(settled, Settled::Blocked), "{settled:?}");
+        let counts = store.counts(&queue()).await.unwrap();
+        assert_eq!((counts.of(LetterState::Resolved), counts.open()), (1, 1));
+    }
 }

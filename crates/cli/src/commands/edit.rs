@@ -129,7 +129,7 @@ impl Edit {
         let letter = client.letter(id).await?;
         let before = match letter.content.payload_state {
             PayloadState::None => Bytes::new(),
-            PayloadState::LeftOut => return Err(Error::Other(format!("the payload of {id} was not stored"))),
+            PayloadState::LeftOut => return Err(Error::Other(format!("the payload of {id} is not there"))),
             // For a hidden payload, this route reports the missing scope.
             PayloadState::Hidden | PayloadState::Shown => client.payload(id).await?,
         };

@@ -326,6 +326,9 @@ impl View {
             PayloadState::Hidden => lines.push(dim("hidden: the token lacks the scope payload")),
             PayloadState::None => lines.push(dim("none: a tombstone")),
             PayloadState::LeftOut if detail.erased.is_some() => lines.push(dim("erased")),
+            PayloadState::LeftOut if content.undecodable.is_some() => {
+                lines.push(dim("not there: it is damaged, or was not stored"));
+            }
             PayloadState::LeftOut => lines.push(dim("not stored: the consumer has include-payload: false")),
         }
         if !content.redacted.is_empty() {
@@ -333,7 +336,7 @@ impl View {
             lines.push(dim(&format!("redacted: {}; show it with --reveal --reason TEXT", sanitize(&what))));
         }
         if let Some(why) = &content.undecodable {
-            lines.push(Line::new().add("the source could not decode the message: ", Tone::Bad).plain(why));
+            lines.push(Line::new().add("the message cannot be decoded: ", Tone::Bad).plain(why));
         }
         lines
     }
@@ -404,6 +407,8 @@ fn attempts(letter: &Letter) -> String {
 
 #[cfg(test)]
 mod tests {
+    use lazaret_core::{Message, Position, QueueName};
+
     use super::*;
     use crate::fixtures::letter;
 
@@ -433,6 +438,26 @@ mod tests {
         assert_eq!(next(&dead, PayloadState::None), retried);
         let evicted = letter("7f3a90c1", "bob", State::Evicted);
         assert!(next(&evicted, PayloadState::LeftOut)[0].starts_with("lazaret restore --ids 7f3a90c1"));
+    }
+
+    #[test]
+    fn a_payload_that_is_not_there_says_why() {
+        let message = Message::new("evt-1", "orders", Position::new(0, 0)).into();
+        let mut letter =
+            lazaret_core::Letter::new(QueueName::of("a", "a"), "k".into(), message, Timestamp::UNIX_EPOCH);
+        letter.payload_left_out = true;
+        let shown = |letter: &lazaret_core::Letter| {
+            let lines = screen_lines(&LetterDetail::of(letter, true), Timestamp::UNIX_EPOCH, 80);
+            lines.iter().map(|line| line.render(false)).collect::<Vec<_>>().join("\n")
+        };
+        assert!(shown(&letter).contains("not stored: the consumer has include-payload: false"));
+        let why = "the encrypted payload of letter 7 cannot be decrypted: it was changed";
+        let message = Message { undecodable: Some(why.into()), ..(*letter.message).clone() };
+        letter.message = message.into();
+        let damaged = shown(&letter);
+        assert!(damaged.contains("\nnot there: it is damaged, or was not stored\n"), "{damaged}");
+        assert!(damaged.contains(&format!("the message cannot be decoded: {why}")), "{damaged}");
+        assert!(!damaged.contains("include-payload") && !damaged.contains("the source"), "{damaged}");
     }
 
     #[test]

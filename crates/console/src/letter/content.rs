@@ -46,11 +46,15 @@ pub(super) fn panel(visit: &Visit, detail: &LetterDetail, shown: Shown<'_>) -> M
 
 /// Why a payload is not there.
 fn left_out(visit: &Visit, detail: &LetterDetail) -> Markup {
-    match &detail.erased {
-        Some(erased) => html! {
+    match (&detail.erased, &detail.content.undecodable) {
+        (Some(erased), _) => html! {
             p.muted { "Erased by " (visible(&erased.by)) " " (exact_with_age(erased.at, visit.now)) ": " (visible(&erased.why)) }
         },
-        None => html! {
+        (None, Some(why)) => html! {
+            p.muted { "The payload is not there: it is damaged, or was not stored. The letter cannot be retried." }
+            p.muted { (visible(why)) }
+        },
+        (None, None) => html! {
             p.muted { "The payload was not stored: the consumer has " code { "include-payload: false" } ". The letter cannot be retried." }
         },
     }

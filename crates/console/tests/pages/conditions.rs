@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use lazaret_api::BrokerCounts;
-use lazaret_core::store::Limits;
+use lazaret_core::store::{HandOff, LetterStore, Limits, Placement};
+use lazaret_core::{Letter, LetterId, LetterState, Message, Position, QueueName};
 use lazaret_engine::DeadLetterOptions;
 use serde_json::json;
 
@@ -88,4 +89,21 @@ async fn an_open_letter_whose_payload_was_not_stored_says_so() {
     let page = bench.get(&format!("/console/letters/{}", id(&letters[0]))).await.expect(200);
     page.shows("The payload was not stored: the consumer has <code>include-payload: false</code>.");
     page.lacks("tombstone").lacks("was closed").lacks("are hidden");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_letter_does_not_say_that_its_payload_was_not_stored() {
+    let bench = Bench::new().await;
+    let why = "the encrypted payload cannot be decrypted: it was changed";
+    let message = Message { undecodable: Some(why.into()), ..Message::new("m", "s", Position::new(0, 0)) };
+    let queue = QueueName::of("orders", "orders");
+    let mut letter = Letter::new(queue.clone(), "a".into(), message.into(), Timestamp::now());
+    letter.id = LetterId::of_import(&queue, &letter.message.id);
+    (letter.state, letter.payload_left_out) = (LetterState::Dead, true);
+    let path = format!("/console/letters/{}", letter.id);
+    let item = HandOff { letter, placement: Placement::Imported, grant: None };
+    bench.store.hand_off(&queue, &Limits::NONE, vec![item]).await.unwrap().remove(0).unwrap();
+    let page = bench.get(&path).await.expect(200);
+    page.shows("The payload is not there: it is damaged, or was not stored.").shows(why);
+    page.lacks("include-payload").lacks("tombstone");
 }

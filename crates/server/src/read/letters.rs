@@ -228,10 +228,11 @@ pub(crate) async fn payload(
     let mut letter = app.letter(&caller, &id).await?;
     app.options.redaction.apply(&mut letter);
     let Some(payload) = letter.message.payload.clone() else {
-        let why = if letter.payload_left_out {
-            "it was not stored: the consumer has include-payload: false"
-        } else {
-            "tombstone"
+        let why = match letter.payload_left_out {
+            false => "tombstone",
+            true if letter.erased.is_some() => "it was erased",
+            true if letter.message.undecodable.is_some() => "it is damaged, or was not stored",
+            true => "it was not stored: the consumer has include-payload: false",
         };
         return Err(ApiError::new(Code::NotFound, format!("letter {id} has no payload: {why}")));
     };

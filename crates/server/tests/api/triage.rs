@@ -345,6 +345,8 @@ async fn an_erasure_evicts_open_letters_and_erases_closed_ones() {
         bench.post("/v1/letters/erase", json!({"ids": [third], "reason": "again"})).await.expect(200).json;
     assert_eq!((&named["done"], &named["failed"][0]["code"]), (&json!(0), &json!("LZ0218")));
     bench.post(&format!("/v1/letters/{third}/restore"), json!({"reason": "x"})).await.problem(409, "LZ0218");
+    let payload = bench.get(&format!("/v1/letters/{third}/payload")).await;
+    assert!(payload.problem(404, "LZ0203").text.contains("it was erased"));
     let comment = json!({"text": "it was ada@example.com"});
     bench.post(&format!("/v1/letters/{third}/comments"), comment).await.problem(409, "LZ0218");
     assert_eq!(bench.get(&format!("/v1/letters/{third}")).await.json["comments"], json!([]));

@@ -193,7 +193,8 @@ impl Queue<'_> {
         ended: bool,
     ) -> Work<()> {
         let Stored { lid, id, .. } = stored;
-        let mut letter = self.light_by_row(*lid)?;
+        // Its body is written anew: that of a damaged letter is kept.
+        let mut letter = self.light_undecoded(*lid)?.decode()?;
         let had_payload = !letter.payload_left_out;
         change.apply(&mut letter, self.time());
         self.record_failure(letter.cause.as_ref(), failed)?;

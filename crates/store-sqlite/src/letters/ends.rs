@@ -1,13 +1,13 @@
 //! The letters of a queue that ended, until they were announced.
 
+use lazaret_core::LetterState;
 use lazaret_core::store::{End, EndsPage};
-use lazaret_core::{Letter, LetterState};
 use rusqlite::params;
 
 use super::Queue;
 use super::listing::Listing;
-use crate::error::Work;
-use crate::rows::{self, bound, limit as rows_of, unsigned};
+use crate::error::{Fault, Work};
+use crate::rows::{self, UndecodedLetter, bound, limit as rows_of, unsigned};
 
 impl Queue<'_> {
     pub(crate) fn watch_ends(&mut self) -> Work<()> {
@@ -56,7 +56,13 @@ pub(crate) fn page(listing: &Listing<'_>, after: u64, limit: usize) -> Work<Ends
     while let Some(row) = found.next()? {
         last = unsigned(row.get(0)?)?;
         let id = rows::letter_id(row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?)?;
-        let letter: Option<Letter> = listing.get(id)?;
+        let letter = match listing.undecoded(id)?.map(UndecodedLetter::decode).transpose() {
+            Err(Fault::Corrupt(damage)) => {
+                tracing::error!(%damage, "letter left out of the copies of dead letters");
+                None
+            }
+            letter => letter?,
+        };
         ends.push(End { number: last, id, state: rows::state(row.get(2)?)?, attempts: row.get(3)?, letter });
     }
     let mut count = connection.prepare_cached("SELECT count(*) FROM ends WHERE qid = ?1 AND number > ?2")?;

@@ -192,7 +192,15 @@ impl Queue<'_> {
             (AfterSettle::Next, Some(next)) => {
                 let mut next = match taken {
                     Some(taken) => taken,
-                    None => Box::new(self.whole(next.lid)?),
+                    None => match self.whole_undecoded(next.lid)?.decode() {
+                        Ok(next) => Box::new(next),
+                        // It fails alone: its lease keeps it aside, and the letter before it is settled.
+                        Err(Fault::Corrupt(damage)) => {
+                            tracing::error!(%damage, "letter behind a settled one not decoded");
+                            return Ok(Settled::Blocked);
+                        }
+                        Err(fault) => return Err(fault),
+                    },
                 };
                 next_head.iter().for_each(|head| head.date(&mut next));
                 Settled::Next(next)

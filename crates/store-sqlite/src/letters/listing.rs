@@ -8,7 +8,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::notes;
 use crate::error::{Fault, Work};
 use crate::rows::{
-    bound, first, id_bytes, limit as rows_of, read_whole, select_letter, state, time, unsigned,
+    UndecodedLetter, bound, first, id_bytes, limit as rows_of, read_whole, select_letter, state, time,
+    unsigned,
 };
 use crate::write_cache::read_counts;
 
@@ -90,9 +91,13 @@ impl<'a> Listing<'a> {
     }
 
     pub(crate) fn get(&self, id: LetterId) -> Work<Option<Letter>> {
+        Ok(self.undecoded(id)?.map(UndecodedLetter::shown))
+    }
+
+    pub(super) fn undecoded(&self, id: LetterId) -> Work<Option<UndecodedLetter>> {
         let mut select = self.connection.prepare_cached(select_letter!("WHERE id = ?1 AND qid = ?2"))?;
         let rows = select.query(params![id_bytes(id), self.qid])?;
-        first(rows, |row| read_whole(self.connection, row, self.name))
+        first(rows, |row| UndecodedLetter::read_whole(self.connection, row, self.name))
     }
 
     /// The number and the size of an open sequence.

@@ -28,13 +28,11 @@ pub(crate) use sequences::{OpenSequenceRow, select_sequence};
 
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{LetterLookup, LetterView, released_letters};
-use lazaret_core::{Fingerprint, Letter, LetterState, QueueName, Timestamp};
+use lazaret_core::{Failure, Fingerprint, Letter, LetterState, QueueName, Reason, Timestamp};
 use rusqlite::{Connection, Row, params};
 
 use crate::error::{Fault, Work};
-use crate::rows::{
-    self, UndecodedLetter, bound, first, id_bytes, letter_id, read_letter, select_letter, time, unsigned,
-};
+use crate::rows::{self, UndecodedLetter, bound, first, id_bytes, letter_id, select_letter, time, unsigned};
 use crate::step::Step;
 use crate::write_cache::{QueueNumbers, WriteCache};
 
@@ -198,7 +196,33 @@ impl Queue<'_> {
     }
 
     pub(crate) fn light_by_row(&self, lid: i64) -> Work<Letter> {
-        self.by_row(select_letter!(light "WHERE lid = ?1"), lid, |row| read_letter(row, self.name))
+        let mut letter = self.light_undecoded(lid)?.shown();
+        if letter.cause.is_none()
+            && let Some(why) = &letter.message.undecodable
+        {
+            letter.cause = self.cause_from_columns(lid, why)?;
+        }
+        Ok(letter)
+    }
+
+    /// The cause of a letter whose body is damaged, as far as it is counted: its group and its reason.
+    fn cause_from_columns(&self, lid: i64, why: &str) -> Work<Option<Failure>> {
+        let mut select = self.connection.prepare_cached(
+            "SELECT groups.fingerprint, letters.reason FROM letters JOIN groups USING (gid) WHERE lid = ?1",
+        )?;
+        first(select.query([lid])?, |row| {
+            let corrupt = || Fault::Corrupt(format!("failed to decode the group of the letter in row {lid}"));
+            let fingerprint = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
+            let fingerprint: Fingerprint = fingerprint.parse().map_err(|_| corrupt())?;
+            let reason: String = row.get(1)?;
+            let reason = Reason::new(&*reason).unwrap_or_else(|_| Reason::from_words(&reason));
+            Ok(Failure { fingerprint, ..Failure::new(reason, "unknown", why) })
+        })
+    }
+
+    /// A letter without its key, headers, payload and edits.
+    pub(crate) fn light_undecoded(&self, lid: i64) -> Work<UndecodedLetter> {
+        self.by_row(select_letter!(light "WHERE lid = ?1"), lid, |row| UndecodedLetter::read(row, self.name))
     }
 
     /// The whole letter at the head of a sequence.
@@ -209,9 +233,9 @@ impl Queue<'_> {
         first(select.query([sid, index])?, |row| UndecodedLetter::read_whole(self.connection, row, self.name))
     }
 
-    /// A whole letter by the number of its row.
+    /// A whole letter by the number of its row, [to be shown](UndecodedLetter::shown).
     pub(crate) fn whole(&self, lid: i64) -> Work<Letter> {
-        self.whole_undecoded(lid)?.decode()
+        Ok(self.whole_undecoded(lid)?.shown())
     }
 
     pub(crate) fn whole_undecoded(&self, lid: i64) -> Work<UndecodedLetter> {
@@ -219,9 +243,10 @@ impl Queue<'_> {
         self.by_row(select_letter!("WHERE lid = ?1"), lid, read)
     }
 
-    /// A letter with its message, but without its edits, and their number.
+    /// A letter with its message, but without its edits, and their number. It is changed, so a damaged one is refused.
     fn without_edits(&self, lid: i64) -> Work<(Letter, i64)> {
-        let read = |row: &Row<'_>| Ok((read_letter(row, self.name)?, rows::edits_of(row)?.1));
+        let read =
+            |row: &Row<'_>| Ok((UndecodedLetter::read(row, self.name)?.decode()?, rows::edits_of(row)?.1));
         self.by_row(select_letter!("WHERE lid = ?1"), lid, read)
     }
 

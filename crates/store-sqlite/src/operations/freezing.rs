@@ -153,7 +153,8 @@ impl Decided {
         };
         let mut select = view.connection.prepare_cached(
             "SELECT qid, sid, sequence, idx, id, state, enqueued_at,
-                 CASE WHEN ?3 THEN json_extract(CAST(substr(body, 2) AS TEXT), '$.payload_left_out') END
+                 CASE WHEN ?3 THEN CASE WHEN json_valid(CAST(substr(body, 2) AS TEXT))
+                     THEN json_extract(CAST(substr(body, 2) AS TEXT), '$.payload_left_out') ELSE 1 END END
              FROM letters WHERE lid = ?1 AND revision = ?2",
         )?;
         let mut in_operation = view.connection.prepare_cached(

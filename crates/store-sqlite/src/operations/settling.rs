@@ -78,7 +78,7 @@ impl Queue<'_> {
     fn take_next(&self, machine: &mut OperationMachine, next: &NextHead<'_>) -> Work<Option<Letter>> {
         let plan = machine.operation.plan;
         let Some(item) = table::pending_letter(self.connection, plan, next.id)? else { return Ok(None) };
-        let letter = match self.whole(next.lid) {
+        let letter = match self.whole_undecoded(next.lid)?.decode() {
             // The poll fails that comes to it, and not the settlement of the letter before it.
             Err(Fault::Corrupt(_)) => return Ok(None),
             letter => letter?,
