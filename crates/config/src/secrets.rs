@@ -1,5 +1,9 @@
 //! Redacts secrets in the text of a file before it is kept for messages.
 
+use std::ops::Range;
+
+use lazaret_core::redaction::known_tokens;
+
 use crate::source::Span;
 
 /// Endings of key names that hold a secret, without separators.
@@ -41,7 +45,14 @@ pub(crate) fn is_secret_name(name: &str) -> bool {
 
 /// Returns whether an argument of a program is an option whose value, the next argument, is a secret: `--token`.
 pub(crate) fn is_secret_option(argument: &str) -> bool {
-    argument.strip_prefix('-').is_some_and(|name| !name.contains('=') && is_secret_name(name))
+    argument.starts_with('-')
+        && !argument.contains('=')
+        && (is_secret_name(argument) || is_auth_option(argument))
+}
+
+/// Returns whether this is the option `--auth`. A key of that name is no secret: it is a section of the configuration.
+fn is_auth_option(name: &str) -> bool {
+    name.starts_with('-') && name.trim_start_matches('-').eq_ignore_ascii_case("auth")
 }
 
 /// What stands for a secret. Its length says nothing about that of the secret.
@@ -69,6 +80,7 @@ pub(crate) fn redact(text: &str, spans: &[Span]) -> Redacted {
         assigned_secrets(text),
         option_values(text),
         secret_defaults(text),
+        known_tokens(text).into_iter().map(|Range { start, end }| Span::new(start, end)).collect(),
     ];
     for span in spans.iter().copied().chain(found.into_iter().flatten()) {
         if let Some(value) = text.get(span.start..span.end) {
@@ -197,7 +209,8 @@ fn assigned_secrets(text: &str) -> Vec<Span> {
     for (at, _) in text.match_indices('=') {
         let from = at + 1;
         // `==` is a comparison.
-        if !text[from..].starts_with('=') && is_secret_name(word_before(&text[..at])) {
+        let name = word_before(&text[..at]);
+        if !text[from..].starts_with('=') && (is_secret_name(name) || is_auth_option(name)) {
             let start = from + text[from..].len() - text[from..].trim_start_matches(' ').len();
             found.push(Span::new(start, start + assigned_length(&text[start..])));
         }
@@ -460,6 +473,10 @@ mod tests {
             ("program: [sh, -c, './run --secret hunter2 b']", "program: [sh, -c, './run --secret *** b']"),
             ("program: [./run, --token, \"${T}\"]", "program: [./run, --token, \"${T}\"]"),
             ("program: [./run, --token]", "program: [./run, --token]"),
+            ("program: [./run, --auth=hunter2, b]", "program: [./run, --auth=***, b]"),
+            ("program: [./run, --auth, hunter2, b]", "program: [./run, --auth, ***, b]"),
+            ("program: [./run, --authors=a, --no-auth, b]", "program: [./run, --authors=a, --no-auth, b]"),
+            ("program: [./run, ghp_0123456789abcdefghijABCDEFGHIJ012345, b]", "program: [./run, ***, b]"),
             (
                 "program: [./run, --token-file, /etc/t, --token, --b]",
                 "program: [./run, --token-file, /etc/t, --token, --b]",

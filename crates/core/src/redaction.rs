@@ -20,6 +20,7 @@ use crate::json_walk::{Place, walk};
 use crate::letter::Letter;
 use crate::message::Headers;
 use crate::query::Term;
+pub use forms::known_tokens;
 pub use texts::{TextPattern, TextRules, TextSet, UnknownTextSet};
 
 /// The marker in place of a redacted value. In a JSON payload it is a string.

@@ -131,7 +131,7 @@ async fn update_capacity(
         None => 0,
     };
     let shortage = capacity.shortage(open, &room);
-    if matches!(shortage, Some(Shortage::Disk { .. })) {
+    if matches!(shortage, Some(Shortage::Disk(_))) {
         guards.ask_place(&**store).await;
     }
     if guards.update_shortage(shortage) {

@@ -6,7 +6,9 @@
 //! When a cap is reached, one connection is closed for the new one: the one without progress for longest, where anonymous
 //! connections go before known ones, and quiet ones before those that were used just now. So connections that send nothing,
 //! send slowly or read nothing keep nobody out. A connection with an authenticated request in progress is never closed. When
-//! all have one, a few more are accepted that answer health checks only.
+//! all have one, a new connection gets a place in the **reserve**, where it answers health checks only. No peer has more than a
+//! quarter of the reserve, and a new connection always finds a place there: the one without progress for longest is closed for
+//! it, whatever it is busy with.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -33,6 +35,9 @@ const PART_BYTES: usize = 64 * 1024;
 /// a client in constant use.
 const QUIET: Duration = Duration::from_secs(2);
 
+/// The part of the reserve that one peer may have.
+const RESERVE_PARTS: usize = 4;
+
 /// The open connections. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Connections {
@@ -48,8 +53,8 @@ struct Table {
     open: HashMap<u64, Entry>,
     /// The number of connections of each peer.
     by_peer: HashMap<IpAddr, usize>,
-    /// The number of connections in the reserve, which are in no other count.
-    reserved: usize,
+    /// The connections in the reserve, which are in no other count. They are few.
+    reserve: HashMap<u64, Entry>,
 }
 
 struct Entry {
@@ -62,8 +67,8 @@ struct Entry {
 /// The place of an open connection. Freed when dropped.
 pub(crate) struct Slot {
     connections: Connections,
-    /// `None` in the reserve.
-    id: Option<u64>,
+    id: u64,
+    is_reserve: bool,
     pub(crate) activity: Arc<Activity>,
     pub(crate) close: CancellationToken,
 }
@@ -79,9 +84,9 @@ impl Connections {
         }
     }
 
-    /// Accepts a connection; `None` when no other may be closed for it and the reserve is used up. Connections without an
-    /// address, such as those of a Unix socket, have no cap of their own.
-    pub(crate) fn accept(&self, peer: Option<IpAddr>) -> Option<Slot> {
+    /// Accepts a connection, in the reserve if no other may be closed for it. Connections without an address, such as those of a
+    /// Unix socket, have no cap of their own.
+    pub(crate) fn accept(&self, peer: Option<IpAddr>) -> Slot {
         let mut table = self.lock();
         let of_peer = peer.and_then(|peer| table.by_peer.get(&peer)).copied().unwrap_or(0);
         let has_place = if of_peer >= self.per_peer {
@@ -89,23 +94,22 @@ impl Connections {
         } else {
             table.open.len() < self.total || table.make_room(None)
         };
-        let (activity, close) = (Arc::new(Activity::new()), CancellationToken::new());
-        let id = if has_place {
-            table.next += 1;
-            let id = table.next;
-            table.open.insert(id, Entry { peer, activity: activity.clone(), close: close.clone() });
+        let is_reserve = !has_place;
+        let (activity, close) = (Arc::new(Activity::new(is_reserve)), CancellationToken::new());
+        let entry = Entry { peer, activity: activity.clone(), close: close.clone() };
+        table.next += 1;
+        let id = table.next;
+        if is_reserve {
+            table.make_room_in_reserve(peer, self.reserve);
+            table.reserve.insert(id, entry);
+        } else {
+            table.open.insert(id, entry);
             if let Some(peer) = peer {
                 *table.by_peer.entry(peer).or_default() += 1;
             }
-            Some(id)
-        } else if table.reserved < self.reserve {
-            table.reserved += 1;
-            None
-        } else {
-            return None;
-        };
+        }
         drop(table);
-        Some(Slot { connections: self.clone(), id, activity, close })
+        Slot { connections: self.clone(), id, is_reserve, activity, close }
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -122,6 +126,22 @@ impl Table {
         match ranked.min() {
             Some((_, id)) => self.remove(id),
             None => false,
+        }
+    }
+
+    /// Closes the connection of the reserve without progress for longest if the reserve of this size, or the part of this peer, is
+    /// used up. Health checks are answered at once, so no request there is worth keeping for long.
+    fn make_room_in_reserve(&mut self, peer: Option<IpAddr>, size: usize) {
+        let of_peer = |entry: &Entry| peer.is_some() && entry.peer == peer;
+        let has_its_part =
+            self.reserve.values().filter(|entry| of_peer(entry)).count() >= (size / RESERVE_PARTS).max(1);
+        if !has_its_part && self.reserve.len() < size {
+            return;
+        }
+        let candidates = self.reserve.iter().filter(|(_, entry)| !has_its_part || of_peer(entry));
+        let oldest = candidates.map(|(id, entry)| (entry.activity.since(), *id)).min();
+        if let Some(entry) = oldest.and_then(|(_, id)| self.reserve.remove(&id)) {
+            entry.close.cancel();
         }
     }
 
@@ -143,18 +163,17 @@ impl Table {
 impl Slot {
     /// Returns `true` if the connection answers health checks only.
     pub(crate) fn is_reserve(&self) -> bool {
-        self.id.is_none()
+        self.is_reserve
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut table = self.connections.lock();
-        match self.id {
-            Some(id) => {
-                table.remove(id);
-            }
-            None => table.reserved -= 1,
+        if self.is_reserve {
+            table.reserve.remove(&self.id);
+        } else {
+            table.remove(self.id);
         }
     }
 }
@@ -209,6 +228,8 @@ struct Requests {
     protocol: Protocol,
     /// Whether a request came at all.
     served: bool,
+    /// The connection is in the reserve: it has less time for its first request.
+    is_reserve: bool,
     standing: Standing,
     /// The last change, or the last progress of an HTTP/1 response. Bytes of a request are no progress, so that a slow head or
     /// body does not keep a connection open.
@@ -222,13 +243,14 @@ impl Requests {
 }
 
 impl Activity {
-    fn new() -> Self {
+    fn new(is_reserve: bool) -> Self {
         Self(Mutex::new(Requests {
             active: 0,
             unread: 0,
             unflushed: false,
             protocol: Protocol::Http1,
             served: false,
+            is_reserve,
             standing: Standing::Anonymous,
             since: Instant::now(),
         }))
@@ -236,6 +258,11 @@ impl Activity {
 
     fn lock(&self) -> MutexGuard<'_, Requests> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The last progress.
+    fn since(&self) -> Instant {
+        self.lock().since
     }
 
     /// When the connection is closed for another. `None` while an authenticated request is in progress.
@@ -290,6 +317,7 @@ impl Activity {
         let requests = self.lock();
         let limit = match &*requests {
             Requests { unflushed: true, .. } => limits.write_timeout,
+            Requests { active: 0, served: false, is_reserve: true, .. } => limits.header_timeout.min(QUIET),
             Requests { active: 0, served: false, .. } => limits.header_timeout,
             Requests { active: 0, .. } => limits.idle_timeout,
             Requests { active, unread, .. } if active == unread => limits.write_timeout,
@@ -511,16 +539,16 @@ mod tests {
         let connections = connections(3, 3);
         let mut slots = Vec::new();
         for _ in 0..3 {
-            slots.push(connections.accept(ADA).unwrap());
+            slots.push(connections.accept(ADA));
             tokio::time::advance(Duration::from_secs(1)).await;
         }
         let busy = begin_authenticated(&slots[0]);
-        let new = connections.accept(BOB).unwrap();
+        let new = connections.accept(BOB);
         let closed: Vec<bool> = slots.iter().map(|slot| slot.close.is_cancelled()).collect();
         assert_eq!((closed, new.is_reserve()), (vec![false, true, false], false));
         drop(busy);
         slots[0].activity.flushed();
-        connections.accept(BOB).unwrap();
+        connections.accept(BOB);
         assert!(slots[2].close.is_cancelled() && !slots[0].close.is_cancelled(), "it was busy until now");
         assert_eq!(connections.lock().open.len(), 2, "the last one was dropped at once");
     }
@@ -528,26 +556,58 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn busy_connections_leave_a_reserve_for_health_checks() {
         let connections = connections(2, 2);
-        let slots: Vec<_> = (0..2).map(|_| connections.accept(ADA).unwrap()).collect();
+        let slots: Vec<_> = (0..2).map(|_| connections.accept(ADA)).collect();
         let busy: Vec<_> = slots.iter().map(begin_authenticated).collect();
-        let reserve = connections.accept(BOB).unwrap();
+        let reserve = connections.accept(BOB);
         assert!(reserve.is_reserve());
-        assert!(connections.accept(BOB).is_none(), "the reserve is used up");
-        drop((reserve, busy));
-        assert!(connections.accept(BOB).unwrap().is_reserve(), "the responses are still being sent");
+        let next = connections.accept(BOB);
+        assert!(next.is_reserve() && reserve.close.is_cancelled(), "the reserve is used up");
+        drop((reserve, next, busy));
+        assert!(connections.accept(BOB).is_reserve(), "the responses are still being sent");
         slots[0].activity.flushed();
-        assert!(!connections.accept(BOB).unwrap().is_reserve(), "an idle one makes room");
+        assert!(!connections.accept(BOB).is_reserve(), "an idle one makes room");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_peer_takes_the_reserve_and_a_health_check_always_finds_a_place() {
+        let limits =
+            Limits { connections: 1, connections_per_peer: 1, health_connections: 8, ..Limits::default() };
+        let connections = Connections::new(&limits);
+        let first = connections.accept(ADA);
+        let _busy = begin_authenticated(&first);
+        // Without tokens, whoever asks is known; and nothing of the answers is read.
+        let mut flood = Vec::new();
+        for _ in 0..3 {
+            let slot = connections.accept(ADA);
+            let mut unread = begin_authenticated(&slot);
+            unread.set_unread(true);
+            flood.push((slot, unread));
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        let slots: Vec<_> = flood.iter().map(|(slot, _)| slot).collect();
+        assert_eq!(open(&slots), [1, 2], "a quarter of the reserve");
+        let others: Vec<_> = (3..9)
+            .map(|n| connections.accept(Some(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, n)))))
+            .collect();
+        assert_eq!((open(&slots).len(), connections.lock().reserve.len()), (2, 8), "the reserve is full");
+        let check = connections.accept(BOB);
+        assert!(check.is_reserve());
+        assert_eq!(open(&slots), [2], "the one without progress for longest made room");
+        let left = |slot: &Slot| slot.activity.deadline(&limits).map(|deadline| deadline - Instant::now());
+        assert_eq!((left(&check), left(&others[0])), (Some(QUIET), Some(QUIET)));
+        drop((check, others, flood));
+        assert!(connections.lock().reserve.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_peer_does_not_take_the_connections_of_others() {
         let connections = connections(4, 2);
-        let ada: Vec<_> = (0..2).map(|_| connections.accept(ADA).unwrap()).collect();
-        let bob = connections.accept(BOB).unwrap();
+        let ada: Vec<_> = (0..2).map(|_| connections.accept(ADA)).collect();
+        let bob = connections.accept(BOB);
         let _busy: Vec<_> = ada.iter().map(begin_authenticated).collect();
-        assert!(connections.accept(ADA).unwrap().is_reserve(), "its own are busy");
+        assert!(connections.accept(ADA).is_reserve(), "its own are busy");
         assert!(!bob.close.is_cancelled(), "and another's idle one stays");
-        assert!(!connections.accept(BOB).unwrap().is_reserve());
+        assert!(!connections.accept(BOB).is_reserve());
         drop((ada, bob));
         assert!(connections.lock().by_peer.is_empty(), "peers without connections are forgotten");
     }
@@ -555,7 +615,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn anonymous_connections_make_room_however_busy_they_are() {
         let connections = connections(4, 4);
-        let accept = || connections.accept(ADA).unwrap();
+        let accept = || connections.accept(ADA);
         let (caller, idle, unread, silent) = (accept(), accept(), accept(), accept());
         serve_authenticated(&idle);
         let _in_progress = begin_authenticated(&caller);
@@ -581,25 +641,25 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_flood_of_anonymous_connections_replaces_its_own() {
         let connections = connections(4, 4);
-        let caller = connections.accept(ADA).unwrap();
-        let mut flood: Vec<_> = (0..3).map(|_| connections.accept(ADA).unwrap()).collect();
+        let caller = connections.accept(ADA);
+        let mut flood: Vec<_> = (0..3).map(|_| connections.accept(ADA)).collect();
         let mut unread: Vec<_> = flood.iter().map(begin_unread).collect();
         for _ in 0..9 {
             // The caller makes a request now and then; each client of the flood is as busy as can be.
             serve_authenticated(&caller);
-            flood.push(connections.accept(ADA).unwrap());
+            flood.push(connections.accept(ADA));
             unread.extend(flood.last().map(begin_unread));
             tokio::time::advance(QUIET / 4).await;
         }
         assert_eq!(open(&flood.iter().collect::<Vec<_>>()), [9, 10, 11], "the last ones");
         assert!(!caller.close.is_cancelled());
-        let new = connections.accept(ADA).unwrap();
+        let new = connections.accept(ADA);
         tokio::time::advance(QUIET / 4).await;
         for slot in &flood {
             slot.activity.written();
         }
         tokio::time::advance(QUIET / 4).await;
-        connections.accept(ADA).unwrap();
+        connections.accept(ADA);
         assert!(!caller.close.is_cancelled());
         assert!(new.close.is_cancelled(), "all others had progress after it came, before its first request");
     }
@@ -607,7 +667,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn connections_in_use_outlast_those_that_nobody_uses() {
         let connections = connections(3, 3);
-        let accept = || connections.accept(ADA).unwrap();
+        let accept = || connections.accept(ADA);
         let (pooled, used) = (accept(), accept());
         serve_authenticated(&pooled);
         tokio::time::advance(QUIET).await;
@@ -625,15 +685,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_request_of_somebody_unknown_does_not_keep_the_connection_of_a_proxy_open() {
         let connections = connections(1, 1);
-        let proxy = connections.accept(ADA).unwrap();
+        let proxy = connections.accept(ADA);
         serve_authenticated(&proxy);
         let never_read = begin_unread(&proxy);
         let other = begin_authenticated(&proxy);
-        assert!(connections.accept(ADA).unwrap().is_reserve(), "a caller has a request in progress, too");
+        assert!(connections.accept(ADA).is_reserve(), "a caller has a request in progress, too");
         drop((other, never_read));
         proxy.activity.flushed();
         let _never_read = begin_unread(&proxy);
-        assert!(!connections.accept(ADA).unwrap().is_reserve());
+        assert!(!connections.accept(ADA).is_reserve());
         assert!(proxy.close.is_cancelled());
     }
 
@@ -645,7 +705,7 @@ mod tests {
             write_timeout: Duration::from_secs(3),
             ..Limits::default()
         };
-        let activity = Arc::new(Activity::new());
+        let activity = Arc::new(Activity::new(false));
         let left = || activity.deadline(&limits).map(|deadline| (deadline - Instant::now()).as_secs());
         assert_eq!(left(), Some(1), "no request yet");
         let mut guard = activity.begin(Protocol::Http1);
@@ -675,7 +735,7 @@ mod tests {
             ..Limits::default()
         };
         for (protocol, after) in [(Protocol::Http1, 5), (Protocol::Http2, 3)] {
-            let activity = Arc::new(Activity::new());
+            let activity = Arc::new(Activity::new(false));
             let left = || activity.deadline(&limits).map(|deadline| (deadline - Instant::now()).as_secs());
             let mut guard = activity.begin(protocol);
             guard.set_unread(true);

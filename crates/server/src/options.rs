@@ -43,7 +43,8 @@ pub struct Limits {
     pub connections: usize,
     /// The maximum number of open connections from one IP address. Beyond it, one of them is closed in the same way.
     pub connections_per_peer: usize,
-    /// The number of further connections that answer health checks only, for when all others have such a request.
+    /// The number of further connections that answer health checks only, for when all others have such a request. A peer has a
+    /// quarter of them, and beyond that the one without progress for longest is closed.
     pub health_connections: usize,
     /// How long a connection may be open between two requests, the headers of the second one included.
     pub idle_timeout: Duration,

@@ -172,11 +172,11 @@ impl Server {
                 () = shutdown.cancelled() => break,
                 () = &mut watch => break,
                 accepted = listener.accept() => match accepted {
-                    // Without a slot the connection is closed at once.
-                    Ok((stream, peer)) => if let Some(slot) = connections.accept(peer) {
+                    Ok((stream, peer)) => {
+                        let slot = connections.accept(peer);
                         let peer = Peer { address: peer, transport: stream.transport() };
                         self.spawn_connection(stream, peer, slot, router.clone(), graceful.watcher());
-                    },
+                    }
                     Err(error) => {
                         tracing::warn!(%error, "connection accept failed");
                         tokio::time::sleep(ACCEPT_PAUSE).await;

@@ -69,7 +69,7 @@ impl DiskReserve {
         (state.min_free, state.most) = (min_free, 0);
     }
 
-    /// Admits a call that writes so much to the store at this path.
+    /// Admits a call that writes so much to the store at this path. Its `room` is measured if necessary.
     ///
     /// # Errors
     /// `Full` if it would take of the reserve. Nothing was written.
@@ -78,6 +78,7 @@ impl DiskReserve {
         path: &Path,
         operation: &'static str,
         size: Size,
+        room: impl Future<Output = Result<Occupancy>>,
     ) -> Result<Admitted<'_>> {
         let bytes = (size.bytes as u64).saturating_add(BESIDE.saturating_mul(size.count as u64));
         let (min_free, before) = {
@@ -91,7 +92,7 @@ impl DiskReserve {
             // What is in flight now may not be in the measurement, and stays counted.
             (state.min_free, state.written)
         };
-        let Ok(room) = self.measure(path).await else {
+        let Ok(room) = self.measured(room).await else {
             // What nobody knows bounds nothing.
             return Ok(Admitted { reserve: self, bytes: 0 });
         };
@@ -107,16 +108,16 @@ impl DiskReserve {
     }
 
     #[cfg(not(test))]
-    async fn measure(&self, path: &Path) -> Result<Occupancy> {
-        occupancy::of(path).await
+    async fn measured(&self, room: impl Future<Output = Result<Occupancy>>) -> Result<Occupancy> {
+        room.await
     }
 
     #[cfg(test)]
-    async fn measure(&self, path: &Path) -> Result<Occupancy> {
+    async fn measured(&self, room: impl Future<Output = Result<Occupancy>>) -> Result<Occupancy> {
         let pretended = self.lock().pretended;
         match pretended {
             Some(room) => Ok(room),
-            None => occupancy::of(path).await,
+            None => room.await,
         }
     }
 
@@ -136,12 +137,13 @@ mod tests {
 
     /// A disk of a terabyte on which so much is free.
     fn pretend(reserve: &DiskReserve, free: u64) {
-        let room = Occupancy { used: Some(0), free: Some(free), size: Some(1 << 40) };
+        let room = Occupancy { used: Some(0), free: Some(free), size: Some(1 << 40), ..Occupancy::default() };
         reserve.lock().pretended = Some(room);
     }
 
     async fn admit(reserve: &DiskReserve, bytes: usize) -> Result<Admitted<'_>> {
-        reserve.admit(Path::new("lazaret.db"), "test", Size { count: 0, bytes }).await
+        let room = std::future::ready(Err(StoreError::not_done(ErrorKind::Unavailable, "test", "unknown")));
+        reserve.admit(Path::new("lazaret.db"), "test", Size { count: 0, bytes }, room).await
     }
 
     #[tokio::test]

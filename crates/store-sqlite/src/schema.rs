@@ -44,7 +44,7 @@ const APPLICATION_ID: i32 = 0x4c5a_5254;
 /// WAL size that triggers a checkpoint, in pages of 4 KiB.
 const CHECKPOINT_PAGES: u32 = 8000;
 /// Maximum size of the WAL file after a checkpoint, in bytes.
-const LOG_LIMIT: i64 = 64 * 1024 * 1024;
+pub(crate) const LOG_LIMIT: i64 = 64 * 1024 * 1024;
 const STATEMENTS: usize = 256;
 const OPEN: &str = "open";
 
@@ -209,6 +209,21 @@ pub(crate) fn truncate_wal(connection: &Connection) -> Work<()> {
         return Err(StoreError::not_done(ErrorKind::Unavailable, "close", context).into());
     }
     Ok(())
+}
+
+/// Checkpoints SQLite's log without waiting for anybody. Returns the bytes of the free pages of the file; `None` if a part of the log was not
+/// checkpointed.
+pub(crate) fn merge_wal(connection: &Connection) -> Work<Option<u64>> {
+    let (is_busy, frames, checkpointed): (bool, i64, i64) =
+        connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })?;
+    if is_busy || frames != checkpointed {
+        return Ok(None);
+    }
+    let number = |pragma| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
+    let (pages, size) = (number("freelist_count")?, number("page_size")?);
+    Ok(Some(pages.unsigned_abs().saturating_mul(size.unsigned_abs())))
 }
 
 /// Refuses a file that is marked as read-only, even for a user that may write it, such as root.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lazaret_core::QueueName;
 use lazaret_core::store::{
-    Capabilities, DigestKey, ErrorKind, ExpiryClock, Result, StoreError, stored_digest_key,
+    Capabilities, DigestKey, ErrorKind, ExpiryClock, Occupancy, Result, StoreError, stored_digest_key,
 };
 use rusqlite::Connection;
 use tokio::sync::OnceCell;
@@ -172,7 +172,29 @@ impl SqliteStore {
 
     /// Admits a call that writes so much, unless it would take of the [reserve](Self::keep_free).
     pub(crate) async fn admit(&self, operation: &'static str, size: Size) -> Result<Admitted<'_>> {
-        self.shared.disk_reserve.admit(&self.shared.path, operation, size).await
+        self.shared.disk_reserve.admit(&self.shared.path, operation, size, self.room()).await
+    }
+
+    /// Writes the logs to the database, as far as others allow that. Returns the bytes that are free in the file; `None` if some of what is in
+    /// the logs remains to be written.
+    pub(crate) async fn merge_logs(&self) -> Result<Option<u64>> {
+        self.shared.writer.merge_logs("occupancy").await
+    }
+
+    /// The room that the files take, and what is free. Where that is close to a reserve, the logs are written to the database first: what they
+    /// have written takes no more room, and their files and the free pages of the database are used again.
+    pub(crate) async fn room(&self) -> Result<Occupancy> {
+        let found = occupancy::of(&self.shared.path).await?;
+        if !found.is_scarce() {
+            return Ok(found.room());
+        }
+        match self.merge_logs().await {
+            Ok(Some(free_pages)) => {
+                Ok(occupancy::of(&self.shared.path).await?.room_of_merged_logs(free_pages))
+            }
+            // Another connection is in the way, or the disk is full: the logs are as they were.
+            Ok(None) | Err(_) => Ok(found.room()),
+        }
     }
 
     #[cfg(test)]

@@ -94,6 +94,16 @@ impl Handle {
         rewritten.map_err(|failure| failure.error(operation))
     }
 
+    /// Commits, and writes the logs to the database. Returns the bytes that are free in the file; `None` if some of what is in the logs remains
+    /// to be written.
+    pub(crate) async fn merge_logs(&self, operation: &'static str) -> Result<Option<u64>> {
+        let (reply, answer) = oneshot::channel();
+        let sent = self.commands.send(Command::MergeLogs(reply)).await;
+        sent.map_err(|_| stopped(operation, Certainty::NotDone))?;
+        let merged = answer.await.map_err(|_| stopped(operation, Certainty::MaybeDone))?;
+        merged.map_err(|failure| failure.error(operation))
+    }
+
     /// Why the last rewrite failed; `None` if it did not.
     pub(crate) fn rewrite_failure(&self) -> Option<String> {
         self.rewrite_failure.get()

@@ -16,7 +16,7 @@ const LARGEST_RESERVE: u64 = 20;
 /// use lazaret_core::policy::CapacityPolicy;
 /// use lazaret_core::store::Occupancy;
 /// let policy = CapacityPolicy { max_letters: Some(1_000), ..CapacityPolicy::default() };
-/// let room = Occupancy { used: Some(1 << 20), free: Some(1 << 40), size: Some(1 << 41) };
+/// let room = Occupancy { used: Some(1 << 20), free: Some(1 << 40), ..Occupancy::default() };
 /// assert_eq!(policy.shortage(999, &room), None);
 /// let shortage = policy.shortage(1_000, &room).unwrap();
 /// assert_eq!(shortage.to_string(), "the queue holds 1000 open letters, and max-letters is 1000");
@@ -52,8 +52,8 @@ impl CapacityPolicy {
         {
             return Some(Shortage::Bytes { used, max });
         }
-        let (min, free) = (self.reserve(store)?, store.free?);
-        (free < min).then_some(Shortage::Disk { free, min })
+        let (min, available) = (self.reserve(store)?, store.available()?);
+        self.disk(store).filter(|_| available < min).map(Shortage::Disk)
     }
 
     /// The bytes that may be written before a bound is reached; `None` if none depends on bytes, as far as the store knows.
@@ -62,7 +62,7 @@ impl CapacityPolicy {
     /// use lazaret_core::policy::CapacityPolicy;
     /// use lazaret_core::store::Occupancy;
     /// let policy = CapacityPolicy { max_bytes: Some(1_000), min_free: Some(100), max_letters: None };
-    /// let room = |used, free| Occupancy { used: Some(used), free: Some(free), size: None };
+    /// let room = |used, free| Occupancy { used: Some(used), free: Some(free), ..Occupancy::default() };
     /// assert_eq!(policy.room(&room(400, 5_000)), Some(600));
     /// assert_eq!(policy.room(&room(400, 300)), Some(200));
     /// assert_eq!(policy.room(&room(2_000, 300)), Some(0));
@@ -70,19 +70,25 @@ impl CapacityPolicy {
     /// ```
     pub fn room(&self, store: &Occupancy) -> Option<u64> {
         let by_size = self.max_bytes.zip(store.used).map(|(max, used)| max.saturating_sub(used));
-        let by_disk = self.reserve(store).zip(store.free).map(|(min, free)| free.saturating_sub(min));
+        let by_disk = self.reserve(store).zip(store.available()).map(|(min, free)| free.saturating_sub(min));
         by_size.into_iter().chain(by_disk).min()
     }
 
     /// What is free of the store's disk, and its reserve; `None` if the store does not know its disk.
     pub fn disk(&self, store: &Occupancy) -> Option<DiskSpace> {
-        Some(DiskSpace { free: store.free?, reserve: self.reserve(store) })
+        let Occupancy { free, pending, reusable, .. } = *store;
+        Some(DiskSpace { free: free?, pending, reusable, reserve: self.reserve(store) })
     }
 
     /// The bytes that stay free on the file system of the store.
     fn reserve(&self, store: &Occupancy) -> Option<u64> {
         let min = self.min_free?;
-        Some(store.size.map_or(min, |size| min.min(size / LARGEST_RESERVE)))
+        Some(store.size.map_or(min, |size| min.min(Self::largest_reserve(size))))
+    }
+
+    /// The largest reserve of a disk of this size.
+    pub const fn largest_reserve(size: u64) -> u64 {
+        size / LARGEST_RESERVE
     }
 }
 
@@ -104,12 +110,7 @@ pub enum Shortage {
         max: u64,
     },
     /// The disk is almost full.
-    Disk {
-        /// What is free.
-        free: u64,
-        /// The least.
-        min: u64,
-    },
+    Disk(DiskSpace),
 }
 
 impl Shortage {
@@ -118,7 +119,7 @@ impl Shortage {
         match self {
             Self::Letters { .. } => "max-letters",
             Self::Bytes { .. } => "max-bytes",
-            Self::Disk { .. } => "min-free",
+            Self::Disk(_) => "min-free",
         }
     }
 
@@ -127,15 +128,16 @@ impl Shortage {
         match self {
             Self::Letters { .. } => "replay, resolve or evict letters, or raise the bound",
             Self::Bytes { .. } => "shorten keep-closed, evict letters, or raise the bound",
-            Self::Disk { .. } => DiskSpace::REMEDY,
+            Self::Disk(_) => DiskSpace::REMEDY,
         }
     }
 
     /// Its text for people, with the place of the store's files, if it is known: it tells which disk is short of room.
     ///
     /// ```
-    /// use lazaret_core::policy::Shortage;
-    /// let shortage = Shortage::Disk { free: 100 << 20, min: 1 << 30 };
+    /// use lazaret_core::policy::{DiskSpace, Shortage};
+    /// let disk = DiskSpace { free: 100 << 20, reserve: Some(1 << 30), ..DiskSpace::default() };
+    /// let shortage = Shortage::Disk(disk);
     /// assert_eq!(
     ///     shortage.describe(Some("/var/lib/lazaret/lazaret.db")),
     ///     "100.0 MiB are free on the disk of /var/lib/lazaret/lazaret.db, and 1.0 GiB must stay free (min-free)"
@@ -143,7 +145,7 @@ impl Shortage {
     /// ```
     pub fn describe(&self, place: Option<&str>) -> String {
         match *self {
-            Self::Disk { free, min } => DiskSpace { free, reserve: Some(min) }.describe(place),
+            Self::Disk(disk) => disk.describe(place),
             Self::Letters { .. } | Self::Bytes { .. } => self.to_string(),
         }
     }
@@ -158,16 +160,20 @@ impl fmt::Display for Shortage {
             Self::Bytes { used, max } => {
                 write!(f, "the store takes {}, and max-bytes is {}", Bytes(*used), Bytes(*max))
             }
-            Self::Disk { .. } => f.write_str(&self.describe(None)),
+            Self::Disk(_) => f.write_str(&self.describe(None)),
         }
     }
 }
 
 /// What is free of the disk of a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskSpace {
-    /// What is free.
+    /// What is free on the disk, as the system tells it.
     pub free: u64,
+    /// What the logs of the store still take of it, at most.
+    pub pending: u64,
+    /// What is free in the files of the store.
+    pub reusable: u64,
     /// What must stay free.
     pub reserve: Option<u64>,
 }
@@ -180,20 +186,37 @@ impl DiskSpace {
     ///
     /// ```
     /// use lazaret_core::policy::DiskSpace;
-    /// let full = DiskSpace { free: 0, reserve: None };
+    /// let full = DiskSpace::default();
     /// assert_eq!(full.describe(Some("/data/lazaret.db")), "0 bytes are free on the disk of /data/lazaret.db");
     /// assert_eq!(full.describe(None), "0 bytes of the store's disk are free");
+    /// let disk = DiskSpace { free: 3 << 20, pending: 2 << 20, reusable: 0, reserve: Some(3 << 20) };
+    /// assert_eq!(
+    ///     disk.describe(Some("/data/lazaret.db")),
+    ///     "3.0 MiB are free on the disk of /data/lazaret.db, of which the store's logs may take 2.0 MiB, \
+    ///      and 3.0 MiB must stay free (min-free)"
+    /// );
+    /// let disk = DiskSpace { pending: 0, reusable: 1 << 20, reserve: None, ..disk };
+    /// assert_eq!(
+    ///     disk.describe(Some("/data/lazaret.db")),
+    ///     "3.0 MiB are free on the disk of /data/lazaret.db and 1.0 MiB in the file itself"
+    /// );
     /// ```
     pub fn describe(&self, place: Option<&str>) -> String {
         let free = Bytes(self.free);
-        let free = match place {
+        let mut text = match place {
             Some(place) => format!("{free} are free on the disk of {place}"),
             None => format!("{free} of the store's disk are free"),
         };
-        match self.reserve {
-            Some(reserve) => format!("{free}, and {} must stay free (min-free)", Bytes(reserve)),
-            None => free,
+        if self.reusable > 0 {
+            text += &format!(" and {} in the file itself", Bytes(self.reusable));
         }
+        if self.pending > 0 {
+            text += &format!(", of which the store's logs may take {}", Bytes(self.pending));
+        }
+        if let Some(reserve) = self.reserve {
+            text += &format!(", and {} must stay free (min-free)", Bytes(reserve));
+        }
+        text
     }
 }
 
@@ -214,7 +237,8 @@ impl fmt::Display for Bytes {
 mod tests {
     use super::*;
 
-    const PLENTY: Occupancy = Occupancy { used: Some(GIB), free: Some(50 * GIB), size: Some(100 * GIB) };
+    const PLENTY: Occupancy =
+        Occupancy { used: Some(GIB), free: Some(50 * GIB), size: Some(100 * GIB), pending: 0, reusable: 0 };
 
     #[test]
     fn each_bound_is_reached_by_its_own_measure() {
@@ -231,16 +255,32 @@ mod tests {
         );
         assert_eq!(CapacityPolicy::NONE.shortage(u64::MAX, &Occupancy { free: Some(0), ..PLENTY }), None);
         let disk = |policy: CapacityPolicy| policy.disk(&PLENTY).unwrap();
-        assert_eq!(disk(policy), DiskSpace { free: 50 * GIB, reserve: Some(GIB) });
+        let expected = DiskSpace { free: 50 * GIB, reserve: Some(GIB), ..DiskSpace::default() };
+        assert_eq!(disk(policy), expected);
         assert_eq!(disk(CapacityPolicy::NONE).reserve, None);
     }
 
     #[test]
     fn a_small_disk_has_a_small_reserve() {
-        let small = Occupancy { used: Some(0), free: Some(60 << 20), size: Some(1 << 30) };
+        let small = Occupancy { used: Some(0), free: Some(60 << 20), size: Some(1 << 30), ..PLENTY };
         assert_eq!(CapacityPolicy::default().shortage(0, &small), None);
         let full = Occupancy { free: Some(50 << 20), ..small };
-        assert!(matches!(CapacityPolicy::default().shortage(0, &full), Some(Shortage::Disk { .. })));
+        assert!(matches!(CapacityPolicy::default().shortage(0, &full), Some(Shortage::Disk(_))));
+    }
+
+    #[test]
+    fn room_in_the_files_counts_and_what_the_logs_still_take_does_not() {
+        let policy = CapacityPolicy { min_free: Some(GIB), ..CapacityPolicy::NONE };
+        let room = |free, pending, reusable| Occupancy { free: Some(free), pending, reusable, ..PLENTY };
+        assert_eq!(policy.room(&room(2 * GIB, GIB / 2, 0)), Some(GIB / 2));
+        assert!(policy.shortage(0, &room(2 * GIB, GIB + 1, 0)).is_some());
+        assert_eq!(policy.room(&room(GIB / 2, 0, GIB)), Some(GIB / 2));
+        assert_eq!(policy.shortage(0, &room(GIB / 2, 0, GIB)), None);
+        assert_eq!(
+            policy.shortage(0, &room(2 * GIB, 3 * GIB, GIB)),
+            None,
+            "the logs take what is free at most"
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
-use regex::Regex;
+use regex::{Captures, Regex};
 
 use super::REDACTED;
 
@@ -349,6 +349,9 @@ fn form(expression: &str) -> Regex {
     Regex::new(expression).expect("the forms are regular expressions")
 }
 
+/// The place of the tokens with a form of their own.
+const KNOWN: usize = 0;
+
 static CREDENTIALS: [Credentials; 4] = [
     Credentials {
         hints: &[
@@ -419,6 +422,26 @@ static CREDENTIALS: [Credentials; 4] = [
         }),
     },
 ];
+
+/// Finds tokens of programs and services that are recognizable without what is around them, such as `ghp_…`.
+///
+/// ```
+/// use lazaret_core::redaction::known_tokens;
+/// let text = format!("--with ghp_{}", "a1".repeat(18));
+/// assert_eq!(known_tokens(&text), [7..text.len()]);
+/// assert!(known_tokens("bearer authentication").is_empty());
+/// ```
+pub fn known_tokens(text: &str) -> Vec<Range<usize>> {
+    let Credentials { hints, form } = &CREDENTIALS[KNOWN];
+    let lowered = text.to_ascii_lowercase();
+    if !hints.iter().any(|hint| lowered.contains(hint)) {
+        return Vec::new();
+    }
+    // Where a group matches, the name before it tells what it is.
+    let is_whole = |found: &Captures<'_>| found.iter().skip(1).all(|group| group.is_none());
+    let found = form.captures_iter(text).filter(is_whole);
+    found.filter_map(|found| found.get(0)).map(|whole| whole.range()).collect()
+}
 
 /// User and password of a request, in base64.
 static BASIC: LazyLock<Regex> = LazyLock::new(|| form(r"(?i:\bbasic)[ :=]+([A-Za-z0-9+/]{4,}={0,2})"));

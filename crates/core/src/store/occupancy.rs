@@ -9,4 +9,15 @@ pub struct Occupancy {
     pub free: Option<u64>,
     /// The size of its file system in bytes.
     pub size: Option<u64>,
+    /// Bytes of [`free`](Self::free) at most that its logs still write to other files.
+    pub pending: u64,
+    /// Bytes that are free in its files, and that are written before the files grow.
+    pub reusable: u64,
+}
+
+impl Occupancy {
+    /// Bytes that may still be written.
+    pub fn available(&self) -> Option<u64> {
+        self.free.map(|free| free.saturating_sub(self.pending).saturating_add(self.reusable))
+    }
 }

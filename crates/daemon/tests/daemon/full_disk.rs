@@ -1,4 +1,4 @@
-//! A daemon whose disk is full when it starts.
+//! A daemon whose disk is small, or full when it starts.
 
 use std::fs::File;
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use rustix::process::Signal;
 
-use crate::support::{Folder, WORKER, event, get, wait_for};
+use crate::support::{Folder, WORKER, ask, event, get, wait_for};
 
 const CONFIG: &str = "
 listen: 127.0.0.1:0
@@ -113,6 +113,35 @@ fn a_daemon_that_starts_on_a_full_disk_says_why_and_goes_on_when_there_is_room()
         let (_, status) = get(&address, "/v1/status");
         (status.contains("\"dead\":40") && status.contains("\"handled\":1,")).then_some(())
     });
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(0));
+}
+
+#[test]
+fn more_than_a_small_disk_holds_passes_through_an_inbox() {
+    // I9
+    let folder = Folder::new();
+    let Some(_disk) = SmallDisk::mount(folder.path("disk")) else { return };
+    folder.write(
+        "lazaret.yaml",
+        &CONFIG.replace("{ file: { path: events.jsonl, follow: true } }", "{ inbox: {} }"),
+    );
+    folder.write("handler.py", WORKER);
+    let mut daemon = folder.start(&["run"]);
+    let address = daemon.address();
+    wait_for("the consumer", || (get(&address, "/readyz").0 == 200).then_some(()));
+    let (posts, filler) = (100, "x".repeat(400_000));
+    for n in 0..posts {
+        let body = format!("{{\"n\": {n}, \"kind\": \"fine\", \"filler\": \"{filler}\"}}");
+        let headers = format!("lazaret-key: k{n}\r\ncontent-type: application/json\r\n");
+        wait_for("room for a post", || match ask(&address, "POST", "/v1/inbox/shop", &headers, &body) {
+            (202, _) => Some(()),
+            (507, _) => None,
+            other => panic!("{other:?}"),
+        });
+    }
+    let handled = format!("\"handled\":{posts},");
+    wait_for("the handler", || get(&address, "/v1/status").1.contains(&handled).then_some(()));
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.wait().code(), Some(0));
 }

@@ -71,7 +71,7 @@ impl FaultyStore {
         let Some(size) = self.lock().disk else { return self.inner.occupancy().await };
         let letters: u64 = self.inner.queues().await?.iter().map(|queue| queue.counts.open()).sum();
         let used = letters * Self::LETTER_ON_DISK;
-        Ok(Occupancy { used: Some(used), free: Some(size.saturating_sub(used)), size: None })
+        Ok(Occupancy { used: Some(used), free: Some(size.saturating_sub(used)), ..Occupancy::default() })
     }
 
     async fn file(&self) -> Result<Option<String>> {

@@ -181,7 +181,7 @@ impl LetterStore for SqliteStore {
     }
 
     async fn occupancy(&self) -> Result<Occupancy> {
-        occupancy::of(self.path()).await
+        self.room().await
     }
 
     async fn place(&self) -> Result<Option<String>> {

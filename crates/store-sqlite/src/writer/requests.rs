@@ -13,6 +13,8 @@ pub(super) enum Command {
     Run(Box<dyn Request>),
     /// Write the whole file anew, and empty the logs.
     Rewrite(oneshot::Sender<std::result::Result<(), GroupFailure>>),
+    /// Commit, and write the logs to the database. The response has the bytes that are free in the file, if nothing remains to be written.
+    MergeLogs(oneshot::Sender<std::result::Result<Option<u64>, GroupFailure>>),
     /// Run the queued requests, accept no more, and stop.
     Close,
 }

@@ -15,7 +15,7 @@ use super::rewriting::{DueRewrite, RewriteFailure};
 use super::transaction::{OPEN_COUNT, Transaction};
 use super::waiting::{Next, receive_within};
 use crate::options::Options;
-use crate::redo::{self, RedoLog, Size};
+use crate::redo::{self, Mark, RedoLog, Size};
 use crate::schema;
 use crate::write_cache::WriteCache;
 
@@ -148,6 +148,10 @@ impl Writer {
             Command::Rewrite(reply) => {
                 // The caller may have stopped waiting.
                 _ = reply.send(self.rewrite());
+                None
+            }
+            Command::MergeLogs(reply) => {
+                _ = reply.send(self.merge_logs());
                 None
             }
             Command::Close => {
@@ -286,6 +290,19 @@ impl Writer {
             _ = self.commit(Certainty::NotDone);
         }
         self.redo.yield_lock();
+    }
+
+    /// Commits, and writes SQLite's log to the database, as far as other connections allow that without waiting. Returns the bytes that are
+    /// free in the file; `None` if some of what is in the logs remains to be written.
+    pub(super) fn merge_logs(&mut self) -> Outcome<Option<u64>> {
+        self.commit(Certainty::NotDone)?;
+        let Some(connection) = &self.connection else { return Ok(None) };
+        // Records of a transaction that was lost, or of another process.
+        let first = self.redo.first().map_err(|error| GroupFailure::of(self.redo.fault(&error)))?;
+        if first.is_some() && first == Some(Mark::read(connection).map_err(GroupFailure::of)?) {
+            return Ok(None);
+        }
+        schema::merge_wal(connection).map_err(GroupFailure::of)
     }
 
     /// Merges both logs into the database file. After a failure nothing acknowledged is lost:
