@@ -508,9 +508,7 @@ async fn a_message_whose_payload_was_replaced_by_a_plain_one_is_delivered_as_und
     let keys = sealed(&inside, &[1]).await.keys().clone();
     let log = inside.inbox_log("orders", InboxOptions::default());
     let inbox = SealedInbox::new(log.clone(), "orders", keys.clone());
-    let with_header =
-        |id: &str| NewMessage { headers: Headers::from_iter([("card", SECRET)]), ..posted(Some(id), "one") };
-    inbox.post(["evt-1", "evt-2", "evt-3"].map(with_header).into()).await.unwrap();
+    inbox.post(["evt-1", "evt-2", "evt-3"].map(|id| posted(Some(id), "one")).into()).await.unwrap();
     assert_eq!(inbox.backlog().await.unwrap().messages, 3);
     let other = rusqlite::Connection::open(folder.path().join(FILE)).unwrap();
     for sql in [
