@@ -336,17 +336,76 @@ impl PostSealer<'_> {
     }
 }
 
+/// What tells messages apart that are decrypted together: the place of the payload, and the id. Those without an id of their own share
+/// a place.
+type MessagePlace = (Vec<u8>, String);
+
 /// Decrypts values, and keeps the ids of keys that are not known: a value under such a key stays as it is.
 pub(crate) struct Opener<'a> {
     keys: &'a DataKeys,
     pub(crate) unknown: BTreeSet<DataKeyId>,
     /// The values that cannot be decrypted.
     pub(crate) unreadable: Vec<Unreadable>,
+    /// Messages with a value under a key that is not known. They stay as they are until the ring was read again: whether a payload may be
+    /// plain depends on the other values.
+    pub(crate) waiting: BTreeSet<MessagePlace>,
+    /// For the second time, after the ring was read again.
+    again: Option<Again<'a>>,
+    /// `true` while values are as they are stored. Afterwards they may be decrypted, and are plain, whatever they look like.
+    is_stored: bool,
+}
+
+/// What the second time takes over from the first one.
+struct Again<'a> {
+    /// The keys from before, and the newer ones.
+    all: &'a DataKeys,
+    waiting: BTreeSet<MessagePlace>,
+}
+
+/// The values of a message: decrypted, plain (`None`), or closed.
+struct OpenedMessage {
+    payload: Result<Option<Bytes>, Closed>,
+    headers: Result<Option<Headers>, Closed>,
+    undecodable: Result<Option<String>, Closed>,
+}
+
+impl OpenedMessage {
+    /// Puts the decrypted values into their message. Returns the fields that cannot be decrypted, which stay as they are.
+    fn put_into(self, message: &mut Message) -> Vec<(Field, Closed)> {
+        let mut closed = Vec::new();
+        // A message is encrypted whole, and edits encrypt payloads: the other way round, an encrypted payload may have plain headers.
+        let is_sealed = matches!(self.headers, Ok(Some(_))) || matches!(self.undecodable, Ok(Some(_)));
+        match self.payload {
+            Ok(Some(opened)) => message.payload = Some(opened),
+            Ok(None) if is_sealed && message.payload.is_some() => {
+                closed.push((Field::Payload, Closed::Forged));
+            }
+            Ok(None) => {}
+            Err(why) => closed.push((Field::Payload, why)),
+        }
+        match self.headers {
+            Ok(Some(opened)) => message.headers = opened,
+            Ok(None) => {}
+            Err(why) => closed.push((Field::Headers, why)),
+        }
+        match self.undecodable {
+            Ok(Some(opened)) => message.undecodable = Some(opened.into()),
+            Ok(None) => {}
+            Err(why) => closed.push((Field::Undecodable, why)),
+        }
+        closed
+    }
 }
 
 impl<'a> Opener<'a> {
     pub(crate) fn new(keys: &'a DataKeys) -> Self {
-        Self { keys, unknown: BTreeSet::new(), unreadable: Vec::new() }
+        let (unknown, waiting) = (BTreeSet::new(), BTreeSet::new());
+        Self { keys, unknown, unreadable: Vec::new(), waiting, again: None, is_stored: true }
+    }
+
+    /// Decrypts for the second time: messages that wait, with all keys, and the rest only with the newer ones.
+    pub(crate) fn again(newer: &'a DataKeys, all: &'a DataKeys, waiting: BTreeSet<MessagePlace>) -> Self {
+        Self { again: Some(Again { all, waiting }), is_stored: false, ..Self::new(newer) }
     }
 
     /// The data key; `None` for one that is not known.
@@ -362,9 +421,18 @@ impl<'a> Opener<'a> {
         Ok(None)
     }
 
+    /// What a value is that has the mark of an encrypted one, and is none: damaged, and in a store without data keys plain.
+    fn incomplete<T>(&self) -> Result<Option<T>, Closed> {
+        if self.is_stored && !self.keys.is_empty() { Err(Closed::Forged) } else { Ok(None) }
+    }
+
     /// The decrypted bytes; `None` for a plain value.
     fn bytes(&mut self, place: &Place<'_>, field: Field, bytes: &[u8]) -> Result<Option<Bytes>, Closed> {
-        let Some(sealed) = Sealed::parse(bytes) else { return Ok(None) };
+        let sealed = match Sealed::parse(bytes) {
+            Ok(Some(sealed)) => sealed,
+            Ok(None) => return Ok(None),
+            Err(Forged) => return self.incomplete(),
+        };
         let Some(key) = self.key(sealed.key)? else { return Ok(None) };
         let opened = sealed.open(key, &place.bound_to(field))?;
         Ok(Some(opened.into()))
@@ -376,8 +444,12 @@ impl<'a> Opener<'a> {
         place: impl FnOnce(&[u8; SUBJECT_BYTES]) -> Vec<u8>,
         text: &str,
     ) -> Result<Option<String>, Closed> {
-        let Some((subject, sealed)) = from_text(text) else { return Ok(None) };
-        let Some(sealed) = Sealed::parse(&sealed) else { return Ok(None) };
+        let (subject, bytes) = match from_text(text) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(None),
+            Err(Forged) => return self.incomplete(),
+        };
+        let Ok(Some(sealed)) = Sealed::parse(&bytes) else { return self.incomplete() };
         let Some(key) = self.key(sealed.key)? else { return Ok(None) };
         let opened = sealed.open(key, &place(&subject))?;
         String::from_utf8(opened).map(Some).map_err(|_| Closed::Forged)
@@ -432,27 +504,41 @@ impl<'a> Opener<'a> {
 
     /// Decrypts the content of a message at its place. Returns the fields that cannot be decrypted, which stay as they are.
     pub(crate) fn message(&mut self, place: &Place<'_>, message: &mut Message) -> Vec<(Field, Closed)> {
-        let mut closed = Vec::new();
-        if let Some(payload) = &message.payload {
-            match self.bytes(place, Field::Payload, payload) {
-                Ok(Some(opened)) => message.payload = Some(opened),
-                Ok(None) => {}
-                Err(why) => closed.push((Field::Payload, why)),
+        let this = (place.bound_to(Field::Payload), message.id.as_str().to_owned());
+        let again = self.again.as_ref().map(|again| (again.all, again.waiting.contains(&this)));
+        match again {
+            None => {
+                let others = std::mem::take(&mut self.unknown);
+                let opened = self.opened_message(place, message);
+                let is_all_known = self.unknown.is_empty();
+                self.unknown.extend(others);
+                if is_all_known {
+                    return opened.put_into(message);
+                }
+                self.waiting.insert(this);
+                Vec::new()
             }
-        }
-        match self.headers(place, &message.headers) {
-            Ok(Some(opened)) => message.headers = opened,
-            Ok(None) => {}
-            Err(why) => closed.push((Field::Headers, why)),
-        }
-        if let Some(text) = &message.undecodable {
-            match self.text(|_| place.bound_to(Field::Undecodable), text) {
-                Ok(Some(opened)) => message.undecodable = Some(opened.into()),
-                Ok(None) => {}
-                Err(why) => closed.push((Field::Undecodable, why)),
+            Some((all, true)) => {
+                let newer = std::mem::replace(&mut self.keys, all);
+                self.is_stored = true;
+                let opened = self.opened_message(place, message);
+                (self.keys, self.is_stored) = (newer, false);
+                opened.put_into(message)
             }
+            // It is decrypted.
+            Some((_, false)) => Vec::new(),
         }
-        closed
+    }
+
+    fn opened_message(&mut self, place: &Place<'_>, message: &Message) -> OpenedMessage {
+        let payload = message.payload.as_ref();
+        let undecodable = message.undecodable.as_ref();
+        OpenedMessage {
+            payload: payload.map_or(Ok(None), |payload| self.bytes(place, Field::Payload, payload)),
+            headers: self.headers(place, &message.headers),
+            undecodable: undecodable
+                .map_or(Ok(None), |text| self.text(|_| place.bound_to(Field::Undecodable), text)),
+        }
     }
 }
 

@@ -156,9 +156,9 @@ impl<S: Source> Source for SealedSource<S> {
                 }
             }
         }
-        // Kept until it is decrypted: the call may be cancelled while the keys are read.
-        let messages = self.waiting.as_deref_mut().unwrap_or_default();
-        let mut batch = Batch { consumer: &self.consumer, messages };
+        // Kept as it was read until it is decrypted: the call may be cancelled while the keys are read.
+        let mut messages = self.waiting.clone().unwrap_or_default();
+        let mut batch = Batch { consumer: &self.consumer, messages: &mut messages };
         let not_opened = match self.keys.open_content(&mut batch).await {
             Ok(unreadable) => unreadable.into_iter().next().map(NotOpened::Unreadable),
             Err(error) => Some(NotOpened::Keys(error)),
@@ -166,7 +166,8 @@ impl<S: Source> Source for SealedSource<S> {
         if let Some(error) = not_opened {
             return Err(SourceError::from(error.during("next", Certainty::NotDone)));
         }
-        Ok(SourceEvent::Messages(self.waiting.take().unwrap_or_default()))
+        self.waiting = None;
+        Ok(SourceEvent::Messages(messages))
     }
 
     async fn commit(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {

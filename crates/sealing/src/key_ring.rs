@@ -236,7 +236,12 @@ impl DataKeys {
         }
     }
 
-    fn is_empty(&self) -> bool {
+    /// These keys, and newer ones that were [not known](KeyRing::refresh) with them.
+    pub(crate) fn with_newer(&self, newer: &Self) -> Self {
+        Self { locked: newer.locked.clone(), ..self.and(newer) }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
         self.keys.is_empty() && self.locked.is_empty()
     }
 }

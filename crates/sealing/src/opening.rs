@@ -20,20 +20,19 @@ impl KeyRing {
         content: &mut T,
     ) -> std::result::Result<Vec<Unreadable>, KeyError> {
         let known = self.current();
-        let (mut unreadable, is_all_known) = {
+        let (mut unreadable, is_all_known, waiting) = {
             let mut opener = Opener::new(&known);
             content.open(&mut opener);
-            (opener.unreadable, opener.unknown.is_empty())
+            (opener.unreadable, opener.unknown.is_empty(), opener.waiting)
         };
         if is_all_known {
             return Ok(unreadable);
         }
-        // Only with the new keys: what was decrypted just now is plain, whatever it looks like.
-        if let Some(new) = self.refresh(&known).await? {
-            let mut opener = Opener::new(&new);
-            content.open(&mut opener);
-            unreadable.extend(opener.unreadable);
-        }
+        let newer = self.refresh(&known).await?.unwrap_or_default();
+        let all = known.with_newer(&newer);
+        let mut opener = Opener::again(&newer, &all, waiting);
+        content.open(&mut opener);
+        unreadable.extend(opener.unreadable);
         Ok(unreadable)
     }
 

@@ -500,3 +500,26 @@ async fn a_message_that_was_changed_in_the_inbox_is_delivered_as_undecodable() {
     assert_eq!(undecodable, [true, false]);
     assert_eq!(read[1].payload.as_deref(), Some(&b"two"[..]));
 }
+
+#[tokio::test]
+async fn a_message_whose_payload_was_replaced_by_a_plain_one_is_delivered_as_undecodable() {
+    let folder = tempfile::tempdir().unwrap();
+    let inside = file(folder.path());
+    let keys = sealed(&inside, &[1]).await.keys().clone();
+    let log = inside.inbox_log("orders", InboxOptions::default());
+    let inbox = SealedInbox::new(log.clone(), "orders", keys.clone());
+    inbox.post(["evt-1", "evt-2", "evt-3"].map(|id| posted(Some(id), "one")).into()).await.unwrap();
+    assert_eq!(inbox.backlog().await.unwrap().messages, 3);
+    let other = rusqlite::Connection::open(folder.path().join(FILE)).unwrap();
+    for sql in [
+        "UPDATE posts SET payload = CAST('{}' AS BLOB) WHERE message = 'evt-1'",
+        "UPDATE posts SET payload = substr(payload, 1, 20) WHERE message = 'evt-2'",
+    ] {
+        assert_eq!(other.execute(sql, []).unwrap(), 1);
+    }
+    let mut source = SealedSource::new(log.source(), "orders", keys);
+    assert!(matches!(source.next().await.unwrap(), SourceEvent::Assigned(_)));
+    let SourceEvent::Messages(read) = source.next().await.unwrap() else { panic!("messages are there") };
+    let undecodable: Vec<_> = read.iter().map(|message| message.undecodable.is_some()).collect();
+    assert_eq!(undecodable, [true, true, false]);
+}

@@ -150,7 +150,7 @@ async fn killed() {
         fails_once_if_fail(call)
     };
     let _running = chained.start(retry(DELAY), script).await;
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// One effect: an attempt of a message.
@@ -165,7 +165,7 @@ async fn repeats_at_most_one_transaction(point: &str) {
     let (folder, chained) = (tempfile::tempdir().unwrap(), Chained::new(broker, 1).await);
     let (topic, journal) = (&chained.topic, Journal::new(folder.path()));
     let send_all = |prefix: &str| {
-        let name = |n: usize| format!("{}-{prefix}-{n}", if n % 3 == 0 { "fail" } else { "fine" });
+        let name = |n: usize| format!("{}-{prefix}-{n}", if n.is_multiple_of(3) { "fail" } else { "fine" });
         let payloads: Vec<String> = (0..MESSAGES).map(name).collect();
         payloads.iter().for_each(|payload| chained.send(0, payload));
         payloads

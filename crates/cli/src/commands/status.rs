@@ -202,7 +202,7 @@ pub(super) fn notes(consumer: &Consumer, now: Timestamp) -> Vec<Line> {
     match &consumer.held_by {
         // Of what has no name, the error tells more.
         Some(limit) if limit == "disk" => {
-            lines.push(name().add(" is held: the store's disk is full", Tone::Bad))
+            lines.push(name().add(" is held: the store's disk is full", Tone::Bad));
         }
         Some(limit) => lines.push(name().add(format!(" is held by its limit: {limit}"), Tone::Bad)),
         None if consumer.store_trouble => {

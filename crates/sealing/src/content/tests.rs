@@ -169,6 +169,115 @@ async fn what_cannot_be_decrypted_says_so_and_the_rest_is_shown() {
     assert_eq!((stored.history, stored.diagnostics), (whole.history, whole.diagnostics));
 }
 
+async fn ring(keys: &[u8], store: &Arc<MemoryStore>) -> KeyRing {
+    let keys = keys.iter().map(|byte| EncryptionKey::new(&[*byte; 32])).collect();
+    KeyRing::open(store.clone(), keys).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_payload_that_lost_its_mark_its_key_or_its_end_is_damaged() {
+    let ring = ring(&[1], &Arc::default()).await;
+    let keys = ring.current();
+    let whole = letter("evt-1");
+    type Damage = fn(&mut Vec<u8>);
+    let damages: [(&str, Damage); 8] = [
+        ("mark", |bytes| bytes[1] ^= 1),
+        ("version", |bytes| bytes[3] ^= 2),
+        ("key", |bytes| bytes[7] ^= 1),
+        ("last byte", |bytes| bytes.truncate(bytes.len() - 1)),
+        ("nonce and the rest", |bytes| bytes.truncate(30)),
+        ("key and the rest", |bytes| bytes.truncate(20)),
+        ("all but the mark", |bytes| bytes.truncate(3)),
+        ("all", |bytes| *bytes = b"{\"card\":1}".to_vec()),
+    ];
+    for (lost, damage) in damages {
+        let mut stored = sealed(&keys, &whole);
+        let mut payload = stored.message.payload.clone().unwrap().to_vec();
+        damage(&mut payload);
+        Arc::make_mut(&mut stored.message).payload = Some(payload.into());
+        let unreadable = ring.open_content(&mut stored).await.unwrap();
+        let fields: Vec<_> = unreadable.iter().map(|one| one.field).collect();
+        assert_eq!(fields, ["payload"], "{lost}");
+        assert_eq!((&stored.message.payload, stored.payload_left_out), (&None, true), "{lost}");
+        assert_eq!(
+            (&stored.message.headers, &stored.cause),
+            (&whole.message.headers, &whole.cause),
+            "{lost}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_text_that_lost_its_end_is_damaged() {
+    let ring = ring(&[1], &Arc::default()).await;
+    let mut stored = sealed(&ring.current(), &letter("evt-1"));
+    let cause = stored.cause.as_mut().unwrap();
+    cause.message.truncate(20);
+    let unreadable = ring.open_content(&mut stored).await.unwrap();
+    assert_eq!(unreadable.first().map(|one| one.field), Some("failure"));
+    assert_eq!(stored.cause.unwrap().message, placeholder(&Closed::Forged));
+}
+
+#[tokio::test]
+async fn an_edit_of_a_plain_letter_encrypts_its_payload_only() {
+    let ring = ring(&[1], &Arc::default()).await;
+    let keys = ring.current();
+    let whole = letter("evt-1");
+    let mut edited = whole.clone();
+    let change = Change::Payload(Some("another".into()));
+    let Change::Payload(payload) = seal_change(&keys, &whole.queue, whole.id, Some(&whole), &change) else {
+        panic!("it stays an edit of the payload");
+    };
+    Arc::make_mut(&mut edited.message).payload = payload;
+    // What fails anew is encrypted, too.
+    edited.cause = sealed(&keys, &whole).cause;
+    assert!(ring.open_content(&mut edited).await.unwrap().is_empty());
+    assert_eq!(edited.message.payload.as_deref(), Some(&b"another"[..]));
+    let mut retried = Letter { cause: sealed(&keys, &whole).cause, ..whole.clone() };
+    assert!(ring.open_content(&mut retried).await.unwrap().is_empty());
+    assert_eq!(retried, whole, "its payload is plain");
+}
+
+#[tokio::test]
+async fn a_letter_under_two_data_keys_is_opened_when_both_are_known() {
+    let store = Arc::new(MemoryStore::default());
+    let older = [ring(&[1, 2], &store).await, ring(&[1, 2], &store).await];
+    let newer = ring(&[2, 1], &store).await;
+    let whole = letter("evt-1");
+    for (reader, is_edited_later) in older.iter().zip([true, false]) {
+        let (old, new) = (reader.current(), newer.current());
+        let (first, second) = if is_edited_later { (&old, &new) } else { (&new, &old) };
+        let mut stored = sealed(first, &whole);
+        let edited = sealed(second, &whole).message.payload.clone();
+        Arc::make_mut(&mut stored.message).payload = edited;
+        assert!(reader.open_content(&mut stored).await.unwrap().is_empty());
+        assert_eq!(stored, whole);
+    }
+}
+
+#[tokio::test]
+async fn what_was_decrypted_is_plain_whatever_it_looks_like() {
+    let ring = ring(&[1], &Arc::default()).await;
+    let imitation = Bytes::from_static(b"\0LZ\x01 and the rest");
+    let mut whole = letter("evt-1");
+    Arc::make_mut(&mut whole.message).payload = Some(imitation.clone());
+    let mut stored = sealed(&ring.current(), &whole);
+    // It makes the ring be read again.
+    stored.diagnostics = sealed(&keys(2).await, &whole).diagnostics;
+    assert!(ring.open_content(&mut stored).await.unwrap().is_empty());
+    assert_eq!((&stored.message, stored.payload_left_out), (&whole.message, false));
+}
+
+#[tokio::test]
+async fn without_data_keys_no_value_is_damaged() {
+    let ring = KeyRing::without_keys(Arc::new(MemoryStore::default()));
+    let mut plain = letter("evt-1");
+    Arc::make_mut(&mut plain.message).payload = Some(Bytes::from_static(b"\0LZ\x01"));
+    let before = plain.clone();
+    assert!(ring.open_content(&mut plain).await.unwrap().is_empty());
+    assert_eq!(plain, before);
+}
+
 #[tokio::test]
 async fn a_value_of_another_field_is_refused() {
     let keys = keys(1).await;

@@ -110,7 +110,7 @@ async fn other_writes_are_served_between_the_pages_of_a_plan() {
     let plan = draft.write_page(&store).await.unwrap().expect("it was the last page");
     assert_eq!(plan.letters, LETTERS as u64, "as the letters were when it was decided");
     assert_eq!(store.plan(plan.id).await.unwrap(), Some(plan.clone()));
-    assert_eq!(store.drafts(None, 10).await.unwrap(), [plan.clone()]);
+    assert_eq!(store.drafts(None, 10).await.unwrap(), std::slice::from_ref(&plan));
     let items = store.plan_items(plan.id, 0, 2 * LETTERS).await.unwrap();
     let ordinals: Vec<u64> = items.iter().map(|item| item.ordinal).collect();
     assert_eq!(ordinals, (0..LETTERS as u64).collect::<Vec<_>>());
