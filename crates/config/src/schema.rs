@@ -180,7 +180,9 @@ fn text(format: Format) -> Json {
         Format::Failure => {
             // A letter is in it.
             let part = "[A-Za-z0-9_.:$*<>\\\\]*";
-            or_variable(json!({ "type": ["string", "integer"], "pattern": format!("^{part}[A-Za-z]{part}$") }))
+            or_variable(
+                json!({ "type": ["string", "integer"], "pattern": format!("^{part}[A-Za-z]{part}$") }),
+            )
         }
         Format::Store => or_variable(
             json!({ "type": "string", "pattern": "^(memory:$|sqlite:.|postgres(ql)?://.|mongodb(\\+srv)?://.)" }),
