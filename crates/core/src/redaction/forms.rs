@@ -462,11 +462,12 @@ static CREDENTIALS: [Credentials; 5] = [
         form: LazyLock::new(|| {
             let names =
                 r"account[_-]?key|sharedaccess(?:key|signature)|x-(?:amz|goog)-signature|\bpass|_pass";
+            let pairs = format!("(?:{names})={VALUE}");
             let forms = [
                 r#"authorization["']?\s*[:=]\s*["']?(?:(?:basic|bearer|digest|key|negotiate|token) +)?([^\s"',;]+)"#,
                 r#"\b(?:set-)?cookie["']?\s*:\s*["']?([^\s=;,"']+=[^\r\n"']*)"#,
                 r#"[?&;]sig=([^\s"'&;,]+)"#,
-                &format!("(?:{names})={VALUE}"),
+                pairs.as_str(),
             ];
             form(&format!("(?i:{})", forms.join("|")))
         }),
