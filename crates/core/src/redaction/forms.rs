@@ -38,8 +38,8 @@ pub(super) fn matches(pattern: &Regex, text: &str, found: &mut Vec<Range<usize>>
 const LOCAL_BYTES: usize = 256;
 const DOMAIN_BYTES: usize = 1024;
 
-/// How the `@` of an address is written: as it is, full-width, in a URL, in JSON, in HTML.
-const AT_SIGNS: [&str; 5] = ["@", "\u{ff20}", "%40", "\\u0040", "&#64;"];
+/// How the `@` of an address is written: as it is, full-width, in a URL once and twice, in JSON, in HTML.
+const AT_SIGNS: [&str; 7] = ["@", "\u{ff20}", "%40", "%2540", "\\u0040", "&#64;", "&#x40;"];
 
 /// Finds e-mail addresses: a local part, and a domain with a dot. Characters outside of ASCII belong to either, and so do escapes.
 pub(super) fn emails(text: &str, found: &mut Vec<Range<usize>>) {
@@ -48,11 +48,26 @@ pub(super) fn emails(text: &str, found: &mut Vec<Range<usize>>) {
             let start = at - local_bytes(&text[..at]);
             let from = at + sign.len();
             let domain = domain(&text[from..]);
-            if start < at && is_domain(domain) {
+            let local = &text[start..at];
+            if !local.is_empty() && is_domain(domain) && local != REPOSITORY_USER && !is_object(local, domain)
+            {
                 found.push(start..from + domain.len());
             }
         }
     }
+}
+
+/// The user in addresses of repositories, as in `git@github.com`.
+const REPOSITORY_USER: &str = "git";
+
+/// Returns `true` for an object as Java writes it: a class and a hash, as in `Foo@7a81197d.bar`.
+fn is_object(local: &str, domain: &str) -> bool {
+    let class = local.rsplit('.').next().unwrap_or(local);
+    let hash = domain.split('.').next().unwrap_or(domain);
+    class.starts_with(|c: char| c.is_ascii_uppercase())
+        && (6..=8).contains(&hash.len())
+        && hash.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+        && hash.bytes().any(|byte| byte.is_ascii_digit())
 }
 
 /// The length of the local part of an address at the end of a text.
@@ -136,8 +151,27 @@ pub(super) fn joins_groups(c: char) -> bool {
     )
 }
 
-/// Finds numbers of payment cards: whole groups of digits with at most one space, hyphen or dot between two of them, which together have
-/// the length, the first digits of a card network, and a valid check digit.
+/// Returns `true` for a character without a shape, which may stand between any two digits.
+fn is_zero_width(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200d}' | '\u{2060}' | '\u{feff}')
+}
+
+/// What joins two groups of a card number, and its length in bytes: what [`joins_groups`], or up to two spaces, tabs, encoded spaces and
+/// characters without a shape.
+fn joint(text: &str) -> Option<(char, usize)> {
+    let space = |text: &str| {
+        let c = if text.starts_with("%20") { ' ' } else { text.chars().next()? };
+        let length = if c == ' ' && text.starts_with('%') { 3 } else { c.len_utf8() };
+        (c.is_whitespace() && c != '\n' || is_zero_width(c)).then_some((c, length))
+    };
+    match space(text) {
+        Some((c, length)) => Some((c, length + space(&text[length..]).map_or(0, |(_, length)| length))),
+        None => text.chars().next().filter(|c| joins_groups(*c)).map(|c| (c, c.len_utf8())),
+    }
+}
+
+/// Finds numbers of payment cards: whole groups of digits with at most one hyphen, dot or two spaces between two of them, which together
+/// have the length, the first digits of a card network, and a valid check digit.
 pub(super) fn card_numbers(text: &str, found: &mut Vec<Range<usize>>) {
     let mut at = 0;
     while let Some(next) = text[at..].find(|c: char| digit(c).is_some()) {
@@ -156,22 +190,22 @@ pub(super) fn card_numbers(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// The groups of digits from here on, as long as one character joins two of them.
+/// The groups of digits from here on, as long as something joins two of them.
 fn digit_groups(text: &str, mut at: usize) -> Vec<Group> {
-    let (mut groups, mut joint) = (Vec::new(), None);
+    let (mut groups, mut joined_by) = (Vec::new(), None);
     loop {
         let (mut end, mut digits) = (at, 0);
         for c in text[at..].chars().take_while(|c| digit(*c).is_some()) {
             end += c.len_utf8();
             digits += 1;
         }
-        groups.push(Group { range: at..end, digits, joint });
-        let mut next = text[end..].chars();
-        joint = next.next().filter(|c| joins_groups(*c));
-        match (joint, next.next()) {
-            (Some(joint), Some(next)) if digit(next).is_some() => at = end + joint.len_utf8(),
-            _ => return groups,
+        groups.push(Group { range: at..end, digits, joint: joined_by });
+        let Some((c, length)) = joint(&text[end..]) else { return groups };
+        at = end + length;
+        if text[at..].chars().next().and_then(digit).is_none() {
+            return groups;
         }
+        joined_by = Some(c);
     }
 }
 
@@ -352,7 +386,7 @@ fn form(expression: &str) -> Regex {
 /// The place of the tokens with a form of their own.
 const KNOWN: usize = 0;
 
-static CREDENTIALS: [Credentials; 4] = [
+static CREDENTIALS: [Credentials; 5] = [
     Credentials {
         hints: &[
             "eyj",
@@ -409,12 +443,48 @@ static CREDENTIALS: [Credentials; 4] = [
             form(&format!(r"(?s)-----BEGIN {label}.*?(?:-----END {label}|\z)"))
         }),
     },
-    Credentials { hints: &["://"], form: LazyLock::new(|| form(r#"://[^\s/?#@:"']*:([^\s/?#@"']+)@"#)) },
+    Credentials {
+        hints: &["://"],
+        // A password, or a token in place of the user.
+        form: LazyLock::new(|| {
+            form(r#"://[^\s/?#@:"']*:([^\s/?#@"']+)@|(?i:https?)://([^\s/?#@:"']{16,})@"#)
+        }),
+    },
+    Credentials {
+        hints: &[
+            "authorization",
+            "cookie",
+            "accountkey",
+            "account_key",
+            "account-key",
+            "sharedaccess",
+            "-signature=",
+            "sig=",
+            "pass=",
+        ],
+        form: LazyLock::new(|| {
+            let names =
+                r"account[_-]?key|sharedaccess(?:key|signature)|x-(?:amz|goog)-signature|\bpass|_pass";
+            let pairs = format!("(?:{names})={VALUE}");
+            let forms = [
+                r#"authorization["']?\s*[:=]\s*["']?(?:(?:basic|bearer|digest|key|negotiate|token) +)?([^\s"',;]+)"#,
+                r#"\b(?:set-)?cookie["']?\s*:\s*["']?([^\s=;,"']+=[^\r\n"']*)"#,
+                r#"[?&;]sig=([^\s"'&;,]+)"#,
+                pairs.as_str(),
+            ];
+            form(&format!("(?i:{})", forms.join("|")))
+        }),
+    },
     Credentials {
         hints: SECRET_HINTS,
         form: LazyLock::new(|| {
             let forms = [
-                format!(r#"(?:{SECRET_NAMES}|token)(?:\\*["'])?\s*=>?\s*{VALUE}"#),
+                format!(r#"(?:{SECRET_NAMES}|token)(?:\\*["'])?(?:\s+=>?\s*|=>?){VALUE}"#),
+                // In `token= end`, it has no value.
+                format!(r#"(?:{SECRET_NAMES}|token)(?:\\*["'])?=>?\s+{UNLIKE_A_WORD}"#),
+                format!(r"(?:auth|access|refresh|session)[_-]?token\s*:\s*{VALUE}"),
+                format!(r"--(?:[a-z0-9]+-)*(?:{SECRET_NAMES}|token)\s+{UNLIKE_A_WORD}"),
+                format!(r"<[\w:.-]*(?:{SECRET_NAMES}|token)(?:\s[^<>]*)?>([^<]+)<"),
                 format!(r#"(?:{SECRET_NAMES}|token)\\*["']\s*:\s*{VALUE}"#),
                 format!(r"(?:{SECRET_NAMES})\s*:\s*{UNLIKE_A_WORD}"),
             ];
@@ -499,6 +569,10 @@ mod tests {
             ("4222222222222", "[redacted]"),
             ("2223003122003222", "[redacted]"),
             ("x4111111111111111x", "x[redacted]x"),
+            ("card 4111  1111  1111  1111 of", "card [redacted] of"),
+            ("4111\t1111\t1111\t1111", "[redacted]"),
+            ("4111%201111%201111%201111", "[redacted]"),
+            ("4111\u{200b}1111\u{200b}1111\u{200b}1111", "[redacted]"),
         ] {
             assert_eq!(shown(TextSet::CardNumbers, text), expected);
         }
@@ -507,7 +581,8 @@ mod tests {
             "order 1700000000000 at 10:00",
             "offset 2020202020202020 of 2024-01-15T10:00:00.123456789Z",
             "41111111111111114111111111111111",
-            "4111  1111  1111  1111",
+            "4111   1111   1111   1111",
+            "4111\n1111\n1111\n1111",
             "0.5555555555554444",
             "41.11111111111111",
             "550e8400-e29b-41d4-a716-446655440000",
@@ -531,6 +606,8 @@ mod tests {
             (r#"{"mail":"ada\u0040example.org"}"#, r#"{"mail":"[redacted]"}"#),
             (r#"{"mail":"ada\u002bx\u0040ex\u00e4mple.org"}"#, r#"{"mail":"[redacted]"}"#),
             ("ada&#64;example.org", "[redacted]"),
+            ("ada&#x40;example.org", "[redacted]"),
+            ("mail=ada%2540example.org&page=1", "mail=[redacted]&page=1"),
             ("ada@xn--exmple-cua.org", "[redacted]"),
             ("アダ＠例え。テスト", "[redacted]"),
         ] {
@@ -541,6 +618,8 @@ mod tests {
             "lodash@4.17.21 and /%40scope/pkg",
             "ada@10.0.0.1",
             "100%40.5 java.lang.Object@1b6d3586",
+            "clone git@github.com:acme/shop.git",
+            "no method Foo@7a81197d.bar in acme.Foo@7a81197d.bar",
         ] {
             assert_eq!(shown(TextSet::Emails, text), text);
         }
@@ -599,6 +678,23 @@ mod tests {
             ("client-secret: hunter2", "client-secret: [redacted]"),
             ("x-api-key: hunter2, b: 1", "x-api-key: [redacted], b: 1"),
             ("token=hunter", "token=[redacted]"),
+            ("password= hunter2", "password= [redacted]"),
+            ("Authorization: abc", "Authorization: [redacted]"),
+            (r#"{"authorization":"abc","a":1}"#, r#"{"authorization":"[redacted]","a":1}"#),
+            ("authToken: x", "authToken: [redacted]"),
+            ("AccountKey=aB+/c==;EndpointSuffix=core", "AccountKey=[redacted];EndpointSuffix=core"),
+            (
+                "SharedAccessKeyName=root;SharedAccessKey=aB=",
+                "SharedAccessKeyName=root;SharedAccessKey=[redacted]",
+            ),
+            ("GET /b?se=1&sig=a%2Bb&sv=2", "GET /b?se=1&sig=[redacted]&sv=2"),
+            ("GET /b?X-Amz-Signature=4f1c&a=b", "GET /b?X-Amz-Signature=[redacted]&a=b"),
+            ("Cookie: session=4f1c; theme=dark\nb", "Cookie: [redacted]\nb"),
+            ("Set-Cookie: session=4f1c; Path=/", "Set-Cookie: [redacted]"),
+            ("mysql --password hunter2 -h db", "mysql --password [redacted] -h db"),
+            ("<db:password>hunter</db:password>", "<db:password>[redacted]</db:password>"),
+            ("clone https://x0123456789abcdef@h/r.git", "clone https://[redacted]@h/r.git"),
+            ("pass=hunter user=u db_pass=hunter", "pass=[redacted] user=u db_pass=[redacted]"),
             ("cannot reach postgres://u:hunter2@h/d", "cannot reach postgres://u:[redacted]@h/d"),
             (
                 "a\n-----BEGIN RSA PRIVATE KEY-----\nMII\nE\n-----END RSA PRIVATE KEY-----\nb",
@@ -614,6 +710,11 @@ mod tests {
             "Unexpected token: } at 3",
             "the secret of this queue is missing",
             "resume token={_data: 1}",
+            "token= end",
+            "the option --password is required",
+            "Cookie: missing",
+            "killed with sig=11",
+            "https://ada@host/a",
             "GET http://h:8080/a",
         ] {
             assert_eq!(shown(TextSet::Tokens, text), text);

@@ -24,12 +24,14 @@ const EDGE: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum TextSet {
-    /// Numbers of payment cards: 13 to 19 digits with a valid check digit, also in groups with spaces, hyphens or dots between them.
+    /// Numbers of payment cards: 13 to 19 digits with a valid check digit, also in groups with up to two spaces, a hyphen or a dot between
+    /// them.
     CardNumbers,
-    /// E-mail addresses, also with an encoded `@` (`%40`, `\u0040`).
+    /// E-mail addresses, also with an encoded `@` (`%40`, `\u0040`). Neither `git@github.com` nor objects such as `Foo@7a81197d.bar`.
     Emails,
     /// Credentials with a known form: JSON web tokens, bearer tokens, `Basic` credentials, passwords in URLs and in pairs such as
-    /// `password=…`, private keys, and keys of AWS, GitHub, GitLab, Google, npm, SendGrid, Slack, Stripe and Lazaret.
+    /// `password=…`, `Authorization` and `Cookie` headers, private keys, and keys of AWS, GitHub, GitLab, Google, npm, SendGrid, Slack,
+    /// Stripe and Lazaret.
     Tokens,
     /// International bank account numbers, with valid check digits.
     Ibans,
