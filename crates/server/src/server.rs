@@ -461,7 +461,7 @@ mod tests {
     fn connect(limits: Limits, router: Router) -> DuplexStream {
         let (client, stream) = duplex(BUFFER);
         tokio::spawn(async move {
-            let slot = Connections::new(&limits).accept(None).unwrap();
+            let slot = Connections::new(&limits).accept(None);
             let graceful = GracefulShutdown::new();
             tokio::select! {
                 () = serve_connection(stream, Peer::UNKNOWN, &limits, &slot, router, graceful.watcher()) => {}
