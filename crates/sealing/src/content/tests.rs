@@ -263,7 +263,8 @@ async fn what_was_decrypted_is_plain_whatever_it_looks_like() {
     Arc::make_mut(&mut whole.message).payload = Some(imitation.clone());
     let mut stored = sealed(&ring.current(), &whole);
     // It makes the ring be read again.
-    stored.diagnostics = sealed(&keys(2).await, &whole).diagnostics;
+    let others = keys(2).await;
+    stored.diagnostics = sealed(&others, &whole).diagnostics;
     assert!(ring.open_content(&mut stored).await.unwrap().is_empty());
     assert_eq!((&stored.message, stored.payload_left_out), (&whole.message, false));
 }
