@@ -1,7 +1,8 @@
 //! Decides whether an attempt may start: limits, due time, pauses, breaker, retry budget.
 //!
-//! The only place that does, for live messages, retries and replays. Callers differ in what they do when the answer is not
-//! [`Start`](Admission::Start): a live message waits in its lane, a stored run returns its lease.
+//! All attempts are decided here: live messages, retries and replays. Callers differ in how they handle
+//! an answer other than [`Start`](Admission::Start): a live message waits in its lane, a stored run
+//! returns its lease.
 
 use lazaret_core::policy::{Charge, Dimension, Limit};
 use lazaret_core::{Message, SequenceId, Timestamp};
@@ -27,48 +28,49 @@ pub(crate) enum AttemptOf {
     Replay,
 }
 
-/// An attempt that asks for admission.
+/// An attempt that requests admission.
 pub(crate) struct Candidate<'a> {
     pub(crate) of: AttemptOf,
     pub(crate) message: &'a Message,
     pub(crate) sequence: &'a SequenceId,
     pub(crate) hash: SequenceHash,
-    /// Its failures so far; `None` for a first attempt.
+    /// The failures of the message so far; `None` for a first attempt.
     pub(crate) record: Option<&'a FailureRecord>,
     /// The wait for the attempt.
     pub(crate) due: Option<SteadyWait>,
-    /// The retry budget was charged for it before.
+    /// `true` if the retry budget was already charged for the attempt.
     pub(crate) charged: bool,
 }
 
-/// The answer to a candidate.
+/// The answer to a [`Candidate`].
 #[derive(Debug)]
 pub(crate) enum Admission {
-    /// The attempt may start. Report its end with the pass.
+    /// The attempt may start. Report its end through the pass.
     Start(Pass),
-    /// Not before this wait is over: it is not due (I12).
+    /// The attempt is not due before this wait is over (I12).
     NotDue(SteadyWait),
-    /// Not before this time: the retry budget is used up until then.
+    /// The retry budget is used up until this time.
     NotBefore(Timestamp),
-    /// Not while a pause or the breaker holds it. Ask again when the gate changes, or at this time at the latest.
+    /// A pause or the breaker holds the attempt. Check again when the gate changes, and at this time at
+    /// the latest.
     Held(Option<Timestamp>),
-    /// Its sequence is paused: it is to wait in the store, so that its lane is free.
+    /// The sequence is paused. The message should wait in the store, so that its lane is free.
     HoldInStore,
-    /// It gets no more attempts.
+    /// The message gets no more attempts.
     Exhausted(Exhausted),
 }
 
 /// The limit that ended the attempts of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exhausted {
-    /// A limit of its own (I4).
+    /// A limit of the message itself (I4).
     Limit(Limit),
-    /// The retry budget that it shares with others.
+    /// The retry budget that the message shares with others.
     Budget(Dimension),
 }
 
 impl Exhausted {
-    /// The limit of its own, if it was one.
+    /// Returns the limit of the message itself, if that ended the attempts.
     pub(crate) const fn limit(self) -> Option<Limit> {
         match self {
             Self::Limit(limit) => Some(limit),
@@ -76,7 +78,7 @@ impl Exhausted {
         }
     }
 
-    /// Adds the budget to the message of the failure that the letter will show.
+    /// Adds the exhausted budget to the failure message that the letter will show.
     pub(crate) fn annotate(self, text: &mut String) {
         if let Self::Budget(dimension) = self {
             *text = format!("retry budget {} used up; {text}", dimension.as_str());
@@ -84,27 +86,27 @@ impl Exhausted {
     }
 }
 
-/// What an attempt needs besides its admission: one of the attempts that may run at once, and that no suspect of a crash has to run
-/// alone.
+/// The resources that an attempt needs besides its admission: a permit for one of the concurrent
+/// attempts, and isolation from suspects of a crash.
 pub(crate) struct AttemptSlot<'a> {
     pub(crate) permit: OwnedSemaphorePermit,
     pub(crate) isolation: Isolation<'a>,
 }
 
-/// The permission for an attempt that starts at once.
+/// The permission to start an attempt at once.
 pub(crate) struct Permission<'a> {
     pub(crate) pass: Pass,
     pub(crate) slot: AttemptSlot<'a>,
 }
 
-/// Waits for a slot. `None` when the consumer has ended.
+/// Waits for a slot. Returns `None` if the consumer has ended.
 pub(crate) async fn slot<'a>(component: &'a Component, message: &Message) -> Option<AttemptSlot<'a>> {
     let Component { queue, guards, flight, .. } = component;
     let permit = guards.permits.clone().acquire_owned().await.ok()?;
     Some(AttemptSlot { permit, isolation: flight.isolate(queue, message).await })
 }
 
-/// Answers a candidate as of now.
+/// Returns the answer to a candidate as of now.
 pub(crate) fn check(component: &Component, candidate: &Candidate<'_>) -> Admission {
     let now = component.now();
     let automatic = candidate.of != AttemptOf::Replay;
@@ -140,7 +142,7 @@ pub(crate) fn check(component: &Component, candidate: &Candidate<'_>) -> Admissi
     }
 }
 
-/// Checks that stored sequences may be claimed at all now; `Err` says when to ask again at the latest.
+/// Checks that stored sequences may be claimed now. `Err` says when to check again at the latest.
 pub(crate) fn may_claim(component: &Component, of: AttemptOf) -> Result<(), Option<Timestamp>> {
     if mutated!(component.options, IgnoreConsumerPauses) {
         return Ok(());
@@ -151,8 +153,9 @@ pub(crate) fn may_claim(component: &Component, of: AttemptOf) -> Result<(), Opti
     allowed.map_err(|again| again.map(|steady| guards.by_clock(steady)))
 }
 
-/// Returns `true` when a live message needs no [check](check) and no look at the store: nothing is paused or suspected, no
-/// duplicate filter is configured, the message cannot have been here before, and its partition is certainly owned.
+/// Returns `true` if a live message needs neither a [check](check) nor a look-up in the store: nothing
+/// is paused or suspected, no duplicate filter is configured, the message cannot have been delivered
+/// before, and its partition is certainly owned.
 pub(crate) fn is_unconditional(
     component: &Component,
     ownership: &PartitionOwnership,
@@ -167,7 +170,7 @@ pub(crate) fn is_unconditional(
         && is_certain(component, ownership)
 }
 
-/// Returns `true` when an attempt at a live message may start as far as the ownership of its partition goes (I6).
+/// Returns `true` if the ownership of the partition allows an attempt at a live message to start (I6).
 pub(crate) fn is_certain(component: &Component, ownership: &PartitionOwnership) -> bool {
     mutated!(component.options, TrustStaleOwnership) || ownership.is_certain()
 }

@@ -1,7 +1,8 @@
-//! The ages of what is under way in one queue: running attempts, and messages that failed and wait in memory.
+//! The ages of running attempts in one queue, and of failed messages that wait in memory.
 //!
-//! A message that waits in the store has an age there. One that waits in memory, or a handler that does not return, shows only
-//! here. A handler that ends at its first poll is not tracked.
+//! The store shows the age of a message that waits there. The age of a message that waits in memory, and
+//! of a handler that does not return, is known only here. A handler that completes at its first poll is
+//! not tracked.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -9,43 +10,43 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lazaret_core::Timestamp;
 
-/// The starts within this time count as one.
+/// The interval within which starts count as simultaneous.
 const GRAIN_MILLIS: i64 = 100;
 
 /// The ages of one queue.
 #[derive(Debug, Default)]
 pub(crate) struct Ages {
-    /// The attempts that run, by their start.
+    /// The running attempts, by their start.
     pub(crate) attempts: Starts,
-    /// The messages that failed and are neither settled nor letters, by their first failed attempt.
+    /// The failed messages that are neither settled nor letters, by their first failed attempt.
     pub(crate) failing: Starts,
 }
 
-/// The starts of what is under way. There are no more of them than messages in flight (I7).
+/// The start times of running items. There are at most as many as messages in flight (I7).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Starts(Arc<Mutex<BTreeMap<i64, usize>>>);
 
 impl Starts {
-    /// Adds a start, until the returned value is dropped.
+    /// Adds a start and keeps it until the returned value is dropped.
     pub(crate) fn begin(&self, at: Timestamp) -> UnderWay {
         let grain = at.as_millisecond().div_euclid(GRAIN_MILLIS);
         *self.lock().entry(grain).or_default() += 1;
         UnderWay { starts: self.clone(), grain }
     }
 
-    /// The earliest start.
+    /// Returns the earliest start.
     pub(crate) fn oldest(&self) -> Option<Timestamp> {
         let grain = *self.lock().first_key_value()?.0;
         Timestamp::from_millisecond(grain.saturating_mul(GRAIN_MILLIS)).ok()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<i64, usize>> {
-        // Each call leaves the counts whole.
+        // Each critical section leaves the counts consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Something that is under way while this lives.
+/// An item that is under way until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct UnderWay {
     starts: Starts,

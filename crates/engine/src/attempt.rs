@@ -1,4 +1,4 @@
-//! One attempt: checks, filter, handler, timeout.
+//! Runs one attempt: checks, filter, handler, timeout.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,25 +18,26 @@ use crate::timeout;
 pub(crate) enum Outcome {
     /// The handler succeeded.
     Handled,
-    /// The filter rejected it.
+    /// The filter rejected the message.
     Filtered,
-    /// It was handled before.
+    /// The message was handled before.
     Duplicate,
-    /// The handler sent it to the dead letters; it is durable there.
+    /// The handler sent the message to the dead letters, and the letter is durable.
     SentToDlq,
-    /// The handler sent it to the dead letters, and it is not known whether this letter is durable. It must become so.
+    /// The handler sent the message to the dead letters, but this letter may not be durable yet. It must
+    /// become durable.
     Unconfirmed(Box<Letter>),
-    /// It failed.
+    /// The attempt failed.
     Failed(HandlerError),
-    /// The handler did not make it: it is made again after this delay, and does not count.
+    /// The handler did not make the attempt. It is repeated after this delay and does not count.
     Deferred(Duration),
 }
 
-/// The shortest and the longest delay of a deferred attempt.
+/// The minimum and the maximum delay of a deferred attempt.
 const DEFERRAL: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(60));
 
 impl Outcome {
-    /// The health of the handler's dependencies that an attempt without failure shows.
+    /// Returns the health of the handler's dependencies, as shown by an attempt that did not fail.
     pub(crate) const fn health(&self) -> Health {
         match self {
             Self::Handled | Self::SentToDlq => Health::Up,
@@ -47,12 +48,12 @@ impl Outcome {
     }
 }
 
-/// A running handler. Panics are returned as errors.
+/// A running handler. Its panics are returned as errors.
 pub(crate) struct Running {
     future: HandlerFuture,
 }
 
-/// The begin of an attempt.
+/// The result of starting an attempt.
 pub(crate) enum Start {
     Running(Running),
     Ended(Outcome),
@@ -63,7 +64,7 @@ pub(crate) fn start(component: &Component, delivery: &Delivery) -> Start {
     let message = delivery.message();
     let options = &component.options;
     if let Some(why) = &message.undecodable {
-        // As its letter keeps it: the failure of a later attempt is of the same group.
+        // Redacted as in the letter, so that the failure of a later attempt falls into the same group.
         let why = options.redact.redact(why);
         let error = HandlerError::foreign("decode error", &*why).reason(Reason::INVALID_SCHEMA);
         return Start::Ended(Outcome::Failed(error.phase(Phase::Decode)));
@@ -99,18 +100,18 @@ impl Future for Running {
         let future = self.future.as_mut();
         match guarded(|| future.poll(cx)) {
             Ok(poll) => poll,
-            // After a panic the future is never polled again: it is dropped with this value.
+            // After a panic the future is never polled again; it is dropped with this value.
             Err(error) => Poll::Ready(Err(error)),
         }
     }
 }
 
-/// Ends an attempt when it is dropped: what the handler spawned may not settle the message any more.
+/// Ends an attempt on drop. Tasks that the handler spawned can then no longer settle the message.
 pub(crate) struct EndOnDrop<'a>(pub(crate) &'a Delivery);
 
 impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
-        // The message will be delivered again, and what becomes of it then is decided anew.
+        // The message will be delivered again, and its outcome is decided then.
         drop(self.0.end_attempt());
     }
 }
@@ -133,13 +134,13 @@ pub(crate) async fn run(component: &Component, delivery: &Delivery) -> Outcome {
     ended(delivery, result)
 }
 
-/// The outcome of a handler that timed out.
+/// Returns the outcome of a handler that timed out.
 pub(crate) fn timed_out(delivery: &Delivery, after: Duration) -> Outcome {
     delivery.cancel();
     ended(delivery, Err(timeout::error(delivery, after)))
 }
 
-/// The outcome of a handler that returned.
+/// Returns the outcome of a handler that returned.
 pub(crate) fn ended(delivery: &Delivery, result: Result<(), HandlerError>) -> Outcome {
     match (delivery.end_attempt(), result) {
         (AttemptEnd::Sent, _) => Outcome::SentToDlq,

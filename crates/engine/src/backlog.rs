@@ -1,8 +1,9 @@
-//! The retry backlog of one consumer: the letters that wait for a retry, counted between two readings of the store, too (I7).
+//! The retry backlog of one consumer: the letters that wait for a retry, also counted between two reads
+//! of the store (I7).
 //!
-//! The store is read at intervals. From one reading to the next, the consumer adds the letters that it hands off itself. At the
-//! limit it reads again before it refuses a letter, because retries succeed meanwhile. Letters of other processes count from the
-//! next reading on.
+//! The store is read at intervals. Between two reads, the consumer adds the letters that it hands off
+//! itself. At the limit it reads again before it refuses a letter, because retries succeed meanwhile.
+//! Letters of other processes count from the next read on.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,15 +16,15 @@ use crate::component::Component;
 use crate::gate::Gate;
 use crate::store_retry::{Abandoned, retry_until_ok};
 
-/// The letters of one consumer that wait for a retry, and their limit.
+/// Counts the letters of one consumer that wait for a retry, up to their limit.
 #[derive(Debug)]
 pub(crate) struct RetryBacklog {
     policy: BudgetPolicy,
     queues: Vec<QueueName>,
     size: Mutex<Size>,
-    /// Taken by the message that reads the store because the backlog is full.
+    /// Held by the message that reads the store because the backlog is full.
     reading: tokio::sync::Mutex<()>,
-    /// No letter enters the backlog.
+    /// Notified when no letter is entering the backlog.
     settled: Notify,
     gate: Arc<Gate>,
 }
@@ -31,20 +32,20 @@ pub(crate) struct RetryBacklog {
 /// The size of the backlog.
 #[derive(Debug, Default)]
 struct Size {
-    /// The number of letters at the last reading; `None` before the first one.
+    /// The number of letters at the last read; `None` before the first read.
     stored: Option<u64>,
-    /// The letters that are being handed off.
+    /// The number of letters that are being handed off.
     entering: u64,
-    /// The letters whose hand-off has ended, since the start.
+    /// The number of letters whose hand-off has ended since the start.
     entered: u64,
-    /// The number of these when the last reading began.
+    /// The value of `entered` at the start of the last read.
     known: u64,
-    /// It has reached its limit: no more messages are read.
+    /// `true` if the backlog has reached its limit: no more messages are read.
     full: bool,
 }
 
 impl Size {
-    /// The highest possible number of letters; `None` while nothing is known.
+    /// Returns the highest possible number of letters, or `None` before the first read.
     fn most(&self) -> Option<u64> {
         let since = self.entered.saturating_sub(self.known);
         self.stored.map(|stored| stored.saturating_add(self.entering).saturating_add(since))
@@ -76,11 +77,11 @@ impl RetryBacklog {
         Some(Entering(Some(self)))
     }
 
-    /// Adds a letter. `None` when the backlog is full, as the store says.
+    /// Adds a letter. Returns `None` if the backlog is full according to the store.
     pub(crate) async fn enter(&self, component: &Component) -> Result<Option<Entering<'_>>, Abandoned> {
         match self.try_enter() {
             Some(entering) => Ok(Some(entering)),
-            // Boxed: it is rare, and each message in flight has room for it.
+            // Boxed because it is rare and would enlarge the future of each message in flight.
             None => Box::pin(self.enter_after_reading(component)).await,
         }
     }
@@ -90,7 +91,7 @@ impl RetryBacklog {
         if let Some(entering) = self.try_enter() {
             return Ok(Some(entering));
         }
-        // A letter that is being handed off may be in the store already, and would count twice.
+        // A letter that is being handed off may already be in the store and would count twice.
         while self.lock().entering > 0 {
             self.settled.notified().await;
         }
@@ -114,7 +115,7 @@ impl RetryBacklog {
         Ok(())
     }
 
-    /// Holds the source back when the limit is reached, and lets it go on when there is room again.
+    /// Holds the source at the limit, and releases it when there is room again.
     fn report(&self, size: &mut Size) {
         let backlog = size.most().unwrap_or_default();
         let full = self.policy.backlog_full(backlog);
@@ -130,13 +131,13 @@ impl RetryBacklog {
     }
 
     fn lock(&self) -> MutexGuard<'_, Size> {
-        // Numbers are only assigned: a panic elsewhere cannot leave them half done.
+        // The numbers are only assigned, so a panic elsewhere cannot leave them inconsistent.
         self.size.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A letter that enters the backlog. It counts as entered when this is dropped, whether the store took it or not: the next
-/// reading tells.
+/// A letter that enters the backlog. When this value is dropped, the letter counts as entered, whether
+/// or not the store accepted it. The next read corrects the number.
 #[derive(Debug)]
 pub(crate) struct Entering<'a>(Option<&'a RetryBacklog>);
 

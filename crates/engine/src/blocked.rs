@@ -1,18 +1,20 @@
 //! The open sequences of a queue in memory, so that healthy messages never touch the store.
 //!
-//! The set answers "surely absent" or "maybe open". Absent is always right; a "maybe" is checked with the store before
-//! anything follows from it. Up to its limit it is a flat table of 128-bit hashes, 16 bytes a slot and at most 4/5 full,
-//! behind a small bit filter that stays in the cache and rejects most absent sequences. Above the limit only a filter
-//! is left, of fixed size, that grows fuller and fuller; the set becomes exact again when it is rebuilt at the next start.
+//! The set answers "surely absent" or "maybe open". "Absent" is always correct. A "maybe" is checked
+//! with the store before it has any effect. Up to its limit, the set is a flat table of 128-bit hashes
+//! with 16 bytes per slot, at most 4/5 full. A small bit filter in front of it stays in the cache and
+//! rejects most absent sequences. Above the limit, only a filter of fixed size remains, which fills up
+//! over time. The set is exact again when the next start rebuilds it.
 
 use crate::hash::SequenceHash;
 
-/// The smallest table. A power of two.
+/// The smallest table size. A power of two.
 const SMALLEST: usize = 64;
-/// Bits of the filter per sequence of the limit; with four probes about 4 % of absent sequences cost a store call.
+/// Bits of the filter per sequence of the limit. With four probes, about 4 % of absent sequences cost a
+/// store call.
 const FILTER_BITS_PER_SEQUENCE: usize = 8;
 const FILTER_PROBES: u32 = 4;
-/// Bits of the front per slot of the table: at least 5 for each sequence that is there.
+/// Bits of the front filter per slot of the table: at least 5 per stored sequence.
 const FRONT_BITS_PER_SLOT: usize = 4;
 
 /// The open sequences of one shard of one queue.
@@ -29,12 +31,12 @@ enum Form {
 }
 
 impl BlockedSet {
-    /// An empty set that stays exact up to `limit` sequences.
+    /// Creates an empty set that stays exact up to `limit` sequences.
     pub fn new(limit: usize) -> Self {
         Self { form: Form::Exact(Table::default()), limit: limit.max(1) }
     }
 
-    /// Returns `false` when the sequence is certainly not open.
+    /// Returns `false` if the sequence is certainly not open.
     #[doc(hidden)]
     pub fn maybe(&self, sequence: SequenceHash) -> bool {
         match &self.form {
@@ -43,7 +45,7 @@ impl BlockedSet {
         }
     }
 
-    /// Adds an open sequence; one that is there already is not added again.
+    /// Adds an open sequence, unless the set already contains it.
     #[doc(hidden)]
     pub fn insert(&mut self, sequence: SequenceHash) {
         match &mut self.form {
@@ -60,7 +62,7 @@ impl BlockedSet {
         }
     }
 
-    /// Removes a closed sequence. A filter cannot remove; it keeps answering "maybe".
+    /// Removes a closed sequence. A filter cannot remove sequences and keeps answering "maybe".
     #[doc(hidden)]
     pub fn remove(&mut self, sequence: SequenceHash) {
         if let Form::Exact(table) = &mut self.form {
@@ -68,7 +70,7 @@ impl BlockedSet {
         }
     }
 
-    /// The number of sequences in the set; `None` once it is a filter.
+    /// Returns the number of sequences in the set, or `None` once it is a filter.
     pub fn len(&self) -> Option<usize> {
         match &self.form {
             Form::Exact(table) => Some(table.len),
@@ -76,12 +78,12 @@ impl BlockedSet {
         }
     }
 
-    /// Returns `true` when the set is certainly empty.
+    /// Returns `true` if the set is certainly empty.
     pub fn is_empty(&self) -> bool {
         self.len() == Some(0)
     }
 
-    /// The memory of the set, in bytes.
+    /// Returns the memory size of the set in bytes.
     pub fn byte_size(&self) -> usize {
         match &self.form {
             Form::Exact(table) => {
@@ -92,7 +94,7 @@ impl BlockedSet {
     }
 }
 
-/// Marks a free slot. A sequence whose hash happens to be this is stored as 1.
+/// Marks a free slot. A sequence that hashes to this value is stored as 1.
 const EMPTY: u128 = 0;
 
 fn pack(sequence: SequenceHash) -> u128 {
@@ -100,14 +102,15 @@ fn pack(sequence: SequenceHash) -> u128 {
     if packed == EMPTY { 1 } else { packed }
 }
 
-/// Open addressing with linear probing and backward-shift deletion: no tombstones, so look-ups stay short.
+/// A hash table with open addressing, linear probing and backward-shift deletion. Without tombstones,
+/// look-ups stay short.
 #[derive(Debug, Default)]
 struct Table {
     slots: Vec<u128>,
     len: usize,
-    /// Answers for most absent hashes without reading the slots. Bits are only ever set.
+    /// Rejects most absent hashes without reading the slots. Bits are only ever set.
     front: Filter,
-    /// The number of removed hashes whose bits are still set in the front.
+    /// The number of removed hashes whose bits are still set in the front filter.
     stale: usize,
 }
 
@@ -140,7 +143,7 @@ impl Table {
         }
     }
 
-    /// Stores the hash in the first free slot from its home; `false` when it was there.
+    /// Stores the hash in the first free slot from its home. Returns `false` if it was already stored.
     fn place(&mut self, packed: u128) -> bool {
         let mut at = self.home(packed);
         while self.slots[at] != EMPTY {
@@ -155,7 +158,8 @@ impl Table {
 
     fn grow(&mut self) {
         let larger = (self.slots.len() * 2).max(SMALLEST);
-        // The old front first: both fronts and both tables at once would be the peak of memory.
+        // Drop the old front filter first: both filters and both tables at once would set the memory
+        // peak.
         self.front = Filter::default();
         let old = std::mem::replace(&mut self.slots, vec![EMPTY; larger]);
         for packed in old.into_iter().filter(|slot| *slot != EMPTY) {
@@ -203,7 +207,8 @@ impl Table {
     }
 }
 
-/// A Bloom filter with all bits of a hash in one word: one memory access. Without words it is empty.
+/// A Bloom filter that keeps all bits of a hash in one word, for a single memory access. Without words
+/// it is empty.
 #[derive(Debug, Default)]
 struct Filter {
     words: Vec<u64>,
@@ -214,7 +219,8 @@ impl Filter {
         Self { words: vec![0; (bits / 64).next_power_of_two().max(1)] }
     }
 
-    /// The word of a hash, and its bits there. Taken from the high half: the low half decides about slots.
+    /// Returns the word of a hash and the bits in that word. Both come from the high half; the low half
+    /// selects the slot.
     fn spot(&self, packed: u128) -> (usize, u64) {
         let high = (packed >> 64) as u64;
         let bits = (0..FILTER_PROBES).fold(0, |bits, probe| bits | 1 << ((high >> (6 * probe)) & 63));
@@ -285,7 +291,7 @@ mod tests {
         #[test]
         fn it_agrees_with_a_plain_set(steps in prop::collection::vec((any::<bool>(), 0_u64..200), 0..2_000)) {
             let (mut set, mut model) = (BlockedSet::new(10_000), HashSet::new());
-            // Few distinct low bits make long runs of neighbours, where deletion can go wrong.
+            // Few distinct low bits create long runs of neighbours, where deletion can go wrong.
             let crowded = |n: u64| SequenceHash { high: n, low: n % 7 };
             for (insert, n) in steps {
                 if insert { set.insert(crowded(n)); model.insert(n); } else { set.remove(crowded(n)); model.remove(&n); }

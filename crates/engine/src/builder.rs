@@ -1,4 +1,4 @@
-//! The setters of a consumer's options, one per option.
+//! The setters of a consumer's options, one setter per option.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,73 +16,74 @@ use crate::consumer::Builder;
 use crate::options::{DeadLetterOptions, DedupeOptions, ReplayOptions};
 
 impl Builder {
-    /// Sets when and how often a failed message is retried. A route of a router may have a policy of its own, see
-    /// [`Router::retry`](lazaret_core::handler::Router::retry).
+    /// Sets when and how often a failed message is retried. A route of a router may have its own policy;
+    /// see [`Router::retry`](lazaret_core::handler::Router::retry).
     #[must_use]
     pub fn retry(mut self, retry: RetryPolicy) -> Self {
         self.options.retry = retry;
         self
     }
 
-    /// Adds a retry policy for some events or failures, in place of [`retry`](Self::retry) and of routes. The first that applies counts.
+    /// Adds a retry policy for some events or failures. It takes precedence over [`retry`](Self::retry)
+    /// and over the policies of routes. If several overrides apply, the first one wins.
     #[must_use]
     pub fn retry_override(mut self, over: RetryOverride) -> Self {
         self.options.retry_overrides.push(over);
         self
     }
 
-    /// Sets how long a lane may wait in memory for a retry before it moves to the store: the `hold` of the retry policy. Call
-    /// it after [`retry`](Self::retry).
+    /// Sets the `hold` of the retry policy: how long a lane may wait in memory for a retry before it
+    /// moves to the store. Call it after [`retry`](Self::retry).
     #[must_use]
     pub fn hold(mut self, hold: Duration) -> Self {
         self.options.retry.hold = hold;
         self
     }
 
-    /// Sets how many attempts may run at once.
+    /// Sets the maximum number of concurrent attempts.
     #[must_use]
     pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.options.concurrency = concurrency;
         self
     }
 
-    /// Sets which messages must be handled in order. Default: those with the same key.
+    /// Sets which messages must be handled in order. Default: messages with the same key.
     #[must_use]
     pub fn order(mut self, sequencing: Sequencing) -> Self {
         self.options.sequencing = sequencing;
         self
     }
 
-    /// Sets the limits and retention of letters. `None` disables dead letters: a message that fails for good stops the
-    /// consumer.
+    /// Sets the limits and the retention of letters. `None` disables dead letters: a message that fails
+    /// for good then stops the consumer.
     #[must_use]
     pub fn dead_letter(mut self, options: impl Into<Option<DeadLetterOptions>>) -> Self {
         self.options.dead_letter = options.into();
         self
     }
 
-    /// Sets when the consumer pauses instead of dead-lettering. `None` for never.
+    /// Sets when the consumer pauses instead of dead-lettering. `None` means never.
     #[must_use]
     pub fn fuse(mut self, fuse: impl Into<Option<FusePolicy>>) -> Self {
         self.options.fuse = fuse.into();
         self
     }
 
-    /// Sets when calls of the handler are suspended because a dependency fails. `None` for never.
+    /// Sets when handler calls are suspended because a dependency fails. `None` means never.
     #[must_use]
     pub fn breaker(mut self, breaker: impl Into<Option<BreakerPolicy>>) -> Self {
         self.options.breaker = breaker.into();
         self
     }
 
-    /// Sets the rules that decide what becomes of a failure.
+    /// Sets the rules that map a failure to a verdict.
     #[must_use]
     pub fn classifier(mut self, classifier: Classifier) -> Self {
         self.options.classifier = classifier;
         self
     }
 
-    /// Sets the rules by which failures are grouped. Letters that are stored keep their groups until they fail again.
+    /// Sets the rules that group failures. Stored letters keep their groups until they fail again.
     ///
     /// ```
     /// use lazaret_core::fingerprint::{GroupPart, Grouping};
@@ -97,7 +98,7 @@ impl Builder {
         self
     }
 
-    /// Sets the rules by which texts of errors and diagnostics are redacted before they are stored.
+    /// Sets the rules that redact the texts of errors and diagnostics before they are stored.
     ///
     /// ```
     /// use lazaret_core::redaction::{TextRules, TextSet};
@@ -110,21 +111,21 @@ impl Builder {
         self
     }
 
-    /// Sets how much retrying may cost.
+    /// Sets the limits on retries.
     #[must_use]
     pub fn budget(mut self, budget: BudgetPolicy) -> Self {
         self.options.budget = budget;
         self
     }
 
-    /// Sets when a message is poison.
+    /// Sets when a message counts as poison.
     #[must_use]
     pub fn poison(mut self, poison: PoisonPolicy) -> Self {
         self.options.poison = poison;
         self
     }
 
-    /// Sets the hook that decides at each failure whether a letter is kept.
+    /// Sets the hook that decides at each failure whether to keep a letter.
     #[must_use]
     pub fn enqueue(mut self, policy: impl EnqueuePolicy + 'static) -> Self {
         self.options.enqueue = Arc::new(policy);
@@ -145,8 +146,8 @@ impl Builder {
         self
     }
 
-    /// Sets which messages are handled; the others are settled without a call. An error or a panic of the filter is the
-    /// failure of the message, in phase `filter`.
+    /// Sets which messages are handled. The others are settled without a handler call. If the filter
+    /// returns an error or panics, the message fails in phase `filter`.
     #[must_use]
     pub fn filter(
         mut self,
@@ -156,30 +157,30 @@ impl Builder {
         self
     }
 
-    /// Sets how long one attempt may take. `None` for no limit.
+    /// Sets the time limit of one attempt. `None` means no limit.
     #[must_use]
     pub fn attempt_timeout(mut self, limit: impl Into<Option<Duration>>) -> Self {
         self.options.attempt_timeout = limit.into();
         self
     }
 
-    /// Sets the largest payload, in bytes, that a handler gets; a message with a larger one is dead-lettered. `None` for no
-    /// limit.
+    /// Sets the size in bytes of the largest payload that is passed to a handler. A message with a
+    /// larger payload is dead-lettered. `None` means no limit.
     #[must_use]
     pub fn max_payload(mut self, bytes: impl Into<Option<usize>>) -> Self {
         self.options.max_payload = bytes.into();
         self
     }
 
-    /// Sets how many messages may be in flight: read and not settled.
+    /// Sets the maximum number of messages in flight, that is, read and not yet settled.
     #[must_use]
     pub fn window(mut self, messages: usize) -> Self {
         self.options.window = messages;
         self
     }
 
-    /// Sets how many messages failing, throttled and paused sequences may hold back in memory beside the
-    /// [window](Self::window), and how many bytes these may have.
+    /// Sets how many messages, and how many bytes of them, failing, throttled and paused sequences may
+    /// hold back in memory. These messages do not count towards the [window](Self::window).
     #[must_use]
     pub fn hold_limit(mut self, messages: usize, bytes: usize) -> Self {
         self.options.hold_limit = messages;
@@ -187,14 +188,14 @@ impl Builder {
         self
     }
 
-    /// Sets how many tasks share the lanes; 0 for one per core.
+    /// Sets the number of tasks that share the lanes. 0 means one per core.
     #[must_use]
     pub fn shards(mut self, shards: usize) -> Self {
         self.options.shards = shards;
         self
     }
 
-    /// Sets the recorder of the attempts in progress, which finds messages that kill the process.
+    /// Sets the recorder of running attempts, which finds messages that crash the process.
     #[must_use]
     pub fn flight_recorder(mut self, recorder: impl FlightRecorder + 'static) -> Self {
         self.options.flight_recorder = Some(Arc::new(recorder));
@@ -208,14 +209,14 @@ impl Builder {
         self
     }
 
-    /// Sets how often positions are committed at most.
+    /// Sets the minimum time between two commits of positions.
     #[must_use]
     pub fn commit_interval(mut self, interval: Duration) -> Self {
         self.options.commit_interval = interval;
         self
     }
 
-    /// Sets how long a drain may take before the attempts in progress are cancelled.
+    /// Sets how long a drain may take. Attempts that still run after it are cancelled.
     #[must_use]
     pub fn drain_deadline(mut self, deadline: Duration) -> Self {
         self.options.drain_deadline = deadline;
@@ -229,28 +230,29 @@ impl Builder {
         self
     }
 
-    /// Sets how often the store is polled for changes by others.
+    /// Sets how often the store is polled for changes by other processes.
     #[must_use]
     pub fn refresh(mut self, interval: Duration) -> Self {
         self.options.refresh = interval;
         self
     }
 
-    /// Sets how many open sequences the consumer keeps exactly in memory.
+    /// Sets how many open sequences the consumer tracks exactly in memory.
     #[must_use]
     pub fn blocked_limit(mut self, sequences: usize) -> Self {
         self.options.blocked_limit = sequences;
         self
     }
 
-    /// Sets the name of this instance in leases. Default: a generated one.
+    /// Sets the name under which this instance holds leases. Default: a generated name.
     #[must_use]
     pub fn instance(mut self, name: impl Into<String>) -> Self {
         self.options.instance = name.into();
         self
     }
 
-    /// Sets how many relayed messages that are not due yet may be delayed in memory, and how many bytes they may have.
+    /// Sets how many relayed messages, and how many bytes of them, may wait in memory until they are
+    /// due.
     #[must_use]
     pub fn delay_queue(mut self, messages: usize, bytes: usize) -> Self {
         self.options.delay_queue = messages;
@@ -258,14 +260,15 @@ impl Builder {
         self
     }
 
-    /// Sets the seed of jitter and hashes; 0 for a random one.
+    /// Sets the seed for jitter and hashes. 0 means a random seed.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.options.seed = seed;
         self
     }
 
-    /// Ends the run when a finite source is read to its end and nothing is in flight or waiting for a retry or an operation.
+    /// Ends the run once a finite source is read to its end and nothing is in flight or waiting for a
+    /// retry or an operation.
     #[must_use]
     pub fn until_idle(mut self) -> Self {
         self.options.until_idle = true;

@@ -1,4 +1,4 @@
-//! From the error of an attempt to its classification, its meaning for the breaker, and the next step.
+//! Classifies the error of an attempt, derives its meaning for the breaker, and decides the next step.
 
 use std::time::Duration;
 
@@ -23,11 +23,12 @@ use crate::telemetry::Counters;
 pub(crate) struct Classified {
     pub(crate) failure: Failure,
     pub(crate) verdict: Verdict,
-    /// The handler itself sends the message to the dead letters: it is kept, also where dead letters are discarded.
+    /// `true` if the handler itself sent the message to the dead letters. It is kept even if dead
+    /// letters are discarded.
     pub(crate) sent_by_handler: bool,
 }
 
-/// Classifies the error of an attempt and reports it.
+/// Classifies the error of an attempt and reports the failure.
 pub(crate) fn classify(
     component: &Component,
     delivery: &Delivery,
@@ -35,7 +36,7 @@ pub(crate) fn classify(
     attempt: u32,
 ) -> Classified {
     let options = &component.options;
-    // I10: reading an error runs the user's code down its cause chain.
+    // I10: reading an error runs user code along its cause chain.
     let failure = guarded(|| error.failure_in(delivery.phase()))
         .unwrap_or_else(|panic| panic.failure_in(delivery.phase()));
     let mut failure = component.grouped(failure, delivery.message());
@@ -50,7 +51,7 @@ pub(crate) fn classify(
         asked: error.asked_verdict(),
         suggested: error.suggested_verdict(),
     };
-    // I10: a classifier that panics is this message's failure.
+    // I10: a panic of the classifier is a failure of this message.
     let Classification { verdict, reason, .. } = guarded(|| options.classifier.classify(&subject))
         .unwrap_or_else(|_| Classification {
             verdict: Verdict::DeadLetter,
@@ -68,21 +69,22 @@ pub(crate) fn classify(
         failure: &failure,
         verdict,
     });
-    // The handler's own verdict comes before all others.
+    // The handler's own verdict takes precedence.
     let sent_by_handler =
         error.asked_verdict() == Some(Verdict::DeadLetter) && verdict == Verdict::DeadLetter;
     Classified { failure, verdict, sent_by_handler }
 }
 
-/// The health of the handler's dependencies that a failure shows. A failure that concerns the message alone shows that they
-/// respond. `retry_since` is the time at which the message of a retry first failed.
+/// Returns the health of the handler's dependencies, as shown by a failure. A failure that concerns only
+/// the message shows that they respond. `retry_since` is the time of the first failure of a retried
+/// message.
 pub(crate) fn health(
     component: &Component,
     classified: &Classified,
     retry_since: Option<Timestamp>,
 ) -> Health {
     match classified.failure.phase {
-        // No dependency was called.
+        // The attempt called no dependency.
         Phase::Decode | Phase::Filter => Health::Unknown,
         _ if classified.verdict != Verdict::Retry => Health::Up,
         _ if retry_since.is_some_and(|since| component.guards.blames_message(since)) => Health::Unknown,
@@ -90,8 +92,9 @@ pub(crate) fn health(
     }
 }
 
-/// Decides the next step of a failed message, and reports a scheduled retry or the end of its retries. A letter that begins to
-/// wait for a retry enters the backlog: keep that until it is durable.
+/// Decides the next step of a failed message. Reports a scheduled retry or the end of the retries. A
+/// letter that begins to wait for a retry enters the backlog: keep the returned entry until the letter
+/// is durable.
 pub(crate) async fn decide<'c>(
     component: &'c Component,
     delivery: &Delivery,
@@ -140,14 +143,14 @@ pub(crate) async fn decide<'c>(
     Ok((step, entering))
 }
 
-/// Returns `true` when a message that is tried again later adds a letter to those that wait for that in the store.
+/// Returns `true` if a later retry of the message adds a letter to the retry backlog of the store.
 fn joins_backlog(component: &Component, delivery: &Delivery) -> bool {
     let options = &component.options;
     let waits_in_store = options.dead_letter.is_some() && options.relay().is_none();
     waits_in_store && delivery.letter().is_none_or(|letter| letter.state != LetterState::Retrying)
 }
 
-/// The history entry of the attempt that has just ended.
+/// Returns the history entry of the attempt that has just ended.
 pub(crate) fn attempt_record(
     component: &Component,
     kind: AttemptKind,

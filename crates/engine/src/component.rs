@@ -1,4 +1,4 @@
-//! One handler of a consumer with its queue, and the parts of the consumer that it works with.
+//! A component: one handler of a consumer, its queue, and the parts of the consumer that it works with.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -25,13 +25,13 @@ use crate::stored::ActiveRuns;
 use crate::telemetry::Telemetry;
 use crate::time;
 
-/// One handler of a consumer, with a queue of its own.
+/// One handler of a consumer, with its own queue.
 pub(crate) struct Component {
     pub(crate) index: usize,
     pub(crate) queue: QueueName,
     pub(crate) handler: BoxHandler,
     pub(crate) signals: QueueSignals,
-    /// The stored sequences that are being run.
+    /// The stored sequences that run now.
     pub(crate) active_runs: ActiveRuns,
     pub(crate) options: Arc<Options>,
     pub(crate) identity: Arc<Identity>,
@@ -46,16 +46,16 @@ pub(crate) struct Component {
     pub(crate) dedupe: Option<Arc<DuplicateFilter>>,
 }
 
-/// Wakes the tasks that work on one queue, and what they publish about it.
+/// Wakes the tasks of one queue, and holds the state that they publish.
 #[derive(Debug)]
 pub(crate) struct QueueSignals {
     /// A letter may be due: wakes the retry scheduler.
     pub(crate) retry: Notify,
     /// A stored run ended or an operation began: wakes the task that carries out operations.
     pub(crate) replay: Notify,
-    /// Operations on the queue are under way, or the store has not been asked yet.
+    /// `true` while operations on the queue are under way, and until the store has been asked.
     pub(crate) operations_active: AtomicBool,
-    /// The highest revision of the queue that was listed to the shards.
+    /// The highest revision of the queue whose open sequences were sent to the shards.
     pub(crate) revision: AtomicU64,
 }
 
@@ -71,7 +71,7 @@ impl Default for QueueSignals {
 }
 
 impl Component {
-    /// The time of the consumer's clock.
+    /// Returns the current time of the consumer's clock.
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
     }
@@ -81,13 +81,14 @@ impl Component {
         time::sleep_until(&*self.clock, due).await;
     }
 
-    /// The hash of a sequence id.
+    /// Returns the hash of a sequence id.
     pub(crate) fn hash(&self, sequence: &SequenceId) -> SequenceHash {
         self.identity.hasher.hash(sequence.as_str())
     }
 
-    /// The retry policy of a message that failed for this reason: the first override that applies, that of its route, or else the
-    /// consumer's. A handler that panics here has none (I10).
+    /// Returns the retry policy for a message that failed for this reason: the first override that
+    /// applies, else the policy of its route, else the consumer's. A handler that panics here has no
+    /// policy of its own (I10).
     pub(crate) fn retry_policy(&self, message: &Message, reason: Option<&Reason>) -> &RetryPolicy {
         let overrides = &self.options.retry_overrides;
         if let Some(over) = overrides.iter().find(|over| over.applies(message, reason)) {
@@ -97,22 +98,23 @@ impl Component {
         of_route.unwrap_or(&self.options.retry)
     }
 
-    /// The limits on the attempts of a message that failed for this reason.
+    /// Returns the limits on the attempts of a message that failed for this reason.
     pub(crate) fn limits(&self, message: &Message, reason: Option<&Reason>) -> RetryLimits<'_> {
         RetryLimits { retry: self.retry_policy(message, reason), poison: &self.options.poison }
     }
 
-    /// The failure of a message, with the fingerprint by the grouping rules of the consumer. It needs all parts of the failure.
+    /// Returns the failure with the fingerprint that the consumer's grouping rules give it. Call it once
+    /// the failure is complete.
     pub(crate) fn grouped(&self, mut failure: Failure, message: &Message) -> Failure {
         let rules = &self.options.grouping;
-        // A failure is made with the fingerprint by the default rules.
+        // A new failure has the fingerprint of the default rules.
         if *rules != Grouping::default() {
             failure.fingerprint = rules.fingerprint(&failure, message.event_type.as_deref());
         }
         failure
     }
 
-    /// The id of the sequence that a letter of this message belongs to.
+    /// Returns the id of the sequence that a letter of this message belongs to.
     pub(crate) fn letter_sequence(&self, message: &Message, sequence: &SequenceId) -> SequenceId {
         match self.options.retry.strategy {
             Strategy::Unordered | Strategy::Topics => SequenceId::alone(message),

@@ -8,8 +8,8 @@ use crate::options::{DeadLetterOptions, Options, ReplayOptions};
 use crate::reprocess::{InvalidSchedule, Reprocess};
 
 impl Options {
-    /// Returns the options of a configured consumer. The duplicate filter, the flight recorder and the relay belong to the process
-    /// and are left out.
+    /// Returns the options of a configured consumer. They do not include the duplicate filter, the
+    /// flight recorder and the relay, which belong to the process.
     ///
     /// ```
     /// let text = "
@@ -34,8 +34,8 @@ impl Options {
             window: advanced.window,
             attempt_timeout: match config.handler {
                 Handler::Declared => default.attempt_timeout,
-                // Such a handler enforces its own timeout. The timeout of the engine would include the wait for a worker or
-                // a connection.
+                // These handlers enforce their own timeout. A timeout of the engine would include the
+                // wait for a worker or a connection.
                 _ => None,
             },
             max_payload: config.max_payload,
@@ -50,7 +50,7 @@ impl Options {
             poison: config.poison.clone(),
             dead_letter: Some(match &config.dead_letter {
                 Some(letters) => dead_letter(letters)?,
-                // Some letters are kept all the same, and have an owner.
+                // Some letters are kept even when dead letters are discarded, and these have an owner.
                 None => DeadLetterOptions {
                     discard: true,
                     owner: config.owner.as_deref().map(Arc::from),

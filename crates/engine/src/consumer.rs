@@ -1,4 +1,4 @@
-//! A consumer: built from a source, a store and handlers, then run.
+//! A consumer. It is built from a source, a store and handlers, then run.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ use crate::store_refresh;
 use crate::stored::{ActiveRuns, Places};
 use crate::telemetry::{Stats, Telemetry};
 
-/// A named subscription: a source, handlers and a policy. It owns its letters.
+/// A named subscription with a source, handlers and a policy. It owns its letters.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -65,7 +65,8 @@ use crate::telemetry::{Stats, Telemetry};
 /// # }
 /// ```
 ///
-/// Dropping the future of [`run`](Self::run) is like a crash: nothing is lost, and what was in flight is repeated.
+/// Dropping the future of [`run`](Self::run) has the effect of a crash: nothing is lost, and the next
+/// run repeats what was in flight.
 pub struct Consumer {
     source: Box<dyn Source>,
     handle: Handle,
@@ -73,9 +74,10 @@ pub struct Consumer {
     dropped_claims: dedupe::Dropped,
 }
 
-/// Builds a [`Consumer`]: a source, a store and at least one handler are required, everything else has a default.
+/// Builds a [`Consumer`]. A source, a store and at least one handler are required; everything else has a
+/// default.
 ///
-/// Each option has a setter; [`options`](Self::options) replaces all of them at once.
+/// Each option has its own setter. [`options`](Self::options) replaces all options at once.
 pub struct Builder {
     name: String,
     source: Option<Box<dyn Source>>,
@@ -87,7 +89,8 @@ pub struct Builder {
 }
 
 impl Consumer {
-    /// Starts building a consumer of this name. The name is part of its queues and must stay the same.
+    /// Starts building a consumer with this name. The name is part of the names of its queues and must
+    /// stay the same.
     pub fn builder(name: impl Into<String>) -> Builder {
         Builder {
             name: name.into(),
@@ -100,13 +103,15 @@ impl Consumer {
         }
     }
 
-    /// Returns a handle: pauses, states and replays of the consumer, also while it runs.
+    /// Returns a handle to the consumer's pauses, states and replays. It also works while the consumer
+    /// runs.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Returns the queue that holds the letters of the consumer: `shop/shop` for a consumer `shop`. Of several
-    /// [components](Builder::component) it is the first one's; [`Handle::queues`] has all.
+    /// Returns the queue that holds the letters of the consumer: `shop/shop` for a consumer `shop`. If
+    /// the consumer has several [components](Builder::component), this is the queue of the first one;
+    /// [`Handle::queues`] returns all queues.
     pub fn queue(&self) -> &QueueName {
         self.handle.queue()
     }
@@ -114,7 +119,8 @@ impl Consumer {
     /// Runs until `drain` is cancelled, the source is read to its end (with
     /// [`until_idle`](Options::until_idle)), or an error occurs that a retry cannot fix.
     ///
-    /// Draining stops intake, settles what it can within the deadline, commits, and releases leases, in that order.
+    /// Draining stops intake, settles as many messages as possible within the deadline, commits, and
+    /// releases leases, in that order.
     pub async fn run(self, drain: CancellationToken) -> Result<Stats, Error> {
         let Self { mut source, handle, inbound, dropped_claims } = self;
         let Handle { first, components, shards } = handle;
@@ -123,7 +129,7 @@ impl Consumer {
         let mut tasks = JoinSet::new();
         let writer = hand_offs::write(inbound, store.clone(), options.clone(), guards.clone());
         tasks.spawn(suspendable(options, writer));
-        // A set of its own: it outlives the other tasks, whose claims it releases.
+        // A separate set: this task outlives the others, because it releases their claims.
         let (mut releasing, last_claims) = (JoinSet::new(), CancellationToken::new());
         releasing.spawn(suspendable(
             options,
@@ -180,7 +186,7 @@ impl Consumer {
             while releasing.join_next().await.is_some() {}
         };
         let now = Instant::now();
-        // What is not released by then ends with its lease.
+        // Claims that are not released by then end with their leases.
         _ = tokio::time::timeout_at(deadline.unwrap_or(now).max(now + GRACE), end).await;
         drop((tasks, releasing));
         lifecycle.end();
@@ -191,13 +197,13 @@ impl Consumer {
     }
 }
 
-/// A task of a consumer, which the simulation can stop.
+/// Wraps a task of a consumer so that the simulation can stop it.
 #[cfg(feature = "suspension")]
 fn suspendable<F: Future>(options: &Options, task: F) -> impl Future<Output = F::Output> + use<F> {
     options.suspension.clone().hold(task)
 }
 
-/// A task of a consumer.
+/// Returns the task unchanged.
 #[cfg(not(feature = "suspension"))]
 fn suspendable<F: Future>(_: &Options, task: F) -> F {
     task
@@ -218,29 +224,30 @@ impl Builder {
         self
     }
 
-    /// Sets the only handler: a function, a [`Router`](lazaret_core::handler::Router), or one with layers. Its component has the
-    /// consumer's name.
+    /// Sets the only handler: a function, a [`Router`](lazaret_core::handler::Router), or a handler with
+    /// layers. Its component has the consumer's name.
     #[must_use]
     pub fn handler<A: 'static>(mut self, h: impl Handler<A>) -> Self {
         self.components.push((self.name.clone(), handler(h)));
         self
     }
 
-    /// Adds one of several handlers, each with a queue of its own. The name is part of the queue and must stay the same.
+    /// Adds one of several handlers. Each has its own queue. The name is part of the queue's name and
+    /// must stay the same.
     #[must_use]
     pub fn component<A: 'static>(mut self, name: impl Into<String>, h: impl Handler<A>) -> Self {
         self.components.push((name.into(), handler(h)));
         self
     }
 
-    /// Replaces all options, also those that were set before.
+    /// Replaces all options, including those that were set before.
     #[must_use]
     pub fn options(mut self, options: Options) -> Self {
         self.options = options;
         self
     }
 
-    /// Adds an observer of events. There may be several.
+    /// Adds an observer of events. A consumer may have several.
     #[must_use]
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observers.push(Arc::new(observer));

@@ -1,4 +1,4 @@
-//! The sinks to which handlers send messages that they give up.
+//! The sinks through which handlers send messages to the dead letters.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,14 +19,15 @@ use crate::ownership::PartitionOwnership;
 use crate::publish::{Publish, is_refused};
 use crate::record::FailureRecord;
 
-/// Writes a letter for a live message whose handler gives it up, under the grant of the assignment that delivered it.
+/// Writes the letter of a live message that its handler sends to the dead letters. The letter is written
+/// under the grant of the assignment that delivered the message.
 pub(crate) struct LiveSink {
     pub(crate) component: Arc<Component>,
     pub(crate) open: Arc<OpenSequences>,
     pub(crate) ownership: Arc<PartitionOwnership>,
 }
 
-/// The answer to a handler that no longer has the message.
+/// Returns the error for a handler whose attempt no longer owns the message.
 fn over(why: &'static str) -> StoreError {
     StoreError::not_done(ErrorKind::Fenced, "send_to_dlq", why)
 }
@@ -54,7 +55,8 @@ impl DeadLetterSink for LiveSink {
         let record = FailureRecord::failed(earlier, attempt, entry, failure);
         let state = LetterState::Dead;
         let letter = draft::new_letter(component, delivery, &sequence, state, None, Some(&record));
-        // Until the store has answered, the letter may or may not exist, also when the handler is dropped while it waits.
+        // Until the store answers, the letter may or may not exist, even if the handler is dropped while
+        // it waits.
         if !delivery.begin_dead_letter(attempt, letter.clone()) {
             return Err(over("the attempt is over"));
         }
@@ -96,14 +98,14 @@ impl DeadLetterSink for LiveSink {
     }
 }
 
-/// Records that a handler gives up a message that is a letter already.
+/// Records that a handler sends a message to the dead letters that is a letter already.
 pub(crate) struct StoredSink {
-    /// How long the lease of its run is safe to use.
+    /// The time for which the lease of the run is safe to use.
     lease: Ownership,
     given_up: Mutex<Option<GivenUp>>,
 }
 
-/// Why a handler gave a message up.
+/// The reason that a handler gives for sending a message to the dead letters.
 pub(crate) struct GivenUp {
     pub(crate) reason: Reason,
     pub(crate) why: String,
@@ -114,7 +116,7 @@ impl StoredSink {
         Self { lease, given_up: Mutex::default() }
     }
 
-    /// Why the handler gave the message up.
+    /// Removes and returns the reason that the handler gave.
     pub(crate) fn take(&self) -> GivenUp {
         let given_up = self.given_up.lock().unwrap_or_else(PoisonError::into_inner).take();
         given_up.unwrap_or(GivenUp { reason: Reason::MANUAL, why: String::new() })
@@ -124,7 +126,7 @@ impl StoredSink {
 #[async_trait]
 impl DeadLetterSink for StoredSink {
     async fn send_to_dlq(&self, delivery: &Delivery, reason: Reason, why: String) -> Result<(), StoreError> {
-        // Locked until it is marked: whoever finds the mark finds the reason.
+        // Locked until the delivery is marked: a task that sees the mark also finds the reason.
         let mut given_up = self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
         if !delivery.mark_sent(delivery.attempt()) {
             return Err(over("the attempt is over"));

@@ -1,9 +1,10 @@
-//! The duplicate filter: one claim per attempt, renewed while the attempt runs, and a mark that is repeated until the store
-//! answers.
+//! The duplicate filter. It takes one claim per attempt, renews it while the attempt runs, and repeats
+//! the mark until the store answers.
 //!
-//! A claim belongs to one attempt, so two copies of a message never share one, not even in one process. Whatever happens to
-//! the attempt, its claim is either marked or released: an attempt that is dropped with its partition leaves that to
-//! the task that [releases](release) claims. Only a crash leaves a claim behind, and that one ends with its lease.
+//! A claim belongs to one attempt, so two copies of a message never share a claim, not even in one
+//! process. Every claim is marked or released, whatever happens to its attempt. If an attempt is dropped
+//! with its partition, the task that [releases](release) claims does this. Only a crash leaves a claim
+//! behind, and that claim ends with its lease.
 
 use std::fmt;
 use std::future::Future;
@@ -29,13 +30,14 @@ use crate::store_retry::{Abandoned, backoff, retry_until_ok};
 use crate::stored::RENEW_INTERVAL;
 use crate::time::Moment;
 
-/// The number of dropped claims that may wait for the task that releases them. Claims beyond it end with their lease.
+/// The maximum number of dropped claims that wait for the releasing task. Claims above this limit end
+/// with their lease.
 const WAITING_LIMIT: usize = 1024;
-/// The number of claims that are released at once.
+/// The maximum number of claims that are released concurrently.
 const RELEASE_LIMIT: usize = 256;
-/// The shortest delay between two calls.
+/// The minimum delay between two calls.
 const MIN_DELAY: Duration = Duration::from_millis(20);
-/// The longest delay between two calls for one claim.
+/// The maximum delay between two calls for one claim.
 const MAX_DELAY: Duration = Duration::from_secs(5);
 
 /// The duplicate filter of one consumer.
@@ -45,23 +47,23 @@ pub(crate) struct DuplicateFilter {
     lease: Duration,
     refresh: Duration,
     clock: Arc<dyn Clock>,
-    /// The first part of the owners of claims. No other process uses it.
+    /// The prefix of the owners of this process's claims. No other process uses it.
     process: String,
     attempts: AtomicU64,
-    /// Mutations: one owner for all attempts, and no marks.
+    /// Mutations: all attempts share one owner; handled messages are not marked.
     shares_claims: bool,
     forgets_marks: bool,
     dropped: mpsc::Sender<DroppedClaim>,
 }
 
-/// The answer to a claim.
+/// The response to a claim.
 #[derive(Debug)]
 pub(crate) enum Claimed {
     /// The attempt may run.
     Yes(Claim),
-    /// Another attempt at the message, or at a copy of it, runs.
+    /// Another attempt at the message, or at a copy of it, is running.
     InFlight,
-    /// It was handled.
+    /// The message was handled before.
     Done,
 }
 
@@ -71,13 +73,13 @@ pub(crate) struct Claim {
     release: Option<Release>,
 }
 
-/// What is to be written for a claim.
+/// The pending mark or release of a claim.
 #[derive(Clone, Debug)]
 pub(crate) struct Release {
     queue: QueueName,
     message: MessageId,
     owner: String,
-    /// The handler succeeded: the message is marked as handled.
+    /// `true` if the handler succeeded: the message is then marked as handled.
     handled: bool,
 }
 
@@ -85,7 +87,7 @@ pub(crate) struct Release {
 #[derive(Debug)]
 struct DroppedClaim {
     release: Release,
-    /// By then the claim has ended by itself, whenever it was renewed last.
+    /// The time at which the claim has ended by itself, whenever it was last renewed.
     ends_by: Instant,
 }
 
@@ -93,7 +95,7 @@ struct DroppedClaim {
 pub(crate) struct Dropped(mpsc::Receiver<DroppedClaim>);
 
 impl DuplicateFilter {
-    /// The filter that the options ask for, and the claims of it that are dropped.
+    /// Creates the filter that the options configure, and the receiver of its dropped claims.
     pub(crate) fn new(
         options: &Options,
         identity: &Identity,
@@ -117,7 +119,7 @@ impl DuplicateFilter {
         (filter, Dropped(inbound))
     }
 
-    /// Asks the store once for a claim of this message.
+    /// Asks the store once to claim this message.
     pub(crate) async fn claim(
         self: &Arc<Self>,
         queue: &QueueName,
@@ -130,7 +132,7 @@ impl DuplicateFilter {
             owner: format!("{}/{number}", self.process),
             handled: false,
         };
-        // Made before the call: a claim whose answer is lost is released, too.
+        // Created before the call, so that a claim whose response is lost is also released.
         let mut claim = Claim { filter: self.clone(), release: Some(release) };
         match claim.extend().await {
             Ok(DedupeClaim::Claimed) => Ok(Claimed::Yes(claim)),
@@ -147,24 +149,26 @@ impl DuplicateFilter {
         }
     }
 
-    /// The time before a claim is asked for.
+    /// Returns the moment before a claim request.
     pub(crate) fn asks(&self) -> Moment {
         Moment::now(&*self.clock)
     }
 
-    /// Returns `true` while a claim that was asked for then is safe to use: no other attempt can have claimed the message. Nothing but the
-    /// answer was waited for, but the process may have been stopped meanwhile (I6).
+    /// Returns `true` while a claim that was requested at that moment is safe to use: no other attempt
+    /// can have claimed the message. The process may have been stopped while it waited for the response
+    /// (I6).
     pub(crate) fn is_safe(&self, asked: Moment) -> bool {
         asked.elapsed(&*self.clock) < self.lease - self.lease / 10
     }
 
-    /// The delays between the claims of a message that another attempt holds.
+    /// Returns the delays between the claims of a message that another attempt holds.
     pub(crate) fn delays(&self) -> ClaimDelays {
         ClaimDelays { backoff: backoff(MIN_DELAY.min(self.refresh), self.refresh), longest: self.refresh }
     }
 }
 
-/// The delays between the claims of one attempt: short at first, then as long as the interval at which the store is polled.
+/// The delays between the claims of one attempt. They start short and grow to the polling interval of
+/// the store.
 pub(crate) struct ClaimDelays {
     backoff: ExponentialBackoff,
     longest: Duration,
@@ -185,12 +189,13 @@ impl Claim {
         self.filter.store.claim(queue, message, owner, self.filter.lease).await
     }
 
-    /// Renews the claim for as long as it can.
+    /// Renews the claim for as long as possible.
     async fn renew(&self) {
         loop {
             tokio::time::sleep((self.filter.lease / 3).min(RENEW_INTERVAL)).await;
             if let Ok(DedupeClaim::InFlight | DedupeClaim::Done) = self.extend().await {
-                // It had ended while the store was out of reach. The effect of a running handler cannot be taken back.
+                // The claim ended while the store was unreachable. The effect of a running handler
+                // cannot be undone.
                 if let Some(Release { queue, message, .. }) = &self.release {
                     tracing::warn!(%queue, %message, "claim lost to another attempt");
                 }
@@ -199,7 +204,8 @@ impl Claim {
         }
     }
 
-    /// Marks the message as handled, as often as it takes: the effect has happened, whatever the store says.
+    /// Marks the message as handled, and repeats the call until it succeeds: the handler's effect has
+    /// already happened.
     pub(crate) async fn handled(mut self, component: &Component) -> Result<(), Abandoned> {
         if let Some(release) = &mut self.release {
             release.handled = true;
@@ -225,7 +231,7 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         if let Some(release) = self.release.take() {
-            // If there is no room, or the consumer has ended, the claim ends with its lease.
+            // If the channel is full or the consumer has ended, the claim ends with its lease.
             let ends_by = Instant::now() + self.filter.lease;
             let _ = self.filter.dropped.try_send(DroppedClaim { release, ends_by });
         }
@@ -238,13 +244,13 @@ impl fmt::Debug for Claim {
     }
 }
 
-/// Runs `work` and renews the claim meanwhile, if there is one. The work is pinned by its owner: a future that is an argument
-/// takes its space once more for each place where it is awaited, and there is one for each message in flight.
+/// Runs `work` and renews the claim, if any, meanwhile. The caller pins the work: a future passed by
+/// value would take its space again at each place where it is awaited, for each message in flight.
 pub(crate) async fn renewed_during<T>(claim: Option<&Claim>, work: Pin<&mut impl Future<Output = T>>) -> T {
     let Some(claim) = claim else { return work.await };
     let renewal = async {
         claim.renew().await;
-        // Whatever became of the claim, the work goes on to its end.
+        // The work runs to its end, even if the claim is lost.
         std::future::pending::<T>().await
     };
     tokio::select! {
@@ -254,7 +260,7 @@ pub(crate) async fn renewed_during<T>(claim: Option<&Claim>, work: Pin<&mut impl
     }
 }
 
-/// Ends the claim of a message that was not handled, if there is one.
+/// Ends the claim, if any, of a message that was not handled.
 pub(crate) async fn end(claim: Option<Claim>) {
     if let Some(claim) = claim {
         claim.end().await;
@@ -262,7 +268,7 @@ pub(crate) async fn end(claim: Option<Claim>) {
 }
 
 impl Release {
-    /// Asks the store once.
+    /// Calls the store once.
     async fn write(&self, filter: &DuplicateFilter) -> store::Result<()> {
         let Self { queue, message, owner, .. } = self;
         match self.handled && !filter.forgets_marks {
@@ -273,7 +279,7 @@ impl Release {
 }
 
 impl DroppedClaim {
-    /// Asks the store until it answers. A claim that would have ended meanwhile is not released.
+    /// Calls the store until it answers. A claim that has ended meanwhile is not released.
     async fn write_until_ok(self, filter: &DuplicateFilter) {
         let Self { release, ends_by } = self;
         let mut delays = backoff(MIN_DELAY, MAX_DELAY);
@@ -293,7 +299,8 @@ impl DroppedClaim {
     }
 }
 
-/// Marks or releases the claims that were dropped. From `last` on no more are taken, and those that are left are finished.
+/// Marks or releases the dropped claims. Once `last` is cancelled, it accepts no more claims and
+/// finishes the remaining ones.
 pub(crate) async fn release(
     filter: Option<Arc<DuplicateFilter>>,
     mut dropped: Dropped,

@@ -5,44 +5,44 @@ use lazaret_core::policy::{PolicyError, Strategy};
 use lazaret_core::source::SourceError;
 use lazaret_core::store::StoreError;
 
-/// Why a consumer cannot be built.
+/// An error that prevents a consumer from being built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// A number is too small.
     #[error("{field} must be at least {least}")]
     TooSmall {
-        /// Which one.
+        /// The name of the option.
         field: &'static str,
         /// The smallest valid value.
         least: u128,
     },
-    /// A rate that is not above 0.
+    /// A rate is not above 0.
     #[error("a rate of {0} per second is not valid; use a number above 0, or none for no limit")]
     Rate(f64),
     /// A policy contradicts itself.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// Retry topics without a broker.
+    /// Retry topics need a broker.
     #[error("strategy topics needs a source that can hold retry topics; use ordered, unordered or in-place")]
     TopicsWithoutBroker,
-    /// Retry topics without dead letters: what the broker does not take cannot be kept.
+    /// Retry topics need dead letters: the store keeps the messages that the broker does not accept.
     #[error(
         "strategy topics needs dead letters: what the broker does not take is kept in the store; enable them"
     )]
     TopicsWithoutLetters,
-    /// The retry policy of a route has another strategy than the consumer.
+    /// The retry policy of a route has a different strategy from the consumer's.
     #[error("strategy {route} of a route differs from the consumer's strategy {consumer}; use the same")]
     RouteStrategy {
-        /// The route's.
+        /// The strategy of the route.
         route: Strategy,
-        /// The consumer's.
+        /// The strategy of the consumer.
         consumer: Strategy,
     },
     /// No handler was given.
     #[error("a consumer needs at least one handler")]
     NoHandler,
-    /// Two components have one name.
+    /// Two components have the same name.
     #[error("two components are named {0:?}; each needs a queue of its own")]
     DuplicateComponent(String),
     /// A name is not valid in a queue name.
@@ -56,19 +56,19 @@ pub enum BuildError {
     NoStore,
 }
 
-/// Why a consumer stopped at a message.
+/// The reason why a consumer stopped at a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StopReason {
     /// The classifier answered `stop`.
     #[error("the failure was classified as stop")]
     Classified,
-    /// The message failed for good, and there is no queue to keep it in.
+    /// The message failed for good, and dead letters are disabled.
     #[error("it failed for good and dead letters are disabled")]
     DeadLettersDisabled,
 }
 
-/// Why a running consumer ended.
+/// An error that ends a running consumer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -78,30 +78,31 @@ pub enum Error {
     /// The store failed for good.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A failure was classified as `stop`, or there was nowhere to put a message that failed for good. The position
-    /// stays before the message.
+    /// A failure was classified as `stop`, or a message failed for good while dead letters are disabled.
+    /// The position stays before the message.
     #[error("stopped at message {message}: {why}{}", suffix(failure.as_deref()))]
     Stopped {
-        /// The message.
+        /// The id of the message.
         message: String,
-        /// Why.
+        /// The reason for the stop.
         why: StopReason,
-        /// The failure that led to it. Its text may contain data of the message.
+        /// The failure that caused the stop. Its text may contain data of the message.
         failure: Option<Box<Failure>>,
     },
-    /// The drain was abandoned by a second Ctrl-C. What was in flight is repeated by the next run.
+    /// A second Ctrl-C aborted the drain. The next run repeats what was in flight.
     #[error("interrupted before the drain was complete")]
     Interrupted,
-    /// The listener for signals could not be registered.
+    /// The signal listener could not be registered.
     #[error("failed to listen for Ctrl-C")]
     Signal(#[source] std::io::Error),
-    /// A part of the engine panicked: a bug in Lazaret.
+    /// A part of the engine panicked, which is a bug in Lazaret.
     #[error("a part of the engine panicked: {0}")]
     Panicked(String),
 }
 
 impl Error {
-    /// The error without the text of a failure, for logs: it may contain data of messages.
+    /// Returns the error without the text of its failure, which may contain data of messages. Use it in
+    /// logs.
     ///
     /// ```
     /// use lazaret_core::{Failure, Reason};
@@ -121,7 +122,7 @@ impl Error {
     }
 }
 
-/// The text of a failure, as the end of a sentence.
+/// Returns the text of a failure as the end of a sentence.
 fn suffix(failure: Option<&Failure>) -> String {
     failure.map_or_else(String::new, |failure| format!(": {failure}"))
 }

@@ -8,160 +8,160 @@ use lazaret_core::{
     Failure, LetterId, LetterState, Message, Partition, QueueName, Reason, SequenceId, Timestamp, Verdict,
 };
 
-/// An event of a consumer. Handled messages are counted, not reported one by one.
+/// An event of a consumer. Handled messages are counted and not reported individually.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
     /// An attempt failed.
     Failed {
-        /// In which queue.
+        /// The queue.
         queue: &'a QueueName,
-        /// Which message.
+        /// The message.
         message: &'a Message,
         /// The letter that was tried; `None` for a live message.
         letter: Option<LetterId>,
-        /// Which attempt it was.
+        /// The number of the attempt.
         attempt: u32,
-        /// Why.
+        /// The failure.
         failure: &'a Failure,
         /// The classifier's verdict.
         verdict: Verdict,
     },
-    /// The message will be tried again.
+    /// A retry was scheduled.
     RetryScheduled {
-        /// In which queue.
+        /// The queue.
         queue: &'a QueueName,
-        /// Which message.
+        /// The message.
         message: &'a Message,
         /// The letter that will be tried; `None` for a live message.
         letter: Option<LetterId>,
-        /// The time of the attempt.
+        /// The due time of the retry.
         due: Timestamp,
-        /// `true` when it waits in memory, `false` when it waits in the store or the broker.
+        /// `true` if the message waits in memory, `false` if it waits in the store or the broker.
         in_memory: bool,
-        /// Why the last attempt failed.
+        /// The reason of the last failure.
         reason: &'a Reason,
     },
-    /// A retry started; `lateness` is the time from when it was due until then, wherever it waited. Reported when the attempt
-    /// ends: a handler may have deferred it, and then no retry started.
+    /// A retry started. The event is reported when the attempt ends, because a handler may defer the
+    /// attempt: then no retry started.
     RetryStarted {
-        /// In which queue.
+        /// The queue.
         queue: &'a QueueName,
-        /// Which attempt it is.
+        /// The number of the attempt.
         attempt: u32,
-        /// The time from when it was due until it started.
+        /// The time from the due time until the start of the attempt, wherever the message waited.
         lateness: Duration,
     },
-    /// The retries of a message are used up.
+    /// A message has no retries left.
     RetryExhausted {
-        /// In which queue.
+        /// The queue.
         queue: &'a QueueName,
-        /// Which message.
+        /// The message.
         message: &'a Message,
         /// The letter that was tried; `None` for a live message.
         letter: Option<LetterId>,
-        /// Which limit ended them; `None` when a budget or the poison rule did.
+        /// The limit that was reached; `None` if a budget or the poison rule ended the retries.
         limit: Option<Limit>,
-        /// Why the last attempt failed.
+        /// The reason of the last failure.
         reason: &'a Reason,
     },
     /// The same failure was repeated too often.
     Poison {
-        /// In which queue.
+        /// The queue.
         queue: &'a QueueName,
-        /// Which message.
+        /// The message.
         message: &'a Message,
         /// The letter that was tried; `None` for a live message.
         letter: Option<LetterId>,
     },
     /// A message became a letter, or a letter was updated after a further attempt.
     LetterStored {
-        /// In which queue.
+        /// The queue.
         queue: &'a QueueName,
-        /// Which message.
+        /// The message.
         message: &'a Message,
-        /// Which letter.
+        /// The letter.
         letter: LetterId,
-        /// In which sequence.
+        /// The sequence of the letter.
         sequence: &'a SequenceId,
-        /// In which state.
+        /// The state of the letter.
         state: LetterState,
-        /// Its state before; `None` when it was no letter.
+        /// The previous state; `None` if the message was not a letter before.
         before: Option<LetterState>,
-        /// Its cause; `None` when it only waits.
+        /// The cause of the letter; `None` if the letter only waits.
         cause: Option<&'a Failure>,
-        /// The operation that replayed it, if one did.
+        /// The operation that replayed the letter, if any.
         replay: Option<&'a str>,
     },
-    /// A message was relayed to the broker, which holds it now.
+    /// A message was relayed to the broker, which now holds it.
     Relayed {
-        /// In which queue.
+        /// The queue.
         queue: &'a QueueName,
-        /// Which message.
+        /// The message.
         message: &'a Message,
-        /// To be tried again, or dead.
+        /// The state of the message: waiting for a retry, or dead.
         state: LetterState,
-        /// Why.
+        /// The failure that led to it.
         cause: Option<&'a Failure>,
     },
-    /// A message could not be relayed to the broker. It is tried again, and then kept in the store.
+    /// A message could not be relayed to the broker. After further attempts it is kept in the store.
     RelayFailed {
-        /// In which queue.
+        /// The queue.
         queue: &'a QueueName,
-        /// Which message.
+        /// The message.
         message: &'a Message,
         /// The error of the relay.
         error: &'a str,
     },
     /// A letter was closed: resolved, evicted or skipped.
     LetterClosed {
-        /// In which queue.
+        /// The queue.
         queue: &'a QueueName,
-        /// Which message.
+        /// The message.
         message: &'a Message,
-        /// Which letter.
+        /// The letter.
         letter: LetterId,
-        /// In which state.
+        /// The state of the letter.
         state: LetterState,
-        /// The operation that replayed it, if one did.
+        /// The operation that replayed the letter, if any.
         replay: Option<&'a str>,
     },
-    /// The lease of a stored sequence was lost while it was run: the process stalled, or the store did not answer. What the run
-    /// did since then is not recorded, and the sequence runs again.
+    /// The lease of a stored sequence was lost while the sequence ran: the process stalled, or the store
+    /// did not answer. Whatever the run did afterwards is not recorded, and the sequence runs again.
     LeaseLost {
-        /// In which queue.
+        /// The queue.
         queue: &'a QueueName,
-        /// Which sequence.
+        /// The sequence.
         sequence: &'a SequenceId,
     },
-    /// A letter could not be stored. The message stays unsettled, the source waits.
+    /// A letter could not be stored. The message stays unsettled, and the source waits.
     HandOffFailed {
-        /// In which queue.
+        /// The queue.
         queue: &'a QueueName,
         /// The kind of the error.
         kind: ErrorKind,
         /// The error of the store.
         error: &'a str,
     },
-    /// A known duplicate was acknowledged.
+    /// A message was acknowledged as a known duplicate.
     Duplicate {
-        /// In which queue.
+        /// The queue.
         queue: &'a QueueName,
-        /// Which message.
+        /// The message.
         message: &'a Message,
     },
-    /// Open letters expired; those behind them are released.
+    /// Open letters expired. The letters behind them are released.
     Expired {
-        /// In which queue.
+        /// The queue.
         queue: &'a QueueName,
         /// The number of letters.
         letters: u64,
     },
-    /// Something was paused.
+    /// A pause began.
     Paused {
         /// The scope of the pause.
         scope: &'a PauseScope,
-        /// Why.
+        /// The reason for the pause.
         why: &'a str,
     },
     /// A pause ended.
@@ -169,36 +169,36 @@ pub enum Event<'a> {
         /// The scope of the pause.
         scope: &'a PauseScope,
     },
-    /// The circuit breaker opened: handler calls are suspended until then.
+    /// The circuit breaker opened: handler calls are suspended.
     BreakerOpened {
-        /// Until when.
+        /// The end of the suspension.
         until: Timestamp,
-        /// The failure that opened it.
+        /// The failure that opened the breaker.
         failure: &'a Failure,
     },
     /// The circuit breaker closed.
     BreakerClosed,
     /// The fuse blew: the consumer is paused.
     FuseBlown {
-        /// Why.
+        /// The explanation.
         why: &'a str,
     },
     /// A partition was assigned.
     Assigned {
-        /// Which one.
+        /// The partition.
         partition: &'a Partition,
     },
-    /// The stream of a partition began a new [incarnation](lazaret_core::incarnation): what was known by position in an earlier one
-    /// says nothing about its messages.
+    /// The stream of a partition began a new [incarnation](lazaret_core::incarnation). Records that
+    /// refer to positions of an earlier incarnation do not apply to its messages.
     IncarnationBegan {
         /// The partition, in its new incarnation.
         partition: &'a Partition,
     },
     /// A partition was revoked.
     Revoked {
-        /// Which one.
+        /// The partition.
         partition: &'a Partition,
-        /// `true` when it was lost without a chance to finish.
+        /// `true` if the partition was lost without a chance to finish.
         lost: bool,
     },
     /// Positions could not be committed. The commit will be retried.
@@ -208,8 +208,8 @@ pub enum Event<'a> {
     },
 }
 
-/// Receives the events of a consumer. Called from the engine's tasks: it must return quickly. A panic in it affects nothing
-/// else (I10).
+/// Receives the events of a consumer. The engine's tasks call it, so it must return quickly. A panic in
+/// it affects nothing else (I10).
 pub trait Observer: Send + Sync + 'static {
     /// Receives an event.
     fn on(&self, event: &Event<'_>);

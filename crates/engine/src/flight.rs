@@ -1,8 +1,9 @@
 //! Finds messages that crash the process.
 //!
-//! Every attempt is in the flight recorder while it runs. After a crash, the messages that were in it are suspects. Each
-//! suspect runs alone: if the process crashes again, that message is the cause, and the recorder charges it with a crash.
-//! All others run concurrently as usual, only not beside a suspect.
+//! The flight recorder contains every attempt while it runs. After a crash, the messages in it are
+//! suspects. Each suspect runs alone: if the process crashes again, that message is the cause, and the
+//! recorder charges it with a crash. All other messages run concurrently as usual, but never together
+//! with a suspect.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,31 +17,32 @@ use tokio::time::Instant;
 use crate::mutation::mutated;
 use crate::options::Options;
 
-/// The time for which a suspect that is not delivered is waited for. Another instance may own it by now.
+/// The maximum wait for a suspect that is not delivered. Another instance may own it by now.
 const SUSPECT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The flight recorder of one consumer, and its suspects.
+/// The flight recorder of one consumer and its suspects.
 pub(crate) struct Flight {
     recorder: Option<Arc<dyn FlightRecorder>>,
     suspects: Mutex<Vec<TrackedSuspect>>,
     /// A mutation: suspects do not run alone.
     in_company: bool,
-    /// A suspect is still to be run alone.
+    /// `true` while a suspect still has to run alone.
     suspicious: AtomicBool,
     until: Instant,
-    /// Suspects hold it for writing, others for reading. It is not taken while there is no suspect.
+    /// Suspects take it for writing, other attempts for reading. It is not taken while there are no
+    /// suspects.
     alone: RwLock<()>,
 }
 
 struct TrackedSuspect {
     suspect: Suspect,
-    /// It ran alone, and the process survived.
+    /// `true` if it ran alone and the process survived.
     cleared: bool,
-    /// It was handled; until its position is committed, it may be delivered again.
+    /// `true` if it was handled. It may be delivered again until its position is committed.
     handled: bool,
 }
 
-/// An attempt that is in the recorder for as long as this lives.
+/// An attempt that stays in the recorder until this value is dropped.
 pub(crate) struct Recorded {
     recorder: Arc<dyn FlightRecorder>,
     slot: Slot,
@@ -52,7 +54,7 @@ impl Drop for Recorded {
     }
 }
 
-/// An attempt that is in the recorder, alone if it is that of a suspect.
+/// An attempt in the recorder. The attempt of a suspect runs alone.
 pub(crate) struct Watched<'a> {
     flight: &'a Flight,
     suspect: Option<(&'a QueueName, &'a Message)>,
@@ -60,11 +62,11 @@ pub(crate) struct Watched<'a> {
     _isolation: Isolation<'a>,
 }
 
-/// Which other attempts may run meanwhile.
+/// The other attempts that may run meanwhile.
 pub(crate) enum Isolation<'a> {
-    /// All of them: there are no suspects.
+    /// All: there are no suspects.
     None,
-    /// All but those of suspects.
+    /// All except the attempts of suspects.
     Shared(#[expect(dead_code, reason = "held, not read")] RwLockReadGuard<'a, ()>),
     /// None.
     Exclusive(#[expect(dead_code, reason = "held, not read")] RwLockWriteGuard<'a, ()>),
@@ -104,17 +106,19 @@ impl Flight {
         }
     }
 
-    /// Returns `true` while a suspect is still to be run alone. All attempts must be [watched](Self::watch) then.
+    /// Returns `true` while a suspect still has to run alone. All attempts must then be
+    /// [watched](Self::watch).
     pub(crate) fn is_suspicious(&self) -> bool {
         self.suspicious.load(Ordering::Acquire)
     }
 
-    /// The recorder, for attempts that end at their first poll.
+    /// Returns the recorder, for attempts that end at their first poll.
     pub(crate) fn recorder(&self) -> Option<&Arc<dyn FlightRecorder>> {
         self.recorder.as_ref()
     }
 
-    /// Waits until an attempt at this message may run beside the others, or alone if it is a suspect.
+    /// Waits until an attempt at this message may run: together with others, or alone if it is a
+    /// suspect.
     pub(crate) async fn isolate(&self, queue: &QueueName, message: &Message) -> Isolation<'_> {
         if !self.is_suspicious() || self.in_company {
             Isolation::None
@@ -145,7 +149,7 @@ impl Flight {
         })
     }
 
-    /// The suspect of this message, if it was charged with a crash.
+    /// Returns the suspect for this message, if it was charged with a crash.
     pub(crate) fn charged(&self, queue: &QueueName, message: &Message) -> Option<Suspect> {
         self.recorder.as_ref()?;
         self.with(|suspects| {
@@ -170,8 +174,9 @@ impl Flight {
         }
     }
 
-    /// Removes a suspect whose outcome is durable: its crashes no longer count, or are in its letter. The outcome of a message
-    /// that was handled live is durable when its position is [committed](Self::committed).
+    /// Removes a suspect whose outcome is durable: its crashes no longer count, or its letter holds
+    /// them. The outcome of a message that was handled live is durable when its position is
+    /// [committed](Self::committed).
     pub(crate) fn forget(&self, queue: &QueueName, message: &Message) {
         let Some(recorder) = &self.recorder else { return };
         let gone: Vec<TrackedSuspect> = self.with(|suspects| {
@@ -192,7 +197,8 @@ impl Flight {
         }
     }
 
-    /// Removes the handled suspects of this partition up to here: they are not delivered again. Letters may still be tried.
+    /// Removes the handled suspects of this partition up to this position, because they are not
+    /// delivered again. Suspects that are letters may still be tried.
     pub(crate) fn committed(&self, partition: &Partition, offset: u64) {
         let Some(recorder) = &self.recorder else { return };
         let gone = self.with(|suspects| {
@@ -209,7 +215,7 @@ impl Flight {
         }
     }
 
-    /// Stops waiting for suspects that are not delivered.
+    /// Stops waiting for suspects that are not delivered in time.
     pub(crate) fn expire_suspects(&self) {
         if self.is_suspicious() && Instant::now() >= self.until {
             tracing::warn!("suspects expired, not delivered since the crash");

@@ -26,14 +26,14 @@ pub(crate) struct Ticket {
     pub(crate) number: u64,
 }
 
-/// The end of the processing of a message.
+/// The outcome of a message's processing here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The message has its final or durable outcome.
     Settled,
-    /// It has no outcome here and will be delivered again.
+    /// The message has no outcome here and will be delivered again.
     Abandoned,
-    /// It has no outcome here, because another instance owns the partition.
+    /// The message has no outcome here, because another instance owns the partition.
     Fenced,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Arrival {
     pub(crate) ticket: Ticket,
     pub(crate) hash: SequenceHash,
     pub(crate) component: u32,
-    /// The sequencing policy failed for it.
+    /// `true` if the sequencing policy failed for the message.
     pub(crate) unsequenced: bool,
 }
 
@@ -59,14 +59,14 @@ pub(crate) struct Arrival {
 pub(crate) enum ToShard {
     /// A message.
     Message(Arrival),
-    /// A partition was assigned; messages of it follow.
+    /// A partition was assigned; its messages follow.
     Assigned(Arc<PartitionOwnership>),
     /// Sequences that are open in the store, up to a revision.
     Open { component: usize, sequences: Vec<SequenceHash>, revision: u64 },
     /// A stored sequence to run.
     Run(Box<Run>),
-    /// A partition is being revoked: messages of it that were not started are abandoned.
+    /// A partition is being revoked: its messages that were not started are abandoned.
     Revoking { slot: u32, generation: u32 },
-    /// A partition is revoked: what still runs of it is dropped.
+    /// A partition is revoked: its attempts that still run are dropped.
     Revoked,
 }

@@ -1,4 +1,5 @@
-//! The causes of the last messages that failed for good: a blown fuse names the most frequent one.
+//! The causes of the most recent messages that failed for good. A blown fuse names the most frequent
+//! cause.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,7 +10,7 @@ use lazaret_core::{Failure, QueueName, Reason};
 /// The number of failures whose causes are kept (I7).
 const KEPT: usize = 256;
 
-/// The causes of the last messages that failed for good, oldest first.
+/// The causes of the most recent messages that failed for good, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct FuseCauses(VecDeque<Cause>);
 
@@ -17,7 +18,7 @@ pub(crate) struct FuseCauses(VecDeque<Cause>);
 struct Cause {
     group: GroupId,
     reason: Reason,
-    /// The HTTP status, if the handler answered with one.
+    /// The HTTP status of the handler's response, if there is one.
     status: Option<u16>,
 }
 
@@ -35,8 +36,8 @@ impl FuseCauses {
         self.0.clear();
     }
 
-    /// Explains a blown fuse: how many failed, and of which group most of them are. The id of the group is complete, because other
-    /// queues may have one with the same fingerprint.
+    /// Explains a blown fuse: the number of failures and the group that most of them belong to. The
+    /// group id is complete, because other queues may have a group with the same fingerprint.
     pub(crate) fn explain(&self, blown: &Blown) -> String {
         let failed = match blown {
             Blown::Share { terminal, .. } => *terminal,
@@ -49,7 +50,7 @@ impl FuseCauses {
         for cause in &recent {
             groups.entry(&cause.group).or_insert((0, &cause.reason)).0 += 1;
         }
-        // The id decides between equal numbers, so that the text is the same in every run.
+        // The id breaks ties, so that the text is the same in every run.
         let top = groups.into_iter().max_by(|(a, (n, _)), (b, (m, _))| n.cmp(m).then_with(|| b.cmp(a)));
         let Some((group, (letters, reason))) = top else { return blown.to_string() };
         let most = if letters == recent.len() { "all".to_owned() } else { letters.to_string() };
@@ -57,7 +58,7 @@ impl FuseCauses {
     }
 }
 
-/// The hint for a handler that answers every message as if it did not exist.
+/// Returns a hint if the handler answered 404, 405 or 410 to each message: its URL is probably wrong.
 fn wrong_address(recent: &[&Cause]) -> String {
     let status = recent.first().and_then(|cause| cause.status);
     let same = recent.iter().all(|cause| cause.status == status);

@@ -1,6 +1,7 @@
 //! The gate: pauses, the circuit breaker, and store outages.
 //!
-//! It owns every reason to suspend attempts. Healthy traffic reads one flag, and takes the lock only when that is set.
+//! It owns every reason to suspend attempts. Healthy traffic reads one flag and takes the lock only if
+//! the flag is set.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,20 +12,20 @@ use lazaret_core::store::{ErrorKind, Pause, PauseScope, StoreError};
 use lazaret_core::{Message, Partition, SequenceId, Timestamp};
 use tokio::sync::Notify;
 
-/// The name of the limit of a store whose disk, or quota, is full.
+/// The name of the limit for a store whose disk or quota is full.
 const FULL_DISK: &str = "disk";
 
-/// The name of the limit of a disk of which only its reserve is left.
+/// The name of the limit for a disk on which only the reserve is free.
 pub(crate) const MIN_FREE: &str = "min-free";
 
-/// Every reason to suspend attempts.
+/// Holds every reason to suspend attempts.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    /// Set while a pause holds or the breaker is not closed.
+    /// `true` while a pause is in effect or the breaker is not closed.
     shut: AtomicBool,
     /// The time of the last success, in nanoseconds since 1970.
     last_success: AtomicI64,
-    /// The time for which a success shows that the dependencies respond.
+    /// The time for which a success proves that the dependencies respond.
     trust: Duration,
     /// The number of callers that wait for the store.
     store_outages: AtomicUsize,
@@ -37,12 +38,13 @@ pub(crate) struct Gate {
 #[derive(Debug)]
 struct State {
     pauses: Vec<Pause>,
-    /// Pauses that hold already and are not written to the store yet.
+    /// Pauses that are in effect but not yet written to the store.
     unstored: Vec<Pause>,
-    /// The number of the last query for pauses, and of the last one that was answered.
+    /// The numbers of the last query for pauses and of the last one that was answered.
     asked: u64,
     answered: u64,
-    /// Answers to earlier queries may lack a pause that was written meanwhile.
+    /// The first query whose answer is valid. Earlier answers may lack a pause that was written
+    /// meanwhile.
     valid_from: u64,
     breaker: Option<Breaker>,
 }
@@ -50,35 +52,36 @@ struct State {
 /// The gate's answer to an attempt.
 #[derive(Debug)]
 pub(crate) enum Entry {
-    /// It may start.
+    /// The attempt may start.
     Go(Pass),
-    /// Its sequence is paused: it is to wait in the store.
+    /// The sequence is paused. The message should wait in the store.
     HoldInStore,
-    /// It may not start; `Some` says when to ask again at the latest.
+    /// The attempt may not start. `Some` is the time at which to ask again at the latest.
     Wait(Option<Timestamp>),
 }
 
-/// The health of the handler's dependencies, as an attempt shows it.
+/// The health of the handler's dependencies, as shown by an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
-    /// They respond.
+    /// The dependencies respond.
     Up,
-    /// They are unavailable or fail.
+    /// The dependencies are unavailable or fail.
     Down,
-    /// Nothing: they were not called.
+    /// The health is unknown: the attempt did not call the dependencies.
     Unknown,
 }
 
-/// Why the store does not take letters.
+/// The reason why the store does not accept letters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OutageCause {
-    /// The limit that is reached, if that is why.
+    /// The limit that is reached, if a limit is the reason.
     pub(crate) limit: Option<&'static str>,
-    /// The error.
+    /// The description of the error.
     pub(crate) why: String,
 }
 
-/// The permission for one attempt. Report its end with it; dropping it means that the attempt was cancelled.
+/// The permission for one attempt. Report the end of the attempt with it. Dropping it means that the
+/// attempt was cancelled.
 #[derive(Debug)]
 pub(crate) struct Pass {
     probe_of: Option<Arc<Gate>>,
@@ -104,17 +107,17 @@ impl Gate {
         }
     }
 
-    /// Returns `true` when attempts may start without a look at pauses and breaker.
+    /// Returns `true` if attempts may start without checking pauses and breaker.
     pub(crate) fn is_open(&self) -> bool {
         !self.shut.load(Ordering::Acquire)
     }
 
-    /// Watches for changes from now on. Take it before reading the state.
+    /// Watches for changes from now on. Call it before reading the state.
     pub(crate) fn watch(&self) -> Watcher {
         Watcher { seen: self.changed.version.load(Ordering::Acquire), changes: self.changed.clone() }
     }
 
-    /// Answers the attempt at a live message.
+    /// Returns the answer to an attempt at a live message.
     pub(crate) fn enter(self: &Arc<Self>, message: &Message, sequence: &SequenceId, now: Timestamp) -> Entry {
         if self.is_open() {
             return Entry::Go(Pass::free());
@@ -144,22 +147,22 @@ impl Gate {
         }
     }
 
-    /// Checks that letters may be claimed at all now; `Err` says when to ask again at the latest.
+    /// Checks that letters may be claimed now. `Err` says when to ask again at the latest.
     ///
-    /// Pauses of streams and partitions hold live messages only; paused sequences are held by the store.
+    /// Pauses of streams and partitions hold only live messages. The store holds paused sequences.
     pub(crate) fn allows_stored(&self, replay: bool, now: Timestamp) -> Result<(), Option<Timestamp>> {
         let state = self.lock();
         if state.holds_stored(replay) {
             return Err(None);
         }
-        // While all probes are in flight, too: what is claimed then is released at once, and claimed again.
+        // Letters claimed while all probes are in flight would be released at once and claimed again.
         match state.breaker.as_ref().and_then(|breaker| breaker.holds_until(now)) {
             Some(until) => Err(Some(until)),
             None => Ok(()),
         }
     }
 
-    /// Answers the attempt at a letter.
+    /// Returns the answer to an attempt at a letter.
     pub(crate) fn enter_stored(self: &Arc<Self>, replay: bool, now: Timestamp) -> Entry {
         if self.is_open() && !replay {
             return Entry::Go(Pass::free());
@@ -171,7 +174,7 @@ impl Gate {
         self.ask_breaker(&mut state, now)
     }
 
-    /// Returns `true` when the source may deliver messages of this partition.
+    /// Returns `true` if the source may deliver messages of this partition.
     pub(crate) fn admits_partition(&self, partition: &Partition) -> bool {
         self.is_open()
             || !self.lock().pauses.iter().any(|pause| match &pause.scope {
@@ -182,25 +185,26 @@ impl Gate {
             })
     }
 
-    /// The pauses that hold now.
+    /// Returns the current pauses.
     pub(crate) fn pauses(&self) -> Vec<Pause> {
         self.lock().pauses.clone()
     }
 
-    /// The state of the breaker; `None` when there is none.
+    /// Returns the state of the breaker, or `None` if there is no breaker.
     pub(crate) fn breaker(&self, now: Timestamp) -> Option<BreakerState> {
         self.lock().breaker.as_ref().map(|breaker| breaker.state(now))
     }
 
-    /// Numbers a query for the pauses in the store.
+    /// Returns the number of a new query for the pauses in the store.
     pub(crate) fn ask_pauses(&self) -> u64 {
         let mut state = self.lock();
         state.asked += 1;
         state.asked
     }
 
-    /// Replaces the pauses by those in the store; pauses that are not written yet stay. A stale answer changes nothing.
-    /// Returns what is new and what has ended; `None` when a pause was written since the query, which must be repeated.
+    /// Replaces the pauses with the store's list. Pauses that are not written yet stay. A stale answer
+    /// changes nothing. Returns the new and the ended pauses, or `None` if a pause was written since the
+    /// query, which must then be repeated.
     pub(crate) fn set_pauses(&self, asked: u64, mut pauses: Vec<Pause>) -> Option<(Vec<Pause>, Vec<Pause>)> {
         let mut state = self.lock();
         if asked < state.valid_from {
@@ -227,7 +231,8 @@ impl Gate {
         Some((new, gone))
     }
 
-    /// Pauses at once, before that is written to the store. Returns `false` when the scope was paused already.
+    /// Pauses at once, before the pause is written to the store. Returns `false` if the scope was
+    /// already paused.
     pub(crate) fn pause_now(&self, pause: Pause) -> bool {
         let mut state = self.lock();
         if state.pauses.iter().any(|known| known.scope == pause.scope) {
@@ -239,33 +244,35 @@ impl Gate {
         true
     }
 
-    /// The pauses that are not written to the store yet.
+    /// Returns the pauses that are not yet written to the store.
     pub(crate) fn unstored(&self) -> Vec<Pause> {
         self.lock().unstored.clone()
     }
 
-    /// Records that this pause is written to the store, or was lifted. A query that was sent before may return a list without
-    /// it, so its answer is not applied.
+    /// Records that this pause was written to the store, or was lifted. The list of a query that was
+    /// sent before may be out of date, so its answer is not applied.
     pub(crate) fn stored(&self, scope: &PauseScope) {
         let mut state = self.lock();
         state.unstored.retain(|pause| pause.scope != *scope);
         state.valid_from = state.asked + 1;
     }
 
-    /// Reports a failure of a dependency to the breaker. Returns until when it opened, if it did.
+    /// Reports a failure of a dependency to the breaker. If this opens the breaker, returns the time
+    /// until which it stays open.
     pub(crate) fn failed(&self, pass: Pass, now: Timestamp) -> Option<Timestamp> {
         let probe = pass.used();
         let success = self.last_success(now);
         let mut state = self.lock();
         let breaker = state.breaker.as_mut()?;
-        // Successes are only timed where they happen: a closed breaker learns of the last one when it matters.
+        // A success only records its time. A closed breaker learns of the last success when a failure
+        // occurs.
         if breaker.is_closed()
             && let Some(last) = success
         {
             breaker.on_success(last);
         }
         if !probe && breaker.state(now) == BreakerState::HalfOpen {
-            // An attempt from before the breaker opened says nothing about now.
+            // An attempt from before the breaker opened says nothing about the present.
             return None;
         }
         let opened = breaker.on_failure(now);
@@ -276,7 +283,7 @@ impl Gate {
         }
     }
 
-    /// Reports to the breaker that the dependencies respond. Returns `true` when it closed.
+    /// Reports to the breaker that the dependencies respond. Returns `true` if this closed the breaker.
     pub(crate) fn succeeded(&self, pass: Pass, now: Timestamp) -> bool {
         let probe = pass.used();
         self.record_success(now);
@@ -284,7 +291,7 @@ impl Gate {
             return false;
         }
         let mut state = self.lock();
-        // An attempt from before the breaker opened says nothing about now.
+        // An attempt from before the breaker opened says nothing about the present.
         let counts = |breaker: &&mut Breaker| probe || breaker.is_closed();
         let closed = state.breaker.as_mut().filter(counts).is_some_and(|breaker| breaker.on_success(now));
         self.publish(&state);
@@ -293,12 +300,12 @@ impl Gate {
 
     /// Records the time of a success.
     pub(crate) fn record_success(&self, now: Timestamp) {
-        // The latest report counts, not the highest time: clocks go back, too.
+        // The latest report counts, not the highest time, because clocks may also go back.
         self.last_success.store(nanos(now), Ordering::Release);
     }
 
-    /// The time of the last success. Threads may report slightly out of order; a success that lies further ahead is one from
-    /// before the clock went back, and does not count.
+    /// Returns the time of the last success. Threads may report slightly out of order. A success that
+    /// lies further in the future dates from before the clock went back and does not count.
     fn last_success(&self, now: Timestamp) -> Option<Timestamp> {
         let last = self.last_success.load(Ordering::Acquire);
         let ahead = last.saturating_sub(nanos(now));
@@ -307,15 +314,16 @@ impl Gate {
         Some(last.min(now))
     }
 
-    /// Returns `true` when the failure of a retry is attributed to its message: others have succeeded since it first failed,
-    /// and recently. Without this, messages that never succeed would open the breaker as soon as no others are left.
+    /// Returns `true` if the failure of a retry is attributed to its message: other messages have
+    /// succeeded since its first failure, and recently. Otherwise messages that never succeed would open
+    /// the breaker once no others remain.
     pub(crate) fn blames_message(&self, first_failed_at: Timestamp, now: Timestamp) -> bool {
         self.last_success(now).is_some_and(|last| {
             last > first_failed_at && now.duration_since(last).unsigned_abs() <= self.trust
         })
     }
 
-    /// Records a store outage that lasts until the guard is dropped.
+    /// Records a store outage that lasts until the returned guard is dropped.
     pub(crate) fn store_outage(self: &Arc<Self>) -> StoreOutage {
         if self.store_outages.fetch_add(1, Ordering::AcqRel) == 0 {
             self.changed.notify_all();
@@ -323,9 +331,10 @@ impl Gate {
         StoreOutage(self.clone())
     }
 
-    /// Notes why the store failed, during an outage. `disk` describes its disk, if that is full.
+    /// Records the reason of a store outage. `disk` describes the store's disk, if it is full.
     pub(crate) fn explain_outage(&self, error: &StoreError, disk: Option<&str>) {
-        // A limit of the queue has a name. Otherwise the store is full when its disk or its quota is.
+        // A limit of the queue has a name. Without one, a full store means that its disk or quota is
+        // full.
         let limit = error.limit().or((error.kind() == ErrorKind::Full).then_some(FULL_DISK));
         let why = match error.limit() {
             Some(MIN_FREE) => format!("{}; {}", error.context(), DiskSpace::REMEDY),
@@ -339,13 +348,13 @@ impl Gate {
         *self.lock_outage() = Some(cause);
     }
 
-    /// Why the store does not take letters; `None` while nobody waits for it.
+    /// Returns the reason why the store does not accept letters, or `None` while no caller waits for it.
     pub(crate) fn outage_cause(&self) -> Option<OutageCause> {
         self.lock_outage().clone().filter(|_| self.has_store_outage())
     }
 
     fn lock_outage(&self) -> MutexGuard<'_, Option<OutageCause>> {
-        // Only whole values are assigned.
+        // Only complete values are assigned.
         self.outage_cause.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -369,7 +378,7 @@ impl Gate {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is only assigned whole values: a panic elsewhere cannot leave it half done.
+        // The state is only assigned complete values, so a panic elsewhere cannot leave it inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -385,7 +394,7 @@ impl State {
 }
 
 impl Pass {
-    /// The pass of an attempt that started while the gate was open.
+    /// Returns the pass of an attempt that started while the gate was open.
     pub(crate) const fn free() -> Self {
         Self { probe_of: None }
     }
@@ -394,7 +403,7 @@ impl Pass {
         Self { probe_of: Some(gate.clone()) }
     }
 
-    /// Consumes the pass; returns `true` when the attempt was a probe of the breaker.
+    /// Consumes the pass. Returns `true` if the attempt was a probe of the breaker.
     fn used(mut self) -> bool {
         self.probe_of.take().is_some()
     }
@@ -412,13 +421,13 @@ impl Drop for Pass {
     }
 }
 
-/// Nanoseconds since 1970, clamped to what fits.
+/// Returns nanoseconds since 1970, clamped to the range of `i64`.
 fn nanos(time: Timestamp) -> i64 {
     let nanos = time.as_nanosecond().clamp(i64::MIN.into(), i64::MAX.into());
     i64::try_from(nanos).unwrap_or(i64::MAX)
 }
 
-/// A store outage, as long as this lives.
+/// A store outage that lasts until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct StoreOutage(Arc<Gate>);
 
@@ -430,7 +439,7 @@ impl Drop for StoreOutage {
     }
 }
 
-/// Notifies watchers of changes in the order in which they wait: a simulation must be able to repeat it.
+/// Notifies watchers of changes in the order in which they wait, so that a simulation can repeat it.
 #[derive(Debug, Default)]
 struct Changes {
     version: AtomicU64,
@@ -444,7 +453,7 @@ impl Changes {
     }
 }
 
-/// Watches for changes since its last look.
+/// Watches for changes since its last call.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     changes: Arc<Changes>,
@@ -452,11 +461,11 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Waits until something changed since the last call. Cancellation safe.
+    /// Waits until something has changed since the last call. Cancellation safe.
     pub(crate) async fn changed(&mut self) {
         let notified = self.changes.notify.notified();
         tokio::pin!(notified);
-        // From here on no notification is missed; what came before it shows in the version.
+        // From here on no notification is missed. The version shows earlier changes.
         notified.as_mut().enable();
         if self.changes.version.load(Ordering::Acquire) == self.seen {
             notified.await;
@@ -465,7 +474,7 @@ impl Watcher {
     }
 }
 
-/// Waits until a change or, if one is given, until this time. Never returns before one of them.
+/// Waits for a change or, if given, for the end of this period. Never returns before either.
 pub(crate) async fn change_or(changed: &mut Watcher, until: Option<Duration>) {
     let timer = async {
         match until {

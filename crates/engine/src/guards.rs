@@ -1,4 +1,5 @@
-//! The guards of one consumer: gate (pauses, breaker, store outages), fuse, retry budget and concurrency limit.
+//! The guards of one consumer: gate (pauses, breaker, store outages), fuse, retry budget and concurrency
+//! limit.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -22,33 +23,33 @@ use crate::options::Options;
 use crate::telemetry::Telemetry;
 use crate::time::{SteadyTime, later, until};
 
-/// Limits what a consumer does while things fail.
+/// Limits the activity of a consumer while things fail.
 pub(crate) struct Guards {
     pub(crate) gate: Arc<Gate>,
-    /// One permit per attempt that may run at once.
+    /// One permit per concurrent attempt.
     pub(crate) permits: Arc<Semaphore>,
     /// The number of shards that have messages and too few permits.
     pub(crate) starved_shards: AtomicUsize,
-    /// The letters that wait for a retry. At their limit no more messages are read.
+    /// The letters that wait for a retry. At their limit, no more messages are read.
     pub(crate) backlog: RetryBacklog,
-    /// The bound of the store's capacity that is reached: no more messages are read.
+    /// The capacity bound of the store that is reached, if any. No more messages are read meanwhile.
     shortage: Mutex<Option<Shortage>>,
-    /// Where the store keeps its files, if it said so.
+    /// The location of the store's files, once the store has reported it.
     place: OnceLock<String>,
-    /// The bytes that were handed off since the room of the store was measured.
+    /// The bytes that were handed off since the store's free space was last measured.
     pub(crate) handed_off: HandedOff,
     /// The messages that failing sequences hold back in memory.
     pub(crate) held: Held,
     budget: Mutex<Budget>,
     fuse: Option<Mutex<CountingFuse>>,
-    /// The failure that opened the breaker; `None` while it is closed.
+    /// The failure that opened the breaker; `None` while the breaker is closed.
     breaker_cause: Mutex<Option<BreakerCause>>,
-    /// The messages that each shard handled itself.
+    /// The numbers of messages that each shard handled itself.
     handled_by_shard: Box<[Arc<HandledCount>]>,
-    /// The messages that were handled beyond their first poll, or as letters.
+    /// The number of messages that were handled after their first poll, or as letters.
     handled_elsewhere: HandledCount,
     clock: Arc<dyn Clock>,
-    /// The time of breaker and budget.
+    /// The time for the breaker and the budget.
     steady: SteadyTime,
     telemetry: Arc<Telemetry>,
 }
@@ -60,7 +61,7 @@ impl Guards {
         clock: Arc<dyn Clock>,
         telemetry: Arc<Telemetry>,
     ) -> Self {
-        // Each component holds its own copy of a message back, as in the window.
+        // Each component holds its own copy of a message, as in the window.
         let held = Usage {
             messages: options.hold_limit.saturating_mul(queues.len()),
             bytes: options.hold_limit_bytes.saturating_mul(queues.len()),
@@ -86,12 +87,12 @@ impl Guards {
         }
     }
 
-    /// The time of breaker and budget, which never goes back.
+    /// Returns the time for the breaker and the budget, which never goes back.
     pub(crate) fn steady_now(&self) -> Timestamp {
         self.steady.now()
     }
 
-    /// The time of the clock at this steady time.
+    /// Converts a steady time to the time of the clock.
     pub(crate) fn by_clock(&self, steady: Timestamp) -> Timestamp {
         later(self.clock.now(), until(self.steady.now(), steady))
     }
@@ -106,12 +107,12 @@ impl Guards {
         }
     }
 
-    /// Takes the charge for an attempt back that its handler did not make.
+    /// Refunds the charge for an attempt that the handler did not make.
     pub(crate) fn refund(&self, sequence: SequenceHash, message: &Message) {
         lock(&self.budget).refund(self.steady.now(), sequence.low, message.event_type.as_deref());
     }
 
-    /// The state of the breaker; `None` when there is none.
+    /// Returns the state of the breaker, or `None` if there is no breaker.
     pub(crate) fn breaker(&self) -> Option<BreakerState> {
         Some(match self.gate.breaker(self.steady.now())? {
             BreakerState::Open { until } => BreakerState::Open { until: self.by_clock(until) },
@@ -119,7 +120,7 @@ impl Guards {
         })
     }
 
-    /// The time until the breaker admits probes; `None` unless it is open.
+    /// Returns the time until the breaker admits probes, or `None` unless the breaker is open.
     pub(crate) fn breaker_probe_in(&self) -> Option<Duration> {
         let now = self.steady.now();
         match self.gate.breaker(now)? {
@@ -128,7 +129,7 @@ impl Guards {
         }
     }
 
-    /// The failure that opened the breaker; `None` while it is closed.
+    /// Returns the failure that opened the breaker, or `None` while the breaker is closed.
     pub(crate) fn breaker_cause(&self) -> Option<BreakerCause> {
         lock(&self.breaker_cause).clone()
     }
@@ -138,40 +139,41 @@ impl Guards {
         self.gate.record_success(self.steady.now());
     }
 
-    /// Returns `true` when the failure of a retry is attributed to its message.
+    /// Returns `true` if the failure of a retry is attributed to its message.
     pub(crate) fn blames_message(&self, first_failed_at: Timestamp) -> bool {
         let (now, ago) = (self.steady.now(), until(first_failed_at, self.clock.now()));
         let first_failed_at = now.checked_sub(ago).unwrap_or(Timestamp::MIN);
         self.gate.blames_message(first_failed_at, now)
     }
 
-    /// Notes which bound of the capacity is reached, and returns whether that lets the source go on or holds it back.
+    /// Records the capacity bound that is reached, if any. Returns `true` if the source must now be held
+    /// or released.
     pub(crate) fn update_shortage(&self, shortage: Option<Shortage>) -> bool {
         let before = std::mem::replace(&mut *lock(&self.shortage), shortage);
         before.is_some() != shortage.is_some()
     }
 
-    /// The bound of the capacity that is reached.
+    /// Returns the capacity bound that is reached, if any.
     pub(crate) fn shortage(&self) -> Option<Shortage> {
         *lock(&self.shortage)
     }
 
-    /// Where the store keeps its files; `None` before it was asked, and if it has none.
+    /// Returns the location of the store's files, or `None` if it is unknown or the store has no files.
     pub(crate) fn place(&self) -> Option<&str> {
         self.place.get().map(String::as_str)
     }
 
-    /// Asks the store where it keeps its files: people have to know which disk is short of room.
+    /// Asks the store for the location of its files, so that operators learn which disk is full.
     pub(crate) async fn ask_place(&self, store: &dyn Store) {
         if self.place.get().is_none()
             && let Ok(Some(place)) = store.place().await
         {
-            // Another task may have asked, too.
+            // Another task may have set it meanwhile.
             let _ = self.place.set(place);
         }
     }
 
-    /// Reports to the breaker what a failed attempt showed about the handler's dependencies.
+    /// Reports to the breaker the health of the handler's dependencies, as shown by a failed attempt.
     pub(crate) fn report_failure(&self, health: Health, pass: Pass, failure: &Failure) {
         if health != Health::Down {
             return self.report_health(health, pass);
@@ -183,10 +185,10 @@ impl Guards {
         }
     }
 
-    /// Reports to the breaker what an attempt showed about the handler's dependencies.
+    /// Reports to the breaker the health of the handler's dependencies, as shown by an attempt.
     pub(crate) fn report_health(&self, health: Health, pass: Pass) {
         match health {
-            // A failure is reported with its cause.
+            // Failures are reported with their cause by `report_failure`.
             Health::Down => drop(self.gate.failed(pass, self.steady.now())),
             Health::Up => {
                 if self.gate.succeeded(pass, self.steady.now()) {
@@ -198,12 +200,13 @@ impl Guards {
         }
     }
 
-    /// The counter of the messages that this shard handles itself. The fuse reads it at every failure.
+    /// Returns the counter for the messages that this shard handles itself. The fuse reads it at every
+    /// failure.
     pub(crate) fn handled_by_shard(&self, shard: usize) -> Arc<HandledCount> {
         self.handled_by_shard[shard].clone()
     }
 
-    /// Counts a message that was handled outside of the fast path of a shard, for the fuse.
+    /// Counts a message for the fuse that was handled outside a shard's fast path.
     pub(crate) fn record_handled(&self) {
         self.handled_elsewhere.add_one_shared();
     }
@@ -213,9 +216,10 @@ impl Guards {
         by_shard.fold(self.handled_elsewhere.get(), u64::wrapping_add)
     }
 
-    /// Counts a message that failed for good for the fuse, after all that were handled before it. Call it before anything
-    /// else starts, and before its letter is written: meanwhile others would fail. A fuse that blows pauses the consumer:
-    /// at once in memory, and in the store as soon as that accepts it. The reason names the most frequent cause.
+    /// Counts a message that failed for good for the fuse, after all messages that were handled before
+    /// it. Call it before anything else starts and before the letter is written, because other messages
+    /// could fail meanwhile. A fuse that blows pauses the consumer: at once in memory, and in the store
+    /// as soon as the store accepts the pause. The reason of the pause names the most frequent cause.
     pub(crate) fn record_terminal(&self, queue: &QueueName, failure: Option<&Failure>) {
         let Some(fuse) = &self.fuse else { return };
         let Some(blown) = lock(fuse).on_terminal(queue, failure, || self.handled()) else { return };
@@ -227,7 +231,7 @@ impl Guards {
         }
     }
 
-    /// Returns `true` when the consumer has a fuse.
+    /// Returns `true` if the consumer has a fuse.
     pub(crate) const fn has_fuse(&self) -> bool {
         self.fuse.is_some()
     }
@@ -240,10 +244,11 @@ impl Guards {
     }
 }
 
-/// A fuse that learns of handled messages when one fails: only their number and their place in the order matter to it.
+/// A fuse that catches up with the handled messages at each failure. It only needs their number and
+/// their place in the order.
 struct CountingFuse {
     fuse: Fuse,
-    /// The number of handled messages that it knows of.
+    /// The number of handled messages that the fuse has counted.
     known: u64,
     causes: FuseCauses,
 }
@@ -253,8 +258,8 @@ impl CountingFuse {
         Self { fuse: Fuse::new(policy), known: 0, causes: FuseCauses::default() }
     }
 
-    /// Records a message that failed for good. `handled` is read under the lock, so that the number never goes back. Returns why
-    /// the fuse blew, if it did.
+    /// Records a message that failed for good. `handled` is called under the lock, so that the number
+    /// never goes back. Returns the explanation if the fuse blew.
     fn on_terminal(
         &mut self,
         queue: &QueueName,
@@ -284,18 +289,18 @@ impl CountingFuse {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BreakerCause {
-    /// The reason code.
+    /// The reason code of the failure.
     pub reason: Reason,
     /// The type of the error.
     pub error_type: String,
-    /// The message of the error; of a long one an excerpt.
+    /// The error message, shortened if it is long.
     pub message: String,
-    /// When it opened the breaker.
+    /// The time at which the failure opened the breaker.
     pub at: Timestamp,
 }
 
 impl BreakerCause {
-    /// The longest message, in bytes (I7).
+    /// The maximum length of the error message in bytes (I7).
     pub const MESSAGE_BYTES: usize = 1024;
 
     fn of(failure: &Failure, at: Timestamp) -> Self {
@@ -313,15 +318,16 @@ impl BreakerCause {
 pub(crate) enum PauseCause {
     /// A fuse of the engine blew.
     Fuse,
-    /// A person or another part of the system asked for it.
+    /// A person or another part of the system requested the pause.
     Requested,
 }
 
 impl PauseCause {
-    /// The start of the stored reason of a pause that a fuse made.
+    /// The prefix of the stored reason for a pause that a fuse requested.
     const FUSE_PREFIX: &'static str = "fuse: ";
 
-    /// Reads the origin of a pause. A pause is stored as an actor with a reason, so that is all that survives a restart.
+    /// Derives the origin of a pause. A pause is stored as an actor with a reason, so only these survive
+    /// a restart.
     pub(crate) fn of(pause: &Pause) -> Self {
         let engine = Actor::engine("");
         let by_engine = pause.by.who == engine.who && pause.by.via == engine.via;
@@ -332,7 +338,7 @@ impl PauseCause {
         }
     }
 
-    /// The reason to store, from which [`of`](Self::of) reads the origin again.
+    /// Returns the reason to store, from which [`of`](Self::of) derives the origin again.
     fn reason(self, why: &str) -> String {
         match self {
             Self::Fuse => format!("{}{why}", Self::FUSE_PREFIX),
@@ -342,7 +348,7 @@ impl PauseCause {
 }
 
 fn lock<T>(guarded: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The policies behind these locks run no user code; each call leaves them whole.
+    // The policies behind these locks run no user code, and each call leaves them consistent.
     guarded.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,7 +1,7 @@
 //! Writes letters and notes to the store, many in one call.
 //!
-//! One writer per consumer. While a call is in progress, the next batch is collected: the slower the store, the larger the
-//! batches. Every caller learns when its own write is durable.
+//! There is one writer per consumer. It collects the next batch while a call is in progress, so a slower
+//! store gets larger batches. Every caller learns when its own write is durable.
 
 use std::sync::Arc;
 
@@ -20,9 +20,9 @@ use crate::mutation::mutated;
 use crate::options::Options;
 use crate::store_refresh::beside_reserve;
 
-/// The number of requests that may wait for the writer.
+/// The maximum number of requests that wait for the writer.
 const WAITING_LIMIT: usize = 1024;
-/// The number of requests in one call at most.
+/// The maximum number of requests in one call.
 const BATCH_LIMIT: usize = 512;
 
 /// Sends requests to the writer.
@@ -38,7 +38,7 @@ enum Request {
 }
 
 impl Request {
-    /// The bytes of its letters.
+    /// Returns the size in bytes of the request's letters.
     fn bytes(&self) -> u64 {
         match self {
             Self::HandOff { items, .. } => bytes_of(items),
@@ -48,13 +48,13 @@ impl Request {
 }
 
 impl HandOffs {
-    /// A sender to a writer, and the writer's end of it.
+    /// Creates a sender and the receiving end for its writer.
     pub(crate) fn new() -> (Self, Inbound) {
         let (requests, inbound) = mpsc::channel(WAITING_LIMIT);
         (Self { requests }, Inbound(inbound))
     }
 
-    /// Hands off letters; the answers are in the order of the letters.
+    /// Hands off letters. The results are in the order of the letters.
     pub(crate) async fn hand_off(&self, queue: &QueueName, items: Vec<HandOff>) -> Vec<Result<Placed>> {
         let count = items.len();
         let (reply, answer) = oneshot::channel();
@@ -68,7 +68,8 @@ impl HandOffs {
         }
     }
 
-    /// Hands off one letter. The future holds no letter: there is one for each message in flight.
+    /// Hands off one letter. The future does not hold the letter, because there is a future for each
+    /// message in flight.
     pub(crate) fn hand_off_one(
         &self,
         queue: &QueueName,
@@ -78,7 +79,7 @@ impl HandOffs {
         async move { self.hand_off(queue, items).await.pop().unwrap_or_else(|| Err(lost("hand_off"))) }
     }
 
-    /// Writes a note of the attempts of a message.
+    /// Writes a note about the attempts of a message.
     pub(crate) fn note(
         &self,
         queue: &QueueName,
@@ -101,11 +102,11 @@ fn lost(operation: &'static str) -> StoreError {
     StoreError::maybe(ErrorKind::Unavailable, operation, "the consumer ended before the store answered")
 }
 
-/// The requests of the writer.
+/// The receiving end of the writer's requests.
 #[derive(Debug)]
 pub(crate) struct Inbound(mpsc::Receiver<Request>);
 
-/// Writes until all senders are dropped.
+/// Writes requests until all senders are dropped.
 pub(crate) async fn write(
     mut inbound: Inbound,
     store: Arc<dyn Store>,
@@ -138,8 +139,9 @@ pub(crate) async fn write(
     }
 }
 
-/// Refuses the hand-offs that would take of the disk's reserve (I9). Reading has stopped by then, or stops with the first one that is
-/// refused, but all messages that were read before may still become letters: their callers try again until there is room.
+/// Refuses the hand-offs that would use the disk's reserve (I9). By then reading has stopped, or stops
+/// with the first refusal. Messages that were read before may still become letters: their callers retry
+/// until there is room.
 async fn keep_reserve(batch: &mut Vec<Request>, store: &dyn Store, options: &Options, guards: &Guards) {
     let handed_off = &guards.handed_off;
     let bytes: u64 = batch.iter().map(Request::bytes).sum();
@@ -149,7 +151,7 @@ async fn keep_reserve(batch: &mut Vec<Request>, store: &dyn Store, options: &Opt
     let capacity = options.dead_letter.as_ref().map_or(CapacityPolicy::NONE, |letters| letters.capacity);
     let before = handed_off.total();
     let room = match capacity.min_free {
-        // What the store does not know bounds nothing.
+        // If the store does not know its occupancy, there is no bound.
         Some(_) => store.occupancy().await.ok(),
         None => None,
     };
@@ -159,7 +161,7 @@ async fn keep_reserve(batch: &mut Vec<Request>, store: &dyn Store, options: &Opt
     };
     guards.ask_place(store).await;
     let why = format!("no room for more letters: {}", disk.describe(guards.place()));
-    // The order of a sequence is that of its letters in the call: none passes one that is refused.
+    // The letters of a sequence are handed off in the order of the call: none passes a refused one.
     let (mut admitted, mut is_full) = (0, false);
     for request in std::mem::take(batch) {
         admitted += request.bytes();
@@ -177,7 +179,7 @@ fn reserved(why: &str) -> StoreError {
     StoreError::not_done(ErrorKind::Full, "hand_off", why).with_limit(MIN_FREE)
 }
 
-/// The requests of one queue in one call.
+/// The requests for one queue in one call.
 #[derive(Default)]
 struct Batch {
     items: Vec<HandOff>,
@@ -200,7 +202,7 @@ impl Batch {
         }
     }
 
-    /// Makes the calls and answers. A dropped receiver does not matter here.
+    /// Makes the calls and sends the replies. A dropped receiver is not an error here.
     async fn write(
         mut self,
         store: &dyn Store,
@@ -245,7 +247,7 @@ fn all<T>(count: usize, error: &StoreError) -> Vec<Result<T>> {
     (0..count).map(|_| Err(again(error))).collect()
 }
 
-/// The same error for one more caller.
+/// Copies the error for one more caller.
 pub(crate) fn again(error: &StoreError) -> StoreError {
     let again = match error.certainty() {
         Certainty::NotDone => StoreError::not_done(error.kind(), error.operation(), error.context()),

@@ -1,8 +1,10 @@
-//! Counts the bytes of hand-offs, so that the room of the store is measured by what was written, too, and not by time alone.
+//! Counts the bytes of hand-offs, so that the store's free space is measured not only at intervals but
+//! also after a certain amount of writes.
 //!
-//! A small disk is full long before the next look by the clock. After each measurement the consumer may write a part of the
-//! room that was left; then the room is measured again. What was read before may all become letters, so hand-offs are counted
-//! against the disk's reserve themselves, before they are written.
+//! A small disk can fill up long before the next measurement at an interval. After each measurement the
+//! consumer may write a fraction of the remaining space before the next one. Messages that were read
+//! before may all become letters, so hand-offs are also counted against the disk's reserve before they
+//! are written.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,33 +13,34 @@ use tokio::sync::Notify;
 
 use crate::message_size::memory_size;
 
-/// The part of the room after which it is measured again: a letter takes several times its bytes, in the table, its indexes and
-/// the logs.
+/// The fraction of the free space, as a divisor, after which it is measured again. A letter takes
+/// several times its own size in the table, its indexes and the logs.
 const PART: u64 = 16;
 
-/// The bytes after which the room is measured while it is unknown, and at the least.
+/// The number of bytes after which the free space is measured while it is unknown, and the minimum
+/// otherwise.
 const LEAST: u64 = 64 << 10;
 
-/// What a byte of a letter takes of the disk at most, before it is checkpointed: its place in the redo log, in the database's log and
-/// in the database, and as much again for indexes and pages that are not full.
+/// The maximum disk space per byte of a letter before the next checkpoint. A letter is in the redo log,
+/// in the database's log and in the database. Indexes and partly filled pages take the same again.
 const ON_DISK: u64 = 4;
 
-/// What a letter has beside its message: its state, its failure, its place in the indexes.
+/// The size of a letter without its message: its state, its failure and its index entries.
 const BESIDE_MESSAGE: u64 = 2 << 10;
 
-/// The bytes of letters, as they are counted.
+/// Returns the counted size of the letters in bytes.
 pub(crate) fn bytes_of(items: &[HandOff]) -> u64 {
     items.iter().map(|item| memory_size(&item.letter.message) as u64 + BESIDE_MESSAGE).sum()
 }
 
-/// The bytes that were handed off since the last measurement.
+/// Counts the bytes that were handed off since the last measurement.
 #[derive(Debug)]
 pub(crate) struct HandedOff {
     bytes: AtomicU64,
-    /// The number after which the room is measured again.
+    /// The number of bytes after which the free space is measured again.
     limit: AtomicU64,
     reached: Notify,
-    /// All bytes that were ever handed off, and how many the disk has room for.
+    /// The total bytes that were ever handed off, and the total that the disk has room for.
     total: AtomicU64,
     most: AtomicU64,
 }
@@ -49,7 +52,7 @@ impl Default for HandedOff {
             limit: AtomicU64::new(LEAST),
             reached: Notify::new(),
             total: AtomicU64::new(0),
-            // The first hand-off measures the disk.
+            // 0, so that the first hand-off measures the disk.
             most: AtomicU64::new(0),
         }
     }
@@ -65,37 +68,39 @@ impl HandedOff {
         }
     }
 
-    /// Waits until so much was handed off that the room is to be measured. Cancellation safe.
+    /// Waits until enough bytes were handed off for another measurement. Cancellation safe.
     pub(crate) async fn reached(&self) {
         while self.bytes.load(Ordering::Acquire) < self.limit.load(Ordering::Acquire) {
             self.reached.notified().await;
         }
     }
 
-    /// Starts again before a measurement: what is handed off meanwhile may not be in it. Returns what was handed off before.
+    /// Resets the count before a measurement, which may not include bytes that are handed off meanwhile.
+    /// Returns the total so far.
     pub(crate) fn begin(&self) -> u64 {
         self.bytes.store(0, Ordering::Release);
         self.total()
     }
 
-    /// All bytes that were ever handed off.
+    /// Returns the total bytes that were ever handed off.
     pub(crate) fn total(&self) -> u64 {
         self.total.load(Ordering::Acquire)
     }
 
-    /// Sets how much may be handed off after these bytes, by what is free beside the reserve of the disk; `None` while the disk has
-    /// none, or nobody knows.
+    /// Sets how many bytes may be handed off beyond this total, from the free disk space without the
+    /// reserve. `None` means that the disk has no reserve or its free space is unknown.
     pub(crate) fn disk_measured(&self, total: u64, free: Option<u64>) {
         let most = free.map_or(u64::MAX, |free| total.saturating_add(free / ON_DISK));
         self.most.store(most, Ordering::Release);
     }
 
-    /// Returns `true` when the disk has room for so much beside its reserve.
+    /// Returns `true` if the disk has room for this many bytes without using its reserve.
     pub(crate) fn fits(&self, bytes: u64) -> bool {
         self.total().saturating_add(bytes) <= self.most.load(Ordering::Acquire)
     }
 
-    /// Sets the limit by the room that is left before a bound is reached; `None` while no bound depends on bytes.
+    /// Sets the limit from the remaining space before a bound is reached. `None` means that no bound
+    /// depends on bytes.
     pub(crate) fn measured(&self, room: Option<u64>) {
         let limit = room.map_or(u64::MAX, |room| (room / PART).max(LEAST));
         self.limit.store(limit, Ordering::Release);

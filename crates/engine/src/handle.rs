@@ -1,4 +1,4 @@
-//! The handle of a consumer: states, pauses and replays, also while it runs.
+//! The handle of a consumer: its states, pauses and replays. It also works while the consumer runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,13 +20,13 @@ use crate::stored::{Purpose, Run, RunEnd};
 use crate::telemetry::Stats;
 use crate::time::{Moment, until};
 
-/// The page size of heads in a replay.
+/// The page size for reading heads in a replay.
 const PAGE: usize = 100;
 
-/// Controls a consumer. Cheap to clone; works before, during and after the run.
+/// Controls a consumer. It is cheap to clone and works before, during and after the run.
 #[derive(Clone)]
 pub struct Handle {
-    /// The first component, for what all of them share.
+    /// The first component, for everything that all components share.
     pub(crate) first: Arc<Component>,
     pub(crate) components: Vec<Arc<Component>>,
     pub(crate) shards: Shards,
@@ -35,11 +35,11 @@ pub struct Handle {
 /// The state of a fuse.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FuseState {
-    /// It is intact.
+    /// The fuse is intact.
     Intact,
-    /// It has blown and paused the consumer, which stays paused until it is resumed.
+    /// The fuse has blown and paused the consumer, which stays paused until it is resumed.
     Blown {
-        /// Why.
+        /// The explanation.
         why: String,
     },
 }
@@ -48,52 +48,55 @@ pub enum FuseState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReplayReport {
-    /// Sequences that were handled to their end.
+    /// The number of sequences that were handled to their end.
     pub closed: u64,
-    /// Sequences in which a letter failed again; those behind it wait.
+    /// The number of sequences in which a letter failed again. The letters behind it wait.
     pub held: u64,
-    /// Sequences that were leased by others, or whose replay was interrupted.
+    /// The number of sequences that others leased, or whose replay was interrupted.
     pub skipped: u64,
 }
 
 impl Handle {
-    /// The consumer's name.
+    /// Returns the consumer's name.
     pub fn name(&self) -> &ConsumerName {
         &self.first.identity.consumer
     }
 
-    /// Returns the queue that holds the letters of the consumer. Of several components it is the first one's.
+    /// Returns the queue that holds the letters of the consumer. If the consumer has several components,
+    /// this is the queue of the first one.
     pub fn queue(&self) -> &QueueName {
-        // `build` refuses a consumer without components.
+        // `build` rejects a consumer without components.
         &self.components[0].queue
     }
 
-    /// The queues of the consumer, one per component.
+    /// Returns the queues of the consumer, one per component.
     pub fn queues(&self) -> impl Iterator<Item = &QueueName> {
         self.components.iter().map(|component| &component.queue)
     }
 
-    /// The counters of the consumer so far.
+    /// Returns the counters of the consumer so far.
     pub fn stats(&self) -> Stats {
         self.first.telemetry.counters.read()
     }
 
-    /// The state of the breaker; `None` when the consumer has none.
+    /// Returns the state of the breaker, or `None` if the consumer has no breaker.
     pub fn breaker(&self) -> Option<BreakerState> {
         self.first.guards.breaker()
     }
 
-    /// The time until the handler is called again to probe it; `None` unless the breaker is open.
+    /// Returns the time until the handler is next called as a probe, or `None` unless the breaker is
+    /// open.
     pub fn breaker_probe_in(&self) -> Option<Duration> {
         self.first.guards.breaker_probe_in()
     }
 
-    /// The failure that opened the breaker; `None` while it is closed.
+    /// Returns the failure that opened the breaker, or `None` while the breaker is closed.
     pub fn breaker_cause(&self) -> Option<BreakerCause> {
         self.first.guards.breaker_cause()
     }
 
-    /// The state of the fuse; `None` when the consumer has none. A blown fuse stays blown across restarts.
+    /// Returns the state of the fuse, or `None` if the consumer has no fuse. A blown fuse stays blown
+    /// across restarts.
     pub fn fuse(&self) -> Option<FuseState> {
         if !self.first.guards.has_fuse() {
             return None;
@@ -105,7 +108,8 @@ impl Handle {
         Some(self.pauses().into_iter().find_map(blown).unwrap_or(FuseState::Intact))
     }
 
-    /// What happens to the sequences of dead letters; `None` when dead letters are disabled.
+    /// Returns the policy for later messages of a sequence with a dead letter, or `None` if dead letters
+    /// are disabled.
     pub fn on_dead(&self) -> Option<&OnDeadPolicy> {
         self.first
             .options
@@ -115,23 +119,25 @@ impl Handle {
             .map(|letters| &letters.on_dead)
     }
 
-    /// The team that owns the letters of the consumer, if it is set.
+    /// Returns the team that owns the letters of the consumer, if one is set.
     pub fn owner(&self) -> Option<&str> {
         self.first.options.dead_letter.as_ref().and_then(|letters| letters.owner.as_deref())
     }
 
-    /// Messages that were read and are not settled, each counted once per component.
+    /// Returns the number of messages that were read and are not settled. Each is counted once per
+    /// component.
     pub fn in_flight(&self) -> u64 {
         self.first.telemetry.gauges.in_flight()
     }
 
-    /// The number of messages in the source that are not read yet; `None` when it is unknown. At most
-    /// [`refresh`](crate::Options::refresh) old.
+    /// Returns the number of messages in the source that are not read yet, or `None` if it is unknown.
+    /// The number is at most [`refresh`](crate::Options::refresh) old.
     pub fn lag(&self) -> Option<u64> {
         self.first.telemetry.gauges.lag()
     }
 
-    /// The temporary error that the source met and retries; `None` when it works.
+    /// Returns the temporary error after which the source is being retried, or `None` while the source
+    /// works.
     pub fn source_error(&self) -> Option<String> {
         self.first.telemetry.gauges.source_error()
     }
@@ -141,20 +147,20 @@ impl Handle {
         self.first.guards.gate.has_store_outage() || self.first.guards.shortage().is_some()
     }
 
-    /// Why no more messages are read, and what to do about it: the retry backlog, the queue or the store is full, or the store fails.
-    /// `None` while there is room.
+    /// Explains why no more messages are read, and what to do: the retry backlog, the queue or the store
+    /// is full, or the store fails. Returns `None` if none of this applies.
     pub fn held_back(&self) -> Option<String> {
         Some(self.hold()?.1)
     }
 
-    /// The name of the limit that is reached, so that no more messages are read: `max-letters`, `max-bytes`, `min-free`,
-    /// `max-sequences`, `max-sequence-size`, `budget.backlog`, or `disk` where the store says no more than that it is full. `None`
-    /// while there is room.
+    /// Returns the name of the limit because of which no more messages are read: `max-letters`,
+    /// `max-bytes`, `min-free`, `max-sequences`, `max-sequence-size` or `budget.backlog`, or `disk` if
+    /// the store only reports that it is full. Returns `None` while no limit is reached.
     pub fn held_by(&self) -> Option<&'static str> {
         self.hold()?.0
     }
 
-    /// The limit that is reached, if there is one, and why no more messages are read.
+    /// Returns the limit that is reached, if there is one, and the reason why no more messages are read.
     fn hold(&self) -> Option<(Option<&'static str>, String)> {
         let guards = &self.first.guards;
         if let Some(shortage) = guards.shortage() {
@@ -168,21 +174,22 @@ impl Handle {
         guards.backlog.is_full().then(|| (Some("budget.backlog"), why.to_owned()))
     }
 
-    /// When the message that has been failing longest in memory first failed: it waits for its next attempt in place, or that runs.
-    /// Messages that wait in the store are letters. `None` while there is none.
+    /// Returns the time of the first failure of the message that has been failing longest in memory: it
+    /// waits in place for its next attempt, or the attempt runs. Messages that wait in the store do not
+    /// count, because they are letters. Returns `None` if there is no such message.
     pub fn failing_since(&self, queue: &QueueName) -> Option<Timestamp> {
         let component = self.components.iter().find(|component| component.queue == *queue)?;
         component.ages.failing.oldest()
     }
 
-    /// The age of the oldest running attempt, live or stored; `None` while none runs.
+    /// Returns the age of the oldest running attempt, live or stored, or `None` if none runs.
     pub fn attempt_age(&self) -> Option<Duration> {
         let oldest = self.components.iter().filter_map(|component| component.ages.attempts.oldest()).min()?;
         Some(until(oldest, self.first.now()))
     }
 
-    /// Polls the store now for changes by others: letters that may run, operations that were started. Otherwise that happens
-    /// every [`refresh`](crate::Options::refresh).
+    /// Polls the store now for changes by other processes: letters that may run, and operations that
+    /// were started. Without this call, the store is polled every [`refresh`](crate::Options::refresh).
     pub fn wake(&self) {
         for component in &self.components {
             component.signals.retry.notify_one();
@@ -191,18 +198,18 @@ impl Handle {
         self.first.guards.gate.notify_watchers();
     }
 
-    /// The pauses, as of the last refresh of this instance.
+    /// Returns the pauses, as of the last refresh of this instance.
     pub fn pauses(&self) -> Vec<Pause> {
         self.first.guards.gate.pauses()
     }
 
-    /// Pauses the consumer or a part of it, durably. In effect when this returns.
+    /// Pauses the consumer or a part of it durably. The pause is in effect when this returns.
     pub async fn pause(&self, scope: PauseScope, by: &Actor) -> Result<()> {
         self.first.store.pause(self.name(), scope, by).await?;
         store_refresh::reload_pauses(&self.first).await
     }
 
-    /// Ends a pause. `false` when there was none.
+    /// Ends a pause. Returns `false` if there was none.
     pub async fn resume(&self, scope: &PauseScope, by: &Actor) -> Result<bool> {
         self.first.guards.gate.stored(scope);
         let ended = self.first.store.resume(self.name(), scope, by).await?;
@@ -211,17 +218,18 @@ impl Handle {
         Ok(ended)
     }
 
-    /// Starts a drain: the consumer settles what it can, commits and releases leases. Then its `run` returns.
+    /// Starts a drain: the consumer settles as many messages as possible, commits and releases leases.
+    /// Then `run` returns.
     pub fn drain(&self) {
         self.first.lifecycle.drain.cancel();
     }
 
-    /// Returns `true` once the consumer was asked to end, by this handle, its token or a signal.
+    /// Returns `true` once the consumer was told to end, by this handle, its token or a signal.
     pub fn is_draining(&self) -> bool {
         self.first.lifecycle.drain.is_cancelled()
     }
 
-    /// Returns the replayer of one component; `None` when there is no component of that name.
+    /// Returns the replayer of one component, or `None` if there is no component with this name.
     pub fn replayer(&self, component: &str) -> Option<Replayer> {
         let component = self.components.iter().find(|c| c.queue.component() == component)?.clone();
         Some(Replayer { component, shards: self.shards.clone() })
@@ -236,12 +244,12 @@ pub struct Replayer {
 }
 
 impl Replayer {
-    /// Its queue.
+    /// Returns the queue of the component.
     pub fn queue(&self) -> &QueueName {
         &self.component.queue
     }
 
-    /// Changes a letter. If it can run now, it is scheduled.
+    /// Changes a letter. If the letter can then run, it is scheduled.
     pub async fn act(&self, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {
         let letter = self.component.store.act(&self.component.queue, letter, act, by).await?;
         if act == Act::Restore {
@@ -251,14 +259,15 @@ impl Replayer {
         Ok(letter)
     }
 
-    /// Runs the sequence that was touched longest ago, in order, until a letter fails. Returns `true` when the whole sequence
-    /// was handled, `false` when a letter failed again or there was none to run.
+    /// Runs the sequence that was not touched for the longest time, in order, until a letter fails.
+    /// Returns `true` if the whole sequence was handled, `false` if a letter failed again or there was
+    /// no sequence to run.
     pub async fn process_any(&self) -> Result<bool> {
         self.process(|_| true).await
     }
 
-    /// As [`process_any`](Self::process_any), for the first sequence whose head the filter accepts. The filter gets heads only;
-    /// one that panics has not accepted.
+    /// Like [`process_any`](Self::process_any), but runs the first sequence whose head the filter
+    /// accepts. The filter receives only heads. If it panics, the head is not accepted.
     pub async fn process(&self, filter: impl Fn(&Letter) -> bool) -> Result<bool> {
         let mut after = None;
         loop {
@@ -279,18 +288,19 @@ impl Replayer {
         }
     }
 
-    /// Runs one sequence, as part of an operation. Returns `None` when it is not open or leased by others.
+    /// Runs one sequence as part of an operation. Returns `None` if the sequence is not open or is
+    /// leased by others.
     pub async fn process_sequence(&self, sequence: &SequenceId, operation: &str) -> Result<Option<bool>> {
         Ok(self.run(sequence, operation).await?.map(|end| end == RunEnd::Closed))
     }
 
-    /// Runs every sequence that is open now, each once; one that fails does not stop the others. Several run at a time, at most a quarter
-    /// of [`concurrency`](crate::Options::concurrency).
+    /// Runs every sequence that is open now once. A sequence that fails does not stop the others. At
+    /// most a quarter of [`concurrency`](crate::Options::concurrency) sequences run at a time.
     pub async fn process_all(&self, operation: &str) -> Result<ReplayReport> {
         ReplayAll::new(self, &self.component, operation).run().await
     }
 
-    /// Claims a sequence and runs it. `None` when it may not be claimed.
+    /// Claims a sequence and runs it. Returns `None` if the sequence may not be claimed.
     pub(crate) async fn run(
         &self,
         sequence: &SequenceId,

@@ -1,9 +1,10 @@
 //! Counts the messages that failing, throttled and paused sequences hold back in memory (I3, I7).
 //!
-//! A lane is held from the first failure of its message, or from when that has to wait, until the message is settled: the
-//! messages behind it cannot run. If they took part in the window, a few failing keys would fill it and stop all others.
-//! They are counted apart, with a limit of their own. From half of it on, lanes of the strategy `ordered` do not wait in
-//! memory but move to the store; what exceeds the limit takes part in the window again.
+//! A lane is held from the first failure of its message, or from the time at which the message has to
+//! wait, until the message is settled. The messages behind it cannot run. If they counted towards the
+//! window, a few failing keys would fill it and stop all others. They are therefore counted separately,
+//! with a limit of their own. At half of the limit, lanes of the strategy `ordered` move to the store
+//! instead of waiting in memory. Messages above the limit count towards the window again.
 
 use std::ops::{AddAssign, SubAssign};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use tokio::sync::Notify;
 use crate::mailbox::Mailbox;
 use crate::message_size::memory_size;
 
-/// A number of messages, and their bytes.
+/// A number of messages and their size in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) messages: usize,
@@ -23,7 +24,7 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// One message.
+    /// Returns the usage of one message.
     pub(crate) fn of(message: &Message) -> Self {
         Self { messages: 1, bytes: memory_size(message) }
     }
@@ -43,7 +44,7 @@ impl SubAssign for Usage {
     }
 }
 
-/// The held messages of one consumer, over all shards.
+/// The held messages of one consumer in all shards.
 #[derive(Debug)]
 pub(crate) struct Held {
     messages: AtomicUsize,
@@ -56,7 +57,7 @@ impl Held {
         Self { messages: AtomicUsize::new(0), bytes: AtomicUsize::new(0), limit }
     }
 
-    /// Publishes the change of one shard.
+    /// Publishes the change of one shard's usage.
     pub(crate) fn publish(&self, before: Usage, now: Usage) {
         self.messages.fetch_add(now.messages.wrapping_sub(before.messages), Ordering::AcqRel);
         self.bytes.fetch_add(now.bytes.wrapping_sub(before.bytes), Ordering::AcqRel);
@@ -66,26 +67,26 @@ impl Held {
         Usage { messages: self.messages.load(Ordering::Acquire), bytes: self.bytes.load(Ordering::Acquire) }
     }
 
-    /// The number of held messages that do not take part in the window.
+    /// Returns the number of held messages that do not count towards the window.
     pub(crate) fn beside_window(&self) -> usize {
         let Usage { messages, bytes } = self.usage();
         let Usage { messages: most, bytes: most_bytes } = self.limit;
         let by_bytes = match bytes > most_bytes {
-            // The part of them that fits, as if all had the same size.
+            // The share of them that fits, as if all had the same size.
             true => (messages as u128 * most_bytes as u128 / bytes as u128) as usize,
             false => messages,
         };
         messages.min(most).min(by_bytes)
     }
 
-    /// Returns `true` when lanes are to move to the store instead of waiting in memory.
+    /// Returns `true` if lanes should move to the store instead of waiting in memory.
     pub(crate) fn is_pressed(&self) -> bool {
         let Usage { messages, bytes } = self.usage();
         messages >= self.limit.messages.div_ceil(2) || bytes >= self.limit.bytes.div_ceil(2)
     }
 }
 
-/// A lane that a message holds, as its shard learns of it.
+/// Tells a shard of a lane that a message holds.
 pub(crate) struct NewHold {
     pub(crate) component: u32,
     pub(crate) hash: u64,
@@ -100,30 +101,30 @@ pub(crate) struct LaneHold {
 }
 
 impl LaneHold {
-    /// Returns `true` when the message that held the lane is settled or abandoned.
+    /// Returns `true` if the message that held the lane is settled or abandoned.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Asks the message to move to the store, if it waits.
+    /// Asks the message to move to the store, if it is waiting.
     pub(crate) fn move_to_store(&self) {
         self.wanted.notify_one();
     }
 }
 
-/// The hold of a lane, owned by the message that holds it. It ends when this is dropped.
+/// The hold of a lane, owned by the message that holds it. The hold ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Holding(Arc<LaneHold>);
 
 impl Holding {
-    /// Holds the lane, and reports that to its shard.
+    /// Holds the lane and reports the hold to its shard.
     pub(crate) fn begin(component: u32, hash: u64, holds: &Mailbox<NewHold>) -> Self {
         let hold = Arc::new(LaneHold::default());
         holds.push(NewHold { component, hash, hold: hold.clone() });
         Self(hold)
     }
 
-    /// Waits until the shard asks for the lane to move to the store.
+    /// Waits until the shard asks the message to move to the store.
     pub(crate) async fn must_move(&self) {
         self.0.wanted.notified().await;
     }

@@ -1,4 +1,4 @@
-//! The name of a consumer and of this instance of it, and the seed that both hashes and jitter derive from.
+//! The names of a consumer and of this instance, and the seed from which hashes and jitter are derived.
 
 use lazaret_core::policy::seed_of;
 use lazaret_core::{Clock, ConsumerName, Message};
@@ -10,16 +10,16 @@ use crate::options::Options;
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) consumer: ConsumerName,
-    /// The owner of leases.
+    /// The name under which this instance owns leases.
     pub(crate) instance: String,
     pub(crate) hasher: SequenceHasher,
     seed: u64,
-    /// A random number, whatever the seed.
+    /// A random number that does not depend on the seed.
     nonce: u64,
 }
 
 impl Identity {
-    /// Takes the instance name and the seed from the options, and generates those that are missing.
+    /// Takes the instance name and the seed from the options, or generates them.
     pub(crate) fn new(consumer: ConsumerName, options: &Options, clock: &dyn Clock) -> Self {
         let seed = match options.seed {
             0 => fresh_seed(clock),
@@ -32,12 +32,13 @@ impl Identity {
         Self { consumer, instance, hasher: SequenceHasher::new(seed), seed, nonce: fresh_seed(clock) }
     }
 
-    /// A name of this process that no other one has, not even the next one with the same instance name.
+    /// Returns a name of this process that no other process has, not even the next one with the same
+    /// instance name.
     pub(crate) fn process(&self) -> String {
         format!("{}/{:016x}", self.instance, self.nonce)
     }
 
-    /// The seed of the jitter of one message.
+    /// Returns the seed for the jitter of one message.
     pub(crate) fn jitter_seed(&self, message: &Message) -> u64 {
         seed_of(message.id.as_str(), self.seed)
     }
@@ -45,7 +46,7 @@ impl Identity {
 
 fn fresh_seed(clock: &dyn Clock) -> u64 {
     use std::hash::{BuildHasher, Hasher};
-    // The standard library's hash keys are the one source of randomness that needs no dependency.
+    // The hash keys of the standard library are the only source of randomness that needs no dependency.
     let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
     hasher.write_i128(clock.now().as_nanosecond());
     hasher.write_u32(std::process::id());

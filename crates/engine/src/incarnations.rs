@@ -1,4 +1,4 @@
-//! The incarnations of streams that a consumer has seen, for its source.
+//! The incarnations of streams that a consumer has seen. Its source reads them.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use lazaret_core::{ConsumerName, Partition, QueueName};
 
 use crate::component::Component;
 
-/// The incarnations that the store of a consumer keeps.
+/// The incarnations that a consumer's store keeps.
 pub(crate) struct SeenIncarnations {
     store: Arc<dyn Store>,
     consumer: ConsumerName,
-    /// Those of its components.
+    /// The queues of the consumer's components.
     queues: Vec<QueueName>,
 }
 

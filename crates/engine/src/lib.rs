@@ -1,4 +1,4 @@
-//! Lazaret's engine: processes messages between their source and their settlement.
+//! Lazaret's engine. It processes messages from their source to their settlement.
 //!
 //! ```text
 //! source ─► intake ─► shard (lanes) ─► attempt ─► settled ─► intake commits
@@ -9,20 +9,25 @@
 //!                          shard ◄─ scheduler ◄──────────────────────────────┘
 //! ```
 //!
-//! - The intake owns the source and the watermarks, a shard owns its lanes. What flows between them is in `flow.rs`.
-//! - A message that succeeds at once never leaves its shard. The others are processed by `live/`, letters by `stored/`.
-//! - `admission.rs` decides whether an attempt may start, `limits.rs` whether a message gets another one, `letters/` writes
-//!   letters. Decisions are pure functions: `next_step.rs` here, the policies in `lazaret-core`.
-//! - The parts that a consumer shares: `guards.rs` (gate, fuse with `fuse_causes.rs`, budget, retry `backlog.rs`, concurrency), `lifecycle.rs` (drain, abort, errors),
-//!   `telemetry.rs` (events, counters, gauges), `identity.rs`. A `component.rs` holds those that its queue works with.
-//! - With the strategy `topics`, `publish.rs` sends failed messages to a broker instead of the store; they return by the
-//!   source, and wait in `intake/delay_queue.rs` until they are due.
-//! - `store_refresh.rs` reads what other processes changed in the store, at intervals, and at once where the store tells of changes
-//!   (`store_changes.rs`).
-//! - What status and alerts show besides the counters is in `ages.rs` (what waits in memory, running attempts).
-//! - Time comes from a [`Clock`](lazaret_core::Clock) and tokio's timers, randomness from a seed, so that a simulation
-//!   can run all of it on a paused clock. Stored times are those of the store, if it has a clock that all processes share
-//!   (`store_clock.rs`).
+//! - The intake owns the source and the watermarks. A shard owns its lanes. `flow.rs` defines the values
+//!   that flow between them.
+//! - A message that succeeds at once never leaves its shard. `live/` processes the other messages,
+//!   `stored/` the letters.
+//! - `admission.rs` decides whether an attempt may start, `limits.rs` whether a message gets another
+//!   one. `letters/` writes letters. Decisions are pure functions: `next_step.rs` here, the policies in
+//!   `lazaret-core`.
+//! - All components of a consumer share `guards.rs` (gate, fuse with `fuse_causes.rs`, budget, retry
+//!   `backlog.rs`, concurrency), `lifecycle.rs` (drain, abort, errors), `telemetry.rs` (events,
+//!   counters, gauges) and `identity.rs`. A `component.rs` holds the parts that its queue works with.
+//! - With the strategy `topics`, `publish.rs` sends failed messages to a broker instead of the store.
+//!   They return through the source and wait in `intake/delay_queue.rs` until they are due.
+//! - `store_refresh.rs` reads what other processes changed in the store: at intervals, and at once if
+//!   the store announces changes (`store_changes.rs`).
+//! - `ages.rs` provides the ages that status and alerts show besides the counters: of running attempts,
+//!   and of failed messages that wait in memory.
+//! - Time comes from a [`Clock`](lazaret_core::Clock) and tokio's timers, randomness from a seed, so
+//!   that a simulation can run the whole engine on a paused clock. If the store has a clock that all
+//!   processes share, stored times are times of that clock (`store_clock.rs`).
 
 mod admission;
 mod ages;
@@ -97,7 +102,7 @@ pub use error::{BuildError, Error, StopReason};
 pub use events::{Event, Observer};
 pub use guards::BreakerCause;
 pub use handle::{FuseState, Handle, ReplayReport, Replayer};
-// Only for the benchmark of the blocked set.
+// Exported only for the benchmark of the blocked set.
 #[doc(hidden)]
 pub use hash::{SequenceHash, SequenceHasher};
 pub use options::{DeadLetterOptions, DedupeOptions, Filter, Options, ReplayOptions};

@@ -1,4 +1,5 @@
-//! The lifecycle of a running consumer: drain, abort, the error that ended it, and the work that must finish first.
+//! The lifecycle of a running consumer: drain, abort, the error that ended it, and the work that must
+//! finish first.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -8,17 +9,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 
-/// Tracks whether a consumer runs, drains, aborts or has ended.
+/// Tracks whether a consumer is running, draining, aborting or has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Lifecycle {
     /// Cancelled when the consumer begins to drain.
     pub(crate) drain: CancellationToken,
-    /// Cancelled at the drain deadline: stored sequences that still run are dropped.
+    /// Cancelled at the drain deadline. Stored sequences that still run are then dropped.
     pub(crate) abort: CancellationToken,
     /// Signals the intake that a stored run ended, or that its gauges are due for an update.
     pub(crate) activity: Notify,
     ended: AtomicBool,
-    /// Stored sequences that are being run.
+    /// The number of stored sequences that run now.
     runs: AtomicUsize,
     error: Mutex<Option<Error>>,
 }
@@ -40,12 +41,13 @@ impl Lifecycle {
         self.ended.store(true, Ordering::Release);
     }
 
-    /// Returns `true` between the begin of a drain and the end of the run. Replays work before and after it.
+    /// Returns `true` between the start of a drain and the end of the run. Replays work before and after
+    /// that.
     pub(crate) fn is_draining(&self) -> bool {
         self.drain.is_cancelled() && !self.ended.load(Ordering::Acquire)
     }
 
-    /// Resolves when the consumer drains; never after its run.
+    /// Resolves when the consumer drains. After the run it never resolves.
     pub(crate) async fn draining(&self) {
         if self.ended.load(Ordering::Acquire) {
             return std::future::pending().await;
@@ -53,7 +55,7 @@ impl Lifecycle {
         self.drain.cancelled().await;
     }
 
-    /// Resolves at the drain deadline; never after the run.
+    /// Resolves at the drain deadline. After the run it never resolves.
     pub(crate) async fn aborted(&self) {
         if self.ended.load(Ordering::Acquire) {
             return std::future::pending().await;
@@ -61,18 +63,18 @@ impl Lifecycle {
         self.abort.cancelled().await;
     }
 
-    /// Counts a stored run that begins.
+    /// Counts the start of a stored run.
     pub(crate) fn run_started(&self) {
         self.runs.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Counts a stored run that ended.
+    /// Counts the end of a stored run.
     pub(crate) fn run_ended(&self) {
         self.runs.fetch_sub(1, Ordering::AcqRel);
         self.activity.notify_one();
     }
 
-    /// Returns `true` while stored sequences are being run.
+    /// Returns `true` while stored sequences run.
     pub(crate) fn has_runs(&self) -> bool {
         self.runs.load(Ordering::Acquire) > 0
     }

@@ -1,14 +1,14 @@
 //! The limits on the attempts of one message (I4): attempts, elapsed time, crashes, equal failures.
 //!
-//! Every place that asks whether a message may be tried again asks here: before an attempt, after a failure, and when a
-//! letter is marked as poison.
+//! All code that needs to know whether a message may be tried again asks here: before an attempt, after
+//! a failure, and when it marks a letter as poison.
 
 use std::time::Duration;
 
 use lazaret_core::Timestamp;
 use lazaret_core::policy::{Dimension, Limit, Next, PoisonPolicy, RetryPolicy};
 
-/// The number of crashes in replays that end them, where `max-crashes` is not limited.
+/// The number of crashes that ends replays if `max-crashes` is unlimited.
 const REPLAY_CRASHES: u32 = 3;
 
 /// The policies that limit the attempts of one message.
@@ -18,34 +18,35 @@ pub(crate) struct RetryLimits<'a> {
     pub(crate) poison: &'a PoisonPolicy,
 }
 
-/// The part of its limits that one message has used.
+/// The amounts of its limits that one message has used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttemptUsage {
-    /// Automatic attempts so far.
+    /// The number of automatic attempts so far.
     pub(crate) attempts: u32,
-    /// Attempts of these that ended with a crash of the process.
+    /// The number of these attempts in which the process crashed.
     pub(crate) crashes: u32,
-    /// Failures in a row with the same fingerprint.
+    /// The number of consecutive failures with the same fingerprint.
     pub(crate) same_failure: u32,
     pub(crate) first_failed_at: Timestamp,
 }
 
-/// Why a message gets no more automatic attempts.
+/// The reason why a message gets no more automatic attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The classifier said so.
+    /// The classifier's verdict.
     Verdict,
     /// A limit was reached.
     Exhausted(Limit),
-    /// It failed too often in the same way.
+    /// The message failed too often in the same way.
     Poison,
-    /// The retry budget that it shares with others is used up.
+    /// The retry budget that the message shares with others is used up.
     Budget(Dimension),
 }
 
 impl RetryLimits<'_> {
-    /// The limit that forbids another attempt now, whatever changed since the last one. A letter that was released by hand
-    /// has no attempts and is tried at least once, however long ago it first failed.
+    /// Returns the limit, if any, that forbids another attempt now, whatever has changed since the last
+    /// one. A letter that was released manually has no attempts and is tried at least once, however long
+    /// ago it first failed.
     pub(crate) fn reached(&self, usage: &AttemptUsage, now: Timestamp) -> Option<Limit> {
         if self.retry.too_many_crashes(usage.crashes) {
             Some(Limit::Crashes)
@@ -57,7 +58,7 @@ impl RetryLimits<'_> {
         }
     }
 
-    /// The time of the next attempt after a failure, or why there is none.
+    /// Returns the time of the next attempt after a failure, or the reason why there is none.
     pub(crate) fn next_due(
         &self,
         usage: &AttemptUsage,
@@ -74,15 +75,16 @@ impl RetryLimits<'_> {
         }
     }
 
-    /// Returns `true` when a letter that was replayed crashed the process too often. Replays have a limit also where attempts
-    /// have none: their caller waits for their end.
+    /// Returns `true` if a replayed letter crashed the process too often. Replays are limited even if
+    /// attempts are not, because their caller waits for the end.
     pub(crate) const fn crashes_too_often_in_replays(&self, crashes: u32) -> bool {
         let limit = if self.retry.max_crashes == 0 { REPLAY_CRASHES } else { self.retry.max_crashes };
         crashes >= limit
     }
 
-    /// The number of attempts after one whose end is unknown, because its lease was lost. It counts, except that it never is the
-    /// last one while crashes are limited: a message that no handler refused is tried again until that limit.
+    /// Returns the number of attempts after one whose end is unknown because its lease was lost. That
+    /// attempt counts. But while crashes are limited it is never the last one: a message that no handler
+    /// rejected is retried up to that limit.
     pub(crate) fn attempts_after_lost_lease(&self, attempts: u32) -> u32 {
         let counted = attempts.saturating_add(1);
         match self.retry.max_crashes {
@@ -91,7 +93,7 @@ impl RetryLimits<'_> {
         }
     }
 
-    /// Returns `true` when the message failed too often in the same way, or crashed the process too often.
+    /// Returns `true` if the message failed too often in the same way, or crashed the process too often.
     pub(crate) fn is_poison(&self, usage: &AttemptUsage) -> bool {
         self.poison.is_poison(usage.same_failure) || self.retry.too_many_crashes(usage.crashes)
     }

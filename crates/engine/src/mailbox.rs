@@ -1,16 +1,17 @@
 //! A queue between two tasks that is filled and emptied in batches.
 //!
-//! A mailbox has no capacity of its own: what goes in is bounded by the window of messages in flight, which the
-//! intake keeps. In return a push never waits, so the source is polled whatever the other side does.
+//! A mailbox has no capacity of its own: the window of messages in flight, which the intake maintains,
+//! bounds its content. In return a push never waits, so the source is polled whatever the receiver does.
 //!
-//! Batches stay as they were added: a receiver that falls behind costs the sender no copy of what waits.
+//! Batches stay as they were added: when a receiver falls behind, the sender does not copy waiting
+//! items.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-/// The number of emptied batches that are kept for the next ones.
+/// The number of emptied batches that are kept for reuse.
 const SPARES: usize = 4;
 
 /// A queue between two tasks.
@@ -22,9 +23,9 @@ pub(crate) struct Mailbox<T> {
 
 #[derive(Debug)]
 struct Queue<T> {
-    /// Not empty, each of them.
+    /// Non-empty batches.
     batches: VecDeque<Vec<T>>,
-    /// Emptied batches: their memory is used again, while it is in the cache.
+    /// Emptied batches, whose memory is reused while it is in the cache.
     spares: Vec<Vec<T>>,
 }
 
@@ -36,7 +37,7 @@ impl<T> Default for Mailbox<T> {
 }
 
 impl<T> Mailbox<T> {
-    /// Adds one item.
+    /// Adds an item.
     pub(crate) fn push(&self, item: T) {
         let mut queue = self.lock();
         match queue.batches.back_mut() {
@@ -51,7 +52,7 @@ impl<T> Mailbox<T> {
         self.arrived.notify_one();
     }
 
-    /// Adds all items, in order, and leaves `items` empty.
+    /// Adds all items in order and leaves `items` empty.
     pub(crate) fn append(&self, items: &mut Vec<T>) {
         if items.is_empty() {
             return;
@@ -63,13 +64,14 @@ impl<T> Mailbox<T> {
         self.arrived.notify_one();
     }
 
-    /// Wakes the receiver without an item.
+    /// Wakes the receiver without adding an item.
     pub(crate) fn wake(&self) {
         self.arrived.notify_one();
     }
 
-    /// Moves the oldest batch into `into`, which must be empty. Returns `false` when there is none. A receiver takes until then,
-    /// because one notification may stand for several batches.
+    /// Moves the oldest batch into `into`, which must be empty. Returns `false` if there is none. A
+    /// receiver calls this until it returns `false`, because one notification may stand for several
+    /// batches.
     pub(crate) fn take(&self, into: &mut Vec<T>) -> bool {
         debug_assert!(into.is_empty(), "the last batch was processed");
         let mut queue = self.lock();
@@ -81,7 +83,7 @@ impl<T> Mailbox<T> {
         true
     }
 
-    /// Waits until an item was added since the last call.
+    /// Waits until an item has been added since the last call.
     pub(crate) async fn arrived(&self) {
         self.arrived.notified().await;
     }

@@ -1,9 +1,9 @@
-//! The memory of a message.
+//! Estimates the memory that a message takes.
 
 use lazaret_core::Message;
 use lazaret_core::relay::Hop;
 
-/// The memory of a message, roughly: its bytes, and the structures that hold them.
+/// Returns the approximate memory size of a message: its bytes and the structures that hold them.
 pub(crate) fn memory_size(message: &Message) -> usize {
     let key = message.key.as_ref().map_or(0, |key| key.len());
     let hop = message

@@ -1,6 +1,6 @@
 //! Known bugs behind a feature, so that the simulation can prove that it finds them.
 
-/// A bug that an engine has on purpose.
+/// A deliberate bug of an engine.
 #[cfg(feature = "mutations")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mutation {
@@ -12,17 +12,17 @@ pub enum Mutation {
     DropOnEnqueueError,
     /// Forgets the attempts of a message at a restart.
     ResetAttemptsOnRestart,
-    /// Does not start the next message of a lane whose first one was abandoned with its partition.
+    /// Does not start the next message of a lane after the first one was abandoned with its partition.
     StallFreedLanes,
     /// Gives all hand-offs the same number.
     UnnumberedHandOffs,
     /// Lists the open sequences before the grant of an assigned partition.
     ListBeforeGrant,
-    /// Takes a sequence that was opened again for closed when a stored run ends.
+    /// Treats a reopened sequence as closed when a stored run ends.
     CloseReopenedSequences,
-    /// Takes a sequence for closed after an answer of the store that is older than its list.
+    /// Treats a sequence as closed after a store response that is older than the store's list.
     TrustStaleAnswers,
-    /// Starts a retry as soon as the store's clock says that it is due.
+    /// Starts a retry as soon as it is due by the store's clock.
     TrustStoreClock,
     /// Continues a stored run with the next letter while the consumer is paused or its breaker is open.
     IgnoreGateWithinRuns,
@@ -34,7 +34,7 @@ pub enum Mutation {
     IgnoreConsumerPauses,
     /// Returns partitions without a last commit.
     LeaveWithoutCommit,
-    /// Lets messages that wait behind a failed one fill the window.
+    /// Counts messages that wait behind a failed one towards the window.
     CountHeldInWindow,
     /// Lets lanes wait in memory, however many messages they hold back.
     NeverMoveEarly,
@@ -42,19 +42,20 @@ pub enum Mutation {
     ShareClaims,
     /// Marks no message as handled in the duplicate filter.
     ForgetMarks,
-    /// Runs suspects of a crash beside other messages.
+    /// Runs suspects of a crash together with other messages.
     RunSuspectsInCompany,
-    /// Gives letters half of the time until they expire.
+    /// Halves the time until letters expire.
     ExpireEarly,
-    /// Lets dead letters leave their sequences, whatever the policy says.
+    /// Lets dead letters leave their sequences regardless of the policy.
     LeaveUnasked,
-    /// Starts attempts without a look at how long partitions and leases are certainly owned.
+    /// Starts attempts without checking how long the ownership of partitions and leases is certain.
     TrustStaleOwnership,
-    /// Hands off a message under an id that a letter of an earlier incarnation has.
+    /// Hands off a message under the id of a letter from an earlier incarnation.
     ShareLetterIds,
 }
 
-/// Evaluates to `true` when the options ask for this bug. Always `false` unless the feature `mutations` is on.
+/// Evaluates to `true` if the options select this bug. Without the feature `mutations` it is always
+/// `false`.
 macro_rules! mutated {
     ($options:expr, $mutation:ident) => {{
         #[cfg(feature = "mutations")]

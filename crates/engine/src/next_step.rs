@@ -1,4 +1,4 @@
-//! The next step of a message that failed, as a pure function.
+//! Decides the next step of a failed message, as a pure function.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use lazaret_core::{LetterState, Timestamp, Verdict};
 
 use crate::limits::{AttemptUsage, End, RetryLimits};
 
-/// The failure of a message, as far as its next step depends on it.
+/// The properties of a failure on which the next step depends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FailedAttempt {
     /// The classifier's verdict.
     pub(crate) verdict: Verdict,
     pub(crate) usage: AttemptUsage,
     pub(crate) now: Timestamp,
-    /// The delay that the failed dependency asked for.
+    /// The delay that the failed dependency requested.
     pub(crate) hint: Option<Duration>,
     /// The seed of this message's jitter.
     pub(crate) seed: u64,
@@ -23,21 +23,21 @@ pub(crate) struct FailedAttempt {
 /// The next step of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Wait in memory, then try again.
+    /// Wait in memory, then retry.
     Wait { due: Timestamp },
-    /// Wait in the store, then try again.
+    /// Wait in the store, then retry.
     Later { due: Timestamp },
-    /// No more attempts: keep it as a letter in this state.
+    /// Make no more attempts, and keep the message as a letter in this state.
     End { state: LetterState, why: End },
     /// Skip it, with an audit entry.
     Skip,
-    /// Acknowledge it: it was handled before.
+    /// Acknowledge it as handled before.
     Duplicate,
     /// Stop the consumer.
     Stop,
 }
 
-/// Decides the next step. `stored` says that the message is a letter already and cannot wait in memory.
+/// Decides the next step. `stored` means that the message is already a letter and cannot wait in memory.
 pub(crate) fn next_step(limits: RetryLimits<'_>, failed: &FailedAttempt, stored: bool) -> Step {
     let end = |state, why| Step::End { state, why };
     match failed.verdict {
@@ -55,9 +55,10 @@ pub(crate) fn next_step(limits: RetryLimits<'_>, failed: &FailedAttempt, stored:
     }
 }
 
-/// Decides the next step of a letter in this state that failed in a replay, the last of so many. Each verdict counts as after a first
-/// attempt, but a replay gives no new automatic attempts: a letter that is to be retried keeps its state (I4). A failure in the last
-/// replay that `max_replays` allows parks the letter.
+/// Decides the next step of a letter in this state that failed in a replay. `replays` includes this
+/// replay. Each verdict counts as after a first attempt, except that a replay gives no new automatic
+/// attempts: on the verdict `retry` the letter keeps its state (I4). A failure in the last replay that
+/// `max_replays` allows parks the letter.
 pub(crate) fn step_after_replay(
     verdict: Verdict,
     state: LetterState,

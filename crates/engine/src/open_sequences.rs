@@ -1,4 +1,5 @@
-//! The state that live messages and stored runs of one shard share: open and running sequences, earlier failures.
+//! The state that the live messages and stored runs of one shard share: open and running sequences,
+//! earlier failures.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,19 +11,20 @@ use crate::blocked::BlockedSet;
 use crate::hash::SequenceHash;
 use crate::record::FailureRecord;
 
-/// The open sequences of each component that belong to one shard.
+/// The open sequences of each component in one shard.
 #[derive(Debug)]
 pub(crate) struct OpenSequences {
-    /// In front of each component's set: answers for most healthy messages without the lock.
+    /// Filters in front of each component's set. They answer for most healthy messages without the lock.
     fronts: Vec<Front>,
     state: Mutex<State>,
 }
 
-/// The number of words of a front: 8 KiB, so that it stays in the cache.
+/// The number of words of a front filter: 8 KiB, so that it stays in the cache.
 const FRONT_WORDS: usize = 1024;
 
-/// A small bit filter that is read without a lock. Bits are set with the set, under its lock, and cleared when that is
-/// empty. With a few thousand open sequences it is full and lets everything through to the set.
+/// A small bit filter that is read without a lock. Its bits are set together with the set, under the
+/// lock, and cleared when the set is empty. With a few thousand open sequences it is full, and every
+/// look-up reaches the set.
 #[derive(Debug)]
 struct Front(Box<[AtomicU64]>);
 
@@ -33,7 +35,7 @@ impl Default for Front {
 }
 
 impl Front {
-    /// The word of a hash, and its two bits there.
+    /// Returns the word of a hash and its two bits in that word.
     fn spot(&self, sequence: SequenceHash) -> (&AtomicU64, u64) {
         let bits = 1 << (sequence.low & 63) | 1 << ((sequence.low >> 6) & 63);
         (&self.0[(sequence.low >> 12) as usize % FRONT_WORDS], bits)
@@ -57,15 +59,16 @@ impl Front {
 #[derive(Debug)]
 struct State {
     blocked: Vec<BlockedSet>,
-    /// Stored sequences that are being run; the flag says that the sequence was opened again meanwhile.
+    /// The stored sequences that run now. The flag is `true` if the sequence was reopened meanwhile.
     running: HashMap<(usize, SequenceHash), bool>,
     /// The highest revision of each queue that was applied from the store's list.
     revisions: Vec<u64>,
-    /// The earlier failures of messages that are being tried again, for handlers that give them up.
+    /// The earlier failures of messages that are being retried, for handlers that send them to the dead
+    /// letters.
     failures: HashMap<(usize, MessageId), FailureRecord>,
 }
 
-/// A message that is being tried again, as long as this lives.
+/// A message that is being retried until this value is dropped.
 pub(crate) struct TryingAgain {
     open: Arc<OpenSequences>,
     key: (usize, MessageId),
@@ -90,7 +93,7 @@ impl OpenSequences {
         }
     }
 
-    /// Returns `false` when the sequence is certainly not open.
+    /// Returns `false` if the sequence is certainly not open.
     pub(crate) fn maybe(&self, component: usize, sequence: SequenceHash) -> bool {
         self.fronts[component].maybe(sequence) && self.lock().blocked[component].maybe(sequence)
     }
@@ -100,7 +103,7 @@ impl OpenSequences {
         let mut state = self.lock();
         state.blocked[component].insert(sequence);
         self.fronts[component].insert(sequence);
-        // A run that ends later must not close the sequence that is open again.
+        // A run that ends later must not close the reopened sequence.
         if let Some(reopened) = state.running.get_mut(&(component, sequence)) {
             *reopened = true;
         }
@@ -122,7 +125,7 @@ impl OpenSequences {
     /// Records that the sequence was not open in the store at this revision.
     pub(crate) fn not_open(&self, component: usize, sequence: SequenceHash, revision: u64) {
         let mut state = self.lock();
-        // A list that is newer than the answer may have opened it again.
+        // A list that is newer than the response may have reopened the sequence.
         if state.revisions[component] <= revision {
             self.remove(&mut state, component, sequence);
         }
@@ -135,13 +138,13 @@ impl OpenSequences {
         }
     }
 
-    /// Records the begin of a stored run.
+    /// Records the start of a stored run.
     pub(crate) fn run_begins(&self, component: usize, sequence: SequenceHash) {
         self.opened(component, sequence);
         self.lock().running.insert((component, sequence), false);
     }
 
-    /// Records the end of a stored run; `closed` says that it closed the sequence.
+    /// Records the end of a stored run. `closed` means that the run closed the sequence.
     pub(crate) fn run_ended(&self, component: usize, sequence: SequenceHash, closed: bool) {
         let mut state = self.lock();
         let reopened = state.running.remove(&(component, sequence)).unwrap_or(false);
@@ -150,7 +153,7 @@ impl OpenSequences {
         }
     }
 
-    /// Records that a message that failed before is being tried again.
+    /// Records that a message that failed before is being retried.
     pub(crate) fn trying_again(
         self: &Arc<Self>,
         component: usize,
@@ -162,13 +165,13 @@ impl OpenSequences {
         TryingAgain { open: self.clone(), key }
     }
 
-    /// The earlier failures of a message that is being tried again.
+    /// Returns the earlier failures of a message that is being retried.
     pub(crate) fn earlier_failures(&self, component: usize, message: &MessageId) -> Option<FailureRecord> {
         self.lock().failures.get(&(component, message.clone())).cloned()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing in here runs user code; each change is one step.
+        // No user code runs under this lock, and each change is one step.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

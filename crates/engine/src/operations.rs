@@ -1,7 +1,7 @@
-//! Carries out operations: polls the letters to replay and sends their sequences to their shards.
+//! Runs operations: polls the letters to replay and sends their sequences to their shards.
 //!
-//! The store decides what may be done when (schedule, approval, ramp, stop rule, rate), so that several processes and
-//! restarts change nothing about it.
+//! The store decides what may be done when (schedule, approval, ramp, stop rule, rate). Therefore
+//! multiple processes and restarts do not affect these rules.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,16 +17,16 @@ use crate::scheduler::until_drained;
 use crate::stored::{Places, Purpose, Run};
 use crate::time::{Moment, until};
 
-/// The number of letters that are polled at once at most.
+/// The maximum number of letters in one poll.
 const POLL_LIMIT: usize = 256;
 /// The delay after an error.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
-/// An operation that continues within this time counts as active. One that starts tomorrow keeps no consumer from ending
-/// today.
+/// An operation that continues within this time counts as active. An operation that starts tomorrow does
+/// not keep a consumer from ending today.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Carries out the operations on one queue until the consumer drains. `places` bounds how many letters are replayed at
-/// once.
+/// Runs the operations on one queue until the consumer drains. `places` limits the number of letters
+/// that are replayed at once.
 pub(crate) async fn operate(component: Arc<Component>, shards: Shards, places: Places) {
     until_drained(&component, || round(&component, &shards, &places)).await;
 }
@@ -38,14 +38,14 @@ async fn round(component: &Arc<Component>, shards: &Shards, places: &Places) {
     let mut changed = component.guards.gate.watch();
     if let Err(again) = admission::may_claim(component, AttemptOf::Replay) {
         drop(place);
-        // While probes are in flight, an operation goes on when they have ended.
+        // While probes are in flight, operations stay active: they continue when the probes have ended.
         if component.guards.gate.breaker(component.guards.steady_now()) != Some(BreakerState::HalfOpen) {
             signals.operations_active.store(false, Ordering::Release);
         }
         return change_or(&mut changed, again.map(|again| until(component.now(), again))).await;
     }
-    // A letter without a place would hold its sequence for nothing: never poll more than there are places.
-    // A half-open breaker admits few.
+    // A letter without a place would hold its sequence for nothing, so never poll more letters than
+    // there are places. A half-open breaker admits only a few attempts.
     let most = if component.guards.gate.is_open() { POLL_LIMIT } else { 1 };
     let held = places.fill(place, most);
     let limit = held.len();
@@ -79,7 +79,7 @@ async fn round(component: &Arc<Component>, shards: &Shards, places: &Places) {
     let refresh = options.refresh;
     let wait = match polled.again_at.map(|again| until(component.now(), again)) {
         None => refresh,
-        // Due by our clock alone: that of the store is behind.
+        // Due only by our clock: the store's clock is behind.
         Some(Duration::ZERO) if none => RETRY_DELAY,
         Some(wait) => wait.min(refresh),
     };

@@ -1,4 +1,4 @@
-//! The options of a consumer, with defaults that lose nothing.
+//! The options of a consumer. The defaults lose nothing.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use crate::error::BuildError;
 use crate::mutation::mutated;
 use crate::reprocess::Reprocess;
 
-/// Returns whether a message is handled. An error or a panic is the failure of the message, in phase `filter`.
+/// Selects the messages to handle: returns `true` for a message that goes to the handler. If the filter
+/// returns an error or panics, the message fails in phase `filter`.
 pub type Filter = dyn Fn(&Message) -> Result<bool, HandlerError> + Send + Sync;
 
 /// The options of a consumer.
@@ -31,130 +32,137 @@ pub type Filter = dyn Fn(&Message) -> Result<bool, HandlerError> + Send + Sync;
 /// ```
 #[derive(Clone)]
 pub struct Options {
-    /// Which messages must be handled in order.
+    /// Defines which messages must be handled in order.
     pub sequencing: Sequencing,
     /// The maximum number of concurrent attempts.
     pub concurrency: usize,
-    /// The number of tasks that share the lanes; 0 for one per core. Never more than `concurrency`.
+    /// The number of tasks that share the lanes, at most `concurrency`. 0 means one per core.
     pub shards: usize,
-    /// The maximum number of messages in flight: read and not settled. At the limit the source is held; the batch that reaches
-    /// it is still taken in.
+    /// The maximum number of messages in flight, that is, read and not yet settled. At the limit the
+    /// source is held; the batch that reaches the limit is still accepted.
     pub window: usize,
-    /// The maximum number of messages that failing, throttled and paused sequences hold back in memory, beside the window. From
-    /// half of it on, sequences that wait for a retry move to the store before their `hold` has passed.
+    /// The maximum number of messages that failing, throttled and paused sequences hold back in memory.
+    /// These messages do not count towards the window. Once half of this limit is reached, sequences that
+    /// wait for a retry move to the store before their `hold` has passed.
     pub hold_limit: usize,
-    /// The maximum size of these in bytes.
+    /// The maximum size in bytes of the messages that are held back.
     pub hold_limit_bytes: usize,
-    /// The time limit of one attempt; `None` for no limit.
+    /// The time limit of one attempt. `None` means no limit.
     pub attempt_timeout: Option<Duration>,
-    /// The largest payload that is passed to a handler. A message with a larger one is dead-lettered.
+    /// The size in bytes of the largest payload that is passed to a handler. A message with a larger
+    /// payload is dead-lettered. `None` means no limit.
     pub max_payload: Option<usize>,
-    /// Selects the messages to handle. The others are settled without a call.
+    /// Selects the messages to handle. The others are settled without a handler call.
     pub filter: Option<Arc<Filter>>,
-    /// When and how often a failed message is retried.
+    /// Decides when and how often a failed message is retried.
     pub retry: RetryPolicy,
-    /// Policies for some events or failures; the first that applies replaces `retry`, and the policy of a route. Their strategy is that of
-    /// `retry`.
+    /// Retry policies for some events or failures. The first override that applies replaces `retry` and
+    /// the policy of a route. Overrides always use the strategy of `retry`.
     pub retry_overrides: Vec<RetryOverride>,
     /// The rules that map a failure to a verdict.
     pub classifier: Classifier,
-    /// The rules by which failures are grouped.
+    /// The rules that group failures.
     pub grouping: Grouping,
-    /// The rules by which texts of errors and diagnostics are redacted before they are stored, reported or published. Classification and
-    /// grouping see the exact texts.
+    /// The rules that redact the texts of errors and diagnostics before they are stored, reported or
+    /// published. Classification and grouping see the unredacted texts.
     pub redact: TextRules,
     /// The limits on retries.
     pub budget: BudgetPolicy,
-    /// When handler calls are suspended because a dependency is down; `None` for never.
+    /// Decides when handler calls are suspended because a dependency is down. `None` means never.
     pub breaker: Option<BreakerPolicy>,
-    /// When the consumer pauses instead of dead-lettering; `None` for never.
+    /// Decides when the consumer pauses instead of dead-lettering. `None` means never.
     pub fuse: Option<FusePolicy>,
-    /// When a message is poison.
+    /// Decides when a message counts as poison.
     pub poison: PoisonPolicy,
-    /// The hook that decides at each failure whether a letter is kept.
+    /// The hook that decides at each failure whether to keep a letter.
     pub enqueue: Arc<dyn EnqueuePolicy>,
-    /// Limits and retention of letters. `None` disables dead letters: a message that fails for good stops the consumer, and the
-    /// position stays before it.
+    /// The limits and the retention of letters. `None` disables dead letters: a message that fails for
+    /// good then stops the consumer, and the position stays before that message.
     pub dead_letter: Option<DeadLetterOptions>,
     /// The limits of replays.
     pub replay: ReplayOptions,
-    /// The idempotent receiver; `None` is off.
+    /// The idempotent receiver. `None` disables it.
     pub dedupe: Option<DedupeOptions>,
-    /// The recorder of the attempts in progress, which identifies a message that kills the process; `None` for none.
+    /// The recorder of running attempts, which identifies messages that crash the process. `None`
+    /// disables it.
     pub flight_recorder: Option<Arc<dyn FlightRecorder>>,
-    /// The minimum time between commits of positions.
+    /// The minimum time between two commits of positions.
     pub commit_interval: Duration,
-    /// The time limit of a drain; attempts that still run after it are cancelled.
+    /// The time limit of a drain. Attempts that still run after it are cancelled.
     pub drain_deadline: Duration,
-    /// How long the lease of a stored sequence lasts unless it is renewed.
+    /// The duration of the lease of a stored sequence, unless it is renewed.
     pub lease: Duration,
-    /// How often the store is polled for changes by others.
+    /// The interval at which the store is polled for changes by other processes.
     pub refresh: Duration,
-    /// The number of open sequences that the shards together keep exactly in memory.
+    /// The number of open sequences that all shards together track exactly in memory.
     pub blocked_limit: usize,
-    /// The name of this instance in leases; empty for a generated one.
+    /// The name under which this instance holds leases. If it is empty, a name is generated.
     pub instance: String,
     /// The broker that holds failed messages, for the strategy `topics`.
     pub relay: Option<Arc<dyn Relay>>,
-    /// The maximum number of relayed messages that wait in memory until they are due, over all partitions. A partition that has
-    /// reached its share is held; the others continue.
+    /// The maximum number of relayed messages that wait in memory until they are due, over all
+    /// partitions. A partition that reaches its share is held; the others continue.
     pub delay_queue: usize,
-    /// The maximum size of these in bytes.
+    /// The maximum size in bytes of the relayed messages that wait in memory.
     pub delay_queue_bytes: usize,
-    /// The seed of jitter and hashes; 0 for a random one.
+    /// The seed for jitter and hashes. 0 means a random seed.
     pub seed: u64,
-    /// Ends the run when a finite source is read to its end and nothing is in flight or waiting for a retry or an operation.
+    /// If `true`, the run ends once a finite source is read to its end and nothing is in flight or
+    /// waiting for a retry or an operation.
     pub until_idle: bool,
     /// Stops the tasks of the consumer.
     #[cfg(feature = "suspension")]
     #[doc(hidden)]
     pub suspension: crate::suspension::Suspension,
-    /// The bug that this engine has on purpose.
+    /// A deliberate bug of this engine, for the simulation.
     #[cfg(feature = "mutations")]
     #[doc(hidden)]
     pub mutation: Option<crate::mutation::Mutation>,
 }
 
-/// Limits and retention of the letters of a consumer.
+/// The limits and the retention of a consumer's letters.
 #[derive(Clone, Debug)]
 pub struct DeadLetterOptions {
-    /// Discards a message that fails for good instead of making it a dead letter: it is skipped, or its letter evicted, with an
-    /// audit entry. Letters that are retried, parked or quarantined are kept all the same.
+    /// If `true`, a message that fails for good is discarded instead of becoming a dead letter: it is
+    /// skipped, or its letter is evicted, with an audit entry. Letters that are retried, parked or
+    /// quarantined are still kept.
     pub discard: bool,
-    /// The strict limits of each queue. By default there are none.
+    /// The strict limits of each queue. Default: no limits.
     pub limits: Limits,
-    /// Bounds on letters, bytes and free disk, at which no more messages are read.
+    /// The bounds on letters, bytes and free disk space at which the consumer stops reading messages.
     pub capacity: CapacityPolicy,
-    /// How long a letter may stay open before it is closed as `expired`, with an audit entry; `None` for ever.
+    /// The maximum time that a letter stays open. Afterwards it is closed as `expired`, with an audit
+    /// entry. `None` means no limit.
     pub ttl: Option<Duration>,
-    /// How long a closed letter is kept; `None` for ever. Afterwards only its id is kept.
+    /// The time for which a closed letter is kept. Afterwards only its id is kept. `None` means no limit.
     pub keep_closed: Option<Duration>,
-    /// Automatic reprocessing of dead letters.
+    /// Configures the automatic reprocessing of dead letters.
     pub reprocess: Reprocess,
     /// The team that owns the letters.
     pub owner: Option<Arc<str>>,
-    /// Keeps the payload of a letter that is not retried automatically. A letter without its payload can be inspected and
-    /// closed, not replayed.
+    /// If `true`, letters that are not retried automatically keep their payload. A letter without its
+    /// payload can be inspected and closed, but not replayed.
     pub include_payload: bool,
-    /// Keeps backtraces.
+    /// If `true`, letters keep backtraces.
     pub include_backtrace: bool,
-    /// Whether later messages of a sequence wait behind a dead letter.
+    /// Decides whether later messages of a sequence wait behind a dead letter.
     pub on_dead: OnDeadPolicy,
 }
 
 impl DeadLetterOptions {
-    /// Returns whether a message that ends in this state is discarded.
+    /// Returns `true` if a message that ends in this state is discarded.
     pub(crate) fn discards(&self, state: LetterState) -> bool {
         self.discard && state == LetterState::Dead
     }
 
-    /// Returns whether a letter of this message that ends in this state, for this reason, leaves its sequence. Only dead ones do:
-    /// a person or a deployment is awaited for the others.
+    /// Returns `true` if a letter of this message that ends in this state, for this reason, leaves its
+    /// sequence. Only dead letters do; the others wait for a person or a deployment.
     pub(crate) fn detaches(&self, state: LetterState, message: &Message, reason: Option<&Reason>) -> bool {
         state == LetterState::Dead && self.on_dead.decide(message, reason) == OnDead::Continue
     }
 
-    /// Returns whether a letter in this state loses its payload. One that is retried automatically needs it.
+    /// Returns `true` if a letter in this state loses its payload. A letter that is retried
+    /// automatically needs it.
     pub(crate) fn leaves_out_payload(&self, state: LetterState) -> bool {
         !self.include_payload && !state.is_automatic()
     }
@@ -180,9 +188,10 @@ impl Default for DeadLetterOptions {
 /// The limits of replays.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReplayOptions {
-    /// A letter that failed again in this many replays is parked. `None` for no limit.
+    /// The number of failed replays after which a letter is parked. `None` means no limit.
     pub max_replays: Option<u32>,
-    /// Letters per second in operations that the engine starts itself; `None` for no limit.
+    /// The rate, in letters per second, of operations that the engine starts itself. `None` means no
+    /// limit.
     pub rate: Option<f64>,
 }
 
@@ -195,9 +204,9 @@ impl Default for ReplayOptions {
 /// The idempotent receiver.
 #[derive(Clone)]
 pub struct DedupeOptions {
-    /// The store of the ids of handled messages.
+    /// The store for the ids of handled messages.
     pub filter: Arc<dyn Dedupe>,
-    /// How long an id is kept.
+    /// The time for which an id is kept.
     pub window: Duration,
 }
 
@@ -308,12 +317,12 @@ impl Options {
         Ok(())
     }
 
-    /// Returns whether a message that ends in this state is discarded.
+    /// Returns `true` if a message that ends in this state is discarded.
     pub(crate) fn discards(&self, state: LetterState) -> bool {
         self.dead_letter.as_ref().is_some_and(|options| options.discards(state))
     }
 
-    /// Returns whether a letter that ends in this state, for this reason, leaves its sequence.
+    /// Returns `true` if a letter that ends in this state, for this reason, leaves its sequence.
     pub(crate) fn detaches(&self, state: LetterState, message: &Message, reason: Option<&Reason>) -> bool {
         if mutated!(self, LeaveUnasked) {
             return state == LetterState::Dead;
@@ -321,23 +330,24 @@ impl Options {
         self.dead_letter.as_ref().is_some_and(|options| options.detaches(state, message, reason))
     }
 
-    /// The relay that takes failed messages instead of the store.
+    /// Returns the relay that takes failed messages instead of the store, with the strategy `topics`.
     pub(crate) fn relay(&self) -> Option<&Arc<dyn Relay>> {
         self.relay.as_ref().filter(|_| self.retry.strategy == Strategy::Topics)
     }
 
-    /// The number of sequences that are retried at once: they take at most half of the attempts, so that live messages always have the
-    /// other half (I3).
+    /// Returns the maximum number of sequences that are retried at once: half of the attempts, so that
+    /// live messages have the other half (I3), but at least one.
     pub(crate) fn retries_at_once(&self) -> usize {
         (self.concurrency / 2).max(1)
     }
 
-    /// The number of sequences that an operation, or a replay from code, runs at once: a quarter of the attempts at most (I3).
+    /// Returns the maximum number of sequences that an operation, or a replay from code, runs at once: a
+    /// quarter of the attempts, but at least one (I3).
     pub(crate) fn replays_at_once(&self) -> usize {
         (self.concurrency / 4).max(1)
     }
 
-    /// The number of shards to run.
+    /// Returns the number of shards to run.
     pub(crate) fn shard_count(&self) -> usize {
         let wanted = match self.shards {
             0 => std::thread::available_parallelism().map_or(1, usize::from),

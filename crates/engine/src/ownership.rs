@@ -1,4 +1,4 @@
-//! The ownership of one partition, from its assignment to its revocation.
+//! The ownership of one partition from its assignment to its revocation.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,31 +13,33 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct PartitionOwnership {
     /// The index of the partition in the intake's list.
     pub(crate) slot: u32,
-    /// Distinguishes this assignment from earlier ones of the same slot.
+    /// Distinguishes this assignment from earlier assignments in the same slot.
     pub(crate) generation: u32,
     pub(crate) partition: Partition,
-    /// Cancelled when the revocation begins: nothing new starts, and what waits is abandoned.
+    /// Cancelled when the revocation begins. Nothing new starts then, and waiting messages are
+    /// abandoned.
     pub(crate) closing: CancellationToken,
-    /// The partition is revoked: what still runs is dropped.
+    /// `true` once the partition is revoked: running attempts are dropped.
     revoked: AtomicBool,
-    /// Nothing of this assignment may start any more. Read for every message, so it is a flag beside the token.
+    /// `true` once nothing of this assignment may start any more. Read for every message, so it is a
+    /// flag in addition to the token.
     closed: AtomicBool,
-    /// How long the source is sure of it.
+    /// The time for which the source is certain of the ownership.
     source: Ownership,
     /// The grant of each component.
     per_component: Vec<ComponentGrant>,
 }
 
-/// The grant of one component for the partition, with the notes on it.
+/// The grant of one component for the partition, with the notes of the partition.
 #[derive(Debug)]
 struct ComponentGrant {
     fence: u64,
-    /// The recovery horizon: messages up to here may have a letter.
+    /// The recovery horizon: messages up to this offset may have a letter.
     horizon: Option<u64>,
-    /// Messages up to here may have a letter or a note.
+    /// Messages up to this offset may have a letter or a note.
     lookup_up_to: Option<u64>,
     notes: HashMap<MessageId, AttemptNote>,
-    /// One more than the highest offset with a note; 0 when there is none.
+    /// One more than the highest offset with a note; 0 if there is none.
     noted: AtomicU64,
 }
 
@@ -74,62 +76,64 @@ impl PartitionOwnership {
         }
     }
 
-    /// Begins the revocation: nothing of this assignment starts any more, and what waits is abandoned.
+    /// Begins the revocation. Nothing more of this assignment starts, and waiting messages are
+    /// abandoned.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.closing.cancel();
     }
 
-    /// Ends the ownership. The caller notifies the shards, which drop what still runs.
+    /// Ends the ownership. The caller notifies the shards, which drop the running attempts.
     pub(crate) fn revoke(&self) {
         self.close();
         self.revoked.store(true, Ordering::Release);
     }
 
-    /// Returns `true` when the ownership has ended.
+    /// Returns `true` if the ownership has ended.
     pub(crate) fn is_revoked(&self) -> bool {
         self.revoked.load(Ordering::Acquire)
     }
 
-    /// Returns `true` when nothing may start any more.
+    /// Returns `true` if nothing may start any more.
     pub(crate) fn is_closing(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Returns `true` while no other process can have got the partition, as far as the source knows. A process that was stopped
-    /// may not know of its revocation yet (I6).
+    /// Returns `true` while, as far as the source knows, no other process can own the partition. A
+    /// process that was stopped may not know of its revocation yet (I6).
     #[inline]
     pub(crate) fn is_certain(&self) -> bool {
         self.source.is_certain()
     }
 
-    /// Waits until the source has confirmed the ownership. Never returns after its loss.
+    /// Waits until the source has confirmed the ownership. After the loss of the ownership it never
+    /// returns.
     pub(crate) async fn confirmed(&self) {
         self.source.confirmed().await;
     }
 
-    /// Returns `true` when a message at this offset may have a letter or a note.
+    /// Returns `true` if a message at this offset may have a letter or a note.
     pub(crate) fn needs_lookup(&self, component: usize, offset: u64) -> bool {
         self.per_component[component].lookup_up_to.is_some_and(|end| offset <= end)
     }
 
-    /// Returns `true` when a message at this offset may have a letter.
+    /// Returns `true` if a message at this offset may have a letter.
     pub(crate) fn may_have_letter(&self, component: usize, offset: u64) -> bool {
         self.per_component[component].horizon.is_some_and(|end| offset <= end)
     }
 
-    /// The note on the message from before the last restart.
+    /// Returns the note about the message from before the last restart.
     pub(crate) fn note(&self, component: usize, message: &MessageId) -> Option<AttemptNote> {
         self.per_component[component].notes.get(message).cloned()
     }
 
-    /// Records that a note on a message at this offset is being written.
+    /// Records that a note about a message at this offset is being written.
     pub(crate) fn noted(&self, component: usize, offset: u64) {
         self.per_component[component].noted.fetch_max(offset + 1, Ordering::AcqRel);
     }
 
-    /// Returns `true` when there may be notes on messages up to this offset, all of which are settled. It does so until the
-    /// settled offset has passed every note.
+    /// Returns `true` if there may be notes about messages up to this offset. All of these messages are
+    /// settled. It returns `true` until the settled offset has passed every note.
     pub(crate) fn may_forget(&self, component: usize, settled: u64) -> bool {
         let noted = &self.per_component[component].noted;
         let end = noted.load(Ordering::Acquire);
@@ -137,13 +141,13 @@ impl PartitionOwnership {
             return false;
         }
         if settled + 1 >= end {
-            // A note that is written meanwhile has raised the mark again, and then it stays.
+            // If a note was written meanwhile, it has raised the mark again, and the mark stays.
             let _ = noted.compare_exchange(end, 0, Ordering::AcqRel, Ordering::Acquire);
         }
         true
     }
 
-    /// The grant under which this component hands off. The writer numbers its calls.
+    /// Returns the grant under which this component hands off. The writer numbers its calls.
     pub(crate) fn grant(&self, component: usize) -> GrantFence {
         GrantFence { partition: self.partition.clone(), fence: self.per_component[component].fence, turn: 0 }
     }

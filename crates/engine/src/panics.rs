@@ -1,4 +1,4 @@
-//! Catches panics of the user's code, with their location (I10).
+//! Catches panics of user code, with their location (I10).
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,7 +6,7 @@ use std::sync::Once;
 
 use lazaret_core::HandlerError;
 
-/// Calls the user's code; a panic is returned as an error with its location (I10).
+/// Calls user code. A panic is returned as an error with its location (I10).
 pub(crate) fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, HandlerError> {
     watch_panics();
     WATCHING.set(true);
@@ -27,7 +27,8 @@ thread_local! {
     static PLACE: Cell<Option<String>> = const { Cell::new(None) };
 }
 
-/// Installs a panic hook that records the location of a panic in user code. The previous hook is still called.
+/// Installs a panic hook that records the location of a panic in user code. The hook still calls the
+/// previous one.
 fn watch_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

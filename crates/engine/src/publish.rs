@@ -1,8 +1,8 @@
 //! Publishes failed messages to the broker, with the strategy `topics`.
 //!
-//! A message that the broker does not take is published again for a while, then stored as the letter that it would have
-//! been; when the store does not take it either, the source waits (I9). A message that may be in both is found in the store
-//! when it returns from the broker, so it runs once.
+//! A message that the broker does not accept is published again for a while, then stored as the letter
+//! that it would have been. If the store does not accept it either, the source waits (I9). A message
+//! that may be in both is found in the store when it returns from the broker, so it runs once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,18 +22,18 @@ const MAX_DELAY: Duration = Duration::from_secs(5);
 /// The time after which a message goes to the store instead.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The end of publishing a message.
+/// The result of publishing a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PublishEnd {
-    /// The broker has it.
+    /// The broker accepted the message.
     Relayed,
-    /// The broker does not take it, for example because of its size.
+    /// The broker refuses the message, for example because of its size.
     Refused,
-    /// The broker did not take it in time.
+    /// The broker did not accept the message in time.
     TimedOut,
 }
 
-/// Returns `true` if the broker does not take the message, whenever it is asked. It may take a claim check in its place.
+/// Returns `true` if the broker will never accept the message. It may accept a claim check in its place.
 pub(crate) fn is_refused(error: &RelayError) -> bool {
     matches!(error.kind(), RelayErrorKind::TooLarge | RelayErrorKind::Permanent)
 }
@@ -42,14 +42,14 @@ pub(crate) fn is_refused(error: &RelayError) -> bool {
 pub(crate) struct Publish<'a> {
     pub(crate) component: &'a Component,
     pub(crate) message: &'a Message,
-    /// The partition that it came from, now.
+    /// The current partition of the message.
     pub(crate) from: &'a Partition,
     pub(crate) same_failure: u32,
 }
 
 impl Publish<'_> {
-    /// Publishes the message until the broker takes it, refuses it for good, or the time is up. Calls `note` after the first
-    /// failure, and again until it returns `true`.
+    /// Publishes the message until the broker accepts it, refuses it for good, or the time is up. Calls
+    /// `note` after the first failure, and again after later failures until it returns `true`.
     pub(crate) async fn until_taken<F: Future<Output = bool>>(
         &self,
         relay: &Arc<dyn Relay>,
@@ -74,17 +74,17 @@ impl Publish<'_> {
             noted = noted || note().await;
             tokio::select! {
                 biased;
-                // The partition is being revoked: the store answers sooner than the broker.
+                // The partition is being revoked: the store answers faster than the broker.
                 () = closing.cancelled() => return Ok(PublishEnd::TimedOut),
                 () = tokio::time::sleep(delay) => {}
             }
         }
     }
 
-    /// Asks the broker once, and reports its answer.
+    /// Calls the broker once and reports its response.
     pub(crate) async fn publish(&self, relay: &Arc<dyn Relay>, letter: &Letter) -> Result<(), RelayError> {
-        // The broker gets the message as it came. A consumer may leave payloads out of its letters, never out of a topic:
-        // there it would be a tombstone.
+        // The broker gets the message as it was received. A consumer may omit payloads from its letters,
+        // but never from a topic, where a message without a payload would be a tombstone.
         let whole = letter.payload_left_out.then(|| {
             let message = Arc::new(Message { hop: None, ..self.message.clone() });
             Box::new(Letter { message, payload_left_out: false, ..letter.clone() })
@@ -109,8 +109,8 @@ impl Publish<'_> {
         published
     }
 
-    /// Publishes a small record in the place of a dead message that the broker did not take, for example because it is too large.
-    /// The letter itself is in the store.
+    /// Publishes a small record in the place of a dead message that the broker did not accept, for
+    /// example because it is too large. The letter itself is in the store.
     pub(crate) async fn claim(&self, relay: &Arc<dyn Relay>, letter: &Letter) {
         if let Err(error) = relay.claim(self.handover(letter)).await {
             self.report_failed(&error);

@@ -14,14 +14,14 @@ use crate::time::{SteadyWait, later};
 /// The failed attempts of one message.
 #[derive(Clone, Debug)]
 pub(crate) struct FailureRecord {
-    /// Automatic attempts so far.
+    /// The number of automatic attempts so far.
     pub(crate) attempts: u32,
-    /// Attempts of these that ended with a crash of the process.
+    /// The number of these attempts in which the process crashed.
     pub(crate) crashes: u32,
     pub(crate) first_failed_at: Timestamp,
     pub(crate) last_failed_at: Timestamp,
     pub(crate) failure: Failure,
-    /// Failures in a row with the same fingerprint.
+    /// The number of consecutive failures with the same fingerprint.
     pub(crate) same_failure: u32,
     /// The wait for the next attempt, if it has begun.
     pub(crate) due: Option<SteadyWait>,
@@ -31,7 +31,7 @@ pub(crate) struct FailureRecord {
 impl FailureRecord {
     /// Restores the record from a note that was written before a restart.
     pub(crate) fn from_note(note: AttemptNote, clock: &StoreClock) -> Self {
-        // Another instance may have written it (I12).
+        // Another instance may have written the note (I12).
         let due = later(note.due_at, clock.error());
         Self {
             attempts: note.attempts,
@@ -60,7 +60,7 @@ impl FailureRecord {
         }
     }
 
-    /// Restores the record from a letter; `None` when it never failed.
+    /// Restores the record from a letter. Returns `None` if the letter never failed.
     pub(crate) fn from_letter(letter: &Letter) -> Option<Self> {
         let failure = letter.cause.clone()?;
         Some(Self {
@@ -69,14 +69,14 @@ impl FailureRecord {
             first_failed_at: letter.first_failed_at.unwrap_or(letter.enqueued_at),
             last_failed_at: letter.last_failed_at.unwrap_or(letter.enqueued_at),
             failure,
-            // Releasing a letter resets its attempts: failures before that do not count.
+            // Releasing a letter resets its attempts, so earlier failures do not count.
             same_failure: letter.same_failures().min(letter.attempts),
             due: None,
             history: Vec::new(),
         })
     }
 
-    /// Adds a failed attempt; `attempts` is the number of automatic ones including it.
+    /// Adds a failed attempt. `attempts` is the number of automatic attempts including this one.
     pub(crate) fn failed(
         earlier: Option<Self>,
         attempts: u32,
@@ -96,12 +96,13 @@ impl FailureRecord {
         Self { attempts, crashes, first_failed_at, last_failed_at, failure, same_failure, due: None, history }
     }
 
-    /// Adds crashes of the process while this message alone was in flight. Crashes beside other messages do not count, so the
-    /// number of the last attempt says nothing: every charged crash is one attempt.
+    /// Adds crashes of the process while only this message was in flight. Crashes while other messages
+    /// were in flight do not count, so the number of the last attempt says nothing: every charged crash
+    /// is one attempt.
     pub(crate) fn crashed(earlier: Option<Self>, suspect: &Suspect, now: Timestamp) -> Self {
         let attempts = earlier.as_ref().map_or(0, |r| r.attempts) + suspect.crashes;
         let first_failed_at = earlier.as_ref().map_or(now, |r| r.first_failed_at);
-        // Crashes before it was relayed are in its headers, not in the flight recorder.
+        // Crashes from before the message was relayed are in its headers, not in the flight recorder.
         let crashes = earlier.as_ref().map_or(0, |r| r.crashes) + suspect.crashes;
         Self {
             attempts,
@@ -114,7 +115,7 @@ impl FailureRecord {
             history: earlier.map(|r| r.history).unwrap_or_default(),
         }
     }
-    /// The part of its limits that the message has used.
+    /// Returns the amounts of its limits that the message has used.
     pub(crate) const fn usage(&self) -> AttemptUsage {
         AttemptUsage {
             attempts: self.attempts,
@@ -125,15 +126,15 @@ impl FailureRecord {
     }
 }
 
-/// The failure of a message that crashed the process.
+/// Returns the failure of a message that crashed the process.
 pub(crate) fn crash(times: u32) -> Failure {
     let times = if times == 1 { "once".to_owned() } else { format!("{times} times") };
     let text = format!("the process died {times} while this message alone was being handled");
     Failure::new(Reason::CRASHED, "process died", text)
 }
 
-/// The failure of a letter whose lease was lost during an attempt. It says no number: where a flight recorder counts crashes, lost leases
-/// are not counted.
+/// Returns the failure of a letter whose lease was lost during an attempt. Its text contains no number,
+/// because lost leases are not counted if a flight recorder counts crashes.
 pub(crate) fn lost_lease() -> Failure {
     let text = "the lease ended while this letter was being handled: a process crashed or stalled";
     Failure::new(Reason::CRASHED, "lease lost", text)

@@ -1,6 +1,7 @@
-//! The replay of every open sequence of a queue, several at a time.
+//! Replays every open sequence of a queue, several at a time.
 //!
-//! Sequences are independent of each other (I2), so their claims and settlements can share the commits of the store.
+//! Sequences are independent of each other (I2), so their claims and settlements can share commits of
+//! the store.
 
 use std::collections::HashSet;
 
@@ -15,7 +16,8 @@ use crate::handle::{ReplayReport, Replayer};
 use crate::hash::SequenceHash;
 use crate::stored::RunEnd;
 
-/// The page size of heads. A page holds whole letters, and a store may commit before it answers.
+/// The page size for reading heads. A page holds whole letters, and a store may commit before it
+/// answers.
 const PAGE: usize = 256;
 
 type Running<'a> = BoxFuture<'a, (Started, Result<Option<RunEnd>>)>;
@@ -24,22 +26,24 @@ type Running<'a> = BoxFuture<'a, (Started, Result<Option<RunEnd>>)>;
 #[derive(Clone, Copy)]
 struct Started {
     hash: SequenceHash,
-    /// Its head may leave it, and then stands here.
+    /// The hash under which the head continues if it leaves the sequence.
     detached: SequenceHash,
 }
 
-/// A replay under way.
+/// A replay in progress.
 pub(crate) struct ReplayAll<'a> {
     replayer: &'a Replayer,
     component: &'a Component,
     operation: &'a str,
-    /// Sequences that were touched later were not open before, or have run.
+    /// The start of the replay. Sequences that were touched later were opened since, or have run.
     started: Timestamp,
-    /// The number of sequences that run at once: of all attempts as many as an operation may take (I3).
+    /// The maximum number of sequences that run at once: the share of the attempts that an operation may
+    /// take (I3).
     at_once: usize,
     running: FuturesUnordered<Running<'a>>,
-    /// The sequences that run, and those in which a letter failed. Heads come in the order of their last touch, and one that fails
-    /// moves to the end. The store's clock may lag behind ours or tick slowly, so time alone does not show which ones have run.
+    /// The running sequences, and the sequences in which a letter failed. Heads are listed in the order
+    /// of their last touch, and a head that fails moves to the end. The store's clock may lag behind
+    /// ours or tick slowly, so the times alone do not show which sequences have run.
     known: HashSet<SequenceHash>,
     report: ReplayReport,
 }
@@ -58,7 +62,7 @@ impl<'a> ReplayAll<'a> {
         }
     }
 
-    /// Runs every sequence once. After an error, those that run come to their end first.
+    /// Runs every sequence once. After an error, the running sequences finish first.
     pub(crate) async fn run(mut self) -> Result<ReplayReport> {
         let started = self.start_all().await;
         let mut ended = Ok(());
@@ -77,7 +81,7 @@ impl<'a> ReplayAll<'a> {
             let page = store.heads(queue, after.as_deref(), PAGE).await?;
             for head in page.heads {
                 if head.last_touched_at > self.started {
-                    // From here on they were touched after this replay began.
+                    // From here on, all heads were touched after this replay began.
                     return Ok(());
                 }
                 self.start(head.sequence, head.id).await?;
@@ -89,7 +93,7 @@ impl<'a> ReplayAll<'a> {
         }
     }
 
-    /// Starts a sequence, once there is a place for it.
+    /// Starts a sequence as soon as there is a place for it.
     async fn start(&mut self, sequence: SequenceId, head: LetterId) -> Result<()> {
         let hash = self.component.hash(&sequence);
         if !self.known.insert(hash) {

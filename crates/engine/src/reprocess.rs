@@ -1,4 +1,4 @@
-//! Scheduled reprocessing: replays the oldest dead letters at the times of a cron schedule.
+//! Scheduled reprocessing, which replays the oldest dead letters at the times of a cron schedule.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,26 +15,27 @@ use crate::component::Component;
 
 /// The number of heads that are read in one step.
 const PAGE: usize = 256;
-/// The validity of a plan that is begun at once.
+/// The validity of a plan that begins at once.
 const VALID_FOR: Duration = Duration::from_secs(60);
 
-/// Automatic reprocessing of dead letters.
+/// Configures the automatic reprocessing of dead letters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reprocess {
-    /// They wait for a person to act.
+    /// Dead letters wait for a person to act.
     #[default]
     Manual,
-    /// The oldest of them are replayed at the times of a schedule.
+    /// The oldest dead letters are replayed at the times of a schedule.
     Cron {
-        /// The times.
+        /// The times of the replays.
         schedule: Schedule,
-        /// The number of letters at a time, at most.
+        /// The maximum number of letters per replay.
         batch_size: u64,
     },
 }
 
-/// Times in cron notation, in UTC: second (may be left out), minute, hour, day of the month, month, day of the week.
+/// A schedule in cron notation, in UTC: second (optional), minute, hour, day of the month, month, day of
+/// the week.
 ///
 /// ```
 /// use lazaret_engine::Schedule;
@@ -46,7 +47,7 @@ pub enum Reprocess {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Schedule(Box<Cron>);
 
-/// A text that is not a cron schedule.
+/// The error for a text that is not a cron schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not a schedule: {why}; expected five or six fields in cron notation, as in \"0 */15 * * * *\""
@@ -55,7 +56,7 @@ pub struct Schedule(Box<Cron>);
 pub struct InvalidSchedule {
     /// The text.
     pub text: String,
-    /// The reason why it is not valid.
+    /// The reason why the text is not valid.
     pub why: String,
 }
 
@@ -70,7 +71,7 @@ impl FromStr for Schedule {
 }
 
 impl Schedule {
-    /// The first time after this one; `None` when there is none.
+    /// Returns the first scheduled time after `time`, or `None` if there is none.
     pub fn next_after(&self, time: Timestamp) -> Option<Timestamp> {
         let time = time.to_zoned(TimeZone::UTC);
         self.0.find_next_occurrence(&time, false).ok().map(|next| next.timestamp())
@@ -126,7 +127,7 @@ async fn begin(component: &Component, batch_size: u64) -> Result<()> {
     };
     let plan = component.store.freeze(&request, &by).await?;
     if plan.letters == 0 {
-        // All of them are part of an operation already.
+        // All letters are already part of an operation.
         return Ok(());
     }
     let rollout = RolloutPolicy { rate: component.options.replay.rate, ..RolloutPolicy::unlimited() };

@@ -1,4 +1,4 @@
-//! Retention: expires open letters and purges closed ones.
+//! Retention: expires open letters and purges closed letters.
 
 use std::sync::Arc;
 use std::time::Duration;

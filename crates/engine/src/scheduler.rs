@@ -12,17 +12,18 @@ use crate::store_retry::retry_until_ok;
 use crate::stored::{Places, Purpose, Run};
 use crate::time::{Moment, until};
 
-/// The number of sequences that are claimed at once at most.
+/// The maximum number of sequences in one claim.
 const CLAIM_LIMIT: usize = 256;
-/// The delay after an error, and between claims that returned nothing.
+/// The delay after an error, and after a claim that returned nothing.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Schedules the retries of one queue until the consumer drains. `places` bounds how many sequences run at once.
+/// Schedules the retries of one queue until the consumer drains. `places` limits the number of sequences
+/// that run at once.
 pub(crate) async fn schedule(component: Arc<Component>, shards: Shards, places: Places) {
     until_drained(&component, || round(&component, &shards, &places)).await;
 }
 
-/// Repeats a round of work on what is stored, until the consumer drains.
+/// Repeats a round of work on stored letters until the consumer drains.
 pub(crate) async fn until_drained<F: Future<Output = ()>>(component: &Component, round: impl Fn() -> F) {
     if retry_until_ok(component, || store_refresh::catch_up(component)).await.is_err() {
         return;
@@ -36,7 +37,7 @@ pub(crate) async fn until_drained<F: Future<Output = ()>>(component: &Component,
     }
 }
 
-/// Claims what is due, then waits until more may be due.
+/// Claims the sequences that are due, then waits until more may be due.
 async fn round(component: &Arc<Component>, shards: &Shards, places: &Places) {
     let Component { queue, store, options, identity, guards, .. } = &**component;
     // Components share the places and wait for them in order.
@@ -46,7 +47,8 @@ async fn round(component: &Arc<Component>, shards: &Shards, places: &Places) {
         drop(place);
         return change_or(&mut changed, again.map(|again| until(component.now(), again))).await;
     }
-    // A sequence without a place would be leased for nothing: never claim more than there are places.
+    // A sequence without a place would be leased for nothing, so never claim more sequences than there
+    // are places.
     let most = if guards.gate.is_open() { CLAIM_LIMIT } else { 1 };
     let held = places.fill(place, most);
     let limit = held.len();
@@ -72,7 +74,7 @@ async fn round(component: &Arc<Component>, shards: &Shards, places: &Places) {
     let next = store.next_due(queue).await;
     let wait = match next {
         Ok(Some(next)) => match until(component.now(), next) {
-            // Due by our clock alone: that of the store is behind.
+            // Due only by our clock: the store's clock is behind.
             Duration::ZERO if none => RETRY_DELAY,
             wait => wait.min(options.refresh),
         },

@@ -1,4 +1,4 @@
-//! Lists the open sequences of a queue in the store to the shards.
+//! Sends the store's list of open sequences of a queue to the shards.
 
 use std::sync::atomic::Ordering;
 
@@ -10,8 +10,9 @@ use crate::flow::{Shards, ToShard};
 /// The number of sequences in one page.
 const PAGE: usize = 10_000;
 
-/// Lists to the shards what was opened since the last call. A shard receives the list before the messages that are sent
-/// after this returns. Two calls at once list some sequences twice, which does no harm.
+/// Sends the shards the sequences that were opened since the last call. A shard receives the list before
+/// all messages that are sent after this returns. Two concurrent calls may list some sequences twice,
+/// which is harmless.
 pub(crate) async fn sync(component: &Component, shards: &Shards) -> Result<()> {
     let mut revision = component.signals.revision.load(Ordering::Acquire);
     loop {

@@ -9,11 +9,12 @@ use crate::error::Error;
 use crate::telemetry::Stats;
 
 impl Consumer {
-    /// Runs until Ctrl-C (SIGINT), then drains: stops intake, settles what it can within
-    /// [`drain_deadline`](crate::Options::drain_deadline), commits and releases leases.
+    /// Runs until Ctrl-C (SIGINT), then drains: stops intake, settles as many messages as possible
+    /// within [`drain_deadline`](crate::Options::drain_deadline), commits and releases leases.
     ///
-    /// A second Ctrl-C ends the run at once with [`Error::Interrupted`]. Nothing is lost then: what was in flight is repeated
-    /// by the next run. For other signals, such as SIGTERM, cancel the token of [`run`](Self::run).
+    /// A second Ctrl-C ends the run at once with [`Error::Interrupted`]. Nothing is lost then: the next
+    /// run repeats what was in flight. For other signals, such as SIGTERM, cancel the token that is
+    /// passed to [`run`](Self::run).
     ///
     /// ```no_run
     /// # async fn example(builder: lazaret_engine::Builder) -> Result<(), Box<dyn std::error::Error>> {
@@ -27,7 +28,7 @@ impl Consumer {
         self.run_until(tokio::signal::ctrl_c).await
     }
 
-    /// Drains at the first interrupt, ends at the second.
+    /// Drains at the first interrupt and ends the run at the second.
     async fn run_until<F>(self, interrupt: impl Fn() -> F) -> Result<Stats, Error>
     where
         F: Future<Output = io::Result<()>>,

@@ -1,7 +1,8 @@
-//! Wakes the tasks of a consumer when the store tells that something was changed, by this process or by another one.
+//! Wakes the tasks of a consumer when the store announces a change, whether by this process or by
+//! another one.
 //!
-//! A notification only shortens a wait. All of these tasks also look by themselves, at the latest after
-//! [`refresh`](crate::Options::refresh), so each one may be lost.
+//! A notification only shortens a wait. All of these tasks also poll by themselves, after
+//! [`refresh`](crate::Options::refresh) at the latest, so any notification may be lost.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use lazaret_core::store::{Changes, Topic};
 
 use crate::component::Component;
 
-/// Waits for notifications, for as long as it is polled.
+/// Waits for notifications for as long as it is polled.
 pub(crate) async fn run(components: Vec<Arc<Component>>) {
     let Some(first) = components.first() else { return };
     let subscribe = |topic| first.store.changes(vec![topic]);
@@ -23,7 +24,8 @@ pub(crate) async fn run(components: Vec<Arc<Component>>) {
     });
     let pauses = on_each(subscribe(Topic::Pauses(first.identity.consumer.clone())), || {
         first.guards.gate.notify_watchers();
-        // The end of a pause of a sequence makes it due, and that of replays lets operations go on.
+        // The end of a sequence's pause makes the sequence due. The end of a replay pause lets
+        // operations continue.
         for component in &components {
             component.signals.retry.notify_one();
             component.signals.replay.notify_one();

@@ -1,7 +1,8 @@
-//! The clock of a consumer: that of its store, where several machines share one.
+//! The clock of a consumer. If several machines share a store, it is the store's clock.
 //!
-//! Due times, notes and expiries are written by one instance and read by others. If each wrote its own time, one whose clock is an hour
-//! slow would make retries due at once (I12), and letters expire an hour early.
+//! One instance writes due times, notes and expiries, and others read them. If each instance used its
+//! own time, an instance whose clock is an hour slow would make retries due at once (I12) and letters
+//! expire an hour early.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -12,10 +13,11 @@ use tokio::time::Instant;
 
 use crate::time::later;
 
-/// How often the store is asked for its time.
+/// The interval at which the store is asked for its time.
 const ASK_EVERY: Duration = Duration::from_secs(30);
 
-/// The time of the store, driven by the monotonic clock of this machine. The own clock where the store has none.
+/// The time of the store, advanced by the monotonic clock of this machine. If the store has no clock,
+/// our own clock.
 pub(crate) struct StoreClock {
     own: Arc<dyn Clock>,
     state: RwLock<State>,
@@ -27,12 +29,13 @@ struct State {
     reading: Option<Reading>,
 }
 
-/// The store's time, taken as that of the moment when it was asked: it is ahead by at most the time until the answer.
+/// A reading of the store's time, treated as the time at which it was requested. It is ahead by at most
+/// the time until the response.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     time: Timestamp,
     at: Instant,
-    /// The time until the answer.
+    /// The time from the request to the response.
     error: Duration,
 }
 
@@ -41,7 +44,8 @@ impl Reading {
         later(self.time, self.at.elapsed())
     }
 
-    /// Returns whether a later reading shows that this one is right, and no more ahead than the later one.
+    /// Returns `true` if a later reading confirms this one: this one is no further ahead and consistent
+    /// with it.
     fn agrees_with(&self, later_one: &Self) -> bool {
         let (own, upper) = (self.now(), later_one.now());
         own <= upper && later(own, later_one.error) >= upper
@@ -57,12 +61,12 @@ impl StoreClock {
         *self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// By how much this clock may be ahead of that of another instance.
+    /// Returns the maximum lead of this clock over that of another instance.
     pub(crate) fn error(&self) -> Duration {
         self.state().reading.map_or(Duration::ZERO, |reading| reading.error)
     }
 
-    /// Asks the store for its time, unless that was done a short while ago.
+    /// Asks the store for its time, unless it was asked a short while ago.
     pub(crate) async fn ask(&self, store: &(impl LetterStore + ?Sized)) -> Result<()> {
         if self.state().asked_at.is_some_and(|asked_at| asked_at.elapsed() < ASK_EVERY) {
             return Ok(());
@@ -72,7 +76,7 @@ impl StoreClock {
         let fresh = time.map(|time| Reading { time, at, error: at.elapsed() });
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         state.asked_at = Some(at);
-        // A reading whose answer came sooner is the better one, for as long as it is right.
+        // A reading with a faster response is more precise, for as long as it is correct.
         let kept = state.reading.zip(fresh).is_some_and(|(known, fresh)| known.agrees_with(&fresh));
         if !kept {
             state.reading = fresh;
@@ -109,10 +113,10 @@ mod tests {
         let known = reading(1_000, 1);
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(known.now().as_second(), 1_060);
-        // The answer took five seconds: the store's time lies between 1,058 and 1,063.
+        // The response took five seconds: the store's time lies between 1,058 and 1,063.
         assert!(known.agrees_with(&reading(1_063, 5)));
         assert!(known.agrees_with(&reading(1_060, 0)));
-        // The later one is closer.
+        // The later reading is closer to the store's time.
         assert!(!known.agrees_with(&reading(1_059, 5)));
         // The store's clock was set.
         assert!(!known.agrees_with(&reading(1_070, 5)));

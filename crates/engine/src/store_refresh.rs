@@ -1,4 +1,5 @@
-//! Reads from the store what others changed: pauses, opened sequences, the retry backlog, the room that is left.
+//! Reads from the store what other processes changed: pauses, opened sequences, the retry backlog, the
+//! free space.
 
 use std::sync::Arc;
 
@@ -14,20 +15,20 @@ use crate::flow::Shards;
 use crate::gate::change_or;
 use crate::sequence_sync;
 
-/// How often the consumer looks at the room that its letters take, unless it writes much. The bounds are generous, so that it need not
-/// look often.
+/// The interval at which the consumer checks the space that its letters take, unless it writes much. The
+/// bounds are generous, so frequent checks are unnecessary.
 const CAPACITY_INTERVAL: Duration = Duration::from_secs(10);
-/// The rest after a count of letters, in times of its duration. A store may read an entry of an index for each letter, and so it spends a
-/// tenth of the time on that.
+/// The delay after a count of letters, as a multiple of the count's duration. A store may read an index
+/// entry for each letter, so it spends a tenth of the time on counts.
 const COUNT_REST: u32 = 9;
-/// The longest rest.
+/// The maximum delay after a count.
 const MOST_REST: Duration = Duration::from_secs(300);
 
-/// The number of open letters of the fullest queue, as last counted.
+/// The number of open letters in the fullest queue, as last counted.
 #[derive(Debug)]
 struct LetterCount {
     open: u64,
-    /// When they may be counted again.
+    /// The time at which the letters may be counted again.
     next: Instant,
 }
 
@@ -36,7 +37,8 @@ impl LetterCount {
         Self { open: 0, next: Instant::now() }
     }
 
-    /// The number of open letters. It is counted if the last count, done or failed, is long enough ago.
+    /// Returns the number of open letters. Counts them if the last count, successful or not, is long
+    /// enough ago.
     async fn read(&mut self, count: impl Future<Output = Result<u64>>) -> Result<u64> {
         let began = Instant::now();
         if began < self.next {
@@ -49,7 +51,8 @@ impl LetterCount {
     }
 }
 
-/// Refreshes at a regular interval, and whenever a pause has to be written, for as long as it is polled.
+/// Refreshes at a regular interval and whenever the gate changes, for example because a pause has to be
+/// written. It works for as long as it is polled.
 pub(crate) async fn run(components: Vec<Arc<Component>>, shards: Shards) {
     let Some(Component { options, guards, lifecycle, flight, .. }) = components.first().map(|first| &**first)
     else {
@@ -69,7 +72,7 @@ pub(crate) async fn run(components: Vec<Arc<Component>>, shards: Shards) {
             }
         }
         flight.expire_suspects();
-        // The lag of the source may grow while nothing of it is read: the intake publishes it.
+        // The source's lag may grow while no message is read; the intake publishes it.
         lifecycle.activity.notify_one();
         let refreshed = refresh(&components, &shards).await;
         if refreshed.is_ok() && Instant::now() >= look_at_capacity {
@@ -97,7 +100,7 @@ async fn refresh(components: &[Arc<Component>], shards: &Shards) -> Result<()> {
     guards.backlog.read(&**store).await
 }
 
-/// Looks at the room of the store.
+/// Checks the free space of the store.
 async fn measure(components: &[Arc<Component>], letters: &mut LetterCount) {
     let Some(first) = components.first() else { return };
     let before = first.guards.handed_off.begin();
@@ -106,8 +109,8 @@ async fn measure(components: &[Arc<Component>], letters: &mut LetterCount) {
     }
 }
 
-/// Compares the letters and the room that the store takes with their bounds, and holds the source back at one (I9). `before` is what was
-/// handed off until now.
+/// Compares the letters and the space that the store takes with their bounds, and holds the source if
+/// one is reached (I9). `before` is the total of bytes handed off before the measurement.
 async fn update_capacity(
     components: &[Arc<Component>],
     letters: &mut LetterCount,
@@ -148,7 +151,7 @@ async fn update_capacity(
     Ok(())
 }
 
-/// The number of open letters of the fullest queue.
+/// Returns the number of open letters in the fullest queue.
 async fn most_open(components: &[Arc<Component>]) -> Result<u64> {
     let mut most = 0;
     for component in components {
@@ -157,18 +160,19 @@ async fn most_open(components: &[Arc<Component>]) -> Result<u64> {
     Ok(most)
 }
 
-/// What is free of the store's disk beside its reserve; `None` while there is no reserve, or the store does not know.
+/// Returns the free space of the store's disk without its reserve, or `None` if there is no reserve or
+/// the store does not know.
 pub(crate) fn beside_reserve(capacity: &CapacityPolicy, room: &Occupancy) -> Option<u64> {
     CapacityPolicy { min_free: capacity.min_free, ..CapacityPolicy::NONE }.room(room)
 }
 
-/// Reads the store's time and the pauses. Nothing may run before that.
+/// Reads the store's time and the pauses. Nothing may run before this call.
 pub(crate) async fn catch_up(component: &Component) -> Result<()> {
     component.clock.ask(&*component.store).await?;
     reload_pauses(component).await
 }
 
-/// Loads the pauses of the consumer from the store, and reports what changed.
+/// Loads the consumer's pauses from the store and reports the changes.
 pub(crate) async fn reload_pauses(component: &Component) -> Result<()> {
     let Component { identity, store, guards, telemetry, .. } = component;
     let (new, ended) = loop {
@@ -211,7 +215,7 @@ mod tests {
         }
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(letters.read(slow(7)).await.unwrap(), 7);
-        // A count that fails late rests as well.
+        // A slow count that fails is also followed by a delay.
         tokio::time::advance(Duration::from_secs(90)).await;
         let failing = async {
             tokio::time::sleep(Duration::from_secs(10)).await;
@@ -219,7 +223,7 @@ mod tests {
         };
         assert!(letters.read(failing).await.is_err());
         assert_eq!(letters.read(uncounted()).await.unwrap(), 7);
-        // One that costs nothing may be repeated at once.
+        // A count that takes no time may be repeated at once.
         tokio::time::advance(Duration::from_secs(90)).await;
         assert_eq!(letters.read(async { Ok(8) }).await.unwrap(), 8);
         assert_eq!(letters.read(async { Ok(9) }).await.unwrap(), 9);

@@ -1,4 +1,4 @@
-//! Retries store calls until they succeed, and holds the source back meanwhile (I9).
+//! Retries store calls until they succeed, and holds the source meanwhile (I9).
 
 use std::future::Future;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::telemetry::Counters;
 const MIN_DELAY: Duration = Duration::from_millis(20);
 const MAX_DELAY: Duration = Duration::from_secs(5);
 
-/// Why work on a message ends before it is settled. The message will be delivered again.
+/// The reason why work on a message ends before it is settled. The message will be delivered again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Abandoned {
     /// The partition is being revoked, or the consumer ends.
@@ -25,8 +25,8 @@ pub(crate) enum Abandoned {
     Fenced,
 }
 
-/// Calls the store until it succeeds. While it does not, the source is held back. Fenced callers give up; a permanent error
-/// ends the consumer.
+/// Calls the store until the call succeeds. The source is held meanwhile. A fenced caller gives up. A
+/// permanent error ends the consumer.
 pub(crate) async fn retry_until_ok<T, F, Fut>(component: &Component, mut call: F) -> Result<T, Abandoned>
 where
     F: FnMut() -> Fut,
@@ -41,7 +41,7 @@ where
     }
 }
 
-/// The delays between the calls of one operation: exponential, without jitter, without end.
+/// Returns the delays between the calls of one operation: exponential, without jitter, without end.
 pub(crate) fn backoff(min_delay: Duration, max_delay: Duration) -> ExponentialBackoff {
     ExponentialBuilder::default()
         .with_min_delay(min_delay)
@@ -68,7 +68,7 @@ impl<'a> StoreRetry<'a> {
         Self { component, backoff: backoff(MIN_DELAY, max_delay), max_delay, outage: None }
     }
 
-    /// Waits before the next call if that may succeed.
+    /// Waits before the next call if that call may succeed.
     pub(crate) async fn failed(&mut self, error: StoreError) -> Result<(), Abandoned> {
         match error.kind() {
             ErrorKind::Fenced => Err(Abandoned::Fenced),
@@ -83,7 +83,7 @@ impl<'a> StoreRetry<'a> {
         }
     }
 
-    /// Reports a temporary error, holds the source back, and waits.
+    /// Reports a temporary error, holds the source, and waits.
     pub(crate) async fn wait(&mut self, error: &StoreError) {
         let Component { queue, telemetry, guards, .. } = self.component;
         Counters::add(&telemetry.counters.hand_off_failures, 1);
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn delays_double_up_to_the_longest_and_never_end() {
-        // The factor is a float, so delays are exact to the microsecond only.
+        // The factor is a float, so delays are only exact to the microsecond.
         let millis = |delay: &Duration| (delay.as_micros() + 1) / 1_000;
         let delays: Vec<Duration> = backoff(MIN_DELAY, MAX_DELAY).take(1_000).collect();
         assert_eq!(delays[..4].iter().map(millis).collect::<Vec<_>>(), [20, 40, 80, 160]);

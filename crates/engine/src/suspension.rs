@@ -1,28 +1,29 @@
-//! Stops the tasks of a consumer as a signal stops a process: they are not polled, and the world goes on. For the simulation.
+//! Stops the tasks of a consumer as a signal stops a process: the tasks are not polled, and time goes
+//! on. For the simulation.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// Stops tasks, and lets them go on.
+/// Stops and resumes tasks.
 #[derive(Clone, Debug, Default)]
 pub struct Suspension(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
     suspended: bool,
-    /// The tasks that were woken meanwhile, in this order.
+    /// The tasks that were woken while they were stopped, in this order.
     woken: Vec<Waker>,
 }
 
 impl Suspension {
-    /// Stops the tasks, from their next poll on.
+    /// Stops the tasks from their next poll on.
     pub fn suspend(&self) {
         self.state().suspended = true;
     }
 
-    /// Lets the tasks go on.
+    /// Resumes the tasks.
     pub fn resume(&self) {
         let woken = {
             let mut state = self.state();

@@ -1,4 +1,4 @@
-//! Reports what a consumer does: events to observers, counters, gauges.
+//! Reports a consumer's activity: events to observers, counters and gauges.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use lazaret_core::{Message, QueueName, SequenceId};
 
 use crate::events::{Event, Observer};
 
-/// Reports events, counters and gauges of one consumer.
+/// Reports the events, counters and gauges of one consumer.
 #[derive(Default)]
 pub(crate) struct Telemetry {
     observers: Vec<Arc<dyn Observer>>,
@@ -24,7 +24,7 @@ impl Telemetry {
     /// Reports an event to all observers.
     pub(crate) fn emit(&self, event: &Event<'_>) {
         for observer in &self.observers {
-            // I10: an observer that panics loses its own event and nothing else.
+            // I10: a panicking observer loses its own event and nothing else.
             let _ = catch_unwind(AssertUnwindSafe(|| observer.on(event)));
         }
     }
@@ -36,7 +36,7 @@ impl Telemetry {
         self.emit(&Event::LeaseLost { queue, sequence });
     }
 
-    /// Counts and logs a message whose id belongs to another one.
+    /// Counts and logs a message whose id belongs to another message.
     pub(crate) fn report_id_conflict(&self, queue: &QueueName, message: &Message) {
         Counters::add(&self.counters.id_conflicts, 1);
         let (stream, position) = message.place();
@@ -57,7 +57,7 @@ impl Telemetry {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
-        /// Live counters of a consumer.
+        /// The live counters of a consumer.
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $(pub(crate) $name: AtomicU64),+ }
 
@@ -79,7 +79,7 @@ counters! {
     handled,
     /// Messages that the filter rejected.
     filtered,
-    /// Attempts that failed.
+    /// Failed attempts.
     failed,
     /// Attempts after the first.
     retries,
@@ -89,7 +89,7 @@ counters! {
     appended,
     /// Known duplicates.
     duplicates,
-    /// Messages that had the id of another message, and got an id of their own.
+    /// Messages that had the id of another message and received an id of their own.
     id_conflicts,
     /// Letters that were resolved by a handler.
     resolved,
@@ -99,7 +99,7 @@ counters! {
     hand_off_failures,
     /// Messages that were relayed to the broker.
     relayed,
-    /// Calls to relay a message that failed.
+    /// Failed calls to relay a message.
     relay_failures,
     /// Leases of stored sequences that were lost during a run.
     leases_lost,
@@ -118,12 +118,12 @@ impl Counters {
 /// Represents an unknown lag.
 const UNKNOWN: u64 = u64::MAX;
 
-/// Values that go up and down. Written by the intake, read by handles.
+/// Values that go up and down. The intake writes them, handles read them.
 #[derive(Debug)]
 pub(crate) struct Gauges {
     in_flight: AtomicU64,
     lag: AtomicU64,
-    /// The error that the source retries.
+    /// The error after which the source is being retried.
     source_error: Mutex<Option<String>>,
 }
 

@@ -1,28 +1,29 @@
-//! Arithmetic on timestamps, and waiting on the injected clock.
+//! Arithmetic on timestamps, and waits on the injected clock.
 
 use std::time::Duration;
 
 use lazaret_core::{Clock, Timestamp};
 use tokio::time::Instant;
 
-/// The time from `now` to `due`; zero when that has passed.
+/// Returns the time from `now` to `due`, or zero if `due` has passed.
 pub(crate) fn until(now: Timestamp, due: Timestamp) -> Duration {
     Duration::try_from(due.duration_since(now)).unwrap_or(Duration::ZERO)
 }
 
-/// `now` and `delay` later, or the last timestamp that can be expressed.
+/// Returns `now` plus `delay`, or the latest timestamp if the sum overflows.
 pub(crate) fn later(now: Timestamp, delay: Duration) -> Timestamp {
     now.checked_add(delay).unwrap_or(Timestamp::MAX)
 }
 
-/// By how much a clock that is adjusted slowly may lag behind the time that has passed.
+/// The maximum lag of a clock that is being adjusted slowly.
 pub(crate) const SLEW: Duration = Duration::from_secs(1);
 
-/// By how much the clock of another member of the consumer may be ahead of ours.
+/// The maximum lead of another member's clock over ours.
 const MEMBER_SKEW: Duration = Duration::from_secs(60);
 
-/// The due time of a retry that was written down with the time of a failure before it. If that is in the future, our clock was set
-/// back since then: the retry is due as long after now as it was after the failure.
+/// Returns the due time of a retry that was stored together with the time of the preceding failure. If
+/// that failure lies in the future, our clock was set back since: the retry is then due after its full
+/// delay, counted from now.
 pub(crate) fn due_after_set_back(due: Timestamp, failed_at: Timestamp, now: Timestamp) -> Timestamp {
     if failed_at <= later(now, MEMBER_SKEW) {
         return due;
@@ -30,8 +31,9 @@ pub(crate) fn due_after_set_back(due: Timestamp, failed_at: Timestamp, now: Time
     due.min(later(now, until(failed_at, due)))
 }
 
-/// A wait for a due time: for the time from its beginning, and until the clock shows it (I12). A clock that is set back meanwhile
-/// is not waited for. It begins when the due time is decided, however long it takes to note it.
+/// A wait for a due time. It ends when the clock shows the due time (I12). If the clock is set back
+/// meanwhile, it ends after the original delay. The wait begins when the due time is decided, even if
+/// storing it takes a while.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SteadyWait {
     due: Timestamp,
@@ -39,24 +41,25 @@ pub(crate) struct SteadyWait {
 }
 
 impl SteadyWait {
-    /// A wait that begins now.
+    /// Starts a wait now.
     pub(crate) fn until(clock: &dyn Clock, due: Timestamp) -> Self {
         Self { due, end: Instant::now() + until(clock.now(), due) }
     }
 
-    /// The wait for a due time that was written down with the time of a failure before it: for the rest of the time, or if our
-    /// clock was set back since then, for the whole delay.
+    /// Resumes the wait for a due time that was stored together with the time of the preceding failure.
+    /// It lasts for the remaining time or, if our clock was set back since, for the whole delay.
     pub(crate) fn resumed(clock: &dyn Clock, due: Timestamp, failed_at: Timestamp) -> Self {
         let now = clock.now();
         Self { due, end: Instant::now() + until(now, due_after_set_back(due, failed_at, now)) }
     }
 
-    /// The due time, by the clock as it was set when the wait began.
+    /// Returns the due time by the clock as it was set when the wait began.
     pub(crate) fn due(&self) -> Timestamp {
         self.due
     }
 
-    /// The due time by the clock as it is set now: one that was set back since is not waited for.
+    /// Returns the due time by the clock as it is set now. It is earlier if the clock was set back
+    /// since.
     pub(crate) fn due_by(&self, clock: &dyn Clock) -> Timestamp {
         self.due.min(later(clock.now(), self.end.saturating_duration_since(Instant::now())))
     }
@@ -66,14 +69,14 @@ impl SteadyWait {
         left.is_zero() || Instant::now() >= self.end && left > SLEW
     }
 
-    /// The time after which to ask again whether it is over.
+    /// Returns the delay before the next check whether the wait is over.
     pub(crate) fn rest(&self, clock: &dyn Clock) -> Duration {
         let rest = self.end.saturating_duration_since(Instant::now());
-        // The clock is adjusted slowly.
+        // The clock is being adjusted slowly.
         if rest.is_zero() { until(clock.now(), self.due) } else { rest }
     }
 
-    /// Sleeps until it is over.
+    /// Sleeps until the wait is over.
     pub(crate) async fn sleep(&self, clock: &dyn Clock) {
         while !self.is_over(clock) {
             tokio::time::sleep(self.rest(clock)).await;
@@ -86,8 +89,8 @@ pub(crate) async fn sleep_until(clock: &dyn Clock, due: Timestamp) {
     SteadyWait::until(clock, due).sleep(clock).await;
 }
 
-/// A moment of the past, for what ends some time after it, whatever becomes of this process meanwhile: it may be stopped, and its
-/// machine suspended.
+/// A moment in the past from which elapsed time is measured. The measurement stays correct if the
+/// process is stopped or its machine is suspended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     instant: Instant,
@@ -99,24 +102,24 @@ impl Moment {
         Self { instant: Instant::now(), steady: clock.steady() }
     }
 
-    /// The moment by the clock of timers, which may stand still while the machine is suspended.
+    /// Returns the moment by the timer clock, which may stand still while the machine is suspended.
     pub(crate) fn instant(self) -> Instant {
         self.instant
     }
 
-    /// The moment by the clock that counts suspends.
+    /// Returns the moment by the clock that includes the time of suspensions.
     pub(crate) fn steady(self) -> Duration {
         self.steady
     }
 
-    /// The time since then, by the clock that has counted more of it.
+    /// Returns the time since the moment: the larger of what the two clocks measured.
     pub(crate) fn elapsed(self, clock: &dyn Clock) -> Duration {
         self.instant.elapsed().max(clock.steady().saturating_sub(self.steady))
     }
 }
 
-/// Time for what lives in memory only, such as the breaker and the retry budget: it starts at the time of a clock and never
-/// goes back, whatever happens to that clock.
+/// The time for state that lives only in memory, such as the breaker and the retry budget. It starts at
+/// the time of a clock and never goes back, whatever happens to that clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SteadyTime {
     start: Timestamp,
@@ -166,7 +169,7 @@ mod tests {
         wait.sleep(&clock).await;
         assert_eq!(started.elapsed(), Duration::from_secs(30));
         assert!(wait.is_over(&clock), "and stays over");
-        // Written down before the step, and read after it.
+        // Stored before the step, read after it.
         let resumed = SteadyWait::resumed(&clock, at(10_030), at(10_000));
         assert_eq!((resumed.is_over(&clock), resumed.due_by(&clock)), (false, at(6_430)));
     }

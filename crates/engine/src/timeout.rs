@@ -1,4 +1,4 @@
-//! A time limit on one handler, as a layer.
+//! A layer that limits the time of one handler.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,11 +6,12 @@ use std::time::Duration;
 use lazaret_core::handler::{BoxHandler, Delivery, Handle, HandlerFuture, Layer};
 use lazaret_core::{HandlerError, Reason};
 
-/// Limits how long one attempt of a handler may take.
+/// Limits the duration of one attempt of a handler.
 ///
-/// An attempt that takes longer is dropped and fails with reason `TIMEOUT`; its [`Context`](lazaret_core::handler::Context) is
-/// cancelled, for work that it has spawned. The limit of the whole consumer is
-/// [`attempt_timeout`](crate::Options::attempt_timeout), and the shorter one applies.
+/// An attempt that takes longer is dropped and fails with reason `TIMEOUT`. Its
+/// [`Context`](lazaret_core::handler::Context) is cancelled, so that tasks which the attempt spawned can
+/// stop. The limit of the whole consumer is [`attempt_timeout`](crate::Options::attempt_timeout); the
+/// shorter of the two applies.
 ///
 /// ```
 /// use std::time::Duration;
@@ -31,7 +32,7 @@ use lazaret_core::{HandlerError, Reason};
 pub struct Timeout(Duration);
 
 impl Timeout {
-    /// Limits each attempt to this time.
+    /// Limits each attempt to this duration.
     pub const fn new(limit: Duration) -> Self {
         Self(limit)
     }
@@ -63,7 +64,7 @@ impl Handle for Limited {
     }
 }
 
-/// The error of an attempt that took too long.
+/// Returns the error of an attempt that took too long.
 pub(crate) fn error(delivery: &Delivery, limit: Duration) -> HandlerError {
     let error = HandlerError::foreign("timeout", format!("no response within {limit:?}"));
     error.reason(Reason::TIMEOUT).phase(delivery.phase())

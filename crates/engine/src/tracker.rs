@@ -1,8 +1,10 @@
-//! Tracks the settled messages of a partition: the watermark, and what is settled beyond it.
+//! Tracks the settled messages of a partition: the watermark, and the messages that are settled beyond
+//! it.
 //!
-//! Messages enter in the order of the source and are settled in any order. Only messages that were delivered are
-//! tracked, so gaps from compaction and transaction markers cost nothing. All operations are O(1) amortised, except
-//! listing what lies beyond the watermark, which is linear in the messages in flight.
+//! Messages enter in the order of the source and are settled in any order. Only delivered messages are
+//! tracked, so gaps from compaction and transaction markers cost nothing. All operations are O(1)
+//! amortised, except listing the settled messages beyond the watermark, which is linear in the number of
+//! messages in flight.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -11,30 +13,30 @@ use bytes::Bytes;
 use lazaret_core::Position;
 use lazaret_core::message::PartitionNumber;
 
-/// The number of ranges beyond the watermark that are reported to the source at most (I7).
+/// The maximum number of ranges beyond the watermark that are reported to the source (I7).
 const RANGES_LIMIT: usize = 1024;
 
-/// The messages of one partition between the watermark and the newest.
+/// The messages of one partition from the watermark to the newest message.
 #[derive(Debug)]
 pub(crate) struct Tracker {
     partition: PartitionNumber,
-    /// Number of the message at the front of `entries`.
+    /// The number of the message at the front of `entries`.
     first: u64,
     entries: VecDeque<Entry>,
-    /// Tokens of tracked messages, for sources that have them.
+    /// The tokens of tracked messages, for sources that use tokens.
     tokens: BTreeMap<u64, Bytes>,
     /// The last message of the contiguous settled prefix.
     watermark: Option<Position>,
-    /// Something was settled since the watermark was last taken.
+    /// `true` if a message was settled since the watermark was last taken.
     moved: bool,
-    /// Deliveries that are neither settled nor abandoned.
+    /// The number of deliveries that are neither settled nor abandoned.
     outstanding: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     offset: u64,
-    /// The number of components that have not settled it yet.
+    /// The number of components that have not settled the message yet.
     unsettled: u32,
 }
 
@@ -51,7 +53,7 @@ impl Tracker {
         }
     }
 
-    /// Tracks the next message, which `components` have to settle. Returns its number.
+    /// Tracks the next message, which `components` components have to settle. Returns its number.
     pub(crate) fn push(&mut self, position: &Position, components: u32) -> u64 {
         debug_assert!(
             self.entries.back().is_none_or(|last| last.offset <= position.offset),
@@ -82,7 +84,8 @@ impl Tracker {
         }
     }
 
-    /// Records that one component will not settle a message any more. The watermark stays before it.
+    /// Records that one component will no longer settle a message. The watermark stays before that
+    /// message.
     pub(crate) fn abandon(&mut self) {
         self.outstanding -= 1;
     }
@@ -99,25 +102,25 @@ impl Tracker {
         }
     }
 
-    /// The number of deliveries that are neither settled nor abandoned.
+    /// Returns the number of deliveries that are neither settled nor abandoned.
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding
     }
 
-    /// The watermark, if anything was settled since it was last taken. `Some(None)` means that only messages beyond it
-    /// were settled, and that it has not moved since the assignment.
+    /// Returns the watermark, if a message was settled since it was last taken. `Some(None)` means that
+    /// only messages beyond the watermark were settled and that it has not moved since the assignment.
     pub(crate) fn take_moved(&mut self) -> Option<Option<Position>> {
         std::mem::take(&mut self.moved).then(|| self.watermark.clone())
     }
 
-    /// Records that the watermark that was taken could not be committed.
+    /// Records that the last taken watermark could not be committed.
     pub(crate) fn not_committed(&mut self) {
         self.moved = true;
     }
 
-    /// The offsets settled beyond the watermark, as ranges.
+    /// Returns the offsets that are settled beyond the watermark, as ranges.
     ///
-    /// An offset that a settled and an unsettled message share is left out.
+    /// An offset that a settled and an unsettled message share is omitted.
     pub(crate) fn settled_beyond(&self) -> Vec<RangeInclusive<u64>> {
         let mut ranges: Vec<RangeInclusive<u64>> = Vec::new();
         let mut run: Option<(u64, u64)> = None;

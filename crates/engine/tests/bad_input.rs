@@ -15,12 +15,13 @@ use lazaret_core::{Failure, HandlerError, Letter, LetterState, Message, Phase, R
 use lazaret_engine::{BuildError, Builder, Consumer, DeadLetterOptions, Event, Options};
 use support::{Bench, Reply, Running, Try, eventually, fatal, one_attempt, options, payload_of, retry, secs};
 
-/// Everything is handled but `a1`, which does this.
+/// Handles every message except `a1`, for which it replies this.
 fn a1(reply: fn() -> Reply) -> impl Fn(&Try) -> Reply + Send + Sync + 'static {
     move |this| if this.name == "a1" { reply() } else { Reply::Done }
 }
 
-/// The cause of the only letter of `a`, which is dead after one attempt; `b1` behind it was handled.
+/// Returns the cause of the only letter of `a`, which is dead after one attempt. The message `b1` behind
+/// it was handled.
 fn only_a_is_dead(bench: &Bench) -> Failure {
     let letter = bench.letter("a");
     assert_eq!((letter.state, letter.attempts), (LetterState::Dead, 1));
@@ -179,7 +180,7 @@ fn treacherous(panics_from: usize) -> Reply {
 
 #[tokio::test(start_paused = true)]
 async fn a_panicking_classifier_is_the_failure_of_its_message_only() {
-    // I10: a rule by type walks down the cause chain, which panics the second time.
+    // I10: a rule by type walks the cause chain, which panics the second time.
     let bench = Bench::new();
     bench.push(&["a1", "b1"]);
     let classifier = Classifier::default().no_retry_on::<fmt::Error>();
@@ -283,7 +284,7 @@ async fn a_message_without_key_or_payload_is_handled_alone() {
     assert_eq!((letter.message.key.clone(), letter.message.payload.clone()), (None, None));
 }
 
-/// A builder that lacks nothing.
+/// A builder in which nothing is missing.
 fn complete(options: Options) -> Builder {
     let bench = Bench::new();
     bench.builder(options).handler(bench.handler(|_| Reply::Done))

@@ -1,4 +1,4 @@
-//! The breaker: what opens it, what does not, and how it closes again.
+//! The breaker: what opens it, what does not, and how it closes.
 
 mod support;
 
@@ -10,7 +10,7 @@ use lazaret_core::{LetterState, Reason};
 use lazaret_engine::Options;
 use support::{Bench, Reply, Try, eventually, fatal, let_pass, millis, options, retry, secs, transient};
 
-/// A dependency that can be away.
+/// A dependency that can be unavailable.
 #[derive(Clone, Default)]
 struct Dependency(Arc<AtomicBool>);
 
@@ -108,7 +108,7 @@ async fn an_open_breaker_holds_stored_retries_too() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stored_retry_that_fails_for_its_own_sake_closes_the_breaker_and_reports_it() {
-    // The dependency answers again; that it refuses these messages is no fault of its own.
+    // The dependency responds again. Its rejection of these messages is not a fault of the dependency.
     let bench = Bench::new();
     bench.push(&["a1", "b1", "c1", "d1"]);
     let policy = RetryPolicy { hold: secs(0), ..retry(Strategy::Ordered) };
@@ -124,7 +124,7 @@ async fn a_stored_retry_that_fails_for_its_own_sake_closes_the_breaker_and_repor
 
 #[tokio::test(start_paused = true)]
 async fn a_share_of_failures_does_not_open_the_breaker_while_others_succeed() {
-    // Ten times as many failures as would open it, and a success now and then.
+    // Ten times as many failures as it takes to open the breaker, and an occasional success.
     let bench = Bench::new();
     (0..80).for_each(|n| bench.push(&[&format!("k{n}x")]));
     let policy = RetryPolicy { hold: secs(3600), ..retry(Strategy::Ordered) };
@@ -149,7 +149,7 @@ async fn poison_alone_does_not_open_the_breaker_when_all_else_is_done() {
             true => Reply::Fail(transient()),
             false => Reply::after(millis(1), Reply::Done),
         };
-        // At first each of them fails between two that succeed. Then nothing but these is left.
+        // At first each failure lies between two successes. In the end only failing messages remain.
         bench.run(options, script).await;
         let dead = bench.counts().of(LetterState::Dead);
         assert_eq!((bench.events.count("BreakerOpened"), dead), (0, 8), "hold {hold}");
@@ -159,7 +159,7 @@ async fn poison_alone_does_not_open_the_breaker_when_all_else_is_done() {
 
 #[tokio::test(start_paused = true)]
 async fn retries_open_the_breaker_when_nothing_has_succeeded_since() {
-    // I4: two keys are not many, and their attempts are worth as much.
+    // I4: two keys are not many, but their attempts are worth as much.
     let (bench, dependency) = (Bench::new(), Dependency::default());
     bench.push(&["a1", "b1"]);
     let policy = RetryPolicy { hold: secs(3600), max_attempts: 3, ..retry(Strategy::Ordered) };

@@ -28,7 +28,7 @@ fn unavailable() -> HandlerError {
 #[tokio::test(start_paused = true)]
 async fn the_breaker_opens_after_the_clock_was_set_back() {
     let (bench, clock) = Bench::new().with_set_clock();
-    // One more than the attempts of a message.
+    // One more than the maximum attempts of a message.
     let breaker = BreakerPolicy { failures: 4, ..BreakerPolicy::default() };
     let options = Options { breaker: Some(breaker), ..options() };
     let script = |this: &Try| match this.name.starts_with("ok") {
@@ -36,7 +36,7 @@ async fn the_breaker_opens_after_the_clock_was_set_back() {
         false => Reply::after(millis(1), Reply::Fail(unavailable())),
     };
     let running = start(&bench, &clock, options, script);
-    // A success, and then a failure that the breaker counts after it.
+    // A success, then a failure that the breaker counts after it.
     bench.push(&["ok1"]);
     let_pass(secs(1)).await;
     bench.push(&["x1"]);
@@ -93,7 +93,8 @@ async fn a_retry_in_memory_does_not_wait_for_the_clock_to_catch_up() {
 async fn a_claimed_letter_does_not_wait_for_the_clock_to_catch_up() {
     let bench = Bench::new();
     let clock = SetClock::beside_the_store(&bench);
-    // The store is five seconds ahead: it says that the letter is due when it is not, by our clock.
+    // The store's clock is five seconds ahead: it reports the letter as due before it is due by our
+    // clock.
     clock.back_by(5);
     bench.push(&["a1"]);
     let retry = RetryPolicy { hold: secs(0), initial_delay: secs(10), ..options().retry };
@@ -165,8 +166,8 @@ async fn what_waits_behind_a_head_does_not_wait_for_the_clock_to_catch_up() {
     running.stop().await;
 }
 
-/// A retry that waits in memory for a minute when its process crashes, after ten seconds. `set` sets the clock, before or after the
-/// restart.
+/// A retry that waits in memory for a minute. Its process crashes after ten seconds. `set` sets the
+/// clock, before or after the restart.
 async fn noted_retry(set: impl Fn(&SetClock, bool)) {
     let (bench, clock) = Bench::new().with_set_clock();
     bench.push(&["a1"]);

@@ -1,5 +1,5 @@
-//! Messages that crash the process, as the engine sees them. The recorder here is one in memory; the one
-//! that survives a real death has tests of its own.
+//! Messages that crash the process, from the engine's view. These tests use a recorder in memory. The
+//! recorder that survives a real crash has its own tests.
 
 mod support;
 
@@ -18,13 +18,13 @@ fn recorded(recorder: &RecorderFile) -> Options {
     Options { flight_recorder: Some(Arc::new(recorder.open())), retry, ..options() }
 }
 
-/// The engine crashes with what it has in flight: nothing is released in the recorder.
+/// Crashes the engine with its messages in flight: nothing is released in the recorder.
 async fn die(running: Running, recorder: &RecorderFile) {
     recorder.crashed();
     running.crash().await;
 }
 
-/// A handler for whom `x1` hangs, which stands for a death, and all others take a while.
+/// A handler that hangs for `x1`, which stands for a crash, and takes a while for all others.
 fn deadly(this: &Try) -> Reply {
     match this.name.as_str() {
         "x1" => Reply::Hang,
@@ -132,11 +132,11 @@ async fn attempts_count_on_over_crashes_and_deaths_in_company() {
         options
     };
     let script = |this: &Try| match this.before {
-        // It crashes the process, alone.
+        // The message crashes the process while it runs alone.
         0 => Reply::Hang,
-        // It runs beside others when the process crashes.
+        // The message runs with others when the process crashes.
         1 => Reply::Hang,
-        // It fails once, and waits in memory.
+        // The message fails once and waits in memory.
         2 => Reply::Fail(support::transient()),
         _ => Reply::Hang,
     };
@@ -162,7 +162,7 @@ async fn attempts_count_on_over_crashes_and_deaths_in_company() {
 
 #[tokio::test(start_paused = true)]
 async fn attempts_that_are_cut_off_beside_others_use_up_none() {
-    // I4 bounds the attempts that count: kills from outside make no dead letter of a healthy message.
+    // I4 bounds the attempts that count: kills from outside do not make a healthy message a dead letter.
     let (bench, recorder) = (Bench::new(), RecorderFile::default());
     bench.push(&["x1"]);
     let options = || {
@@ -220,14 +220,14 @@ async fn crashes_in_a_stored_retry_are_counted_in_the_letter() {
     running.stop().await;
 }
 
-/// Replays the only letter, and lets the process crash meanwhile.
+/// Replays the only letter and crashes the process meanwhile.
 async fn crash_in_replay(bench: &Bench, running: Running, recorder: &RecorderFile) {
     let replayer = running.replayer();
     let replay = tokio::spawn(async move { replayer.process_any().await });
     eventually("the replay runs", || !recorder.flying().is_empty()).await;
     replay.abort();
     assert!(replay.await.is_err_and(|error| error.is_cancelled()));
-    // The abort took the replay out of the recorder; a crash would not have.
+    // The abort removed the replay from the recorder. A crash would have left it there.
     let message = bench.letter("x").message.clone();
     let slot = recorder.current().enter(&Bench::queue(), &message, 2);
     assert!(slot.index().is_some());

@@ -1,5 +1,5 @@
-//! Messages that handlers send to the dead letters: the fate of a letter whose write is not answered, and contexts that
-//! outlive their attempt.
+//! Messages that handlers send to the dead letters: letters whose write gets no response, and contexts
+//! that outlive their attempt.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -14,7 +14,7 @@ use support::{Bench, Reply, Running, Try, eventually, let_pass, millis, options,
 
 type Answer = Arc<Mutex<Option<Result<(), StoreError>>>>;
 
-/// Sends the message to the dead letters from a task of its own, some time after the handler was called.
+/// Sends the message to the dead letters from a separate task, some time after the handler was called.
 fn send_later(this: &Try, after: std::time::Duration) -> Answer {
     let (answer, context) = (Answer::default(), this.context.clone());
     let given = answer.clone();

@@ -1,4 +1,5 @@
-//! The duplicate filter: copies of a message, marks that the store does not take, and claims of instances that died.
+//! The duplicate filter: copies of a message, marks that the store does not accept, and claims of
+//! crashed instances.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -19,7 +20,7 @@ use support::{
     Bench, Reply, Running, Try, eventually, fatal, let_pass, millis, one_attempt, options, secs, transient,
 };
 
-/// A duplicate filter in memory whose calls fail as a test wants.
+/// A duplicate filter in memory whose calls fail on request.
 #[derive(Clone)]
 struct Filter {
     inner: Arc<dyn Dedupe>,
@@ -32,12 +33,12 @@ impl Filter {
         Self { inner: Arc::new(bench.store.memory().clone()), failing: Arc::default(), slow: Arc::default() }
     }
 
-    /// Lets the next calls of this kind fail.
+    /// Makes the next calls of this kind fail.
     fn fail_next(&self, operation: &'static str, times: usize) {
         self.failing.lock().unwrap().insert(operation, times);
     }
 
-    /// Lets calls of this kind take this long before they do anything.
+    /// Delays calls of this kind before they do anything.
     fn slow_down(&self, operation: &'static str, by: Duration) {
         self.slow.lock().unwrap().insert(operation, by);
     }
@@ -63,7 +64,7 @@ impl Filter {
         }
     }
 
-    /// Claims the message at this offset of partition 0 for an instance that died.
+    /// Claims the message at this offset of partition 0 for an instance that crashed.
     async fn claimed_by_the_dead(&self, offset: u64, lease: Duration) {
         let id = MessageId::from(format!("events/0/{offset}"));
         let claimed = self.inner.claim(&Bench::queue(), &id, "dead-instance", lease).await.unwrap();
@@ -107,7 +108,7 @@ impl Dedupe for Filter {
     }
 }
 
-/// Adds a copy of message `one` under this key.
+/// Adds a copy of message `one` with this key.
 fn push_copy(bench: &Bench, partition: u32, key: &'static str) {
     bench.log.push_with(partition, |message| {
         let mut message = message.with_key(key).with_payload("copy");
@@ -196,7 +197,7 @@ async fn a_handled_letter_is_resolved_when_its_mark_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stored_duplicate_counts_as_one() {
-    // A copy is handled while the letter of the first one waits for its retry.
+    // A copy is handled while the letter of the first message waits for its retry.
     let bench = Bench::new();
     let filter = Filter::new(&bench);
     bench.push(&["a1"]);
@@ -254,7 +255,7 @@ async fn a_mark_outlives_the_partition_of_its_message() {
     let options = Options { drain_deadline: secs(1), ..filter.on(options()) };
     let running = bench.start(options.clone(), |_| Reply::Done);
     eventually("it is handled", || bench.calls.len() == 1).await;
-    // Another member joins, and the partition goes to it.
+    // Another member joins and gets the partition.
     let other = Running::start(
         bench
             .builder_on(Options { instance: "other".to_owned(), ..options }, bench.log.join())
@@ -316,7 +317,7 @@ async fn a_claim_lasts_as_long_as_its_attempt() {
 
 #[tokio::test(start_paused = true)]
 async fn the_claim_of_a_revoked_partition_is_released_at_once() {
-    // Also when the handler has run for longer than the lease of 30 s, and the claim was renewed.
+    // This also holds if the handler ran longer than the lease of 30 s and the claim was renewed.
     for running_for in [secs(0), secs(40)] {
         let bench = Bench::with_partitions(2);
         let filter = Filter::new(&bench);
@@ -330,7 +331,7 @@ async fn the_claim_of_a_revoked_partition_is_released_at_once() {
                 .builder_on(Options { instance: "other".to_owned(), ..options }, bench.log.join())
                 .handler(bench.handler(|_| Reply::Done)),
         );
-        // No one waits for the end of the lease.
+        // Nothing waits for the end of the lease.
         let_pass(secs(10)).await;
         assert_eq!(bench.calls.done(), ["a1"], "after {running_for:?}");
         other.stop().await;
@@ -365,7 +366,7 @@ async fn a_consumer_that_stops_marks_what_it_handled() {
     let running = bench.start(options.clone(), |_| Reply::Done);
     eventually("it is handled", || bench.calls.len() == 1).await;
     running.begin_stop();
-    // Beyond the deadline, when the message is given up.
+    // After the deadline, when the message is abandoned.
     let_pass(millis(1_100)).await;
     filter.mend();
     running.ended().await.unwrap();
@@ -375,7 +376,7 @@ async fn a_consumer_that_stops_marks_what_it_handled() {
 
 #[tokio::test(start_paused = true)]
 async fn a_suspect_that_waits_for_a_claim_does_not_hold_the_others() {
-    // The messages that a crash left in the flight recorder are those whose claims it left, too.
+    // The messages that a crash left in the flight recorder are the ones whose claims it left behind.
     let bench = Bench::new();
     let filter = Filter::new(&bench);
     bench.push(&["a1", "b1"]);
@@ -404,7 +405,7 @@ async fn a_copy_is_a_duplicate_for_the_window_whatever_the_clock_is_set_to() {
     let running = Running::start(builder.handler(bench.handler(|_| Reply::Done)));
     push_copy(&bench, 0, "a");
     eventually("it is handled", || bench.calls.len() == 1).await;
-    // Each copy comes under another key, 200 s after the one before, and the window is an hour.
+    // Each copy arrives with another key, 200 s after the previous one. The window is one hour.
     let keys = ["b", "c", "d", "e", "f", "g"];
     for (number, key) in keys.into_iter().enumerate() {
         match number % 3 {

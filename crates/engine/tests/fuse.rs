@@ -1,4 +1,4 @@
-//! The fuse counts in order of completion, and is exact up to the attempts that already run.
+//! The fuse counts in order of completion. It is exact except for attempts that already run.
 
 mod support;
 
@@ -12,7 +12,7 @@ use lazaret_core::policy::{FusePolicy, RetryPolicy, Strategy};
 use lazaret_engine::{Event, Options};
 use support::{Bench, Running, eventually, fatal, let_pass, millis, one_attempt, retry, secs, transient};
 
-/// The calls of a handler, and those of them that began after the fuse had blown.
+/// Counts the calls of a handler, and the calls that began after the fuse had blown.
 #[derive(Clone, Default)]
 struct Calls {
     blown: Arc<AtomicBool>,
@@ -29,7 +29,8 @@ impl Calls {
         self.late.load(Ordering::SeqCst)
     }
 
-    /// A handler that takes this long, and for which these messages are bad. Their key is `k`, their number and `x`.
+    /// A handler that takes this long and rejects these messages. A message's key is `k`, its number and
+    /// `x`.
     fn handler(&self, delay: Duration, bad: fn(usize) -> bool, permanent: bool) -> BoxHandler {
         let calls = self.clone();
         handler(move |context: Context| {

@@ -1,4 +1,4 @@
-//! Grouping rules: which letters of a consumer are in one group.
+//! Grouping rules, which decide which letters of a consumer are in the same group.
 
 mod support;
 
@@ -8,7 +8,7 @@ use lazaret_core::{HandlerError, LetterState, Reason, Verdict};
 use lazaret_engine::{BuildError, Options};
 use support::{Bench, Reply, Running, Try, eventually, one_attempt};
 
-/// Fails for good. The payload is the tenant.
+/// The error of a message that fails for good. The payload is the tenant.
 fn no_route(tenant: &str) -> HandlerError {
     HandlerError::msg(format!("tenant {tenant} has no route")).reason(Reason::DOMAIN_INVALID)
 }
@@ -17,7 +17,7 @@ fn failing(this: &Try) -> Reply {
     Reply::Fail(no_route(&this.name))
 }
 
-/// A message for each key, event type and payload.
+/// Pushes a message for each key, event type and payload.
 fn push(bench: &Bench, messages: &[(&str, &str, &str)]) {
     for (key, event_type, payload) in messages {
         bench.log.push_with(0, |message| {
@@ -34,7 +34,7 @@ fn grouped_by(grouping: Grouping) -> Options {
     Options { grouping, ..one_attempt() }
 }
 
-/// The group of the only letter of a sequence.
+/// Returns the group of the only letter of a sequence.
 fn group_of(bench: &Bench, sequence: &str) -> Fingerprint {
     bench.letter(sequence).cause.expect("it failed").fingerprint
 }
@@ -45,7 +45,7 @@ const MESSAGES: [(&str, &str, &str); 3] =
 #[tokio::test(start_paused = true)]
 async fn letters_are_grouped_by_the_rules_of_their_consumer() {
     let with_type = by_tenant_of_any_name().with(GroupPart::EventType);
-    // Whether a and b, and whether a and c are in one group.
+    // Columns: the rules; `true` if a and b are in the same group; `true` if a and c are.
     let table = [
         (Grouping::default(), false, true),
         (by_tenant_of_any_name(), true, true),

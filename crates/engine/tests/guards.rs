@@ -1,4 +1,4 @@
-//! What holds a consumer back: fuse, pauses, limits of the store, draining and stopping.
+//! Everything that holds a consumer: fuse, pauses, limits of the store, draining and stopping.
 
 mod support;
 
@@ -46,7 +46,7 @@ async fn a_fuse_that_blows_pauses_the_consumer_durably_and_says_why() {
 
 #[tokio::test(start_paused = true)]
 async fn a_fuse_does_not_wait_for_the_letters_to_be_stored() {
-    // While they are on their way other messages would go on failing.
+    // While the letters are on their way, other messages would continue to fail.
     for window in [false, true] {
         let bench = Bench::new();
         (0..200).for_each(|n| bench.push(&[&format!("k{n}x")]));
@@ -85,7 +85,7 @@ async fn a_fuse_that_blows_while_the_store_is_away_pauses_at_once_and_is_written
     running.stop().await;
 }
 
-/// Starts a consumer that handles everything, with this paused before it starts.
+/// Starts a consumer that handles everything, with this scope paused before the start.
 fn paused(bench: &Bench, scope: PauseScope) -> Running {
     use lazaret_core::store::LetterStore;
     let by = operator("maintenance");
@@ -199,7 +199,7 @@ async fn a_paused_sequence_stays_paused_over_a_restart() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_runs_before_the_pauses_are_known() {
-    // I9: the store fails the very question what is paused.
+    // I9: the store also fails the query for the pauses.
     let bench = Bench::new();
     bench.push(&["a1"]);
     bench.store.fail("pauses", ErrorKind::Unavailable);
@@ -232,7 +232,7 @@ async fn a_late_answer_from_before_a_pause_does_not_end_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_message_that_comes_back_from_the_store_after_a_drain_began_is_not_started() {
-    // I2: it will be delivered again to the next owner.
+    // I2: the message will be delivered again to the next owner.
     let bench = Bench::new();
     bench.push(&["a1"]);
     let running = bench.start(one_attempt(), |this| match (this.name.as_str(), &this.letter) {
@@ -246,7 +246,7 @@ async fn a_message_that_comes_back_from_the_store_after_a_drain_began_is_not_sta
     replayer.act(letter, Act::Evict, &by).await.unwrap();
     bench.push(&["a2", "a3", "a4"]);
     eventually("a2 runs", || bench.calls.of("a2").len() == 1).await;
-    // The engine learns that the sequence is open, and not that it is closed again.
+    // The engine learns that the sequence is open, but not that it is closed again.
     replayer.act(letter, Act::Restore, &by).await.unwrap();
     assert!(replayer.process_any().await.unwrap());
     bench.store.slow_down("hand_off", secs(5));
@@ -388,7 +388,7 @@ async fn without_dead_letters_a_message_that_fails_for_good_stops_the_consumer()
     assert_eq!((bench.committed(), bench.counts().by_state), (None, [0; 9]));
 }
 
-/// Options under which a message that fails for good is discarded.
+/// Options that discard a message that fails for good.
 fn discarding(options: Options) -> Options {
     let dead_letter = Some(DeadLetterOptions { discard: true, ..DeadLetterOptions::default() });
     Options { dead_letter, ..options }
@@ -430,7 +430,7 @@ async fn with_dead_letters_discarded_a_parked_message_is_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn with_dead_letters_discarded_a_message_that_its_handler_sends_there_is_kept() {
-    // I1: at the first attempt, at a stored retry, and when its replay fails.
+    // I1: at the first attempt, at a stored retry, and when a replay fails.
     let replies: [fn() -> Reply; 2] =
         [|| Reply::Fail(asking(Verdict::DeadLetter)), || Reply::SendToDlq("a person must see it")];
     for reply in replies {
@@ -708,7 +708,7 @@ async fn a_handle_tells_what_is_in_flight_and_what_lies_ahead() {
 async fn what_another_instance_does_is_noticed_at_once_when_the_store_tells() {
     use lazaret_core::store::{LetterStore, Topic};
     let bench = Bench::new();
-    // Longer than the test waits: without a notification nothing would be seen.
+    // Longer than the test waits: without a notification, the change would not be seen.
     let policy = RetryPolicy {
         hold: secs(0),
         initial_delay: secs(3600),

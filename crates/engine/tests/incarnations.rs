@@ -1,4 +1,4 @@
-//! A stream that was deleted and created again: nothing of its earlier life is taken for known.
+//! A stream that was deleted and created again: records of its earlier incarnation do not apply.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -14,7 +14,7 @@ use support::{Bench, Reply, Try, at_once, eventually, fatal, one_attempt, secs};
 
 const MESSAGES: usize = 40;
 
-/// Fills partition 0: every fourth message fails. Each has a key of its own.
+/// Fills partition 0. Every fourth message fails. Each has a key of its own.
 fn fill(bench: &Bench, life: &str, id: impl Fn(usize) -> Option<String>) {
     for number in 0..MESSAGES {
         let name =
@@ -38,7 +38,7 @@ fn with_options(bench: &Bench, dedupe: bool) -> Options {
     Options { dedupe, ..one_attempt() }
 }
 
-/// The messages of this life that were handled or are open letters.
+/// Returns the number of messages of this incarnation that were handled or are open letters.
 fn settled(bench: &Bench, life: &str) -> usize {
     let done = bench.calls.done().into_iter().filter(|name| name.starts_with(life));
     let letters =
@@ -48,7 +48,7 @@ fn settled(bench: &Bench, life: &str) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn every_message_of_a_recreated_stream_is_handled_or_a_letter() {
-    // I1: its offsets, and the ids that are made of them, were those of other messages before.
+    // I1: earlier, its offsets and the ids derived from them belonged to other messages.
     for (dedupe, while_running) in [(false, false), (false, true), (true, false), (true, true)] {
         let bench = Bench::new();
         fill(&bench, "old", |_| None);
@@ -73,7 +73,7 @@ async fn every_message_of_a_recreated_stream_is_handled_or_a_letter() {
         );
         assert_eq!(bench.counts().of(LetterState::Dead), 2 * (MESSAGES as u64 / 4));
         assert_eq!(bench.events.count("IncarnationBegan"), usize::from(while_running));
-        // I5: those of the first life keep their identity.
+        // I5: the messages of the first incarnation keep their identity.
         let letter = bench.letter_at(0).expect("the first letter stays");
         assert_eq!(letter.message.id.as_str(), "events/0/0");
         assert_eq!(bench.letter("new-bad0").message.id.as_str(), "events~1/0/0");
@@ -82,7 +82,8 @@ async fn every_message_of_a_recreated_stream_is_handled_or_a_letter() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_filled_with_the_same_ids_again_loses_no_message() {
-    // I1: the letters of the first life were resolved, purged, or are open; those of the second life are other messages.
+    // I1: the letters of the first incarnation were resolved, purged, or are open. Those of the second
+    // are other messages.
     for dedupe in [false, true] {
         let bench = Bench::new();
         let id = |number: usize| Some(format!("evt-{number}"));
@@ -94,7 +95,7 @@ async fn a_stream_that_is_filled_with_the_same_ids_again_loses_no_message() {
         fill(&bench, "new", id);
         let first = bench.start(with_options(&bench, dedupe), reply);
         eventually("letters of the second life are stored", || !bench.standing("new-bad36").is_empty()).await;
-        // Redelivered messages find the letters of their own life, and of no other.
+        // Redelivered messages find only the letters of their own incarnation.
         first.crash().await;
         bench.run(with_options(&bench, dedupe), reply).await;
         assert_eq!(settled(&bench, "new"), MESSAGES, "{dedupe}");
@@ -113,7 +114,8 @@ async fn a_stream_that_is_filled_with_the_same_ids_again_loses_no_message() {
 
 #[tokio::test(start_paused = true)]
 async fn a_letter_of_the_first_life_that_comes_late_swallows_no_message_of_the_second() {
-    // I1: an instance that has not seen the end of the first life hands it off meanwhile.
+    // I1: an instance that has not seen the end of the first incarnation hands the message off
+    // meanwhile.
     let bench = Bench::new();
     bench.log.recreate(1);
     bench.log.push_with(0, |mut message| {

@@ -1,4 +1,5 @@
-//! I3: sequences that fail, are throttled, paused or blocked do not hold others back, with default limits or small ones.
+//! I3: sequences that fail or are throttled, paused or blocked do not delay others, with default limits
+//! or small ones.
 
 mod support;
 
@@ -19,7 +20,7 @@ fn narrow() -> Options {
     Options { window: 512, retry, ..options() }
 }
 
-/// Adds messages of which every n-th belongs to one of ten bad keys.
+/// Adds messages. Every n-th one belongs to one of ten bad keys.
 fn push_mixed(bench: &Bench, messages: usize, every: usize) -> usize {
     for n in 0..messages {
         match n.is_multiple_of(every) {
@@ -30,7 +31,7 @@ fn push_mixed(bench: &Bench, messages: usize, every: usize) -> usize {
     messages - messages.div_ceil(every)
 }
 
-/// A handler for which bad keys fail, and the number of messages of good ones that it handled.
+/// A handler for which bad keys fail, and the number of messages with good keys that it handled.
 fn failing_keys() -> (BoxHandler, Arc<AtomicUsize>) {
     let good = Arc::new(AtomicUsize::new(0));
     let counted = good.clone();
@@ -42,7 +43,7 @@ fn failing_keys() -> (BoxHandler, Arc<AtomicUsize>) {
     (handler, good)
 }
 
-/// Returns when all messages of good keys were handled.
+/// Returns the time until all messages with good keys were handled.
 async fn time_of_good_ones(bench: &Bench, options: Options, messages: usize, every: usize) -> Duration {
     let expected = push_mixed(bench, messages, every);
     let (handler, good) = failing_keys();
@@ -76,7 +77,7 @@ async fn failing_keys_that_exceed_their_limit_move_to_the_store_and_do_not_fill_
 async fn many_keys_that_fail_once_each_move_to_the_store_and_do_not_fill_the_window() {
     // I3, I7
     let bench = Bench::new();
-    // Fewer than `max-sequences`.
+    // Fewer letters than `max-sequences`.
     (0..1_000).for_each(|n| bench.push(&[&format!("bad{n}x"), &format!("good{n}x")]));
     let (handler, good) = failing_keys();
     let options = Options { hold_limit: 200, ..narrow() };
@@ -147,7 +148,7 @@ async fn a_paused_partition_whose_messages_are_in_flight_does_not_stop_the_other
 
 #[tokio::test(start_paused = true)]
 async fn messages_that_are_held_back_in_place_are_bounded() {
-    // I7: they may not move to the store.
+    // I7: these messages may not move to the store.
     let bench = Bench::new();
     let retry = RetryPolicy { initial_delay: secs(10), ..retry(Strategy::InPlace) };
     let options = Options { window: 512, hold_limit: 1_000, retry, ..options() };
@@ -164,7 +165,7 @@ async fn messages_that_are_held_back_in_place_are_bounded() {
 
 #[tokio::test(start_paused = true)]
 async fn large_messages_are_held_back_up_to_a_number_of_bytes() {
-    // I7: whatever part of a message is large.
+    // I7: whichever part of a message is large.
     for in_header in [false, true] {
         let bench = Bench::new();
         let large = "x".repeat(10_000);
@@ -191,19 +192,20 @@ async fn large_messages_are_held_back_up_to_a_number_of_bytes() {
     }
 }
 
-/// What a handler that defers messages counts, and what it is told.
+/// The counters and switches of a handler that defers messages.
 #[derive(Clone, Default)]
 struct Deferring {
-    /// The messages of good keys that it handled.
+    /// The number of messages with good keys that it handled.
     good: Arc<AtomicUsize>,
-    /// It handles messages of bad keys from now on.
+    /// If `true`, it handles messages with bad keys.
     open: Arc<AtomicBool>,
-    /// The numbers of the attempts at messages of bad keys that it handled.
+    /// The attempt numbers of the messages with bad keys that it handled.
     made: Arc<Mutex<Vec<u32>>>,
 }
 
 impl Deferring {
-    /// The handler. It defers messages of bad keys; if `fail` is set, it fails their first attempt before that.
+    /// Returns the handler. It defers messages with bad keys. If `fail` is set, it first fails their
+    /// first attempt.
     fn handler(&self, fail: bool) -> BoxHandler {
         let this = self.clone();
         handler(move |context: Context| {

@@ -8,7 +8,7 @@ use lazaret_core::{LetterState, Message, Reason};
 use lazaret_engine::{Options, Timeout};
 use support::{Bench, Reply, Running, options, retry, secs, transient};
 
-/// Runs a consumer with this handler until nothing is left to do.
+/// Runs a consumer with this handler until no work is left.
 async fn run<A: 'static>(bench: &Bench, options: Options, h: impl Handler<A>) {
     bench.log.close();
     let builder = bench.builder(options).until_idle().handler(h);
@@ -51,7 +51,7 @@ async fn a_timeout_layer_limits_its_handler_and_no_other() {
     assert!(bench.letters("b").is_empty());
 }
 
-/// Messages `a1` of type `Patient` and `b1` of type `Other`, which fail for ever.
+/// Pushes messages `a1` of type `Patient` and `b1` of type `Other`. Both always fail.
 fn two_types(bench: &Bench) -> Router {
     bench.log.push_with(0, |message| message.with_key("a").with_type("Patient").with_payload("a1"));
     bench.log.push_with(0, |message| message.with_key("b").with_type("Other").with_payload("b1"));
@@ -63,7 +63,7 @@ fn two_types(bench: &Bench) -> Router {
 
 #[tokio::test(start_paused = true)]
 async fn a_route_is_retried_by_its_own_policy_and_the_others_by_the_consumers() {
-    // I4, I12: the first retry waits in the lane or the store, the later ones in the store.
+    // I4, I12: the first retry waits in the lane or the store, later retries in the store.
     let bench = Bench::new();
     let router = two_types(&bench);
     run(&bench, options(), router).await;

@@ -1,4 +1,5 @@
-//! A process that stalls for longer than its lease: nothing runs twice at once, the loss is reported, the attempt counts.
+//! Processes that stall for longer than their lease: nothing runs twice at once, the loss is reported,
+//! the attempt counts.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -18,7 +19,7 @@ use support::{
     Bench, Reply, Running, Try, eventually, fatal, let_pass, millis, options, retry, secs, transient,
 };
 
-/// Counts calls, and how many of them ran at once at most.
+/// Counts calls and the maximum number of concurrent calls.
 #[derive(Clone, Default)]
 struct Calls {
     now: Arc<AtomicUsize>,
@@ -26,7 +27,7 @@ struct Calls {
     attempts: Arc<std::sync::Mutex<Vec<u32>>>,
 }
 
-/// A call, until it returns or is dropped.
+/// A call that lasts until it returns or is dropped.
 struct Call(Arc<AtomicUsize>);
 
 impl Drop for Call {
@@ -64,13 +65,14 @@ impl Calls {
     }
 }
 
-/// Stored retries after one second, under a lease of one second.
+/// Retries from the store after one second, with a lease of one second.
 fn short_lease() -> Options {
     let retry = RetryPolicy { hold: secs(0), max_attempts: 6, ..retry(Strategy::Ordered) };
     Options { lease: secs(1), retry, shards: 1, ..options() }
 }
 
-/// Lets the clock jump, as it does for a process that was stopped for a while. Nothing else runs before this returns.
+/// Makes the clock jump, as for a process that was stopped for a while. Nothing else runs before this
+/// returns.
 fn stall(time: Duration) {
     let mut jump = Box::pin(tokio::time::advance(time));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -92,7 +94,7 @@ async fn a_process_that_stalled_does_not_run_a_letter_beside_itself() {
         eventually("its retry or replay runs", || calls.attempts().len() == 2).await;
         let_pass(millis(500)).await;
         stall(millis(2_500));
-        // The lease has ended, and nobody has noticed.
+        // The lease has ended, but nobody has noticed.
         assert!(running.replayer().process_any().await.unwrap());
         replay.await.unwrap().unwrap();
         assert_eq!(calls.most.load(Ordering::SeqCst), 1, "at once");
@@ -146,7 +148,7 @@ async fn a_claim_that_never_called_the_handler_is_no_attempt() {
     // I4
     let (bench, calls) = (Bench::new(), Calls::default());
     bench.push(&["a1"]);
-    // Each answer comes when the lease has ended.
+    // Each response arrives after the lease has ended.
     bench.store.answer_late("claim_due", secs(2));
     let running = Running::start(bench.builder(short_lease()).handler(calls.handler(transient, secs(0))));
     eventually("leases are lost", || bench.store.calls("claim_due") > 20).await;
@@ -198,11 +200,11 @@ async fn an_attempt_counts_when_the_drain_ends_before_its_outcome_is_stored() {
     let failing = || bench.builder(options.clone()).handler(calls.handler(transient, secs(0)));
     let running = Running::start(failing());
     eventually("it is a letter", || bench.committed() == Some(0)).await;
-    // No settlement arrives any more.
+    // From here on no settlement arrives.
     bench.store.slow_down("settle", secs(3600));
     eventually("its retry ran", || calls.attempts().len() == 2).await;
     running.begin_stop();
-    // How it ends does not matter here: it ran out of time.
+    // The result does not matter here: the run exceeded its deadline.
     _ = running.ended().await;
     assert_eq!(bench.store.calls("release"), 0, "the lease expires");
     bench.store.slow_down("settle", secs(0));
@@ -234,7 +236,7 @@ async fn a_lost_lease_does_not_use_up_the_last_attempt() {
 
 #[tokio::test(start_paused = true)]
 async fn a_settlement_that_is_answered_late_loses_no_lease() {
-    // The settlement ends the lease before its answer arrives; a renewal in between is refused.
+    // The settlement ends the lease before its response arrives. A renewal in between is refused.
     let bench = Bench::new();
     bench.push(&["a1"]);
     bench.store.answer_late("settle", secs(5));
@@ -251,7 +253,7 @@ async fn a_settlement_that_is_answered_late_loses_no_lease() {
     running.stop().await;
 }
 
-/// Stored retries after one second, of which the budget allows so many.
+/// Retries from the store after one second, at the rate that the budget allows.
 fn throttled(rate: &str) -> Options {
     let retry = RetryPolicy { hold: secs(0), max_attempts: 9, ..retry(Strategy::Ordered) };
     let budget = BudgetPolicy { rate: rate.parse().ok(), ..BudgetPolicy::default() };
@@ -263,7 +265,7 @@ fn hanging_letters(this: &Try) -> Reply {
     if this.before == 0 { Reply::Fail(transient()) } else { Reply::Hang }
 }
 
-/// Lets the process crash, and its leases expire.
+/// Crashes the process and lets its leases expire.
 async fn crash(running: Running) {
     running.crash().await;
     let_pass(options().lease + secs(1)).await;
@@ -271,7 +273,7 @@ async fn crash(running: Running) {
 
 #[tokio::test(start_paused = true)]
 async fn a_crash_charges_no_letter_that_waited_for_its_attempt() {
-    // I4: three of four letters wait for the budget whenever the process crashes.
+    // I4: three of four letters wait for the budget each time the process crashes.
     let bench = Bench::new();
     bench.push(&["a1", "b1", "c1", "d1"]);
     for crashes in 1..=6 {

@@ -1,5 +1,5 @@
-//! The live path: from the source to the handler, and what becomes of a message whose first failure is its last.
-//! The numbers H1 to H30 are those of the Axon conformance list.
+//! The live path: from the source to the handler, and the fate of a message whose first failure is its
+//! last. The numbers H1 to H30 refer to the Axon conformance list.
 
 mod support;
 
@@ -12,12 +12,12 @@ use lazaret_core::{Failure, Letter, LetterState, Phase, Reason, Verdict};
 use lazaret_engine::Options;
 use support::{Bench, Reply, asking, eventually, fatal, let_pass, one_attempt, options, payload_of, secs};
 
-/// Options under which the first failure is the last and this policy has the last word.
+/// Options with which the first failure is the last and this policy decides.
 fn with_policy(policy: impl EnqueuePolicy) -> Options {
     Options { enqueue: Arc::new(policy), ..one_attempt() }
 }
 
-/// What is left after `a1` failed once under a policy.
+/// Runs a bench in which `a1` fails once under a policy.
 async fn fail_under(policy: impl EnqueuePolicy) -> Bench {
     let bench = Bench::new();
     bench.push(&["a1"]);
@@ -380,7 +380,7 @@ async fn a_full_window_holds_the_source_back_and_lets_go_again() {
         most = most.max(running.stats().read - bench.calls.done().len() as u64);
         let_pass(support::millis(100)).await;
     }
-    // A batch is never split: the window may be passed by less than one.
+    // A batch is never split: the window may be exceeded by less than one batch.
     assert_eq!(most, 10);
     running.stop().await;
     assert_eq!(bench.committed(), Some(49));

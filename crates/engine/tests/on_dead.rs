@@ -15,7 +15,7 @@ fn continuing(options: Options) -> Options {
     Options { dead_letter: Some(DeadLetterOptions { on_dead, ..DeadLetterOptions::default() }), ..options }
 }
 
-/// Fails for this payload only.
+/// Fails only for this payload.
 fn failing(name: &'static str) -> impl Fn(&Try) -> Reply + Send + Sync + 'static {
     move |this| if this.name == name { Reply::Fail(transient()) } else { Reply::Done }
 }
@@ -151,7 +151,7 @@ async fn a_message_that_is_delivered_again_finds_its_letter_beside_its_key() {
     // I8
     let bench = Bench::new();
     bench.push(&["a1", "a2"]);
-    // a2 takes so long that nothing is committed behind a1 before the crash.
+    // a2 takes so long that nothing is committed after a1 before the crash.
     let slow = |this: &Try| match this.name.as_str() {
         "a1" => Reply::Fail(fatal()),
         _ => Reply::Hang,

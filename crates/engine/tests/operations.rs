@@ -1,4 +1,4 @@
-//! Operations: frozen plans carried out by a running consumer.
+//! Operations: frozen plans that a running consumer carries out.
 
 mod support;
 
@@ -98,7 +98,8 @@ async fn nothing_is_claimed_in_vain_while_a_probe_of_the_breaker_is_under_way() 
     let done = over(&bench, begin(&bench, &plan, &RolloutPolicy::unlimited())).await;
     assert_eq!((bench.events.count("BreakerOpened"), bench.events.count("BreakerClosed")), (1, 1));
     assert_eq!((done.ok, done.failed_again), (4, 4));
-    // Some for each letter and for each time the breaker changes. Without an end, the clock would have stood still.
+    // A few for each letter and for each change of the breaker. With endless polls the clock would have
+    // stood still.
     let polls = bench.store.calls("poll_work");
     assert!(polls < 1000, "{polls} polls");
     running.stop().await;
@@ -150,7 +151,7 @@ async fn the_rate_bounds_every_call_that_the_operation_causes() {
     assert_eq!(calls.len(), names.len());
     for (call, number) in calls.iter().zip(1_u32..) {
         let at = (call.at - started).as_secs_f64();
-        // A quarter of a second's worth, and one, at once.
+        // One letter, plus the letters of a quarter of a second, may run at once.
         let allowed = RATE * at + 1.0 + (RATE - 1.0) / 4.0;
         assert!(f64::from(number) <= allowed + 1e-6, "call {number} ({}) after {at} s", call.name);
     }
@@ -237,7 +238,7 @@ async fn a_ramp_stops_at_too_many_failures_and_continues_on_command() {
 
 #[tokio::test(start_paused = true)]
 async fn no_letters_are_polled_while_all_probes_of_the_breaker_are_in_flight() {
-    // They would be released at once, and polled again.
+    // Such letters would be released at once and polled again.
     let bench = Bench::new();
     bench.push(&["z1"]);
     let script = |this: &Try| match (&*this.name, &this.replay, this.attempt) {
@@ -321,7 +322,8 @@ async fn acts_are_carried_out_too() {
     running.stop().await;
 }
 
-/// A dead letter whose handler asks for this in every replay, and one behind it that can be handled.
+/// Creates a dead letter whose handler asks for this verdict in every replay, and a letter behind it
+/// that can be handled.
 async fn with_replays_that_ask(verdict: Verdict) -> (Bench, Running) {
     let bench = Bench::new();
     bench.push(&["a1", "a2"]);
@@ -447,7 +449,7 @@ async fn letters_expire_and_release_those_behind_them() {
 
 #[tokio::test(start_paused = true)]
 async fn the_time_of_a_message_that_waited_starts_when_it_fails() {
-    // I1, I11: it does not expire with its head, untried.
+    // I1, I11: the letter does not expire with its head before it was tried.
     let dead_letter = Some(DeadLetterOptions { ttl: Some(secs(600)), ..DeadLetterOptions::default() });
     let bench = Bench::new();
     bench.push(&["a1", "a2", "a3"]);

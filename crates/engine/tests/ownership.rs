@@ -1,7 +1,8 @@
-//! A process whose machine was suspended: it does not know what others have taken over meanwhile, so it asks before it starts an
-//! attempt.
+//! Processes whose machine was suspended: they do not know what others have taken over meanwhile, so
+//! they ask before they start an attempt.
 //!
-//! The clock that counts suspends jumps, and the clock of timers does not: nothing of the engine wakes up by itself.
+//! The clock that counts suspensions jumps, but the timer clock does not: no part of the engine wakes up
+//! by itself.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -23,10 +24,10 @@ use support::{
     secs, transient,
 };
 
-/// How long a partition is certain after a confirmation.
+/// The time for which a partition is certain after a confirmation.
 const SESSION: Duration = Duration::from_secs(30);
 
-/// The clock of a bench whose machine a test suspends.
+/// The clock of a bench whose machine a test can suspend.
 #[derive(Clone)]
 struct SuspendedClock(PausedClock, Arc<AtomicU64>);
 
@@ -50,7 +51,8 @@ impl Clock for SuspendedClock {
     }
 }
 
-/// A source that can lose its partitions. It is confirmed at its assignments; later, the test does that.
+/// A source that can lose its partitions. It is confirmed at its assignments; later confirmations come
+/// from the test.
 struct Leased {
     inner: MemorySource,
     ownership: Ownership,
@@ -92,7 +94,7 @@ impl Source for Leased {
     }
 }
 
-/// A consumer of a partition that it may lose, and what the test needs to suspend it.
+/// A consumer of a partition that it may lose, with the controls to suspend it.
 struct Suspendable {
     running: Running,
     clock: SuspendedClock,
@@ -152,12 +154,12 @@ async fn messages_of_a_partition_that_was_lost_meanwhile_never_start() {
     consumer.clock.suspend(SESSION);
     bench.push(&["a2"]);
     let_pass(secs(5)).await;
-    // Another member has it.
+    // Another member owns the partition.
     consumer.ownership.end();
     consumer.confirm();
     let_pass(secs(100)).await;
     assert_eq!(bench.calls.tried(), ["a1"]);
-    // The loss lets go of what waits.
+    // The loss releases the waiting messages.
     consumer.running.stop().await;
     assert_eq!(bench.committed(), Some(0), "the other one commits it");
 }
@@ -182,7 +184,8 @@ async fn a_retry_in_memory_does_not_start_before_its_partition_is_certainly_owne
     consumer.running.stop().await;
 }
 
-/// A consumer whose replay of the letter in `a` waits for its turn, under a lease that ends while the machine is suspended.
+/// Starts a consumer whose replay of the letter in `a` waits for its turn. Its lease ends while the
+/// machine is suspended.
 async fn suspended_replay(bench: &Bench) -> (Running, tokio::task::JoinHandle<bool>) {
     bench.push(&["a1"]);
     let clock = SuspendedClock::of(bench);

@@ -1,4 +1,4 @@
-//! Positions: what is committed when, what a restart repeats, and how partitions change hands.
+//! Positions: when they are committed, what a restart repeats, and how partitions change owners.
 
 mod support;
 
@@ -34,7 +34,7 @@ async fn a_position_is_committed_only_over_the_contiguous_settled_prefix() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_until_idle_waits_for_partitions_that_the_store_prepares() {
-    // The source has delivered everything before the store has granted the partition.
+    // The source delivers everything before the store grants the partition.
     let bench = Bench::new();
     bench.push(&["a1", "b1"]);
     bench.log.close();
@@ -97,7 +97,7 @@ async fn what_is_settled_beyond_is_remembered_although_the_first_message_is_not(
 
 #[tokio::test(start_paused = true)]
 async fn a_partition_that_the_store_granted_to_another_instance_is_read_again_and_nothing_is_lost() {
-    // I1, I6: the other one was late, and the source still calls the partition ours.
+    // I1, I6: the other instance was late, and the source still assigns the partition to us.
     let bench = Bench::new();
     let running = bench.start(one_attempt(), |this| match this.name.as_str() {
         "a1" => Reply::Fail(fatal()),
@@ -116,7 +116,8 @@ async fn a_partition_that_the_store_granted_to_another_instance_is_read_again_an
 
 #[tokio::test(start_paused = true)]
 async fn what_waited_when_a_partition_was_taken_over_does_not_run_when_it_comes_again() {
-    // I2: `a2` waits for a place when the partition is taken over, and still waits when it comes again, before `a1` does.
+    // I2: `a2` waits for a place when the partition is taken over. It still waits when it is delivered
+    // again, before `a1` is.
     let bench = Bench::with_partitions(2);
     let options = Options { shards: 1, concurrency: 1, ..one_attempt() };
     let running = bench.start(options, |this| match this.name.as_str() {

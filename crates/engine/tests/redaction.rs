@@ -1,4 +1,4 @@
-//! Redaction of texts of errors before they are stored.
+//! Redaction of error texts before they are stored.
 
 mod support;
 
@@ -14,7 +14,7 @@ fn failing(this: &Try) -> Reply {
     Reply::Fail(HandlerError::msg(text).reason(Reason::DOMAIN_INVALID))
 }
 
-/// The letter of a message whose handler fails with a card number in its error.
+/// Returns the letter of a message whose handler fails with a card number in its error.
 async fn letter_with(redact: TextRules) -> Letter {
     let bench = Bench::new();
     bench.log.push_with(0, |message| message.with_key("a").with_payload("acme"));
@@ -67,7 +67,7 @@ async fn why_a_message_could_not_be_decoded_is_redacted_before_it_is_stored() {
     let cause = letter.cause.expect("it could not be decoded");
     assert_eq!(cause.message, "expected an order, found [redacted]");
 
-    // It fails in the same way when it is tried again.
+    // The message fails in the same way when it is tried again.
     let again = Bench::new();
     again.log.push_with(0, |mut message| {
         message.undecodable.clone_from(&letter.message.undecodable);

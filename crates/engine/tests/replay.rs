@@ -1,5 +1,5 @@
-//! Replays: letters that are tried again on request. The numbers H10 to H27 and "axon I1" to "axon I17" are those of
-//! the Axon conformance list.
+//! Replays: letters that are tried again on request. The numbers H10 to H27 and "axon I1" to "axon I17"
+//! refer to the Axon conformance list.
 
 mod support;
 
@@ -17,7 +17,7 @@ use support::{
     operator, options, payload_of, secs, transient, with_dead,
 };
 
-/// Options under which this policy is asked at each replay.
+/// Options with which this policy is asked at each replay.
 fn at_replay(policy: impl Fn(&Letter, &Failure) -> Decision + Send + Sync + 'static) -> Options {
     let policy = move |letter: &Letter, failure: &Failure, stage: Stage| match stage {
         Stage::FirstFailure => Decision::enqueue_with(failure.clone()),
@@ -246,7 +246,8 @@ async fn only_the_failed_sequence_has_a_letter_and_the_position_goes_on() {
     assert_eq!(bench.committed(), Some(1));
 }
 
-/// Three good messages of one key, a bad one, two more: what the handler does on a second try is given.
+/// Pushes three good messages of one key, a bad one and two more. `second_try` is the reply of the
+/// handler to a second try.
 async fn three_behind(second_try: impl Fn(&Try) -> Reply + Send + Sync + 'static) -> (Bench, Running) {
     let bench = Bench::new();
     bench.push(&["a1", "a2", "a3", "a4", "a5", "a6"]);
@@ -358,7 +359,7 @@ async fn a_policy_can_substitute_or_truncate_the_cause() {
     assert_eq!(bench.letter("b").cause.map(|cause| cause.message).as_deref(), Some("0123456789"));
 }
 
-/// A consumer with two components that fail for one key each until they are repaired.
+/// A consumer with two components. Each fails for one key until it is repaired.
 fn two_components(bench: &Bench, repaired: &[Repaired; 2]) -> Running {
     let script = |repaired: &Repaired, bad: &'static str| {
         let repaired = repaired.clone();

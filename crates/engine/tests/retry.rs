@@ -1,4 +1,5 @@
-//! Retries: how often, when, where a message waits meanwhile, and who waits with it.
+//! Retries: how often and when they run, where a message waits meanwhile, and which messages wait with
+//! it.
 
 mod support;
 
@@ -14,12 +15,12 @@ use support::{
     secs, transient,
 };
 
-/// Fails with a transient failure the first `times`, then succeeds.
+/// Fails with a transient failure `times` times, then succeeds.
 fn failing(times: usize) -> impl Fn(&Try) -> Reply + Send + Sync + 'static {
     move |this| if this.before < times { Reply::Fail(transient()) } else { Reply::Done }
 }
 
-/// As [`failing`], for one payload only.
+/// Like [`failing`], for one payload only.
 fn failing_for(name: &'static str, times: usize) -> impl Fn(&Try) -> Reply + Send + Sync + 'static {
     move |this| {
         if this.name == name && this.before < times { Reply::Fail(transient()) } else { Reply::Done }
@@ -236,7 +237,7 @@ async fn no_retry_runs_before_its_due_time_whatever_wakes_the_scheduler() {
     let running = bench.start(with_retry(policy), failing_for("a1", 1));
     eventually("a1 waits in the store", || bench.counts().of(LetterState::Retrying) == 1).await;
     for second in 0..9 {
-        // Each of these opens a sequence and wakes the scheduler.
+        // Each of these messages opens a sequence and wakes the scheduler.
         bench.push(&[&format!("{}1", char::from(b'b' + second))]);
         let_pass(secs(1)).await;
         assert_eq!(bench.calls.of("a1").len(), 1, "after {second} s");
@@ -267,7 +268,7 @@ async fn retries_end_when_the_next_would_come_after_max_elapsed() {
         bench.push(&["a1"]);
         let policy = RetryPolicy { max_attempts: 100, max_elapsed: Some(secs(10)), ..retry(strategy) };
         bench.run(with_retry(policy), failing(usize::MAX)).await;
-        // Due at 1, 3 and 7; the next at 15 is too late.
+        // Due at 1, 3 and 7 s. The next retry at 15 s is too late.
         assert_eq!(bench.calls.times_of("a1"), [0.0, 1.0, 3.0, 7.0], "{strategy}");
         assert_eq!(bench.letter("a").state, LetterState::Dead, "{strategy}");
     }
@@ -544,7 +545,7 @@ async fn an_attempt_that_does_not_end_has_an_age_live_and_as_a_retry() {
 
 #[tokio::test(start_paused = true)]
 async fn the_retries_of_one_component_do_not_starve_those_of_another() {
-    // I3: both share the places for retries, of which there is one.
+    // I3: both share the places for retries; there is only one place.
     let bench = Bench::new();
     bench.push(&["a1"]);
     let policy = RetryPolicy { hold: secs(0), ..retry(Strategy::Ordered) };

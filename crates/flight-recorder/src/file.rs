@@ -1,4 +1,4 @@
-//! Opens, creates, checks and enlarges the file. A foreign file is never written.
+//! Opens, creates, checks and enlarges the file. It never writes a foreign file.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -20,7 +20,7 @@ const HEADER_WORDS: usize = 3;
 /// A file that is locked, checked and mapped.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// Holds the lock.
+    /// The file, which holds the lock.
     pub(crate) file: File,
     pub(crate) map: Map,
     pub(crate) slots: u32,
@@ -34,7 +34,7 @@ pub(crate) fn open(path: &Path, slots: u32) -> Result<Opened, OpenError> {
     let failed = |doing| move |source| OpenError::Io { path: path.to_owned(), doing, source };
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
-    // The ids of messages are nobody else's business.
+    // The ids of messages are private.
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let mut file = options.open(path).map_err(failed("open"))?;
@@ -64,7 +64,8 @@ pub(crate) fn open(path: &Path, slots: u32) -> Result<Opened, OpenError> {
     Ok(Opened { file, map, slots })
 }
 
-/// Opens the file like [`open`], but renames a damaged one first. Returns the damaged file's new path and the error.
+/// Opens the file like [`open`], but first renames a damaged one. Returns the new path of the damaged
+/// file and the error.
 pub(crate) fn open_or_replace(
     path: &Path,
     slots: u32,
@@ -75,7 +76,7 @@ pub(crate) fn open_or_replace(
         Err(error) => return Err(error),
     };
     let failed = |doing| move |source| OpenError::Io { path: path.to_owned(), doing, source };
-    // The lock is held until the new file is open, so that no other process renames that one.
+    // The lock is held until the new file is open, so that no other process renames the new file.
     let damaged = File::open(path).map_err(failed("open"))?;
     damaged.try_lock().map_err(|_| OpenError::InUse { path: path.to_owned() })?;
     if !is_at(&damaged, path) {
@@ -87,7 +88,7 @@ pub(crate) fn open_or_replace(
     Ok((opened, Some((aside, damage))))
 }
 
-/// A name for a damaged file that is not taken.
+/// Returns an unused name for a damaged file.
 fn free_name(path: &Path) -> Option<PathBuf> {
     let name = |number: u32| {
         let mut name = path.as_os_str().to_owned();
@@ -97,7 +98,7 @@ fn free_name(path: &Path) -> Option<PathBuf> {
     (1..=MAX_DAMAGED).map(name).find(|name| !name.exists())
 }
 
-/// Returns whether this is still the file at the path.
+/// Returns `true` if this file is still the one at the path.
 #[cfg(unix)]
 fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -111,7 +112,7 @@ fn is_at(_: &File, _: &Path) -> bool {
     true
 }
 
-/// Takes a file away from everybody but its owner. A file that belongs to somebody else stays as it is.
+/// Restricts the access to a file to its owner. A file that belongs to another user is unchanged.
 fn restrict(file: &File) {
     #[cfg(unix)]
     {
@@ -152,7 +153,8 @@ fn identify(file: &mut File) -> io::Result<Kind> {
     let (words, rest) = start.as_chunks::<WORD>();
     let word = |at: usize| words.get(at).map(|bytes| u64::from_ne_bytes(*bytes));
     if start.iter().all(|byte| *byte == 0) {
-        // Empty, or the creating process crashed before it wrote the header, which is written last.
+        // The file is empty, or the creating process crashed before it wrote the header, which is
+        // written last.
         let only_zeros = length <= bytes_for(MAX_SLOTS) && is_zeros(file)?;
         return Ok(if only_zeros { Kind::New } else { Kind::Foreign });
     }
@@ -178,7 +180,7 @@ fn identify(file: &mut File) -> io::Result<Kind> {
     }
 }
 
-/// Returns whether the rest of the file is zero.
+/// Returns `true` if the rest of the file is zero.
 fn is_zeros(file: &mut File) -> io::Result<bool> {
     let mut piece = [0; 8192];
     loop {
@@ -192,10 +194,10 @@ fn is_zeros(file: &mut File) -> io::Result<bool> {
     }
 }
 
-/// Fills a new file with zeros, then writes the header. On a full disk the file is emptied again.
+/// Fills a new file with zeros, then writes the header. If the disk is full, the file is emptied again.
 fn create(file: &mut File, slots: u32) -> io::Result<()> {
     let made = write_zeros(file, 0, bytes_for(slots)).and_then(|()| {
-        // A header on the disk before the zeros would be that of a damaged file after a power cut.
+        // If the header reached the disk before the zeros, the file would be damaged after a power loss.
         file.sync_all()?;
         let mut header = Vec::with_capacity(HEADER_WORDS * WORD);
         for word in [layout::MAGIC, layout::VERSION, u64::from(slots)] {
@@ -212,14 +214,14 @@ fn create(file: &mut File, slots: u32) -> io::Result<()> {
     })
 }
 
-/// Appends slots. On a full disk the file is restored.
+/// Appends slots. If the disk is full, the file is restored.
 fn enlarge(file: &mut File, found: u32, wanted: u32) -> io::Result<()> {
     if wanted <= found {
         return Ok(());
     }
     let length = bytes_for(found);
     write_zeros(file, length, bytes_for(wanted)).inspect_err(|_| {
-        // Only the first error is reported. A file that is too long is valid.
+        // Only the first error is reported. A file that is too long is still valid.
         let _ = file.set_len(length);
     })?;
     file.sync_all()?;

@@ -3,11 +3,11 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// The maximum number of shards. More would only slow down the search when few slots are free.
+/// The maximum number of shards. More shards would only slow down the search when few slots are free.
 const MAX_SHARDS: usize = 16;
 
-/// The top of one stack, on a cache line of its own: a counter of changes in the high half, one more than the slot's index
-/// in the low half, 0 when empty. The counter prevents the ABA problem.
+/// The top of one stack, in a cache line of its own. The high half is a counter of changes, which
+/// prevents the ABA problem. The low half is one more than the slot's index, or 0 if the stack is empty.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Top(AtomicU64);
@@ -16,11 +16,11 @@ struct Top(AtomicU64);
 #[derive(Debug)]
 pub(crate) struct FreeSlots {
     tops: Box<[Top]>,
-    /// One more than the index of the slot below each slot in its stack.
+    /// For each slot, one more than the index of the slot below it in its stack.
     below: Box<[AtomicU32]>,
 }
 
-/// Returns a number per thread.
+/// Returns a number that is unique per thread.
 fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -55,7 +55,7 @@ impl FreeSlots {
         (0..self.tops.len()).find_map(|step| self.pop((home + step) % self.tops.len()))
     }
 
-    /// Releases a slot. This thread acquires it next, while it is cached.
+    /// Releases a slot. This thread acquires it next, while it is still in the cache.
     pub(crate) fn release(&self, slot: u32) {
         self.push(thread_number() % self.tops.len(), slot);
     }
@@ -65,7 +65,8 @@ impl FreeSlots {
         let mut seen = top.load(Ordering::Acquire);
         loop {
             let slot = (seen as u32).checked_sub(1)?;
-            // Stale after a concurrent change; then the counter differs and the exchange fails.
+            // This value is stale after a concurrent change. Then the counter differs, and the exchange
+            // fails.
             let next = self.below[slot as usize].load(Ordering::Relaxed);
             match top.compare_exchange_weak(seen, changed(seen, next), Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => return Some(slot),

@@ -12,12 +12,12 @@ use crate::recovery::{KnownSuspect, recover};
 use crate::{MappedRecorder, Options};
 
 const SLOTS: u32 = 4;
-/// The words of the header that are used.
+/// The number of used words in the header.
 const HEAD: usize = 6;
-/// An input has this many records: the first half become marks, the others slots.
+/// The number of records in an input: the first half become marks, the others slots.
 const RECORDS: usize = 2 * SLOTS as usize;
 
-/// The used words of a file: its header, some marks and all slots.
+/// The used words of files: the header, some marks and all slots.
 fn corpus() -> Vec<Vec<u8>> {
     let record = |id: &str, mark: Mark| {
         let words: Vec<AtomicU64> = (0..RECORD).map(|_| AtomicU64::new(0)).collect();
@@ -46,7 +46,7 @@ fn corpus() -> Vec<Vec<u8>> {
     vec![whole, one]
 }
 
-/// The words of the file that an input describes.
+/// Returns the words of the file that an input describes.
 fn words(input: &[u8]) -> Vec<AtomicU64> {
     let mut words: Vec<u64> = vec![0; layout::words_for(SLOTS)];
     let slots = layout::words_for(0);
@@ -63,7 +63,8 @@ fn words(input: &[u8]) -> Vec<AtomicU64> {
     words.into_iter().map(AtomicU64::new).collect()
 }
 
-/// Recovers the words of a file twice. The second time nobody ran, so nobody is charged, and nobody is new.
+/// Recovers the words of a file twice. Nothing ran before the second recovery, so no suspect is charged
+/// or added by it.
 fn check_words(
     words: &[AtomicU64],
     recover: impl Fn(&[AtomicU64]) -> Vec<KnownSuspect>,
@@ -78,7 +79,7 @@ fn check_words(
     }
 }
 
-/// The same words with valid checksums, so that mutations reach the records.
+/// Returns the same words with valid checksums, so that mutations reach the records.
 fn repaired(input: &[u8]) -> Vec<AtomicU64> {
     let repaired = words(input);
     for index in 0..SLOTS as usize {
@@ -103,7 +104,7 @@ fn recorder_file() {
         let bytes: Vec<u8> =
             repaired.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
         check_words(&repaired, recover)?;
-        // Through the file, which is cut where the input is.
+        // The same through a file, truncated depending on the length of the input.
         let cut = bytes.len() - bytes.len().min(input.len() % 97 * WORD / 2);
         std::fs::write(&path, &bytes[..cut]).unwrap();
         match MappedRecorder::open(&path, Options { slots: SLOTS }) {
@@ -119,7 +120,7 @@ fn recorder_file() {
 
 #[test]
 fn a_planted_bug_of_the_recovery_is_found() {
-    // A suspect of another offset or attempt than those of the corpus is charged again at every start.
+    // A suspect whose offset or attempt differs from the corpus is charged again at every start.
     target().finds(|input| {
         let starts = Cell::new(0);
         check_words(&repaired(input), |words| {

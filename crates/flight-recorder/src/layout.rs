@@ -6,16 +6,17 @@
 //! | 256 × 64 | marks: suspects and how often they were charged |
 //! | slots × 64 | one running attempt each |
 //!
-//! A record (a mark or a slot) is 64 words: state, checksum, identity (2), offset, partition and attempt, lengths, mark, then
-//! the texts, each at its fixed place. The word of the lengths has the incarnation of the partition in its upper quarter, which was
-//! zero before there were any. Words are in the machine's byte order; a file from a machine with another one
-//! has a magic that does not fit.
+//! A record (a mark or a slot) is 64 words: state, checksum, identity (2), offset, partition and
+//! attempt, lengths, mark, then the texts, each at a fixed place. The upper quarter of the word with the
+//! lengths is the incarnation of the partition; in files from before there were incarnations it is zero.
+//! Words are in the machine's byte order. In a file from a machine with another byte order the magic
+//! does not match.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use lazaret_core::recorder::Identity;
 
-/// The first word of each file.
+/// The first word of every file.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"LAZFLREC");
 /// The version of the layout.
 pub(crate) const VERSION: u64 = 1;
@@ -27,7 +28,7 @@ pub(crate) const RECORD: usize = 64;
 /// The number of suspects that are kept across processes.
 pub(crate) const MARKS: usize = 256;
 
-/// Places in the header.
+/// The places of words in the header.
 pub(crate) mod head {
     pub(crate) const MAGIC: usize = 0;
     pub(crate) const VERSION: usize = 1;
@@ -45,24 +46,24 @@ pub(crate) const fn words_for(slots: u32) -> usize {
     HEADER + (MARKS + slots as usize) * RECORD
 }
 
-/// The words of a mark.
+/// Returns the words of a mark.
 pub(crate) fn mark_of(words: &[AtomicU64], index: usize) -> &[AtomicU64] {
     &words[HEADER + index * RECORD..][..RECORD]
 }
 
-/// The words of a slot.
+/// Returns the words of a slot.
 pub(crate) fn slot_of(words: &[AtomicU64], index: usize) -> &[AtomicU64] {
     &words[HEADER + (MARKS + index) * RECORD..][..RECORD]
 }
 
-/// States of a record.
+/// The states of a record.
 const FREE: u64 = 0;
 const WRITING: u64 = 1;
 const WRITTEN: u64 = 2;
 /// Occupied, but without a running attempt.
 const RESTING: u64 = 3;
 
-/// Places in a record.
+/// The places of words in a record.
 const STATE: usize = 0;
 const CHECKSUM: usize = 1;
 const IDENTITY: usize = 2;
@@ -74,7 +75,8 @@ const QUEUE: Text = Text { at: 8, bytes: 128 };
 const STREAM: Text = Text { at: 24, bytes: 120 };
 const ID: Text = Text { at: 39, bytes: 200 };
 
-/// The highest incarnation that is kept. A partition of a later one is kept with this one.
+/// The highest incarnation that can be stored. A partition of a later incarnation is stored with this
+/// one.
 pub(crate) const MAX_INCARNATION: u32 = 0xffff;
 /// The place of the incarnation in the word of the lengths.
 const INCARNATION_SHIFT: u32 = 48;
@@ -101,7 +103,7 @@ pub(crate) struct AttemptRecord<T> {
 }
 
 impl AttemptRecord<String> {
-    /// The same record_data with borrowed texts.
+    /// Returns the same record with borrowed texts.
     pub(crate) fn as_strs(&self) -> AttemptRecord<&str> {
         let Self { identity, offset, partition, incarnation, attempt, queue, stream, id } = self;
         AttemptRecord {
@@ -120,24 +122,24 @@ impl AttemptRecord<String> {
 /// The content of a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Empty or partially written: the attempt had not started.
+    /// The record is empty or partially written: the attempt had not started.
     Nothing,
-    /// A message.
+    /// The record of a message.
     Message(AttemptRecord<String>),
-    /// A wrong checksum, for example after a power loss.
+    /// The checksum is wrong, for example after a power loss.
     Corrupt,
 }
 
-/// The state of a suspect, in one word, so that it changes atomically.
+/// The state of a suspect, in one word so that it changes atomically.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// The last crashed generation that it was part of.
+    /// The last crashed generation in which the suspect was in flight.
     pub(crate) death: u32,
-    /// The number of the attempt; at most 65 535.
+    /// The number of the attempt, at most 65 535.
     pub(crate) attempt: u32,
-    /// Whether it ran alone then.
+    /// `true` if it ran alone in that generation.
     pub(crate) alone: bool,
-    /// The number of charges; at most 32 767.
+    /// The number of charges, at most 32 767.
     pub(crate) crashes: u32,
 }
 
@@ -158,7 +160,7 @@ impl Mark {
     }
 }
 
-/// Writes a free record. A crash in between leaves an empty record.
+/// Writes a free record. A crash during the write leaves an empty record.
 pub(crate) fn write(record: &[AtomicU64], record_data: &AttemptRecord<&str>, mark: Mark) {
     record[STATE].store(WRITING, Ordering::Relaxed);
     // The stores below must not be reordered before the store above.
@@ -212,7 +214,7 @@ fn read_written(record: &[AtomicU64]) -> Option<AttemptRecord<String>> {
     let identity = Identity(u128::from(get(IDENTITY)) | u128::from(get(IDENTITY + 1)) << 64);
     let offset = get(OFFSET);
     let partition_attempt = get(PARTITION_ATTEMPT);
-    // Read first, added to the checksum last.
+    // Read first, but added to the checksum last.
     let lengths = record[LENGTHS].load(Ordering::Relaxed);
     let mut texts = [const { String::new() }; 3];
     for (place, (text, shift)) in [(QUEUE, 32), (STREAM, 16), (ID, 0)].into_iter().enumerate() {
@@ -237,7 +239,7 @@ fn read_written(record: &[AtomicU64]) -> Option<AttemptRecord<String>> {
     Some(AttemptRecord { identity, offset, partition, incarnation, attempt, queue, stream, id })
 }
 
-/// Gives a record the checksum of its content.
+/// Sets the checksum of a record from its content.
 #[cfg(test)]
 pub(crate) fn repair(record: &[AtomicU64]) {
     let mut sum = Checksum::default();
@@ -252,9 +254,10 @@ pub(crate) fn repair(record: &[AtomicU64]) {
     record[CHECKSUM].store(sum.finish(), Ordering::Relaxed);
 }
 
-/// Frees a record. Returns whether it was occupied. Callers must not do this concurrently for one record.
+/// Frees a record. Returns `true` if it was occupied. Callers must not do this concurrently for the same
+/// record.
 pub(crate) fn clear(record: &[AtomicU64]) -> bool {
-    // Not a swap, which would cost more than all the rest of it.
+    // Not a swap, which would cost more than the rest of the function.
     let taken = matches!(record[STATE].load(Ordering::Relaxed), WRITTEN | RESTING);
     record[STATE].store(FREE, Ordering::Release);
     taken
@@ -265,24 +268,25 @@ pub(crate) fn rest(record: &[AtomicU64]) {
     record[STATE].store(RESTING, Ordering::Release);
 }
 
-/// Whether queue, id and incarnation are kept whole.
+/// Returns `true` if queue, id and incarnation are stored untruncated.
 pub(crate) fn fits(record_data: &AttemptRecord<&str>) -> bool {
     let AttemptRecord { queue, id, incarnation, .. } = record_data;
     queue.len() <= QUEUE.bytes && id.len() <= ID.bytes && *incarnation < MAX_INCARNATION
 }
 
-/// The mark in a record.
+/// Returns the mark in a record.
 pub(crate) fn mark(record: &[AtomicU64]) -> Mark {
     Mark::from_word(record[MARK].load(Ordering::Acquire))
 }
 
-/// Changes the mark in a record, at once.
+/// Changes the mark in a record atomically.
 pub(crate) fn set_mark(record: &[AtomicU64], mark: Mark) {
     record[MARK].store(mark.to_word(), Ordering::Release);
 }
 
-/// A sum that notices torn and foreign words. Not a defence against anybody. The words do not wait for each other, which
-/// makes it cheap; each counts with an odd factor of its own, so no single change goes unseen.
+/// A checksum that detects torn and foreign words. It is not a defence against attackers. The words do
+/// not depend on each other, which makes it cheap. Each counts with a different odd factor, so no single
+/// change goes undetected.
 #[derive(Default)]
 struct Checksum(u64);
 
@@ -332,7 +336,7 @@ mod tests {
     fn a_record_of_the_first_incarnation_is_one_of_earlier_versions() {
         let record = record();
         write(&record, &AttemptRecord { incarnation: 0, ..record_data("evt-1") }, Mark::default());
-        // The lengths of three texts, as they were before there were incarnations.
+        // The lengths of three texts in the format from before there were incarnations.
         assert_eq!(record[LENGTHS].load(Ordering::Relaxed), 11 << 32 | 6 << 16 | 5);
         let Found::Message(found) = read(&record) else { panic!() };
         assert_eq!(found.incarnation, 0);

@@ -19,7 +19,7 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// Maps the first `words` words of a file that has at least that many.
+    /// Maps the first `words` words of a file that has at least this many.
     pub(crate) fn new(file: &File, words: usize) -> io::Result<Self> {
         let needed = words * WORD;
         if file.metadata()?.len() < needed as u64 {
@@ -29,14 +29,15 @@ impl Map {
         Ok(Self { raw, words })
     }
 
-    /// All words.
+    /// Returns all words.
     pub(crate) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: The mapping is readable, writable, as long as `words` words and begins at a page, so every word is
-        // aligned. It lives as long as `self`, and with it the slice. All access in this process goes through this slice of
-        // atomics, so there are no data races and no reference to plain memory. An `AtomicU64` is valid for any bits, so
-        // whatever the file holds is a valid value. Other processes are kept away by the lock on the file; one that
-        // ignores the lock can change values, which is what atomics allow for, or cut the file, which ends this process by a
-        // signal and not by undefined behaviour.
+        // SAFETY: The mapping is readable and writable, has `words` words and begins at a page, so every
+        // word is aligned. It lives as long as `self`, and so does the slice. All access in this process
+        // goes through this slice of atomics, so there are no data races and no references to plain
+        // memory. An `AtomicU64` is valid for any bits, so any content of the file is a valid value. The
+        // lock on the file excludes other processes. A process that ignores the lock can change values,
+        // which atomics allow, or truncate the file, which ends this process with a signal and not with
+        // undefined behaviour.
         unsafe { std::slice::from_raw_parts(self.raw.as_ptr().cast::<AtomicU64>(), self.words) }
     }
 }

@@ -1,4 +1,4 @@
-//! The recorder: slots for running attempts, marks for suspects.
+//! The recorder: slots for running attempts and marks for suspects.
 
 use std::fmt;
 use std::fs::File;
@@ -18,13 +18,13 @@ use crate::recovery::{self, KnownSuspect};
 /// The options of a recorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The number of attempts that can be recorded at once: at least the concurrency of the consumer. Each takes 512 bytes. A
-    /// smaller file is enlarged; a larger one is kept.
+    /// The number of attempts that can be recorded at once. Use at least the concurrency of the
+    /// consumer. Each slot takes 512 bytes. A smaller file is enlarged; a larger one is kept.
     pub slots: u32,
 }
 
 impl Default for Options {
-    /// 256 slots.
+    /// Sets 256 slots.
     fn default() -> Self {
         Self { slots: 256 }
     }
@@ -36,7 +36,7 @@ pub struct MappedRecorder {
     free: FreeSlots,
     slots: u32,
     unrecorded: AtomicU64,
-    /// The suspects. Fixed when the file is opened, so they are read without a lock.
+    /// The suspects. They are fixed when the file is opened, so they are read without a lock.
     known: Vec<(KnownSuspect, AtomicBool)>,
     /// The number of suspects that are not forgotten.
     left: AtomicUsize,
@@ -47,18 +47,20 @@ pub struct MappedRecorder {
 impl MappedRecorder {
     /// Opens or creates a file, and recovers the records of a crashed process.
     ///
-    /// When this returns, all charges are written to the file, so they count even if this process crashes at once.
+    /// All charges are written to the file before this returns, so they count even if this process
+    /// crashes at once.
     ///
     /// # Errors
     ///
-    /// Fails if the file is in use, foreign, truncated or of another version, or on an I/O error such as a full disk. The file is
-    /// unchanged then.
+    /// Fails if the file is in use, foreign, truncated or of another version, or on an I/O error such as
+    /// a full disk. In these cases the file is unchanged.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
         file::open(path.as_ref(), options.slots).map(Self::of)
     }
 
-    /// Opens a file like [`open`](Self::open), but sets a damaged one aside and starts with a new one: under a name of its own, which
-    /// is returned with what is wrong with it. A crash that it recorded is not attributed; no message is lost.
+    /// Opens a file like [`open`](Self::open), but first renames a damaged one and starts with a new
+    /// file. Returns the new name of the damaged file and its error. A crash that the damaged file
+    /// recorded is not attributed. No message is lost.
     ///
     /// # Errors
     ///
@@ -95,7 +97,7 @@ impl MappedRecorder {
         }
     }
 
-    /// The number of attempts that can be recorded at once.
+    /// Returns the number of attempts that can be recorded at once.
     pub const fn slots(&self) -> u32 {
         self.slots
     }
@@ -120,7 +122,7 @@ impl MappedRecorder {
                 stream: stream.as_str(),
                 id,
             };
-            // Then it is computed when it is read.
+            // If the record fits, its identity is computed when it is read.
             let fits = layout::fits(&record_data) && position.incarnation == message.position.incarnation;
             let identity = if fits { record_data.identity } else { Identity::of_message(queue, message) };
             let record_data = AttemptRecord { identity, ..record_data };
@@ -136,7 +138,7 @@ impl MappedRecorder {
 impl FlightRecorder for MappedRecorder {
     fn enter(&self, queue: &QueueName, message: &Message, attempt: u32) -> Slot {
         let Some(slot) = self.free.acquire() else {
-            // Counted in the file as well: recorded attempts do not run alone then.
+            // Also counted in the file: recorded attempts then do not run alone.
             self.unrecorded_now().fetch_add(1, Ordering::AcqRel);
             self.unrecorded.fetch_add(1, Ordering::Relaxed);
             return Slot::NOT_RECORDED;
@@ -150,7 +152,7 @@ impl FlightRecorder for MappedRecorder {
             None => {
                 self.unrecorded_now().fetch_sub(1, Ordering::AcqRel);
             }
-            // An unoccupied slot is not released twice.
+            // A slot that is not occupied is not released again.
             Some(index) if index < self.slots => {
                 if layout::clear(layout::slot_of(self.map.words(), index as usize)) {
                     self.free.release(index);

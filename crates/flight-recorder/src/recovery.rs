@@ -1,7 +1,7 @@
 //! Recovers the slots of a crashed process.
 //!
-//! Recovery is restartable at any point: charges are marked with the crashed generation, so no crash is charged twice, and slots are
-//! cleared only after all of them were marked.
+//! Recovery can be restarted at any point. Charges are marked with the crashed generation, so no crash
+//! is charged twice. Slots are cleared only after all of them were marked.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,14 +10,15 @@ use lazaret_core::recorder::Suspect;
 
 use crate::layout::{self, AttemptRecord, Found, MARKS, Mark, head};
 
-/// A suspect, and the index of its mark. A suspect without a mark is known only to this process.
+/// A suspect and the index of its mark. A suspect without a mark is known only to this process.
 #[derive(Debug)]
 pub(crate) struct KnownSuspect {
     pub(crate) suspect: Suspect,
     pub(crate) mark: Option<usize>,
 }
 
-/// Converts occupied slots to marks, clears them, starts a new generation, and returns the suspects.
+/// Converts occupied slots to marks, clears the slots, starts a new generation, and returns the
+/// suspects.
 pub(crate) fn recover(words: &[AtomicU64], slots: u32) -> Vec<KnownSuspect> {
     let dead = words[head::GENERATION].load(Ordering::Acquire);
     let beyond = if words[head::JUDGED].load(Ordering::Acquire) == dead {
@@ -78,7 +79,8 @@ fn find<'a>(words: &'a [AtomicU64], record_data: &AttemptRecord<String>) -> Opti
     })
 }
 
-/// Finds a record for a new mark: a free one, else the oldest without a charge, else the oldest. Marks of this crash stay.
+/// Finds a record for a new mark: a free one, else the oldest without a charge, else the oldest. Marks
+/// of this crash are kept.
 fn available_mark(words: &[AtomicU64], death: u32) -> Option<&[AtomicU64]> {
     let rank = |record: &[AtomicU64]| match layout::read(record) {
         Found::Nothing | Found::Corrupt => Some((0, 0)),
@@ -129,7 +131,7 @@ mod tests {
 
     const SLOTS: u32 = 300;
 
-    /// A file in plain memory, and a process that can crash at any point.
+    /// A file in plain memory, for a process that can crash at any point.
     struct Memory(Vec<AtomicU64>);
 
     impl Memory {
@@ -149,7 +151,7 @@ mod tests {
             layout::write(layout::slot_of(&self.0, slot), &record_data, Mark::default());
         }
 
-        /// Opens the file, and returns the suspects with their charges.
+        /// Opens the file and returns the suspects with their charges.
         fn open(&self) -> Vec<(String, u32)> {
             let known = recover(&self.0, SLOTS);
             known
@@ -162,7 +164,7 @@ mod tests {
             self.0.iter().map(|word| word.load(Ordering::Relaxed)).collect()
         }
 
-        /// Puts back some words as they were.
+        /// Restores some words to their earlier values.
         fn restore(&self, before: &[u64], range: std::ops::Range<usize>) {
             for at in range {
                 self.0[at].store(before[at], Ordering::Relaxed);
@@ -174,7 +176,7 @@ mod tests {
         pairs.iter().map(|(id, crashes)| ((*id).to_owned(), *crashes)).collect()
     }
 
-    /// Where the slots begin.
+    /// Returns the index of the first slot's first word.
     fn slots_from() -> usize {
         layout::words_for(0)
     }
@@ -222,7 +224,7 @@ mod tests {
         memory.enter(5, "a");
         let before = memory.snapshot();
         memory.open();
-        // The mark was made, and nothing after it.
+        // The process crashed right after it made the mark.
         memory.restore(&before, 0..layout::HEADER);
         memory.restore(&before, slots_from()..before.len());
         assert_eq!(memory.open(), some(&[("a", 1)]));
@@ -238,7 +240,7 @@ mod tests {
         }
         let before = memory.snapshot();
         memory.open();
-        // Judged, two slots cleared, and then it died.
+        // The process crashed after it judged the generation and cleared two slots.
         memory.restore(&before, head::GENERATION..head::GENERATION + 1);
         let third = slots_from() + 2 * layout::RECORD;
         memory.restore(&before, third..third + layout::RECORD);
@@ -283,7 +285,7 @@ mod tests {
         }
         let before = memory.snapshot();
         memory.open();
-        // All slots but the last were cleared, whose message found no room for a mark.
+        // All slots were cleared except the last, whose message found no free mark.
         memory.restore(&before, head::GENERATION..head::GENERATION + 1);
         memory.restore(&before, before.len() - layout::RECORD..before.len());
         assert!(memory.open().iter().all(|(_, crashes)| *crashes == 0));

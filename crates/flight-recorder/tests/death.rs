@@ -1,6 +1,6 @@
-//! Processes that really die, and what the next one finds.
+//! Tests with processes that really crash, and the records that the next process finds.
 //!
-//! Each test runs this very binary a second time, with only [`victim`] in it, and lets it die.
+//! Each test runs this binary a second time, with only [`victim`] in it, and lets it crash.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 #![cfg(unix)]
@@ -63,14 +63,14 @@ fn victim() {
     }
 }
 
-/// Uses up the stack.
+/// Exhausts the stack.
 #[allow(unconditional_recursion, reason = "that is the point")]
 fn deeper(depth: u64) -> u64 {
     let room = black_box([depth; 512]);
     deeper(depth + 1) + room[black_box(7)]
 }
 
-/// Uses up the memory.
+/// Exhausts the memory.
 fn eat() {
     let mut eaten: Vec<Vec<u8>> = Vec::new();
     loop {
@@ -78,7 +78,7 @@ fn eat() {
     }
 }
 
-/// A file, and the deaths of those who use it.
+/// A file, and the crashes of the processes that use it.
 struct Scene {
     _folder: TempDir,
     path: PathBuf,
@@ -107,7 +107,7 @@ impl Scene {
         self.command(Command::new(std::env::current_exe().unwrap()), death, in_flight)
     }
 
-    /// Lets a process die with this many attempts in flight.
+    /// Runs a process that crashes with this many attempts in flight.
     fn dies(&self, death: &str, in_flight: u64) -> ExitStatus {
         wait_until_ready(self.start(death, in_flight)).wait().unwrap()
     }
@@ -116,7 +116,7 @@ impl Scene {
         open(&self.path).suspects()
     }
 
-    /// The only suspect, which must be the first message, charged this often.
+    /// Checks that the only suspect is the first message and that it has this number of charges.
     fn charged(&self, crashes: u32) {
         let suspects = self.suspects();
         assert_eq!(suspects.len(), 1, "{suspects:?}");
@@ -128,7 +128,7 @@ impl Scene {
 fn wait_until_ready(mut child: Child) -> Child {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains(READY)), "it died too early");
-    // Read to the end, so that the victim never waits for us.
+    // Read to the end, so that the victim never blocks on its output.
     lines.for_each(drop);
     child
 }
@@ -163,7 +163,7 @@ fn running_out_of_memory_is_charged() {
 fn a_file_for_which_there_is_no_room_is_not_made_by_halves() {
     let scene = Scene::new();
     let mut shell = Command::new("sh");
-    // A limit on the size of files stands for a full disk: the write fails in the middle.
+    // A file size limit stands for a full disk: the write fails in the middle.
     shell
         .args(["-c", "trap '' XFSZ; ulimit -f 64; exec \"$0\" \"$@\""])
         .arg(std::env::current_exe().unwrap());
@@ -205,7 +205,7 @@ fn of_several_in_flight_none_is_charged() {
     let ids: Vec<&str> = suspects.iter().map(|suspect| suspect.message.as_str()).collect();
     assert_eq!(ids, ["evt-0", "evt-1", "evt-2", "evt-3", "evt-4"]);
     assert!(suspects.iter().all(|suspect| !suspect.alone && suspect.crashes == 0));
-    // The first is run alone, and it is the one.
+    // The first message runs alone, and it is the culprit.
     scene.dies("abort", 1);
     let charges: Vec<u32> = scene.suspects().iter().map(|suspect| suspect.crashes).collect();
     assert_eq!(charges, [1, 0, 0, 0, 0]);

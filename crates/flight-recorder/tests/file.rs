@@ -1,4 +1,4 @@
-//! A recorder's file: opened again, shared, foreign, cut off, enlarged, on a full disk.
+//! A recorder's file: reopened, shared, foreign, truncated, enlarged, on a full disk.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -139,7 +139,8 @@ fn long_ids_are_told_apart_by_what_was_cut_off() {
 
 #[test]
 fn a_message_of_a_later_incarnation_is_not_charged_with_the_crashes_of_an_earlier_one() {
-    // The topic was created again, and a message has the id and the offset of one that crashed the process.
+    // The topic was created again, and a message has the id and the offset of one that crashed the
+    // process before.
     let bed = Bed::new();
     let old = message("evt-1", 5);
     let new = in_incarnation(&old, 1);
@@ -198,7 +199,7 @@ fn an_attempt_without_a_slot_runs_and_is_counted() {
     recorder.leave(first);
     let _third = recorder.enter(&queue(), &message("evt-3", 3), 1);
     drop(recorder);
-    // The second was still running, so the third was not alone.
+    // The second message was still running, so the third was not alone.
     let recorder = bed.open(1);
     assert_eq!(recorder.suspects()[0].message.as_str(), "evt-3");
     assert_eq!(recorder.suspects()[0].crashes, 0);

@@ -1,4 +1,5 @@
-//! A power cut at any point in the life of a recorder: its file is valid, and no message is suspected that never ran.
+//! Power losses at any point in the life of a recorder: its file stays valid, and only messages that ran
+//! are suspected.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
@@ -11,7 +12,7 @@ use lazaret_flight_recorder::{MappedRecorder, Options};
 use lazaret_power_loss::{Event, Exploration, Log, Recording, scratch};
 
 const FILE: &str = "orders.flight";
-/// The number of times that a recorder was opened, and so the most crashes.
+/// The number of times a recorder was opened, which is the maximum number of crashes.
 const OPENINGS: u32 = 4;
 
 fn open(folder: &Path, slots: u32) -> MappedRecorder {
@@ -30,7 +31,7 @@ fn exploration(states: usize) -> Exploration {
     Exploration { random: 40, ..Exploration::of(states) }
 }
 
-/// Processes that crash with attempts in flight, and a file that grows.
+/// Records processes that crash with attempts in flight, and a file that grows.
 fn life() -> Log {
     let folder = scratch();
     let recording = Recording::start_mapped(folder.path(), &[FILE]);
@@ -55,7 +56,7 @@ fn life() -> Log {
     recording.finish()
 }
 
-/// Returns whether the message was ever recorded.
+/// Returns `true` if the message was ever recorded.
 fn ran(id: &str) -> bool {
     let number: u64 = id.strip_prefix("evt-").unwrap().parse().unwrap();
     number % 10 < 3 && number / 10 < OPENINGS.into()
@@ -75,7 +76,7 @@ fn a_file_is_valid_after_a_power_cut_at_any_point() {
             assert!(ran(suspect.message.as_str()), "{} never ran", suspect.message);
             assert!(suspect.crashes <= OPENINGS, "{} of {}", suspect.crashes, suspect.message);
         }
-        // And it works: the next crash is charged to the message that was alone.
+        // The file also works: the next crash is charged to the message that was alone.
         let alone = message(99);
         let _crashed = recorder.enter(&queue(), &alone, 1);
         drop(recorder);

@@ -8,13 +8,13 @@ use lazaret_core::{ConsumerName, HandlerError, LetterId, Message, Operation, Rea
 
 /// The maximum number of message headers that a handler receives.
 pub const HEADERS_LIMIT: usize = 64;
-/// The maximum size of message headers that a handler receives: names and values together, as encoded.
+/// The maximum total size of the message headers that a handler receives: names and values, as encoded.
 pub const HEADER_BYTES_LIMIT: usize = 8 * 1024;
-/// The maximum size of id, key, type, stream, sequence and correlation of a message together, as encoded. They are never
-/// truncated, so a message beyond the limit becomes a dead letter with reason `TOO_LARGE`.
+/// The maximum total size of a message's id, key, type, stream, sequence and correlation, as encoded.
+/// They are never truncated, so a message above the limit becomes a dead letter with reason `TOO_LARGE`.
 pub const NAME_BYTES_LIMIT: usize = 8 * 1024;
 
-/// The type of a message without one: CloudEvents require a type.
+/// The type of a message that has none, because CloudEvents require a type.
 pub(crate) const DEFAULT_TYPE: &str = "lazaret.message";
 
 /// The consumer that calls the handler, and its sequencing.
@@ -42,7 +42,7 @@ pub(crate) struct AttemptInfo<'a> {
 pub(crate) struct Replay {
     pub(crate) letter: LetterId,
     pub(crate) operation: String,
-    /// The number of this replay of the letter, from 1.
+    /// The number of this replay of the letter, starting at 1.
     pub(crate) attempt: u32,
 }
 
@@ -110,7 +110,7 @@ impl HeaderBudget {
         Self { headers: HEADERS_LIMIT, bytes: HEADER_BYTES_LIMIT, left_out: 0 }
     }
 
-    /// Reserves the size of a header. Returns whether it fits, and counts it otherwise.
+    /// Reserves the size of a header. Returns `true` if it fits; otherwise counts the header as omitted.
     pub(crate) fn take(&mut self, bytes: usize) -> bool {
         if self.headers == 0 || bytes > self.bytes {
             self.left_out += 1;

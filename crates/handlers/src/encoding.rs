@@ -1,26 +1,27 @@
-//! Percent-encodes bytes for headers and variables, without loss.
+//! Encodes bytes for headers and variables losslessly, with percent-encoding.
 
 use std::borrow::Cow;
 
-/// Returns whether a byte is allowed in a CloudEvents header: printable ASCII, except for space, quote and percent.
-/// This is the rule of the HTTP binding, so that every CloudEvents library decodes it.
+/// Returns `true` if a byte is allowed in a CloudEvents header: printable ASCII except space, quote and
+/// percent. This is the rule of the HTTP binding, so every CloudEvents library can decode the value.
 pub(crate) const fn is_attribute_byte(byte: u8) -> bool {
     matches!(byte, 0x21..=0x7e) && !matches!(byte, b'"' | b'%')
 }
 
-/// Returns whether a byte is allowed in another header: printable ASCII, except for percent.
+/// Returns `true` if a byte is allowed in another header: printable ASCII except percent.
 pub(crate) const fn is_value_byte(byte: u8) -> bool {
     matches!(byte, 0x20..=0x7e) && byte != b'%'
 }
 
-/// Returns whether a byte is allowed in a header name. Percent marks encoded bytes.
+/// Returns `true` if a byte is allowed in a header name. Percent marks encoded bytes.
 pub(crate) const fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'!' | b'#' | b'$' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^')
         || matches!(byte, b'_' | b'`' | b'|' | b'~')
 }
 
-/// Encodes all bytes that do not pass as `%` and two hexadecimal digits. Decoding restores the bytes.
+/// Encodes all bytes for which `passes` returns `false` as `%` and two hexadecimal digits. Decoding
+/// restores the bytes.
 pub(crate) fn percent(bytes: &[u8], passes: fn(u8) -> bool) -> Cow<'_, [u8]> {
     let Some(first) = bytes.iter().position(|&byte| !passes(byte)) else {
         return Cow::Borrowed(bytes);
@@ -37,7 +38,8 @@ pub(crate) fn percent(bytes: &[u8], passes: fn(u8) -> bool) -> Cow<'_, [u8]> {
     Cow::Owned(encoded)
 }
 
-/// Encodes a header value like [`percent`]. Spaces at the ends are encoded, too, because proxies trim them.
+/// Encodes a header value like [`percent`]. Spaces at both ends are also encoded, because proxies trim
+/// them.
 pub(crate) fn value(bytes: &[u8]) -> Cow<'_, [u8]> {
     let edge = |byte: Option<&u8>| byte == Some(&b' ');
     if !edge(bytes.first()) && !edge(bytes.last()) {

@@ -1,6 +1,6 @@
-//! Errors of building a handler.
+//! The errors of building a handler.
 
-/// The error of building a handler. It never contains the value of a header or a password.
+/// An error of building a handler. It never contains the value of a header or a password.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -10,20 +10,20 @@ pub enum Error {
     /// A header is invalid.
     #[error("invalid header {name:?}: {why}")]
     Header {
-        /// Its name.
+        /// The name of the header.
         name: String,
         /// The cause.
         why: &'static str,
     },
-    /// The certificates of an authority are invalid.
+    /// The certificates of a certificate authority are invalid.
     #[error("failed to load certificates from {place}: {why}")]
     Ca {
-        /// The file, or `the given PEM`.
+        /// The path of the file, or `the given PEM`.
         place: String,
         /// The cause.
         why: String,
     },
-    /// The setup of TLS failed.
+    /// The TLS setup failed.
     #[error("failed to set up TLS: {0}")]
     Tls(#[from] rustls::Error),
     /// The setup of the HTTP client failed.

@@ -6,7 +6,8 @@ use lazaret_core::{Reason, Verdict};
 
 use crate::sanitize::sanitize;
 
-/// The maximum retry delay that a handler can request. The retry policy has its own limit; this one avoids overflows.
+/// The maximum retry delay that a handler can request. The retry policy has its own limit; this one
+/// prevents overflows.
 pub(crate) const RETRY_AFTER_LIMIT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// The maximum size of an invalid value that is quoted in a message.
 const EXCERPT_BYTES: usize = 200;
@@ -15,7 +16,7 @@ const EXCERPT_BYTES: usize = 200;
 #[derive(Debug, Default)]
 pub(crate) struct ExplicitVerdict {
     pub(crate) verdict: Option<Verdict>,
-    /// Whether the verdict is `handled`.
+    /// `true` if the verdict is `handled`.
     pub(crate) handled: bool,
     pub(crate) reason: Option<Reason>,
     /// Notes about invalid values.

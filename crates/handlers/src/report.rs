@@ -1,7 +1,9 @@
-//! What a handler says about a failure beside its verdict: the type of the error, its stack trace, the phase, and diagnostics.
+//! The details that a handler reports about a failure in addition to its verdict: the error type, the
+//! stack trace, the phase, and diagnostics.
 //!
-//! Over HTTP these are headers and the fields of a problem document (RFC 9457), for commands the same fields as JSON. Values of the
-//! wrong type are ignored with a note: what a handler says about a failure must never hide the failure.
+//! Over HTTP these are headers and the fields of a problem document (RFC 9457), for commands the same
+//! fields as JSON. Values of the wrong type are ignored with a note: the details must never hide the
+//! failure itself.
 
 use lazaret_core::handler::{Context, Delivery, FromDelivery};
 use lazaret_core::{HandlerError, Phase};
@@ -11,11 +13,11 @@ use serde_json::Value;
 use crate::explicit::excerpt;
 use crate::sanitize::sanitize;
 
-/// The maximum size of the type of an error. Longer ones are truncated.
+/// The maximum size of an error type. Longer types are truncated.
 pub(crate) const ERROR_TYPE_LIMIT: usize = 512;
-/// The maximum size of the name of a diagnostic. Longer ones are ignored.
+/// The maximum size of a diagnostic's name. Diagnostics with longer names are ignored.
 const NAME_LIMIT: usize = 128;
-/// Names of diagnostics that Lazaret itself sets.
+/// The names of diagnostics that Lazaret sets itself.
 const RESERVED: [&str; 4] = ["traceparent", "enqueue-policy", "adopted-from", "adopted-warnings"];
 
 /// The report of a failure.
@@ -33,7 +35,8 @@ pub(crate) struct Report {
     pub(crate) notes: Vec<String>,
 }
 
-/// The used fields of a problem document. Other fields, and the types of these, are the handler's own.
+/// The used fields of a problem document. Other fields, and unexpected types in these, are up to the
+/// handler.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Fields {
@@ -54,7 +57,7 @@ struct Fields {
 }
 
 impl Report {
-    /// Reads the fields of a JSON object. Returns `None` if it is none.
+    /// Reads the fields of a JSON object. Returns `None` if the text is not an object.
     pub(crate) fn from_json(json: &[u8]) -> Option<Self> {
         if !json.trim_ascii_start().starts_with(b"{") {
             // serde also accepts a list of values in field order.
@@ -99,7 +102,8 @@ impl Report {
         Some(report)
     }
 
-    /// Reads a line of a program's output that may be a report. A line that only happens to be JSON, such as that of a logger, is none.
+    /// Reads a line of a program's output that may be a report. Returns `None` for a line that merely
+    /// happens to be JSON, such as the line of a logger.
     pub(crate) fn from_line(line: &[u8]) -> Option<Self> {
         let report = Self::from_json(line)?;
         let tells = report.text.is_some() || report.error_type.is_some() || report.stack_trace.is_some();
@@ -115,12 +119,13 @@ impl Report {
         }
     }
 
-    /// Returns the type of the problem: the only message of a problem that has neither a title nor a detail.
+    /// Returns the type of the problem. It is the only text of a problem that has neither a title nor a
+    /// detail.
     pub(crate) fn kind(&self) -> Option<String> {
         self.kind.clone()
     }
 
-    /// Sets the type of the error. A type is one line.
+    /// Sets the error type, as a single line.
     pub(crate) fn set_error_type(&mut self, value: &[u8]) {
         let text = sanitize(value);
         let line = text.lines().next().unwrap_or_default().trim_end();
@@ -129,7 +134,7 @@ impl Report {
         }
     }
 
-    /// Sets the phase. An unknown one is ignored with a note.
+    /// Sets the phase. An unknown phase is ignored with a note.
     pub(crate) fn set_phase(&mut self, value: &[u8]) {
         let word = std::str::from_utf8(value).unwrap_or_default().trim().to_ascii_lowercase();
         match Phase::ALL.into_iter().find(|phase| phase.as_str() == word) {
@@ -138,7 +143,7 @@ impl Report {
         }
     }
 
-    /// Adds a diagnostic, in place of an earlier one of the same name.
+    /// Adds a diagnostic, and replaces an earlier one with the same name.
     pub(crate) fn add_diagnostic(&mut self, name: &str, value: &[u8]) {
         let known = sanitize(name.as_bytes());
         if known.is_empty() || known.len() > NAME_LIMIT || RESERVED.contains(&known.as_str()) {
@@ -155,7 +160,8 @@ impl Report {
         self.notes.push(format!("invalid {name} {} was ignored", excerpt(value.to_string().as_bytes())));
     }
 
-    /// Gives the diagnostics to the delivery, whose letter keeps them. Those beyond the limits of metadata are ignored with a note.
+    /// Moves the diagnostics to the delivery, whose letter keeps them. Diagnostics beyond the limits of
+    /// metadata are ignored with a note.
     pub(crate) fn keep_diagnostics(&mut self, delivery: &Delivery) {
         if self.diagnostics.is_empty() {
             return;
@@ -180,7 +186,7 @@ impl Report {
     }
 }
 
-/// Null is no value.
+/// Returns the value unless it is null.
 fn present(value: Option<Value>) -> Option<Value> {
     value.filter(|value| !value.is_null())
 }
@@ -189,7 +195,7 @@ fn non_empty(text: &str) -> Option<String> {
     Some(sanitize(text.as_bytes())).filter(|text| !text.is_empty())
 }
 
-/// A text, or a list of its lines.
+/// Returns the text of a string or of a list of lines.
 fn lines(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),

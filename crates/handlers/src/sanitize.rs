@@ -6,8 +6,8 @@ use lazaret_core::failure::{BACKTRACE_LIMIT, MESSAGE_LIMIT};
 
 use crate::report::Report;
 
-/// Converts bytes to text that is safe to display: invalid UTF-8 and control characters become `�`, and white space at the ends
-/// is trimmed.
+/// Converts bytes to text that is safe to display. Invalid UTF-8 and control characters become `�`, and
+/// white space at both ends is trimmed.
 pub(crate) fn sanitize(bytes: &[u8]) -> String {
     let harmless = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
     let text = String::from_utf8_lossy(bytes);
@@ -15,7 +15,7 @@ pub(crate) fn sanitize(bytes: &[u8]) -> String {
     text.trim().replace("\r\n", "\n").chars().map(harmless).collect()
 }
 
-/// Appends notes to a message, within the limit of a message. The notes are never truncated.
+/// Appends notes to a message, within the size limit of messages. The notes are never truncated.
 pub(crate) fn with_notes(mut text: String, notes: &[String]) -> String {
     if notes.is_empty() {
         return text;
@@ -29,17 +29,17 @@ pub(crate) fn with_notes(mut text: String, notes: &[String]) -> String {
     format!("{text} ({notes})")
 }
 
-/// The last bytes of a stream: enough for a report with a stack trace, of which a message is a part.
+/// The last bytes of a stream: enough for a report with a stack trace. A message is a part of it.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
     bytes: VecDeque<u8>,
 }
 
 impl Tail {
-    /// The number of bytes kept.
+    /// The maximum number of bytes that are kept.
     const KEPT: usize = 2 * (BACKTRACE_LIMIT + MESSAGE_LIMIT);
 
-    /// Appends bytes, and drops the oldest beyond the limit.
+    /// Appends bytes and discards the oldest ones beyond the limit.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         let new = &bytes[bytes.len().saturating_sub(Self::KEPT)..];
         let surplus = (self.bytes.len() + new.len()).saturating_sub(Self::KEPT);
@@ -47,7 +47,7 @@ impl Tail {
         self.bytes.extend(new);
     }
 
-    /// Drops all bytes.
+    /// Discards all bytes.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
     }
@@ -57,8 +57,8 @@ impl Tail {
         self.text_up_to(self.bytes.len())
     }
 
-    /// Returns the sanitized text of the end, and the report of the failure if the last line is one. The report is no part of the text
-    /// then.
+    /// Returns the sanitized text of the end, and the report of the failure if the last line is one. In
+    /// that case the text does not include the report.
     pub(crate) fn text_and_report(&mut self) -> (String, Option<Report>) {
         let written = self.bytes.make_contiguous().trim_ascii_end();
         let start = written.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
@@ -68,7 +68,7 @@ impl Tail {
         }
     }
 
-    /// Returns the sanitized text before this place, at most a message of it.
+    /// Returns the sanitized text before `end`, up to the size of a message.
     fn text_up_to(&self, end: usize) -> String {
         let start = end.saturating_sub(MESSAGE_LIMIT);
         let is_cut = start > 0 || self.bytes.len() == Self::KEPT;
@@ -76,7 +76,7 @@ impl Tail {
         // The first character may be incomplete.
         let begins = bytes.iter().take(3).take_while(|&&byte| byte & 0xc0 == 0x80).count();
         let mut text = sanitize(&bytes[if is_cut { begins } else { 0 }..]);
-        // Replacement characters are longer than the bytes they replace. The end must be kept.
+        // Replacement characters are longer than the bytes that they replace. Keep the end of the text.
         let surplus = text.len().saturating_sub(MESSAGE_LIMIT);
         text.drain(..text.ceil_char_boundary(surplus));
         text

@@ -1,4 +1,4 @@
-//! Workers that live long: one JSON line in, one JSON line out.
+//! Long-running workers: one JSON line in, one JSON line out.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -77,7 +77,7 @@ impl Bench {
         self.send(payload).await.expect_err(payload)
     }
 
-    /// All workers that ever started.
+    /// Returns the process ids of all workers that ever started.
     fn pids(&self) -> Vec<u32> {
         let pids = std::fs::read_to_string(self.folder.path().join("pids")).unwrap_or_default();
         pids.lines().filter_map(|line| line.parse().ok()).collect()
@@ -111,7 +111,7 @@ async fn one_worker_handles_many_messages() {
 #[tokio::test]
 async fn a_worker_has_one_message_at_a_time_and_all_workers_work() {
     let Some(bench) = Bench::new(3) else { return };
-    // Each waits until three are at work at the same time; `pids` is one more file.
+    // Each waits until three work at the same time. The file `pids` is a fourth file.
     let orders: Vec<_> = (0..3).map(|n| order(&format!("m{n}"), r#"{"rendezvous": 4}"#)).collect();
     let outcomes = join_all(orders.into_iter().map(|order| call(&bench.handler, order))).await;
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
@@ -181,7 +181,7 @@ async fn a_worker_that_talks_unasked_is_not_used_again() {
 
 #[tokio::test]
 async fn an_answer_that_comes_twice_is_not_taken_for_that_of_the_next_attempt() {
-    // I1: both attempts are for one message, so the id alone cannot tell the answers apart.
+    // I1: both attempts are for the same message, so the id alone cannot distinguish their responses.
     let Some(bench) = Bench::new(1) else { return };
     bench.send(r#"{"twice": 1}"#).await.unwrap();
     let said = bench.folder.path().join("twice");
@@ -226,7 +226,7 @@ async fn a_worker_that_closes_its_output_is_killed() {
 
 #[tokio::test]
 async fn a_worker_that_left_while_idle_fails_no_message() {
-    // I4: the next message was never in its hands.
+    // I4: the worker never received the next message.
     let Some(bench) = Bench::new(1) else { return };
     for n in 0..5 {
         bench.send(r#"{"leave": 1}"#).await.unwrap();
@@ -258,7 +258,7 @@ async fn a_message_that_crashes_its_workers_delays_no_other() {
         call(&bench.handler, order(&format!("healthy-{n}"), "{}")).await.unwrap();
     }
     assert_eq!(bench.pids().len(), 6, "one worker for each crash, and one for all others");
-    // Its next attempt waits for its back-off; the others have a worker.
+    // Its next attempt waits for its back-off. The other messages have a worker.
     let mut next = Box::pin(poison());
     for n in 0..5 {
         tokio::select! {
@@ -279,7 +279,7 @@ async fn many_messages_that_crash_their_workers_delay_no_other() {
     for id in &suspects {
         call(&bench.handler, order(id, r#"{"die": 3}"#)).await.unwrap_err();
     }
-    // One of them is tried, and does not return.
+    // One of them is tried and does not return.
     let crashed = bench.pids().len();
     let hanging = tokio::spawn({
         let (handler, id) = (bench.handler.clone(), suspects[0].clone());

@@ -1,4 +1,5 @@
-//! A program that is run once per attempt: what it is told, what its end means, and what becomes of its processes.
+//! Programs that run once per attempt: their input, the meaning of their exit, and the fate of their
+//! processes.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -24,7 +25,8 @@ fn run(options: CommandOptions) -> CommandHandler {
     CommandHandler::new(options).unwrap()
 }
 
-/// A folder for files that a script writes, and the script with `$OUT` for it.
+/// Returns a folder for the files of a script, and the options for the script, in which `$OUT` is that
+/// folder.
 fn scratch(script: &str) -> (TempDir, CommandOptions) {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().to_str().unwrap().to_owned();
@@ -35,7 +37,7 @@ fn read(folder: &TempDir, name: &str) -> String {
     std::fs::read_to_string(folder.path().join(name)).unwrap()
 }
 
-/// Waits for a script to write a number there.
+/// Waits until a script has written a number to this file.
 async fn number(folder: &TempDir, name: &str) -> u32 {
     let path = folder.path().join(name);
     let read = |path: &Path| std::fs::read_to_string(path).ok()?.strip_suffix('\n')?.parse().ok();
@@ -43,7 +45,8 @@ async fn number(folder: &TempDir, name: &str) -> u32 {
     read(&path).unwrap()
 }
 
-/// A program that logs a line and then fails deep down, so that its stack trace is longer than any limit on its beginning.
+/// A program that logs a line and then fails deep in its stack. The stack trace is longer than any limit
+/// on its start.
 const DEEP: &str = r#"
 import sys
 print("INFO handling an order", file=sys.stderr)
@@ -63,7 +66,7 @@ async fn long_stack_traces_are_told_apart_by_what_went_wrong() {
         failed.expect_err("it should fail").failure()
     };
     let (rate, bank, again) = (fail("rate").await, fail("bank").await, fail("rate").await);
-    // The message is all that was said.
+    // The message is the complete output.
     assert!(
         rate.message.starts_with("INFO handling an order\nTraceback (most recent call last):\n"),
         "{rate}"
@@ -186,7 +189,7 @@ async fn the_metadata_is_in_the_environment() {
 async fn secrets_of_this_process_are_inherited_only_if_they_are_named() {
     const NAME: &str = "secrets_of_this_process_are_inherited_only_if_they_are_named";
     if std::env::var_os("LAZARET_TOKEN").is_none() {
-        // Runs itself again, inside of such an environment.
+        // Runs this test again, inside such an environment.
         let mut inside = std::process::Command::new(std::env::current_exe().unwrap());
         inside.args(["--exact", NAME]).env("LAZARET_TOKEN", "s3cret").env("LAZARET_KEY", "outer");
         inside.env("DATABASE_URL", "postgres://app:s3cret@db").env("LC_TEST", "kept");
@@ -204,7 +207,7 @@ async fn secrets_of_this_process_are_inherited_only_if_they_are_named() {
         assert!(!env.contains(other), "{other} is inherited: {env}");
     }
 
-    // Variables of an outer Lazaret are not inherited, whatever is named.
+    // Variables of an outer Lazaret are never inherited, whatever names are listed.
     let (folder, options) = scratch("env > $OUT/env");
     call(&run(options.inherit_env(["OTHER", "MINE_*", "LAZARET_*", "TRACEPARENT"])), message())
         .await
@@ -308,7 +311,7 @@ async fn a_whole_family_that_does_not_listen_is_killed() {
     let (failure, _) = attempt.await.unwrap();
     assert_eq!(failure.reason, Reason::TIMEOUT);
     assert!(!Path::new(&format!("/proc/{pid}")).exists(), "not even its remains are there");
-    // Who inherits a grandchild reaps it in its own time.
+    // The process that inherits a grandchild reaps it later.
     eventually("the grandchild is dead", || !is_alive(grandchild)).await;
 }
 

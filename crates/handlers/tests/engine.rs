@@ -1,4 +1,5 @@
-//! Whole consumers with handlers in other processes: what the handler answers is what becomes of the message.
+//! Complete consumers with handlers in other processes: the handler's response decides the fate of the
+//! message.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -17,7 +18,7 @@ use lazaret_memory::{MemoryLog, MemoryStore};
 use support::{Server, answer, status};
 use tokio_util::sync::CancellationToken;
 
-/// Attempts that follow one another at once, but for what the handler asks for.
+/// Options with immediate retries, except for delays that the handler requests.
 fn options() -> Options {
     let retry = RetryPolicy {
         max_attempts: 3,
@@ -35,7 +36,7 @@ struct Run {
     committed: Option<u64>,
 }
 
-/// Runs a consumer to the end over messages that have this id, key and payload, all the same.
+/// Runs a consumer to the end. Each message has its name as id, key and payload.
 async fn run(handler: BoxHandler, options: Options, names: &[&str]) -> Result<Run, Error> {
     let log = MemoryLog::new("orders", 1);
     for name in names {
@@ -58,7 +59,7 @@ async fn run(handler: BoxHandler, options: Options, names: &[&str]) -> Result<Ru
 }
 
 impl Run {
-    /// Where the letter of a message stands, and why.
+    /// Returns the state of a message's letter, the reason, and the number of attempts.
     async fn letter(&self, name: &str) -> Option<(LetterState, Reason, u32)> {
         let queue = QueueName::of("shop", "shop");
         let letter = self.store.get(&queue, LetterId::of(&queue, &name.into())).await.unwrap()?;
@@ -66,7 +67,7 @@ impl Run {
     }
 }
 
-/// A server that answers with the status that the payload names, as long as the attempt is not later than `failures`.
+/// A server that responds with the status in the payload, up to the attempt number `failures`.
 async fn by_payload(failures: u32) -> Server {
     Server::start(move |seen| {
         let attempt: u32 = seen.header("lazaret-attempt").parse().unwrap();

@@ -1,4 +1,4 @@
-//! The handlers of the guide, as they stand there: each is run by what its language needs, and does what it says.
+//! Tests of the guide's example handlers: each runs in its own language and does what the guide says.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -18,13 +18,13 @@ fn order(id: &str, payload: &str) -> Message {
     message
 }
 
-/// The same from a source that does not tell what it is.
+/// Returns the message without a content type, as from a source that does not provide it.
 fn untold(mut message: Message) -> Message {
     message.content_type = None;
     message
 }
 
-/// The program of an example, in its folder.
+/// The process of an example, in the example's folder.
 struct Example {
     child: Child,
     port: u16,
@@ -32,7 +32,7 @@ struct Example {
 
 impl Drop for Example {
     fn drop(&mut self) {
-        // `go run` starts another program, so the whole group must go.
+        // `go run` starts another program, so the whole group must be killed.
         let group = rustix::process::Pid::from_child(&self.child);
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         let _ = self.child.wait();
@@ -40,7 +40,7 @@ impl Drop for Example {
 }
 
 impl Example {
-    /// Starts an example that is a server on a port of its own choice.
+    /// Starts an example that is a server. It chooses its own port.
     fn start(folder: &str, program: &[&str]) -> (Self, HttpHandler) {
         use std::os::unix::process::CommandExt;
         let mut child = Command::new(program[0])
@@ -65,7 +65,8 @@ impl Example {
     }
 }
 
-/// Runs the `curl` lines of the guide against an example. The comment of each begins with the status that it gets.
+/// Runs the `curl` lines of the guide against an example. The comment of each line begins with the
+/// expected status.
 fn answers_curl(example: &Example) {
     if !has("curl", "--version") {
         return;
@@ -82,7 +83,7 @@ fn answers_curl(example: &Example) {
     }
 }
 
-/// What every example of a server does.
+/// Checks the behaviour that every example of a server must have.
 async fn behaves(example: &Example, handler: &HttpHandler) {
     answers_curl(example);
     let send = async |id: &str, payload: &str| call(handler, order(id, payload)).await;
@@ -151,7 +152,7 @@ async fn the_python_worker_does_what_it_says() {
     let options = CommandOptions::new([&python, "worker.py"]).in_folder(folder).with_mode(Mode::Lines);
     let handler = CommandHandler::new(options.with_timeout(Duration::from_secs(60))).unwrap();
     call(&handler, order("e-1", r#"{"total": 5}"#)).await.unwrap();
-    // As bytes, because nobody says that it is JSON.
+    // Sent as bytes, because nothing says that it is JSON.
     call(&handler, untold(order("e-1", r#"{"total": 5}"#))).await.unwrap();
     let error = call(&handler, untold(order("e-2", "\u{0}\u{1}"))).await.unwrap_err();
     assert_eq!(
@@ -173,7 +174,7 @@ async fn the_python_worker_does_what_it_says() {
     }
 }
 
-/// Payloads that a careless reader of JSON dies of.
+/// Payloads that crash a careless JSON parser.
 fn hostile() -> [String; 3] {
     let nested = |open: &str, close: &str| format!("{}1{}", open.repeat(100_000), close.repeat(100_000));
     [nested("[", "]"), nested(r#"{"a":"#, "}"), format!(r#"{{"total": {}}}"#, "9".repeat(100_000))]
@@ -196,7 +197,7 @@ async fn the_python_worker_survives_deep_nesting_and_long_integers() {
     call(&handler, order("e-2", r#"{"total": 5}"#)).await.unwrap();
 }
 
-/// Sends hostile payloads to an example that is a server: each is answered as a dead letter.
+/// Sends hostile payloads to an example that is a server. Each must be answered as a dead letter.
 async fn survives(handler: &HttpHandler) {
     for payload in hostile() {
         let error = call(handler, order("h-1", &payload)).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Connections: kept, lost, limited, secured, and shared.
+//! Connections: reused, lost, limited, secured, and shared.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -35,7 +35,7 @@ async fn a_connection_is_kept_for_the_next_message() {
 
 #[tokio::test]
 async fn a_connection_that_was_closed_while_idle_fails_no_attempt() {
-    // I4: nothing was sent on it, so nothing was tried.
+    // I4: nothing was sent on the connection, so no attempt was made.
     let closed = Arc::new(AtomicUsize::new(0));
     let count = closed.clone();
     let url = raw(move |mut stream, _| {
@@ -44,7 +44,7 @@ async fn a_connection_that_was_closed_while_idle_fails_no_attempt() {
             read_request(&mut stream).await;
             stream.write_all(OK).await.unwrap();
             stream.shutdown().await.unwrap();
-            // The other side has seen it when it closes, too.
+            // Once the client closes its side, it has noticed the end of the connection.
             assert_eq!(stream.read(&mut [0; 16]).await.unwrap_or(0), 0);
             count.fetch_add(1, Ordering::SeqCst);
         }
@@ -120,7 +120,7 @@ async fn there_are_never_more_requests_than_allowed() {
     let url = raw(move |mut stream, _| {
         let (now, peak) = (now.clone(), peak.clone());
         async move {
-            // Until the client lets the connection go.
+            // Read until the client closes the connection.
             loop {
                 let mut first = [0];
                 if stream.peek(&mut first).await.unwrap_or(0) == 0 {
@@ -163,7 +163,7 @@ async fn http2_without_asking_first_shares_one_connection() {
     assert_eq!((seen.version, seen.header("lazaret-header-a")), (Version::HTTP_2, "1"));
 }
 
-/// A certificate for 127.0.0.1 that signs itself, and a server that has it.
+/// Creates a self-signed certificate for 127.0.0.1, and an acceptor that uses it.
 fn certificate(protocols: &[&[u8]]) -> (String, TlsAcceptor) {
     let signed = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(signed.signing_key.serialize_der()).unwrap();
@@ -219,7 +219,8 @@ async fn a_certificate_that_nobody_vouches_for_is_refused() {
     assert!(server.seen().is_empty());
 }
 
-/// A server whose certificate is made like this, and that certificate.
+/// Probes a server whose certificate has these parameters. Returns the result and the number of requests
+/// that the server received.
 async fn probed(params: CertificateParams) -> (Result<(), ProbeError>, usize) {
     let key = rcgen::KeyPair::generate().unwrap();
     let certificate = params.self_signed(&key).unwrap();
@@ -261,7 +262,7 @@ async fn a_probe_reports_the_certificate_problem_and_sends_no_request() {
             "{expected:?}: {found:?}"
         );
     }
-    // Somebody else, and somebody else who has the same name.
+    // A stranger, and a stranger with the same name.
     let key = rcgen::KeyPair::generate().unwrap();
     let mut stranger = here();
     stranger.distinguished_name.push(rcgen::DnType::CommonName, "a stranger");

@@ -1,4 +1,4 @@
-//! What a handler over HTTP is told.
+//! The requests that an HTTP handler receives.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -16,7 +16,7 @@ use support::{Seen, Server, call, message, status};
 
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// What a server sees of this message.
+/// Returns the request that a server receives for this message.
 async fn seen(message: Message) -> Seen {
     let server = Server::start(|_| status(204)).await;
     call(&server.handler(), message).await.unwrap();

@@ -1,4 +1,4 @@
-//! What the answers of a handler over HTTP lead to: good ones, bad ones and hostile ones.
+//! The outcomes of HTTP handlers' responses: good, bad and hostile ones.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -82,7 +82,7 @@ async fn what_the_handler_demands_and_says_arrives() {
 
 #[tokio::test]
 async fn what_the_handler_reports_of_its_error_arrives_whole() {
-    // Longer than a message, as stack traces are.
+    // Longer than a message, as stack traces usually are.
     let trace = format!(
         "java.lang.IllegalStateException: no card\n{}",
         "\tat shop.Pay.charge(Pay.java:7)\n".repeat(600)
@@ -264,7 +264,7 @@ async fn the_time_limit_covers_the_head_and_the_body() {
         let url = raw(move |mut stream, _| async move {
             read_request(&mut stream).await;
             stream.write_all(beginning.as_bytes()).await.unwrap();
-            // Until the client goes away.
+            // Wait until the client disconnects.
             let _ = stream.read(&mut [0; 16]).await;
         })
         .await;
@@ -278,7 +278,7 @@ async fn the_time_limit_covers_the_head_and_the_body() {
 
 #[tokio::test]
 async fn the_time_limit_covers_the_connection() {
-    // Nobody accepts. When the queue is full, no further connection is made.
+    // Nothing accepts connections. Once the queue is full, no further connection is established.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
@@ -312,7 +312,7 @@ async fn a_handler_that_answers_before_it_has_read_all_is_heard() {
     let url = raw(|mut stream, _| async move {
         let _ = stream.read(&mut [0; 1024]).await;
         stream.write_all(b"HTTP/1.1 413 X\r\ncontent-length: 9\r\n\r\ntoo large").await.unwrap();
-        // Reads on, so that the client is not reset before it has seen the answer.
+        // Keeps reading, so that the client is not reset before it has seen the response.
         let mut rest = vec![0; 64 * 1024];
         while stream.read(&mut rest).await.is_ok_and(|count| count > 0) {}
     })

@@ -1,12 +1,12 @@
-//! Orders from a change stream, handled by a consumer that is declared by attributes.
+//! Orders from a change stream, handled by a consumer that attributes declare.
 //!
-//! `cargo run -p lazaret --features macros --example attributes` runs it on a source in memory, which stands for the change stream. It
-//! checks its own outcome.
+//! `cargo run -p lazaret --features macros --example attributes` runs the example on a source in memory,
+//! which stands for the change stream. It checks its own outcome.
 //!
-//! - The gateway times out for the first order twice: it is retried.
+//! - The gateway times out twice for the first order: it is retried.
 //! - The second order is invalid: it becomes a dead letter at once.
-//! - The third one is a test order, which the filter rejects.
-//! - The fourth one is too large: the handler sends it to the dead letters itself.
+//! - The third order is a test order, which the filter rejects.
+//! - The fourth order is too large: the handler sends it to the dead letters itself.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ impl OrderHandler {
     }
 }
 
-/// The file of a program may set what attributes do not.
+/// A configuration file may set values that the attributes leave open.
 const CONFIGURATION: &str = "
 defaults:
   retry: { multiplier: 3, max-delay: 10s }

@@ -1,12 +1,13 @@
 //! Retry and dead letters for a MongoDB change stream, declared by attributes.
 //!
-//! `MONGODB_URI=mongodb://127.0.0.1:27017 cargo run -p lazaret --features macros,mongodb --example change_stream` inserts four orders
-//! into a database of its own, handles their changes, and checks the outcome. The server must be a replica set.
+//! `MONGODB_URI=mongodb://127.0.0.1:27017 cargo run -p lazaret --features macros,mongodb --example
+//! change_stream` inserts four orders into a separate database, handles their changes, and checks the
+//! outcome. The server must be a replica set.
 //!
 //! - The payment gateway times out twice for Ada's order: it is retried with growing delays.
 //! - Bob's order is invalid: it becomes a dead letter at once, because `no_retry_on` names the error.
 //! - Cleo's order is too large: the handler sends it to the dead letters itself.
-//! - The gateway never answers for Dan's order: after the last attempt it becomes a dead letter.
+//! - The gateway never responds for Dan's order: after the last attempt it becomes a dead letter.
 //!
 //! The dead letters are documents in the collection `orders_dlq`, with FlowWarden's field names.
 
@@ -68,7 +69,7 @@ impl OrderHandler {
     }
 }
 
-/// Handles the orders of a database that no one else uses, and drops it.
+/// Handles the orders of a separate database and drops the database afterwards.
 async fn run(uri: &str, database: &str) -> Result<(), Box<dyn Error>> {
     let client = Client::with_uri_str(uri).await?;
     let shop = client.database(database);
@@ -89,7 +90,7 @@ async fn run(uri: &str, database: &str) -> Result<(), Box<dyn Error>> {
     let (queue, stop) = (consumer.queue().clone(), CancellationToken::new());
     let running = tokio::spawn(consumer.run(stop.clone()));
 
-    // A new stream begins with what happens from now on.
+    // A new stream begins with future changes, so wait until it reads.
     status.wait_for(|status| status.state == StreamState::Reading).await?;
     let placed = shop.collection::<bson::Document>("orders");
     for (customer, cents) in [("ada", 1250), ("bob", -1), ("cleo", 9_000_000), ("dan", 700)] {

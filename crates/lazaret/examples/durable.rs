@@ -1,7 +1,7 @@
 //! A consumer that survives crashes: a file of events, a store in one file, and a flight recorder.
 //!
-//! Run it twice. The first run handles three orders and keeps two dead letters; the second replays one of them as an
-//! operation and lists the open ones.
+//! Run it twice. The first run handles three orders and keeps two dead letters; the second replays one
+//! of them as an operation and lists the open ones.
 //!
 //! ```sh
 //! cargo run -p lazaret --features sqlite,file,flight-recorder --example durable
@@ -31,7 +31,7 @@ struct Order {
 }
 
 async fn on_order(Json(order): Json<Order>, letter: Option<StoredLetter>) -> Result<(), HandlerError> {
-    // The bug: refunds are rejected. In a replay it counts as fixed.
+    // The bug: refunds are rejected. For a replay it counts as fixed.
     if order.cents < 0 && letter.is_none() {
         return Err(HandlerError::msg("a negative total").reason(Reason::DOMAIN_INVALID));
     }
@@ -80,7 +80,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let open = group.counts.open();
         println!("{}: {open} open, {} behind: {}", group.reason, group.blocked_behind, group.message);
     }
-    // After this, the one file holds everything and can be copied.
+    // After this, the single file contains everything and can be copied.
     store.close().await?;
     println!("the files are in {}", folder.display());
     Ok(())

@@ -1,7 +1,8 @@
-//! A handler whose effects happen exactly once: its writes and the mark of its message are one transaction in PostgreSQL.
+//! A handler whose effects happen exactly once: its writes and the mark of its message are one
+//! transaction in PostgreSQL.
 //!
-//! Three payments are booked, the second one at its second attempt. Then all of them come again, as after a crash that lost
-//! the position. No account changes a second time.
+//! Three payments are booked, the second at its second attempt. Then all of them are delivered again, as
+//! after a crash that lost the position. No account changes a second time.
 //!
 //! ```sh
 //! LAZARET_DSN=postgres://postgres@127.0.0.1:5432/postgres cargo run -p lazaret --features postgres --example exactly_once
@@ -17,7 +18,7 @@ use lazaret::postgres::driver::{self, Client, NoTls};
 use lazaret::postgres::{ExactlyOnce, ExactlyOnceOptions, Tx};
 use lazaret::prelude::*;
 
-/// The account, and the payment.
+/// The key and the payload of each payment. The key is the account.
 const PAYMENTS: [(&str, &str); 3] = [
     ("ada", r#"{"account": "ada", "cents": 1250}"#),
     ("bob", r#"{"account": "bob", "cents": 400}"#),
@@ -35,13 +36,13 @@ async fn book(Json(payment): Json<Payment>, Attempt(attempt): Attempt, tx: Tx) -
                ON CONFLICT (name) DO UPDATE SET cents = accounts.cents + excluded.cents";
     tx.execute(sql, &[&payment.account, &payment.cents]).await?;
     if payment.account == "bob" && attempt == 1 {
-        // What it has written is rolled back, and the failure is recorded.
+        // The writes of the attempt are rolled back, and the failure is recorded.
         return Err(HandlerError::msg("the bank does not respond").reason(Reason::DEPENDENCY_UNAVAILABLE));
     }
     Ok(())
 }
 
-/// Runs a consumer over all payments, from the first one, with an empty store.
+/// Runs a consumer over all payments from the first one, with an empty store.
 async fn consume(once: &ExactlyOnce) -> Result<(), Box<dyn Error>> {
     let log = MemoryLog::new("payments", 1);
     for (account, payment) in PAYMENTS {
@@ -65,7 +66,7 @@ async fn balances(client: &Client) -> Result<BTreeMap<String, i64>, driver::Erro
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
-/// Books the payments twice, in this schema, and returns the balances after each time.
+/// Books the payments twice in this schema, and returns the balances after each time.
 async fn run(dsn: &str, schema: &str) -> Result<[BTreeMap<String, i64>; 2], Box<dyn Error>> {
     let between = if dsn.contains('?') { '&' } else { '?' };
     let dsn = format!("{dsn}{between}options=-c%20search_path={schema}");

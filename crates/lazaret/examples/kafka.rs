@@ -39,7 +39,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build()?;
     let queue = consumer.queue().clone();
 
-    // Ctrl-C finishes the attempts in progress and commits the positions.
+    // Ctrl-C completes the attempts in progress and commits the positions.
     let stats = consumer.run_until_ctrl_c().await?;
     let open = store.counts(&queue).await?.open();
     println!("handled {}, kept {}, open letters {open}", stats.handled, stats.handed_off);

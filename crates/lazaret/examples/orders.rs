@@ -1,10 +1,10 @@
 //! An order stream in memory, with a payment gateway that is down for a moment and a bug in the handler.
 //!
-//! `cargo run -p lazaret --example orders` shows how Lazaret handles both. It checks its own outcome and ends with an
-//! error when an invariant is violated.
+//! `cargo run -p lazaret --example orders` shows how Lazaret handles both. It checks its own outcome and
+//! returns an error if an invariant is violated.
 //!
-//! Three customers send ten orders over two partitions. The customer is the key, so each customer's orders stay in
-//! their order:
+//! Three customers send ten orders over two partitions. The customer is the key, so each customer's
+//! orders stay in their order:
 //! - Ada's orders succeed.
 //! - Bob's first order fails twice because the payment gateway times out, then succeeds.
 //! - Cleo's second order has a voucher of more than 100 percent, and the handler computes a negative price.
@@ -19,11 +19,11 @@ use lazaret::memory::{MemoryLog, MemoryStore};
 use lazaret::prelude::*;
 use serde::Deserialize;
 
-/// The consumer's name, which its only component has too.
+/// The consumer's name, which its only component also has.
 const SHOP: &str = "shop";
 const MAX_ATTEMPTS: u32 = 5;
 
-/// The orders: partition, customer, number of the order, cents, voucher in percent.
+/// The orders: partition, customer, order number, cents, voucher in percent.
 const ORDERS: [(u32, &str, u32, i64, i64); 10] = [
     (0, "ada", 1, 1250, 0),
     (1, "bob", 1, 800, 0),
@@ -45,9 +45,9 @@ struct Order {
     voucher: i64,
 }
 
-/// Set when the bug is fixed.
+/// Set once the bug is fixed.
 static FIXED: AtomicBool = AtomicBool::new(false);
-/// Every call of the handler, in the order in which the calls were made.
+/// All calls of the handler, in order.
 static CALLS: Mutex<Vec<Call>> = Mutex::new(Vec::new());
 
 #[derive(Clone)]
@@ -55,7 +55,7 @@ struct Call {
     customer: String,
     number: u32,
     attempt: u32,
-    /// The order came from the store, not from the stream.
+    /// `true` if the order came from the store, not from the stream.
     stored: bool,
     failed: Option<&'static str>,
 }
@@ -73,7 +73,7 @@ async fn on_order(
         stored: letter.is_some(),
         failed: charged.as_ref().err().map(|(why, _)| *why),
     });
-    // The reason decides what happens next: a timeout is tried again, a broken rule of the domain is not.
+    // The reason decides what happens next: a timeout is retried, a violated domain rule is not.
     charged.map_err(|(why, reason)| HandlerError::msg(why).reason(reason))
 }
 
@@ -158,7 +158,8 @@ fn consumer(log: &MemoryLog, store: &Arc<MemoryStore>) -> Result<Consumer, Build
     let retry = RetryPolicy {
         max_attempts: MAX_ATTEMPTS,
         initial_delay: Duration::from_millis(50),
-        // The first retry is due within this time and waits in memory; the second is not, and waits in the store.
+        // The first retry is due within this time and waits in memory. The second is due later and waits
+        // in the store.
         hold: Duration::from_millis(80),
         jitter: 0.0,
         ..RetryPolicy::default()
@@ -184,7 +185,7 @@ fn by_customer(calls: &[Call]) -> BTreeMap<&str, Vec<&Call>> {
     customers
 }
 
-/// Prints the calls customer by customer; between customers there is no order to show.
+/// Prints the calls for each customer. There is no order between customers.
 fn print_calls(calls: &[Call]) {
     for (customer, calls) in by_customer(calls) {
         for Call { number, attempt, stored, failed, .. } in calls {
@@ -210,7 +211,7 @@ fn print_positions(log: &MemoryLog) {
     }
 }
 
-/// In each customer's calls, no order is tried before the one in front of it was handled.
+/// Checks that no order of a customer is tried before the previous one was handled.
 fn check_order(calls: &[Call]) -> Result<(), Box<dyn Error>> {
     for (customer, calls) in by_customer(calls) {
         let mut handled = 0;

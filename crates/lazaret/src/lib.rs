@@ -1,11 +1,13 @@
 //! Lazaret: the failure-handling layer for event consumers.
 //!
-//! Lazaret runs between an event source and a handler. When the handler fails, it decides by rules whether to retry
-//! now, retry later, park, dead-letter, quarantine or skip. It keeps the messages of one key in order while every other
-//! key flows on, and it never commits the source position past a message whose outcome is not durable.
+//! Lazaret runs between an event source and a handler. When the handler fails, it decides by rules
+//! whether to retry now, retry later, park, dead-letter, quarantine or skip the message. It keeps the
+//! messages of one key in order while every other key flows on. It never commits the source position
+//! past a message whose outcome is not durable.
 //!
-//! This is the crate to depend on. It re-exports the [vocabulary](#structs), the [`handler`] side, the pure [`policy`]
-//! functions, the contracts for a [`store`] and a [`source`], and the engine that runs a [`Consumer`].
+//! This is the crate to depend on. It re-exports the [vocabulary](#structs), the [`handler`] side, the
+//! pure [`policy`] functions, the contracts for a [`store`] and a [`source`], and the engine that runs a
+//! [`Consumer`].
 //!
 #![cfg_attr(feature = "memory", doc = "```")]
 #![cfg_attr(not(feature = "memory"), doc = "```ignore")]
@@ -58,20 +60,21 @@
 //!
 //! # Features
 //!
-//! - `memory` (default): the `memory` module, a store and a source that live in memory.
+//! - `memory` (default): the `memory` module, a store and a source in memory.
 //! - `signal` (default): `Consumer::run_until_ctrl_c`.
 //! - `anyhow`: handlers may return `anyhow::Error`.
-//! - `sqlite`: the `sqlite` module, a store in one file, and an inbox in it that is a source.
-//! - `file`: the `file` module, a source for files with one JSON message a line.
-//! - `encryption`: the `encryption` module, which encrypts what stores keep.
-//! - `flight-recorder`: the `flight` module, which finds messages that kill the process.
+//! - `sqlite`: the `sqlite` module, a store in one file, with an inbox that is a source.
+//! - `file`: the `file` module, a source for files with one JSON message per line.
+//! - `encryption`: the `encryption` module, which encrypts the content of stores.
+//! - `flight-recorder`: the `flight` module, which finds messages that crash the process.
 //! - `handlers`: the `handlers` module, handlers in any language, over HTTP or as commands.
-//! - `macros`: the `declare` module, consumers declared by attributes.
-//! - `kafka`: the `kafka` module, a source for Kafka, retry topics, and dead-letter topics: adopted and mirrored.
-//! - `mongodb`: the `mongodb` module, a source for MongoDB change streams, a store in MongoDB, and
-//!   FlowWarden's dead letters and positions: adopted.
-//! - `postgres`: the `postgres` module, a store and an inbox in PostgreSQL, a source for an outbox, effects exactly once, and
-//!   Axon's dead letters: adopted.
+//! - `macros`: the `declare` module, consumers declared with attributes.
+//! - `kafka`: the `kafka` module, a source for Kafka, retry topics, and dead-letter topics, which can be
+//!   adopted and mirrored.
+//! - `mongodb`: the `mongodb` module, a source for MongoDB change streams, a store in MongoDB, and the
+//!   adoption of FlowWarden's dead letters and positions.
+//! - `postgres`: the `postgres` module, a store and an inbox in PostgreSQL, a source for an outbox,
+//!   exactly-once effects, and the adoption of Axon's dead letters.
 //! - `server`: the `server` module, the HTTP API over a store and the consumers of this process.
 //! - `console`: the `console` module, the web console over that API.
 //! - `full`: all of these.
@@ -97,7 +100,7 @@ pub use tokio_util::sync::CancellationToken;
 #[cfg(feature = "macros")]
 pub mod declare;
 
-/// Handlers in any language: called over HTTP, or run as commands.
+/// Handlers in any language, called over HTTP or run as commands.
 #[cfg(feature = "handlers")]
 pub mod handlers {
     pub use lazaret_handlers::{
@@ -106,8 +109,8 @@ pub mod handlers {
     };
 }
 
-/// The source for Kafka, a member of a consumer group; retry topics, which let the broker hold failed messages; and dead-letter
-/// topics.
+/// The source for Kafka, which is a member of a consumer group; retry topics, with which the broker
+/// holds failed messages; and dead-letter topics.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -186,7 +189,8 @@ pub mod mongodb {
     };
 }
 
-/// The store in PostgreSQL, the source for a transactional outbox, and transactions for handlers: effects exactly once.
+/// The store in PostgreSQL, the source for a transactional outbox, and transactions for handlers, which
+/// give exactly-once effects.
 ///
 /// ```no_run
 /// use lazaret::postgres::{PostgresStore, PostgresStoreOptions};
@@ -206,13 +210,15 @@ pub mod postgres {
     };
 }
 
-/// The store and the source in memory, for tests, demos and first steps. Nothing survives the process.
+/// The store and the source in memory, for tests, demos and first steps. Their content is lost with the
+/// process.
 #[cfg(feature = "memory")]
 pub mod memory {
     pub use lazaret_memory::{MemberId, MemoryLog, MemorySource, MemoryStore};
 }
 
-/// The store in one SQLite file: letters, audit, checkpoints, the idempotent receiver, and an inbox that is a source.
+/// The store in one SQLite file: letters, audit, checkpoints, the idempotent receiver, and an inbox that
+/// is a source.
 #[cfg(feature = "sqlite")]
 pub mod sqlite {
     pub use lazaret_store_sqlite::{
@@ -258,14 +264,15 @@ pub mod telemetry {
     };
 }
 
-/// The source for files with one JSON message a line.
+/// The source for files with one JSON message per line.
 #[cfg(feature = "file")]
 pub mod file {
     pub use lazaret_source_file::{FileSource, Options};
 }
 
-/// Encryption of what a store keeps: wrap the store in a [`SealedStore`](encryption::SealedStore), or in a
-/// [`PlainStore`](encryption::PlainStore) where other instances may encrypt and this one has no key.
+/// Encryption of the content of stores. Wrap the store in a [`SealedStore`](encryption::SealedStore). If
+/// only other instances encrypt and this one has no key, wrap it in a
+/// [`PlainStore`](encryption::PlainStore).
 #[cfg(feature = "encryption")]
 pub mod encryption {
     pub use lazaret_sealing::{
@@ -274,7 +281,7 @@ pub mod encryption {
     };
 }
 
-/// Detects messages that kill the process by an abort, by exhausting memory or by a stack overflow.
+/// Finds messages that crash the process: by an abort, by exhausting memory or by a stack overflow.
 #[cfg(feature = "flight-recorder")]
 pub mod flight {
     pub use lazaret_flight_recorder::{MappedRecorder, OpenError, Options};
@@ -282,47 +289,47 @@ pub mod flight {
 
 pub mod prelude;
 
-/// Compiles the Rust code of the guide to Kafka, which keeps it up to date.
+/// Compiles the Rust code of the Kafka guide, which keeps it up to date.
 #[cfg(all(doctest, feature = "kafka", feature = "sqlite"))]
 #[doc = include_str!("../../../docs/kafka.md")]
 struct KafkaGuide;
 
-/// The same for the guide to MongoDB.
+/// Compiles the Rust code of the MongoDB guide.
 #[cfg(all(doctest, feature = "mongodb", feature = "sqlite"))]
 #[doc = include_str!("../../../docs/mongodb.md")]
 struct MongodbGuide;
 
-/// The same for the guide to the MongoDB store.
+/// Compiles the Rust code of the guide to the MongoDB store.
 #[cfg(all(doctest, feature = "mongodb"))]
 #[doc = include_str!("../../../docs/store-mongodb.md")]
 struct MongodbStoreGuide;
 
-/// The same for the guide to the PostgreSQL store.
+/// Compiles the Rust code of the guide to the PostgreSQL store.
 #[cfg(all(doctest, feature = "postgres"))]
 #[doc = include_str!("../../../docs/postgres.md")]
 struct PostgresStoreGuide;
 
-/// The same for the guide to idempotency.
+/// Compiles the Rust code of the guide to idempotency.
 #[cfg(all(doctest, feature = "postgres"))]
 #[doc = include_str!("../../../docs/idempotency.md")]
 struct IdempotencyGuide;
 
-/// The same for the guide to the outbox.
+/// Compiles the Rust code of the guide to the outbox.
 #[cfg(all(doctest, feature = "postgres", feature = "memory"))]
 #[doc = include_str!("../../../docs/outbox.md")]
 struct OutboxGuide;
 
-/// The same for the guide to adopting dead letters.
+/// Compiles the Rust code of the guide to adopting dead letters.
 #[cfg(all(doctest, feature = "kafka", feature = "mongodb", feature = "postgres", feature = "sqlite"))]
 #[doc = include_str!("../../../docs/adopt.md")]
 struct AdoptGuide;
 
-/// The same for the guide to handlers.
+/// Compiles the Rust code of the guide to handlers.
 #[cfg(all(doctest, feature = "handlers", feature = "memory"))]
 #[doc = include_str!("../../../docs/handlers.md")]
 struct HandlersGuide;
 
-/// The same for the guide to the library.
+/// Compiles the Rust code of the guide to the library.
 #[cfg(all(
     doctest,
     feature = "memory",
@@ -335,7 +342,7 @@ struct HandlersGuide;
 #[doc = include_str!("../../../docs/library.md")]
 struct LibraryGuide;
 
-/// The same for the guide to attributes.
+/// Compiles the Rust code of the guide to attributes.
 #[cfg(all(doctest, feature = "macros", feature = "memory"))]
 #[doc = include_str!("../../../docs/attributes.md")]
 struct AttributesGuide;

@@ -1,4 +1,4 @@
-//! The names that most consumers need, in one line: `use lazaret::prelude::*;`.
+//! The names that most consumers need, in one import: `use lazaret::prelude::*;`.
 //!
 //! ```
 //! use lazaret::prelude::*;
@@ -17,9 +17,10 @@
 //! assert!(matches!(builder.build(), Err(BuildError::NoSource)));
 //! ```
 //!
-//! It leaves out names that programs have of their own: `lazaret::Error`, `lazaret::Event`, `lazaret::Options`,
-//! `lazaret::Handle`, `lazaret::Builder` and `lazaret::Stats` are reached by their path. The methods of
-//! [`Handler`](crate::handler::Handler), `layer` and `with_state`, are in scope without its name.
+//! The prelude omits names that programs often define themselves. Use the paths `lazaret::Error`,
+//! `lazaret::Event`, `lazaret::Options`, `lazaret::Handle`, `lazaret::Builder` and `lazaret::Stats` for
+//! these. The methods `layer` and `with_state` of [`Handler`](crate::handler::Handler) are in scope, but
+//! its name is not.
 
 pub use lazaret_core::handler::{
     Attempt, Context, EventType, FromDelivery, Handler as _, Json, Key, Payload, Router, State, StoredLetter,

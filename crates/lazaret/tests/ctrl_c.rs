@@ -1,4 +1,5 @@
-//! Ctrl-C, with real signals. One test in a process of its own: a signal reaches every listener of a process.
+//! Ctrl-C with real signals. This is the only test of its process, because a signal reaches every
+//! listener of a process.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -34,7 +35,7 @@ async fn the_first_ctrl_c_drains_and_the_second_ends_at_once() {
         let seen = seen.clone();
         async move {
             press_ctrl_c();
-            // Two signals that are pending at once count as one.
+            // Two pending signals would count as one.
             seen.notified().await;
             press_ctrl_c();
             context.cancelled().await;

@@ -1,4 +1,5 @@
-//! Handlers as users write them: with state, layers, errors of their libraries, and retry policies of their own.
+//! Handlers as users write them: with state, layers, errors of their libraries, and their own retry
+//! policies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

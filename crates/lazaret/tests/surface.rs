@@ -1,11 +1,12 @@
-//! The public surface of the facade: what users import must stay where it is. If this compiles, it does.
+//! The public interface of the facade: the names that users import must stay in place. If this compiles,
+//! they do.
 
 use std::fmt::Debug;
 
 /// Names a type.
 fn has<T: ?Sized>() {}
 
-/// Everything in the prelude, by the name under which users know it. Nothing else is imported here.
+/// All names of the prelude, as users know them. Nothing else is imported here.
 mod everything_in_the_prelude {
     use lazaret::prelude::*;
 
@@ -21,7 +22,7 @@ mod everything_in_the_prelude {
         has::<dyn Observer>();
         has::<ReplayReport>();
         has::<Replayer>();
-        // What a handler takes.
+        // Parameters of handlers.
         has::<Attempt>();
         has::<Context>();
         has::<StoredLetter>();
@@ -38,10 +39,10 @@ mod everything_in_the_prelude {
         fn is_extractor<T: FromDelivery>() {}
         is_extractor::<Option<StoredLetter>>();
         let _ = handler(|_: Context| async {});
-        // The methods of `Handler` are in scope, its name is not.
+        // The methods of `Handler` are in scope, but its name is not.
         async fn stateful(_: State<u8>) {}
         let _ = stateful.layer(lazaret::Timeout::new(std::time::Duration::from_secs(1))).with_state(7_u8);
-        // What it gives back.
+        // Results of handlers.
         has::<Failure>();
         has::<HandlerError>();
         has::<Phase>();
@@ -73,7 +74,8 @@ mod everything_in_the_prelude {
     }
 }
 
-/// Names that programs have of their own. If the prelude had one of them, the name would be ambiguous here.
+/// Names that programs often define themselves. If the prelude had one of them, it would be ambiguous
+/// here.
 mod names_that_the_prelude_leaves_out {
     mod of_the_user {
         pub(super) enum Builder {}

@@ -1,4 +1,4 @@
-//! The facade from end to end: what a user writes on the first day.
+//! The facade from end to end, as on a user's first day.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use lazaret::memory::{MemoryLog, MemoryStore};
 use lazaret::prelude::*;
 use lazaret::{Options, Stats};
 
-/// Handles every text but `bad`.
+/// Handles every text except `bad`.
 async fn on_text(Text(text): Text) -> Result<(), HandlerError> {
     match &*text {
         "bad" => Err(HandlerError::msg("bad text").reason(Reason::DOMAIN_INVALID)),

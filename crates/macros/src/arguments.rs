@@ -1,4 +1,4 @@
-//! Reads the arguments of an attribute: `name = value`, `name(…)`, separated by commas.
+//! Reads the arguments of an attribute: `name = value` and `name(…)`, separated by commas.
 
 use proc_macro2::{Span, TokenStream};
 use quote::ToTokens;
@@ -12,7 +12,7 @@ use crate::suggest;
 pub(crate) struct Argument {
     pub(crate) name: Ident,
     pub(crate) value: ArgumentValue,
-    /// The attribute that it belongs to.
+    /// The name of the attribute that the argument belongs to.
     attribute: &'static str,
 }
 
@@ -22,12 +22,13 @@ pub(crate) enum ArgumentValue {
     Assigned(Expr),
     /// `(…)`.
     List(TokenStream),
-    /// Nothing.
+    /// The argument has no value.
     Missing,
 }
 
 impl Argument {
-    /// The attribute with this argument alone, on one line, for messages and the effective configuration.
+    /// Returns the attribute with only this argument, on one line, for messages and the effective
+    /// configuration.
     pub(crate) fn shown(&self) -> String {
         let Self { name, value, attribute } = self;
         let value = match value {
@@ -38,7 +39,7 @@ impl Argument {
         format!("#[{attribute}({name}{value})]")
     }
 
-    /// The place of the value, or of the name where there is none.
+    /// Returns an error at the value, or at the name if there is no value.
     pub(crate) fn error(&self, message: impl std::fmt::Display) -> Error {
         match &self.value {
             ArgumentValue::Assigned(value) => Error::new_spanned(value, message),
@@ -55,7 +56,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Reads the arguments. Unknown ones and those that are given twice are added to the errors.
+    /// Reads the arguments. Unknown and repeated arguments are added to the errors.
     pub(crate) fn read(
         attribute: &'static str,
         span: Span,
@@ -114,7 +115,7 @@ impl Parse for RawArgument {
     }
 }
 
-/// Collects errors, so that all are reported at once.
+/// Collects errors, so that all of them are reported at once.
 #[derive(Default)]
 pub(crate) struct Errors(Option<Error>);
 
@@ -126,7 +127,7 @@ impl Errors {
         }
     }
 
-    /// Returns the value, or notes the error.
+    /// Returns the value, or records the error.
     pub(crate) fn take<T>(&mut self, result: Result<T>) -> Option<T> {
         result.map_err(|error| self.add(error)).ok()
     }

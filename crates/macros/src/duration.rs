@@ -1,8 +1,8 @@
-//! Parses durations as the configuration file does: `500ms`, `1s`, `1h 30m`, `30d`.
+//! Parses durations like the configuration file: `500ms`, `1s`, `1h 30m`, `30d`.
 
 use std::time::Duration;
 
-/// The units, longest first, in nanoseconds.
+/// The units in nanoseconds, longest first.
 const UNITS: [(&str, u128); 8] = [
     ("w", 7 * 24 * 3600 * 1_000_000_000),
     ("d", 24 * 3600 * 1_000_000_000),
@@ -17,7 +17,7 @@ const UNITS: [(&str, u128); 8] = [
 /// The longest duration that the configuration accepts.
 const LONGEST_SECONDS: u64 = 100 * 365 * 24 * 3600;
 
-/// Parses a duration, or says why it is none.
+/// Parses a duration, or explains why the text is invalid.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let trimmed = text.trim();
     if trimmed == "0" {
@@ -57,7 +57,7 @@ fn part(text: &str) -> Option<(&str, &str, &str)> {
     (!number.is_empty() && end > 0).then(|| (number, &rest[..end], &rest[end..]))
 }
 
-/// Multiplies a decimal number by a unit, rounded down.
+/// Multiplies a decimal number by a unit, and rounds down.
 fn scaled(number: &str, unit: u128) -> Option<u128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     if whole.is_empty() || whole.len() > 20 || fraction.is_empty() || fraction.contains('.') {
@@ -92,7 +92,7 @@ mod tests {
         }
     }
 
-    /// What the configuration file reads, if it accepts the text.
+    /// Returns the duration that the configuration file reads from the text, if it accepts the text.
     fn configured(text: &str) -> Option<Duration> {
         let value = serde_json::Value::from(text).to_string();
         let settings = [lazaret_config::Setting::new("test", "advanced.drain-deadline", value)];

@@ -13,14 +13,14 @@ use crate::attributes::retry_policy::{self, RetryPolicy};
 use crate::attributes::{Setting, checkpoint, restart_policy};
 use crate::methods::{Fits, Method, Methods};
 
-/// The kind of source that is declared.
+/// The kind of the declared source.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SourceKind {
     ChangeStream,
     Kafka,
 }
 
-/// Returns whether an attribute declares a source.
+/// Returns `true` if an attribute declares a source.
 pub(crate) fn is_source(attribute: &Attribute) -> bool {
     is(attribute, change_stream::NAME) || is(attribute, kafka_listener::NAME)
 }
@@ -29,7 +29,7 @@ fn is(attribute: &Attribute, name: &str) -> bool {
     attribute.path().segments.last().is_some_and(|last| last.ident == name)
 }
 
-/// Everything that the attributes on the block declare.
+/// All declarations of the attributes on the block.
 struct Declared {
     source: Source,
     settings: Vec<Setting>,
@@ -56,7 +56,7 @@ pub(crate) fn expand(kind: SourceKind, arguments: TokenStream, item: TokenStream
     let declared = Declared::read(kind, arguments, &mut block, &mut errors);
     let methods = Methods::collect(kind, &mut block, &mut errors);
     match errors.finish() {
-        // The declaration stands, so that its users report no further errors.
+        // The declaration is kept, so that code that uses it reports no further errors.
         Some(errors) => {
             let declaration = implement(&block, &quote!(::std::unreachable!("it does not compile")));
             quote!(#errors #block #declaration)
@@ -149,7 +149,7 @@ impl Declared {
     }
 }
 
-/// The body of `Declare::declare`.
+/// Returns the body of `Declare::declare`.
 fn body(declared: &Declared, methods: &Methods, of: &Type) -> TokenStream {
     let (source, name, settings) = match &declared.source {
         Source::ChangeStream(stream) => (change_stream_value(stream), &stream.name, &stream.settings),
@@ -166,7 +166,7 @@ fn body(declared: &Declared, methods: &Methods, of: &Type) -> TokenStream {
         .chain(&declared.dead_letters.settings)
         .map(setting);
     let defaults = declared.retry.is_none().then(|| {
-        // Without a policy the first failure is the last.
+        // Without a retry policy, the first failure is the last.
         setting(&Setting {
             attribute: "no #[retry_policy]".to_owned(),
             key: "retry.max-attempts",
@@ -223,7 +223,7 @@ fn option(text: &Option<String>) -> TokenStream {
     }
 }
 
-/// One statement per method and kind of message that it handles.
+/// Returns one statement per method and kind of message that it handles.
 fn routes(methods: &Methods) -> impl Iterator<Item = TokenStream> {
     methods.handlers.iter().map(|(fits, method)| {
         let Method { parameters, conditions, function } = method;
@@ -264,7 +264,8 @@ fn routes(methods: &Methods) -> impl Iterator<Item = TokenStream> {
     })
 }
 
-/// Changes without a handler are settled, as the documentation of `#[on_change]` says. Messages of Kafka are not.
+/// Settles changes without a handler, as the documentation of `#[on_change]` says. Messages of Kafka are
+/// not settled.
 fn ignore_others(declared: &Declared, methods: &Methods) -> TokenStream {
     let has_fallback = methods.handlers.iter().any(|(fits, _)| fits.contains(&Fits::Others));
     match declared.source {
@@ -277,7 +278,7 @@ fn arguments(count: usize) -> Vec<Ident> {
     (0..count).map(|index| format_ident!("argument_{index}")).collect()
 }
 
-/// Checks a parameter at its own place.
+/// Checks a parameter at the location of its type.
 fn extractor_check(parameter: &Type) -> TokenStream {
     quote_spanned! {parameter.span()=>
         ::lazaret::declare::__private::assert_extractor::<::std::sync::Arc<Self>, #parameter>();
@@ -300,7 +301,7 @@ fn classifier(declared: &Declared) -> TokenStream {
     }
 }
 
-/// The extraction of the parameters of a method that is not a handler. Each may fail.
+/// Returns the extraction of the parameters of a method that is not a handler. Each extraction may fail.
 fn extractions(parameters: &[Type]) -> impl Iterator<Item = TokenStream> {
     parameters.iter().map(|parameter| {
         quote_spanned! {parameter.span()=>
@@ -360,7 +361,7 @@ fn on_error(methods: &Methods) -> TokenStream {
                 declaration,
                 #[allow(unreachable_code, unused_variables)]
                 move |error: &::lazaret::HandlerError, delivery: &::lazaret::handler::Delivery| {
-                    // The outermost cause that a method is for decides.
+                    // The outermost cause for which there is a method decides.
                     for cause in error.causes() {
                         #(#typed)*
                     }
@@ -379,7 +380,7 @@ fn type_name(of: &Type) -> String {
     }
 }
 
-/// `OrderHandler` is `order-handler`.
+/// Converts `OrderHandler` to `order-handler`.
 fn kebab_case(name: &str) -> String {
     let mut kebab = String::new();
     for (index, c) in name.chars().enumerate() {

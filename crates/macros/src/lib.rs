@@ -1,12 +1,17 @@
-//! Attribute macros that declare consumers. Use them through `lazaret::declare`, whose documentation describes them.
+//! Attribute macros that declare consumers. Use them through `lazaret::declare`, whose documentation
+//! describes them.
 //!
-//! `#[change_stream]` and `#[kafka_listener]` stand on an `impl` block and do all the work: they read the other attributes on the block
-//! and on its methods, check them, and remove them. The other macros exist to be found by name, and to report a wrong place.
+//! `#[change_stream]` and `#[kafka_listener]` are placed on an `impl` block and do all the work: they
+//! read the other attributes on the block and on its methods, check them, and remove them. The other
+//! macros exist so that their names resolve and a wrong place is reported.
 //!
-//! - `arguments` reads the arguments of an attribute, `values` their values, `suggest` finds what a misspelled name meant.
-//! - `attributes` has one module per attribute on the block: what it accepts, and the keys of the configuration that it sets.
+//! - `arguments` reads the arguments of an attribute, `values` their values. `suggest` finds the
+//!   intended name for a misspelled one.
+//! - `attributes` has one module per attribute on the block: the arguments that it accepts, and the
+//!   configuration keys that it sets.
 //! - `methods` finds the handlers, the filter and the error handlers, and checks their signatures.
-//! - `expand` puts them together and writes the declaration, `placement` handles attributes at other places.
+//! - `expand` combines the results and writes the declaration. `placement` handles attributes in other
+//!   places.
 
 mod arguments;
 mod attributes;
@@ -46,11 +51,11 @@ macro_rules! on_the_block {
 on_the_block! {
     /// Sets the retry policy of a declared consumer. See `lazaret::declare`.
     retry_policy
-    /// Sets what is kept of a message whose failure is final. See `lazaret::declare`.
+    /// Configures the dead letters of a declared consumer. See `lazaret::declare`.
     dead_letter_queue
     /// Sets how often the position of a change stream is saved. See `lazaret::declare`.
     checkpoint
-    /// Sets when a failed change stream is opened again. See `lazaret::declare`.
+    /// Sets when a failed change stream is reopened. See `lazaret::declare`.
     restart_policy
 }
 
@@ -73,12 +78,12 @@ on_a_method! {
     on_replace
     /// Handles deleted documents. See `lazaret::declare`.
     on_delete
-    /// Handles the changes that no other method handles. See `lazaret::declare`.
+    /// Handles changes that no other method handles. See `lazaret::declare`.
     on_change
     /// Handles messages of a Kafka topic. See `lazaret::declare`.
     on_message
-    /// Decides what follows a failure. See `lazaret::declare`.
+    /// Decides how to proceed after a failure. See `lazaret::declare`.
     on_error
-    /// Selects the messages that are handled. See `lazaret::declare`.
+    /// Selects the messages to handle. See `lazaret::declare`.
     filter
 }

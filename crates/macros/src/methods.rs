@@ -11,42 +11,42 @@ use crate::arguments::Errors;
 use crate::expand::SourceKind;
 use crate::suggest;
 
-/// The most parameters of a handler, as for functions.
+/// The maximum number of parameters of a handler, as for functions.
 const MOST_PARAMETERS: usize = 8;
 
-/// All attributes of methods.
+/// All attributes for methods.
 const KNOWN: [&str; 8] =
     ["on_insert", "on_update", "on_replace", "on_delete", "on_change", "on_message", "on_error", "filter"];
 
-/// Attributes of the block that people put on methods.
+/// Attributes for the block that users may put on methods by mistake.
 const OF_THE_BLOCK: [&str; 4] = ["retry_policy", "dead_letter_queue", "checkpoint", "restart_policy"];
 
 /// The messages that a handler handles.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Fits {
-    /// Those of an operation of MongoDB: the name of its variant.
+    /// The messages of a MongoDB operation: the name of its variant.
     Operation(&'static str),
-    /// Those of an event type.
+    /// The messages of an event type.
     Type(String),
-    /// All others.
+    /// All other messages.
     Others,
 }
 
-/// A method that is called for messages.
+/// A method that handles messages, filters them or decides about failures.
 pub(crate) struct Method {
     pub(crate) function: ImplItemFn,
-    /// The types of its parameters, without the receiver.
+    /// The types of the parameters, without the receiver.
     pub(crate) parameters: Vec<Type>,
-    /// Its `#[cfg]` attributes.
+    /// The `#[cfg]` attributes of the method.
     pub(crate) conditions: Vec<Attribute>,
 }
 
-/// What the methods of a block declare.
+/// The methods that a block declares.
 #[derive(Default)]
 pub(crate) struct Methods {
     pub(crate) handlers: Vec<(Vec<Fits>, Method)>,
     pub(crate) filter: Option<Method>,
-    /// The error type, or none for all errors.
+    /// The methods with `#[on_error]`, with the error type that each is for; `None` for all errors.
     pub(crate) on_error: Vec<(Option<Type>, Method)>,
 }
 
@@ -62,7 +62,7 @@ impl Methods {
             function.attrs = rest;
             misplaced(function, errors);
             if !own.is_empty() {
-                // A wrong one is reported, and not as a missing one as well.
+                // An invalid handler is reported as such, and not also as a missing one.
                 has_roles |= own.iter().any(|attribute| !is_alone(attribute));
                 found.add(kind, function, &own, errors);
             }
@@ -182,7 +182,7 @@ impl Methods {
     }
 }
 
-/// The name of an attribute of methods.
+/// Returns the name of an attribute for methods.
 fn name(attribute: &Attribute) -> Option<&'static str> {
     let last = attribute.path().segments.last()?;
     KNOWN.into_iter().find(|known| last.ident == known)
@@ -192,7 +192,7 @@ fn is_alone(attribute: &Attribute) -> bool {
     matches!(name(attribute), Some("filter" | "on_error"))
 }
 
-/// Reports attributes of the block on a method, and misspelled ones.
+/// Reports attributes for the block on a method, and misspelled attributes.
 fn misplaced(function: &mut ImplItemFn, errors: &mut Errors) {
     function.attrs.retain(|attribute| {
         let Some(last) = attribute.path().segments.last() else { return true };
@@ -214,7 +214,7 @@ fn misplaced(function: &mut ImplItemFn, errors: &mut Errors) {
     });
 }
 
-/// The messages that an attribute selects.
+/// Returns the messages that an attribute selects.
 fn fitting(kind: SourceKind, role: &'static str, attribute: &Attribute) -> syn::Result<Fits> {
     let operation = match role {
         "on_insert" => Some("Insert"),
@@ -245,7 +245,7 @@ fn fitting(kind: SourceKind, role: &'static str, attribute: &Attribute) -> syn::
     }
 }
 
-/// `#[on_message]`, or `#[on_message(type = "OrderPlaced")]`.
+/// Parses `#[on_message]` or `#[on_message(type = "OrderPlaced")]`.
 fn message_type(attribute: &Attribute) -> syn::Result<Fits> {
     if matches!(attribute.meta, Meta::Path(_)) {
         return Ok(Fits::Others);
@@ -280,7 +280,7 @@ fn not_async(role: &str, function: &ImplItemFn, errors: &mut Errors) {
     }
 }
 
-/// Checks what all methods have in common.
+/// Checks the requirements that all methods share.
 fn checked(role: &str, function: &ImplItemFn, errors: &mut Errors) -> Option<Method> {
     let signature = &function.sig;
     let wrong: (Span, &str) = match signature.inputs.first() {
@@ -319,7 +319,7 @@ fn parameters(function: &ImplItemFn, errors: &mut Errors) -> Option<Method> {
     })
 }
 
-/// Returns whether a parameter is about the attempt, as far as its name says.
+/// Returns `true` if the name of a parameter's type says that it is about the attempt.
 fn needs_attempt(parameter: &Type) -> bool {
     let Type::Path(path) = parameter else { return false };
     let Some(last) = path.path.segments.last() else { return false };

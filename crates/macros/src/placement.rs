@@ -1,4 +1,5 @@
-//! Handles attributes that are expanded at another place than inside `#[change_stream]` or `#[kafka_listener]`.
+//! Handles attributes that are expanded in another place than inside `#[change_stream]` or
+//! `#[kafka_listener]`.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote};
@@ -6,7 +7,8 @@ use syn::{Error, Ident, ItemImpl};
 
 use crate::expand::is_source;
 
-/// An attribute that stands above `#[change_stream]` moves below it; without one it is an error.
+/// Moves an attribute that is above `#[change_stream]` below it. Without a `#[change_stream]`, reports
+/// an error.
 pub(crate) fn on_block(name: &'static str, arguments: TokenStream, item: TokenStream) -> TokenStream {
     let wrong = |message: String| {
         let error = Error::new(Span::call_site(), message).to_compile_error();
@@ -27,13 +29,13 @@ pub(crate) fn on_block(name: &'static str, arguments: TokenStream, item: TokenSt
     block.into_token_stream()
 }
 
-/// An attribute on a method outside of a declaration.
+/// Reports an attribute on a method outside a declaration.
 pub(crate) fn on_method(name: &'static str, item: TokenStream) -> TokenStream {
     let message = format!(
         "`#[{name}]` belongs on a method of an `impl` block with `#[change_stream]` or `#[kafka_listener]`"
     );
     let error = Error::new(Span::call_site(), message).to_compile_error();
-    // In an `impl` block an error is no item. It is put into the method instead.
+    // In an `impl` block an error is not a valid item, so it is put into the method.
     match syn::parse2::<syn::ImplItemFn>(item.clone()) {
         Ok(mut method) => {
             method.block = syn::parse_quote!({ #error });

@@ -1,6 +1,6 @@
-//! Finds the name that a misspelled one meant.
+//! Finds the name that was meant by a misspelled one.
 
-/// Names of FlowWarden and Spring, and ours.
+/// Names from FlowWarden and Spring, with our equivalents.
 const OTHER_NAMES: [(&str, &str); 8] = [
     ("saveeveryn", "every"),
     ("saveintervalseconds", "interval"),
@@ -12,7 +12,7 @@ const OTHER_NAMES: [(&str, &str); 8] = [
     ("deployment", "deployment_mode"),
 ];
 
-/// Returns the candidate that the name meant, if one is near enough. Case and separators do not count.
+/// Returns the candidate nearest to the name, if one is near enough. Case and separators do not count.
 pub(crate) fn nearest<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let plain = simple(name);
     if let Some((_, ours)) = OTHER_NAMES.iter().find(|(theirs, _)| *theirs == plain)
@@ -45,7 +45,7 @@ fn simple(name: &str) -> String {
     letters.map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// The edit distance, in which swapped neighbours count once.
+/// Returns the edit distance, in which two swapped neighbours count as one edit.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];

@@ -33,7 +33,7 @@ impl Argument {
         matches!(&self.value, ArgumentValue::Assigned(Expr::Unary(unary)) if matches!(unary.op, UnOp::Neg(_)))
     }
 
-    /// What the value is, for messages.
+    /// Describes the kind of the value, for messages.
     fn kind(&self) -> &'static str {
         match (self.literal(), &self.value) {
             (Some(Lit::Str(_)), _) => "a string",
@@ -50,7 +50,7 @@ impl Argument {
         self.error(format!("`{}` must be {expected}, not {}", self.name, self.kind()))
     }
 
-    /// A string that is not empty.
+    /// Returns the value as a non-empty string.
     pub(crate) fn string(&self) -> Result<String> {
         match self.literal() {
             Some(Lit::Str(text)) if text.value().trim().is_empty() => {
@@ -68,7 +68,7 @@ impl Argument {
         }
     }
 
-    /// A whole number between two limits.
+    /// Returns the value as an integer between two limits.
     pub(crate) fn count(&self, least: u64, most: u64) -> Result<u64> {
         let Some(Lit::Int(number)) = self.literal() else {
             return Err(self.must_be("a whole number"));
@@ -83,7 +83,7 @@ impl Argument {
         Ok(value)
     }
 
-    /// A number.
+    /// Returns the value as a number.
     pub(crate) fn number(&self) -> Result<f64> {
         match self.literal() {
             Some(Lit::Float(number)) => number.base10_parse(),
@@ -92,7 +92,7 @@ impl Argument {
         }
     }
 
-    /// `true`, `false`, or a share between 0 and 1.
+    /// Returns the value as a share: `true`, `false`, or a number between 0 and 1.
     pub(crate) fn share(&self) -> Result<f64> {
         match self.literal() {
             Some(Lit::Bool(flag)) => Ok(if flag.value { 0.2 } else { 0.0 }),
@@ -118,7 +118,7 @@ impl Argument {
             .map_err(|why| self.error(format!("`{}`: {why}", self.name)))
     }
 
-    /// One of these values. Case does not count, and `_` stands for `-`.
+    /// Returns the value as one of these choices. Case does not count, and `_` is equivalent to `-`.
     pub(crate) fn choice(&self, choices: &[&'static str]) -> Result<&'static str> {
         let text = self.string()?;
         let plain = text.to_ascii_lowercase().replace('_', "-");
@@ -128,7 +128,7 @@ impl Argument {
         })
     }
 
-    /// One string, or a list of them.
+    /// Returns the value as one string or a list of strings.
     pub(crate) fn strings(&self) -> Result<Vec<String>> {
         let ArgumentValue::Assigned(Expr::Array(array)) = &self.value else {
             return self.string().map(|text| vec![text]).map_err(|error| match self.literal() {
@@ -152,7 +152,7 @@ impl Argument {
         Ok(texts)
     }
 
-    /// Error types, and reason codes in strings, in parentheses.
+    /// Returns the error types and the reason codes (as strings) in parentheses.
     pub(crate) fn errors(&self) -> Result<ErrorList> {
         let ArgumentValue::List(tokens) = &self.value else {
             return Err(

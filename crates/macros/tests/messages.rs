@@ -1,11 +1,11 @@
-//! The messages for wrong declarations: each points at the wrong token and says what to write instead.
+//! The messages for invalid declarations. Each points at the wrong token and says what to write instead.
 //!
-//! `TRYBUILD=overwrite cargo test -p lazaret-macros --test messages` writes the expected messages anew.
+//! `TRYBUILD=overwrite cargo test -p lazaret-macros --test messages` rewrites the expected messages.
 
 use std::process::Command;
 
-/// Messages of the macros are compared everywhere. Those of the compiler about types differ between its versions, and are compared with
-/// the oldest one that is supported.
+/// The messages of the macros are compared with every compiler. The compiler's own messages about types
+/// differ between versions, so they are compared only with the oldest supported version.
 #[test]
 fn wrong_declarations_do_not_compile_and_say_why() {
     let cases = trybuild::TestCases::new();

@@ -14,7 +14,7 @@ use crate::log::{MemberId, SETTLED_LIMIT};
 #[derive(Default)]
 pub(crate) struct LogState {
     pub(crate) slots: Vec<Slot>,
-    /// How often the log was recreated.
+    /// The number of times the log was recreated.
     pub(crate) incarnation: u32,
     /// A mutation: incarnations are not counted.
     pub(crate) forgets_incarnations: bool,
@@ -27,9 +27,9 @@ pub(crate) struct LogState {
 /// One partition.
 #[derive(Default)]
 pub(crate) struct Slot {
-    /// Its messages, without the forgotten ones.
+    /// The messages, without the forgotten ones.
     pub(crate) messages: VecDeque<Message>,
-    /// Number of forgotten messages.
+    /// The number of forgotten messages.
     forgotten: usize,
     pub(crate) next_offset: u64,
     pub(crate) committed: Option<u64>,
@@ -41,7 +41,7 @@ pub(crate) struct Slot {
 pub(crate) struct Ownership {
     pub(crate) member: MemberId,
     pub(crate) phase: Phase,
-    /// Number of messages read, forgotten ones included.
+    /// The number of messages read, including forgotten ones.
     passed: usize,
     pub(crate) paused: bool,
 }
@@ -50,25 +50,25 @@ pub(crate) struct Ownership {
 pub(crate) enum Phase {
     /// The member has not received the assignment yet.
     Offered,
-    /// The member reads it.
+    /// The member reads the partition.
     Held,
-    /// The member has to give it up.
+    /// The member has to release the partition.
     Revoking,
 }
 
 pub(crate) struct Member {
     pub(crate) wake: Arc<Notify>,
-    /// `true` while it is a member of the group; `false` from an expulsion until its next poll.
+    /// `true` while this is a member of the group; `false` from an expulsion until the next poll.
     joined: bool,
     offered: BTreeSet<u32>,
     revoking: BTreeSet<u32>,
     lost: BTreeSet<PartitionNumber>,
-    /// The partitions that it holds or has to give up.
+    /// The partitions that the member holds or has to release.
     pub(crate) held: BTreeSet<u32>,
-    /// The partition whose messages it got last; the next poll starts behind it.
+    /// The partition whose messages the member received last. The next poll starts after it.
     last_read: u32,
     pub(crate) ended: bool,
-    /// The incarnation that it was told of.
+    /// The incarnation that the member was told of.
     seen_incarnation: u32,
 }
 
@@ -89,7 +89,7 @@ impl Member {
 }
 
 impl Slot {
-    /// Number of messages up to the committed offset, forgotten ones included.
+    /// Returns the number of messages up to the committed offset, including forgotten ones.
     fn committed_count(&self) -> usize {
         let kept = match self.committed {
             Some(committed) => self.messages.partition_point(|message| message.position.offset <= committed),
@@ -98,7 +98,7 @@ impl Slot {
         self.forgotten + kept
     }
 
-    /// Number of messages that its owner has not received yet.
+    /// Returns the number of messages that the owner has not received yet.
     pub(crate) fn remaining(&self) -> usize {
         let passed =
             self.ownership.as_ref().map_or_else(|| self.committed_count(), |ownership| ownership.passed);
@@ -117,7 +117,7 @@ impl LogState {
         }
     }
 
-    /// The assignment of a partition to this member, if the member has received it.
+    /// Returns the assignment of a partition to this member, if the member has received it.
     pub(crate) fn ownership_of(&mut self, member: MemberId, partition: u32) -> Option<&mut Ownership> {
         let ownership = self.slots.get_mut(partition as usize)?.ownership.as_mut();
         ownership.filter(|ownership| ownership.member == member && ownership.phase != Phase::Offered)
@@ -192,11 +192,12 @@ impl LogState {
             slot.ownership.take_if(|ownership| ownership.member == id);
         }
         self.rebalance();
-        // The remaining members may have waited for partitions of the one that left.
+        // The remaining members may have waited for partitions of the member that left.
         self.wake_all();
     }
 
-    /// Begins the next incarnation: an empty log without positions. The members lose what they held and join again.
+    /// Begins the next incarnation: an empty log without positions. The members lose their partitions
+    /// and join again.
     pub(crate) fn recreate(&mut self, partitions: u32) {
         for id in self.joined() {
             self.expel(id);
@@ -249,7 +250,7 @@ impl LogState {
         }
     }
 
-    /// The next event of a member; `None` if it has to wait.
+    /// Returns the next event of a member, or `None` if it has to wait.
     pub(crate) fn poll(&mut self, stream: &StreamName, id: MemberId, batch: usize) -> Option<SourceEvent> {
         let member = self.members.get_mut(&id)?;
         if !member.lost.is_empty() {
@@ -302,7 +303,7 @@ impl LogState {
         assignments.collect()
     }
 
-    /// Messages of the member's partitions, round-robin.
+    /// Takes messages of the member's partitions, round-robin.
     fn take_messages(&mut self, id: MemberId, batch: usize) -> Vec<Message> {
         let Self { slots, members, .. } = self;
         let Some(Member { held, last_read, .. }) = members.get_mut(&id) else {
@@ -337,7 +338,8 @@ impl LogState {
         messages
     }
 
-    /// Returns `End` once: the log is finite, and the member received everything and has no pending assignment.
+    /// Returns `End` a single time, if the log is finite, the member has received everything, and no
+    /// assignment is pending.
     fn take_end(&mut self, id: MemberId) -> Option<SourceEvent> {
         let joined = self.joined();
         let all_delivered = self.slots.iter().enumerate().all(|(index, slot)| match &slot.ownership {
@@ -355,7 +357,7 @@ impl LogState {
     }
 }
 
-/// The target owner of a partition.
+/// Returns the member that should own a partition.
 fn target(joined: &[MemberId], partition: usize) -> Option<MemberId> {
     joined.get(partition.checked_rem(joined.len())?).copied()
 }

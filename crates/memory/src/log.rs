@@ -1,13 +1,15 @@
-//! A partitioned log with a consumer group: the shared state of memory sources.
+//! A partitioned log with a consumer group, which is the shared state of memory sources.
 //!
-//! The log outlives its consumers: it keeps the messages, the committed positions and the settled ranges beyond them.
-//! Members of the group share the partitions round-robin. When a member joins or leaves, only the partitions that move
-//! are revoked, and each is assigned to its new owner once the old one has given it up:
+//! The log outlives its consumers: it keeps the messages, the committed positions and the settled ranges
+//! beyond them. Members of the group share the partitions round-robin. When a member joins or leaves,
+//! only the partitions that move are revoked. Each is assigned to its new owner once the old owner has
+//! released it:
 //!
-//! - A member that has received its assignment gets `Revoking` and keeps the partition until it calls `revoked`.
+//! - A member that has received its assignment gets `Revoking` and keeps the partition until it calls
+//!   `revoked`.
 //! - A member that is dropped without `close` has crashed: its partitions are reassigned at once.
-//! - A member that is [expelled](MemoryLog::expel) gets `Lost`; its partitions are reassigned at once, its commits for
-//!   them are ignored, and it joins again at its next poll.
+//! - A member that is [expelled](MemoryLog::expel) gets `Lost`. Its partitions are reassigned at once,
+//!   its commits for them are ignored, and it joins again at its next poll.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -22,12 +24,13 @@ use tokio::sync::Notify;
 use crate::group::{LogState, Member, Phase, Slot};
 use crate::source::MemorySource;
 
-/// Default batch size of a source.
+/// The default batch size of a source.
 pub const DEFAULT_BATCH: usize = 512;
-/// Maximum number of settled ranges beyond the committed position that are kept per partition (I7).
+/// The maximum number of settled ranges beyond the committed position that are kept per partition (I7).
 pub const SETTLED_LIMIT: usize = 1024;
 
-/// The number of a member in its log's group. It stays the same when the member is expelled and joins again.
+/// The number of a member in its log's group. It stays the same if the member is expelled and joins
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberId(pub(crate) u64);
 
@@ -64,43 +67,44 @@ struct Shared {
 }
 
 impl MemoryLog {
-    /// Creates an empty log with this many partitions.
+    /// Creates an empty log with this number of partitions.
     pub fn new(stream: impl Into<StreamName>, partitions: u32) -> Self {
         let slots = (0..partitions).map(|_| Slot::default()).collect();
         let state = Mutex::new(LogState { slots, ..LogState::default() });
         Self { shared: Arc::new(Shared { stream: stream.into(), state }) }
     }
 
-    /// Discards messages once they are committed, for runs that exceed the memory.
+    /// Discards messages once they are committed, for runs that would exceed the memory.
     #[must_use]
     pub fn forgetting_committed(self) -> Self {
         self.state().forget_committed = true;
         self
     }
 
-    /// The stream's name.
+    /// Returns the stream's name.
     pub fn stream(&self) -> &StreamName {
         &self.shared.stream
     }
 
-    /// Number of partitions.
+    /// Returns the number of partitions.
     pub fn partitions(&self) -> u32 {
         self.state().slots.len() as u32
     }
 
-    /// Appends a message with this key and payload, and returns its position. Its id is `stream/partition/offset`.
+    /// Appends a message with this key and payload, and returns its position. Its id is
+    /// `stream/partition/offset`.
     ///
     /// # Panics
-    /// If the partition does not exist.
+    /// Panics if the partition does not exist.
     pub fn push(&self, partition: u32, key: impl Into<Bytes>, payload: impl Into<Bytes>) -> Position {
         self.push_with(partition, |message| message.with_key(key).with_payload(payload))
     }
 
-    /// Appends the message that `build` makes of one with only an id and a position. `build` may change all but the
-    /// position. It must not call the log.
+    /// Appends a message and returns its position. `build` receives a message with only an id and a
+    /// position, and may change everything but the position. It must not call the log.
     ///
     /// # Panics
-    /// If the partition does not exist.
+    /// Panics if the partition does not exist.
     pub fn push_with(&self, partition: u32, build: impl FnOnce(Message) -> Message) -> Position {
         let mut state = self.state();
         let LogState { slots, members, incarnation, .. } = &mut *state;
@@ -129,14 +133,15 @@ impl MemoryLog {
     /// Skips offsets, as compaction and transaction markers do.
     ///
     /// # Panics
-    /// If the partition does not exist.
+    /// Panics if the partition does not exist.
     pub fn skip(&self, partition: u32, offsets: u64) {
         self.state().slots.get_mut(partition as usize).expect("the log has this partition").next_offset +=
             offsets;
     }
 
-    /// Deletes the log and creates it again, with this many partitions: its messages and positions are gone, offsets begin again, and
-    /// the members lose what they held. Messages that follow are of the next [incarnation](lazaret_core::incarnation).
+    /// Deletes the log and creates it again with this number of partitions. Its messages and positions
+    /// are deleted, offsets start again, and the members lose their partitions. Later messages belong to
+    /// the next [incarnation](lazaret_core::incarnation).
     ///
     /// ```
     /// # use lazaret_memory::MemoryLog;
@@ -149,19 +154,20 @@ impl MemoryLog {
         self.state().recreate(partitions);
     }
 
-    /// The current [incarnation](lazaret_core::incarnation): how often the log was recreated.
+    /// Returns the current [incarnation](lazaret_core::incarnation): the number of times the log was
+    /// recreated.
     pub fn incarnation(&self) -> u32 {
         self.state().incarnation
     }
 
-    /// Makes the log forget its incarnations: messages after it was recreated have the positions of those before, and so the ids that are
-    /// made of them. For the test that the simulation detects it.
+    /// Makes the log forget its incarnations: after a recreation, messages get the same positions as
+    /// before, and so the same derived ids. For the test that the simulation detects this.
     #[cfg(feature = "mutations")]
     pub fn forget_incarnations(&self) {
         self.state().forgets_incarnations = true;
     }
 
-    /// Closes the log for new messages: sources that reach its end return `End`.
+    /// Closes the log for new messages. Sources that reach its end return `End`.
     pub fn close(&self) {
         let mut state = self.state();
         state.finite = true;
@@ -181,40 +187,40 @@ impl MemoryLog {
         MemorySource::new(self.clone(), id, wake)
     }
 
-    /// Expels a member from the group, as a broker does after a session timeout: it gets `Lost`, its
-    /// partitions are reassigned at once, and it joins again at its next poll. `false` if the
-    /// member does not exist or is already expelled.
+    /// Expels a member from the group, as a broker does after a session timeout. The member gets `Lost`,
+    /// its partitions are reassigned at once, and it joins again at its next poll. Returns `false` if
+    /// the member does not exist or is already expelled.
     pub fn expel(&self, member: MemberId) -> bool {
         self.state().expel(member)
     }
 
-    /// The members of the group, in the order of their joins.
+    /// Returns the members of the group in the order in which they joined.
     pub fn members(&self) -> Vec<MemberId> {
         self.state().joined()
     }
 
-    /// The current owner of a partition.
+    /// Returns the current owner of a partition.
     pub fn owner(&self, partition: u32) -> Option<MemberId> {
         let state = self.state();
         state.slots.get(partition as usize)?.ownership.as_ref().map(|ownership| ownership.member)
     }
 
-    /// The committed offset of a partition.
+    /// Returns the committed offset of a partition.
     pub fn committed(&self, partition: u32) -> Option<u64> {
         self.state().slots.get(partition as usize)?.committed
     }
 
-    /// The settled ranges beyond the committed offset, from the last commit.
+    /// Returns the settled ranges beyond the committed offset, as of the last commit.
     pub fn settled_beyond(&self, partition: u32) -> Vec<RangeInclusive<u64>> {
         self.state().slots.get(partition as usize).map(|slot| slot.settled_beyond.clone()).unwrap_or_default()
     }
 
-    /// The offset of the next message of a partition.
+    /// Returns the offset of the next message in a partition.
     pub fn next_offset(&self, partition: u32) -> u64 {
         self.state().slots.get(partition as usize).map_or(0, |slot| slot.next_offset)
     }
 
-    /// Returns whether a partition is one of this log, and not of an earlier incarnation.
+    /// Returns `true` if a partition belongs to this log and to its current incarnation.
     fn is_current(&self, state: &LogState, partition: &Partition) -> bool {
         partition.stream == self.shared.stream && partition.incarnation == state.incarnation
     }

@@ -11,8 +11,9 @@ use crate::log::{DEFAULT_BATCH, MemberId, MemoryLog};
 
 /// A consumer of a [`MemoryLog`]. Dropping it without [`close`](Source::close) is a crash.
 ///
-/// `End` is returned once the log is closed and everything of the assigned partitions was delivered, and again after
-/// each later assignment, once its messages were delivered.
+/// `End` is returned once the log is closed and all messages of the assigned partitions were delivered.
+/// It is returned again after each later assignment, once the messages of that assignment were
+/// delivered.
 #[derive(Debug)]
 pub struct MemorySource {
     log: MemoryLog,
@@ -27,19 +28,19 @@ impl MemorySource {
         Self { log, member, wake, batch: DEFAULT_BATCH, closed: false }
     }
 
-    /// Limits batches to this many messages, at least one.
+    /// Sets the maximum number of messages per batch, at least one.
     #[must_use]
     pub fn with_batch(mut self, batch: usize) -> Self {
         self.batch = batch.max(1);
         self
     }
 
-    /// Its number in the group.
+    /// Returns the member's number in the group.
     pub const fn member(&self) -> MemberId {
         self.member
     }
 
-    /// The log it reads.
+    /// Returns the log that this source reads.
     pub const fn log(&self) -> &MemoryLog {
         &self.log
     }
@@ -52,7 +53,8 @@ impl Source for MemorySource {
             return Err(SourceError::permanent("the source was closed"));
         }
         loop {
-            // Taken and returned without an await between: cancellation loses nothing.
+            // The event is taken and returned without an await in between, so cancellation loses
+            // nothing.
             if let Some(event) = self.log.poll(self.member, self.batch) {
                 return Ok(event);
             }

@@ -1,22 +1,22 @@
-//! Errors of reading a file.
+//! The errors of reading a file.
 
 use std::io;
 use std::path::PathBuf;
 
 use lazaret_core::source::SourceError;
 
-/// The error of reading a file.
+/// An error of reading a file.
 #[derive(Debug)]
 pub(crate) enum FileError {
     /// An I/O error.
     Unreadable(PathBuf, io::Error),
     /// The followed file does not exist yet.
     NotCreatedYet(PathBuf),
-    /// Not a regular file, but a directory, a pipe or a device.
+    /// The path is not a regular file, but a directory, a pipe or a device.
     NotAFile(PathBuf),
-    /// The file was truncated below what was settled.
+    /// The file was truncated below the settled position.
     Truncated { path: PathBuf, length: u64, read: u64 },
-    /// The file was replaced, or content changed that was settled.
+    /// The file was replaced, or settled content was changed.
     Replaced(PathBuf),
     /// The file was removed or renamed.
     Removed(PathBuf),

@@ -1,7 +1,7 @@
 //! A source for files with one JSON message per line.
 //!
-//! Lines are parsed by [`lazaret_core::source::jsonl`]. An invalid line becomes an undecodable message with its raw bytes, and
-//! reading continues. Empty lines are skipped; line ends may be `\n` or `\r\n`.
+//! [`lazaret_core::source::jsonl`] parses the lines. An invalid line becomes an undecodable message with
+//! its raw bytes, and reading continues. Empty lines are skipped. Line ends may be `\n` or `\r\n`.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -25,28 +25,30 @@
 //!
 //! # Positions
 //!
-//! A file is one partition, number 0. The offset of a message is the end of its line, without the line end, so it does not
-//! depend on whether the last line is terminated. Committed positions are stored in the
-//! [checkpoint](lazaret_core::store::Checkpoints) of the given name, with the settled ranges beyond them and a fingerprint of the
-//! first 1024 bytes. After a restart exactly the remaining messages are delivered.
+//! A file is one partition, number 0. The offset of a message is the end of its line without the line
+//! end, so it does not depend on whether the last line is terminated. The
+//! [checkpoint](lazaret_core::store::Checkpoints) with the given name stores the committed position, the
+//! settled ranges beyond it, and a fingerprint of the first 1024 bytes. After a restart exactly the
+//! remaining messages are delivered.
 //!
-//! Positions require that the file is only appended to. The source fails if the file was truncated, if its first bytes changed,
-//! or if a followed file was replaced at its path. It does not follow log rotation.
+//! Positions require that the file is only appended to. The source fails if the file was truncated, if
+//! its first bytes changed, or if a followed file was replaced at its path. It does not follow log
+//! rotation.
 //!
 //! # The last line
 //!
-//! An unterminated last line of a followed file is still being written: the source waits for the rest. Otherwise the line is
-//! read as it is.
+//! An unterminated last line of a followed file is still being written, so the source waits for the
+//! rest. In a file that is not followed, the line is read as it is.
 //!
 //! # Memory
 //!
-//! A line longer than [`Options::max_line`] becomes an undecodable message with its first bytes; the rest is skipped without
-//! being held in memory (I7).
+//! A line longer than [`Options::max_line`] becomes an undecodable message with its first bytes; the
+//! rest is skipped without being held in memory (I7).
 //!
 //! # Modules
 //!
-//! `reader` reads lines on a blocking thread, `source` delivers them and commits, `position` is the encoding of a position in a checkpoint,
-//! `progress` tells how many bytes are not read yet.
+//! `reader` reads lines on a blocking thread, `source` delivers them and commits, `position` encodes a
+//! position in a checkpoint, and `progress` reports the number of bytes that are not read yet.
 
 mod error;
 mod options;

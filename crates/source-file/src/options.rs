@@ -13,11 +13,12 @@ use lazaret_core::StreamName;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Whether to wait for new lines at the end of the file. Otherwise the source ends there.
+    /// If `true`, the source waits for new lines at the end of the file. Otherwise it ends there.
     pub follow: bool,
     /// The name of the stream. Default: the name of the file.
     pub stream: Option<StreamName>,
-    /// The maximum length of a line in bytes. A longer line becomes an undecodable message with its first bytes (I7).
+    /// The maximum length of a line in bytes. A longer line becomes an undecodable message with its
+    /// first bytes (I7).
     pub max_line: usize,
     /// The polling interval at the end of a followed file.
     pub poll: Duration,
@@ -26,7 +27,8 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// No following, 16 MiB per line, 512 messages per batch, and 100 ms polling.
+    /// Does not follow the file, and sets 16 MiB per line, 512 messages per batch, and a polling
+    /// interval of 100 ms.
     fn default() -> Self {
         Self {
             follow: false,

@@ -8,19 +8,19 @@ use lazaret_core::source::Commit;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-/// The number of bytes at the start of a file, and before the end of what was settled, that identify it.
+/// The number of bytes that identify a file: at its start, and before the end of the settled content.
 pub(crate) const HEAD_BYTES: usize = 1024;
 /// The maximum number of settled ranges beyond the position (I7).
 const MAX_RANGES: usize = 4096;
-/// The version of the token. The first one has no tail, and its head ends at the position.
+/// The version of the token. Version 1 has no tail, and its head ends at the position.
 const VERSION: u32 = 2;
 
 /// The settled part of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FilePosition {
-    /// The end of the last line of the settled prefix; 0 at the beginning.
+    /// The end of the last line in the settled prefix; 0 at the start of the file.
     pub(crate) offset: u64,
-    /// The settled ranges beyond it.
+    /// The settled ranges beyond the offset.
     pub(crate) settled: Vec<RangeInclusive<u64>>,
 }
 
@@ -31,22 +31,22 @@ pub(crate) struct Fingerprint {
     hash: String,
 }
 
-/// Identifies a file by the content that was settled.
+/// Identifies a file by its settled content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     /// The start of the file.
     pub(crate) head: Fingerprint,
-    /// The last bytes that were settled; `None` in a token of the first version.
+    /// The last settled bytes; `None` in a token of version 1.
     pub(crate) tail: Option<Fingerprint>,
 }
 
-/// Why a token is invalid.
+/// The reason why a token is invalid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokenError {
-    /// Not a token of a file.
+    /// The token does not belong to a file source.
     #[error(transparent)]
     Malformed(#[from] serde_json::Error),
-    /// A token of another version.
+    /// The token has an unsupported version.
     #[error("unsupported version {0}, expected at most {VERSION}")]
     Version(u32),
 }
@@ -70,12 +70,12 @@ impl Fingerprint {
         Self { bytes, hash: format!("{:032x}", hasher.finish128().as_u128()) }
     }
 
-    /// Returns whether this is the fingerprint of exactly these bytes.
+    /// Returns `true` if this is the fingerprint of exactly these bytes.
     pub(crate) fn is_of(&self, content: &[u8]) -> bool {
         *self == Self::of(content, content.len() as u64)
     }
 
-    /// Returns whether a file that starts with these bytes is the same.
+    /// Returns `true` if the fingerprint matches a file that starts with these bytes.
     pub(crate) fn matches(&self, head: &[u8]) -> bool {
         head.get(..self.bytes).is_some_and(|head| *self == Self::of(head, head.len() as u64))
     }
@@ -91,12 +91,12 @@ impl FilePosition {
         Self { offset, settled }
     }
 
-    /// The end of everything that is settled.
+    /// Returns the end of all settled content.
     pub(crate) fn reach(&self) -> u64 {
         self.settled.iter().map(|range| *range.end()).max().map_or(self.offset, |end| end.max(self.offset))
     }
 
-    /// Serializes the position as a token, for a file that starts with these bytes and has `tail` before its
+    /// Serializes the position as a token, for a file that starts with `head` and has `tail` before its
     /// [reach](Self::reach).
     pub(crate) fn to_token(&self, head: &[u8], tail: &[u8]) -> Bytes {
         let settled = self.settled.iter().map(|range| (*range.start(), *range.end())).collect();
@@ -111,8 +111,8 @@ impl FilePosition {
     pub(crate) fn from_token(token: &[u8]) -> Result<(Self, Identity), TokenError> {
         let token: Token = serde_json::from_slice(token)?;
         let settled: Vec<_> = match token.version {
-            // The fingerprint does not cover what was settled beyond the position: it may be another file's. Those messages are
-            // delivered again.
+            // The fingerprint does not cover the ranges beyond the position, which may belong to another
+            // file. Their messages are delivered again.
             1 => Vec::new(),
             VERSION => token.settled.into_iter().map(|(start, end)| start..=end).collect(),
             other => return Err(TokenError::Version(other)),
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn ranges_of_the_first_version_are_delivered_again() {
-        // I1: its fingerprint does not cover them.
+        // I1: the fingerprint does not cover the ranges.
         let first = br#"{"version":1,"offset":2,"settled":[[5,9]],"head":{"bytes":2,"hash":"h"}}"#;
         let (position, identity) = FilePosition::from_token(first).unwrap();
         assert_eq!(position, FilePosition { offset: 2, settled: vec![] });

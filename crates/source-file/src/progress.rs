@@ -1,10 +1,10 @@
-//! How far a source has read its file, for whoever watches it from outside.
+//! The progress of a source in its file, for observers outside the source.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// The part of a source that others may look at.
+/// The part of a source that observers can read.
 #[derive(Debug)]
 pub(crate) struct Progress {
     file: Arc<File>,
@@ -22,7 +22,8 @@ impl Progress {
     }
 }
 
-/// Tells how far a [`FileSource`](crate::FileSource) has read. Cheap to clone; it keeps neither the source nor its file open.
+/// Reports how far a [`FileSource`](crate::FileSource) has read. It is cheap to clone and keeps neither
+/// the source nor its file open.
 #[derive(Clone, Debug)]
 pub struct FileProgress(Weak<Progress>);
 
@@ -31,7 +32,8 @@ impl FileProgress {
         Self(Arc::downgrade(progress))
     }
 
-    /// Returns the number of bytes that are not delivered yet, from the current length of the file; `None` when the source is gone.
+    /// Returns the number of bytes that are not delivered yet, from the current length of the file.
+    /// Returns `None` if the source no longer exists.
     pub fn bytes_behind(&self) -> Option<u64> {
         let progress = self.0.upgrade()?;
         let length = progress.file.metadata().ok()?.len();

@@ -14,20 +14,20 @@ use crate::position::HEAD_BYTES;
 const CHUNK: usize = 256 * 1024;
 /// The maximum number of bytes per call.
 const MAX_READ_BYTES: usize = 4 * 1024 * 1024;
-/// An optional prefix of the file.
+/// A byte order mark, which a file may start with.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// A message, and the end of its line, without the line end.
+/// A message and the end of its line, without the line end.
 pub(crate) type ReadLine = (NewMessage, u64);
 
 /// The result of reading.
 #[derive(Debug)]
 pub(crate) enum ReadResult {
-    /// Lines.
+    /// Complete lines.
     Lines(Vec<ReadLine>),
-    /// No complete line yet, but more content.
+    /// There is no complete line yet, but more content.
     More,
-    /// The end of the file.
+    /// The end of the file was reached.
     End,
 }
 
@@ -41,13 +41,13 @@ pub(crate) struct Reader {
     batch: usize,
     /// The first bytes of the file, which must not change.
     head: Vec<u8>,
-    /// Content that was read, but not returned yet.
+    /// Content that was read but not returned yet.
     buffer: Vec<u8>,
     /// The offset of the buffer in the file.
     offset: u64,
     /// The length of the buffer prefix without a line end.
     scanned: usize,
-    /// The first bytes of an overlong line, while its end is searched.
+    /// The first bytes of an overlong line, during the search for its end.
     too_long: Option<Bytes>,
 }
 
@@ -81,12 +81,12 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The first bytes of the file.
+    /// Returns the first bytes of the file.
     pub(crate) fn head(&self) -> &[u8] {
         &self.head
     }
 
-    /// Opens the file once more, for reads beside this reader.
+    /// Opens the file again, for reads independent of this reader.
     pub(crate) fn reopen(&self) -> Result<File, FileError> {
         let unreadable = |error| FileError::Unreadable(self.path.clone(), error);
         let file = File::open(&self.path).map_err(unreadable)?;
@@ -104,7 +104,7 @@ impl Reader {
         self.offset
     }
 
-    /// Continues at another offset, which is the end of a line.
+    /// Continues at another offset, which must be the end of a line.
     pub(crate) fn seek(&mut self, offset: u64) {
         self.buffer.clear();
         self.scanned = 0;
@@ -134,7 +134,7 @@ impl Reader {
                 continue;
             }
             if !self.follow && (!self.buffer.is_empty() || self.too_long.is_some()) {
-                // The unterminated last line is complete.
+                // The unterminated last line counts as complete.
                 let line = std::mem::take(&mut self.buffer);
                 self.scanned = 0;
                 self.take(&line, &mut taken);
@@ -149,7 +149,7 @@ impl Reader {
         }
     }
 
-    /// Moves complete lines out of the buffer, until the batch is full.
+    /// Moves complete lines out of the buffer until the batch is full.
     fn take_lines(&mut self, taken: &mut Vec<ReadLine>) {
         let mut buffer = std::mem::take(&mut self.buffer);
         let (mut start, mut scanned) = (0, self.scanned);
@@ -192,9 +192,9 @@ impl Reader {
         taken.push((message, end));
     }
 
-    /// Keeps only the first bytes of an overlong line (I7). Called when the buffer contains no line end.
+    /// Keeps only the first bytes of an overlong line (I7). Called if the buffer contains no line end.
     fn bound_line(&mut self) {
-        // One more byte, for a carriage return of the line end.
+        // One more byte, for the carriage return of a line end.
         if self.too_long.is_none() && self.buffer.len() <= self.max_line + 1 {
             return;
         }
@@ -258,7 +258,7 @@ impl Reader {
     }
 }
 
-/// Reads the last bytes before an offset; fewer if the file ends before it.
+/// Reads the last bytes before an offset, or fewer if the file ends before it.
 pub(crate) fn read_tail(mut file: &File, offset: u64) -> io::Result<Vec<u8>> {
     let begin = offset.saturating_sub(HEAD_BYTES as u64);
     let mut tail = Vec::with_capacity(HEAD_BYTES);

@@ -32,23 +32,23 @@ pub struct FileSource {
     committed: FilePosition,
     /// The first bytes of the file.
     head: Vec<u8>,
-    /// The same file, for reads beside the reader.
+    /// The same file, for reads independent of the reader.
     file: Arc<File>,
     state: ReaderState,
-    /// Messages that were read, but not returned yet.
+    /// Messages that were read but not returned yet.
     ready: Vec<Message>,
     /// The offset up to which content was read.
     read_to: u64,
     progress: Arc<Progress>,
     assigned: bool,
     paused: bool,
-    /// Whether the reader must seek to the committed position first.
+    /// `true` if the reader must first seek to the committed position.
     rewound: bool,
-    /// The position of the last message that was returned.
+    /// The position of the last returned message.
     delivered: u64,
-    /// When the end was reached. Kept here, so that a cancelled wait is not restarted.
+    /// The time at which the end was reached. Kept here so that a cancelled wait does not restart.
     at_end: Option<Instant>,
-    /// Whether `End` was returned.
+    /// `true` once `End` was returned.
     ended: bool,
     follow: bool,
     closed: bool,
@@ -56,11 +56,12 @@ pub struct FileSource {
 
 /// The state of the reader.
 enum ReaderState {
-    /// Owned by the source.
+    /// The source owns the reader.
     Idle(Box<Reader>),
-    /// On a blocking thread. The handle survives a cancelled wait, so that no read is lost.
+    /// The reader is on a blocking thread. The handle survives a cancelled wait, so that no read is
+    /// lost.
     Busy(JoinHandle<(Box<Reader>, Result<ReadResult, FileError>)>),
-    /// Lost: its thread panicked, or the runtime was shut down.
+    /// The reader is lost: its thread panicked, or the runtime was shut down.
     Broken,
 }
 
@@ -68,8 +69,8 @@ impl FileSource {
     /// Opens a file at the position of the named checkpoint, or at the beginning.
     ///
     /// # Errors
-    /// Fails if the file cannot be read, is not a regular file, or is not the file of the checkpoint, or if the checkpoint
-    /// cannot be read.
+    /// Fails if the file cannot be read, is not a regular file, or does not match the checkpoint, or if
+    /// the checkpoint cannot be read.
     pub async fn open(
         path: impl AsRef<Path>,
         checkpoints: Arc<dyn Checkpoints>,
@@ -148,17 +149,17 @@ impl FileSource {
         })
     }
 
-    /// The stream of its messages.
+    /// Returns the stream of the source's messages.
     pub const fn stream(&self) -> &StreamName {
         &self.stream
     }
 
-    /// Its only partition.
+    /// Returns the only partition of the source.
     pub fn partition(&self) -> Partition {
         Partition::new(self.stream.clone(), 0)
     }
 
-    /// Tells how far it has read, while it runs.
+    /// Returns a handle that reports how far the source has read, while it runs.
     pub fn progress(&self) -> FileProgress {
         FileProgress::of(&self.progress)
     }
@@ -167,7 +168,8 @@ impl FileSource {
         partitions.iter().any(|partition| partition.index == 0 && partition.stream == self.stream)
     }
 
-    /// Reads on a blocking thread. Cancellation safe: the read continues, and the next call returns its result.
+    /// Reads on a blocking thread. Cancellation safe: the read continues, and the next call returns its
+    /// result.
     async fn read(&mut self) -> Result<ReadResult, SourceError> {
         if let ReaderState::Idle(_) = &self.state
             && let ReaderState::Idle(mut reader) = std::mem::replace(&mut self.state, ReaderState::Broken)
@@ -204,7 +206,7 @@ impl FileSource {
         Ok(found?)
     }
 
-    /// Reads the last bytes that are settled at a position: they identify the file.
+    /// Reads the last settled bytes at a position, which identify the file.
     async fn tail(&self, position: &FilePosition) -> Result<Vec<u8>, SourceError> {
         let (file, read) = (self.file.clone(), position.reach());
         let tail = spawn_blocking(move || Ok((read_tail(&file, read)?, file.metadata()?.len())));
@@ -263,7 +265,7 @@ impl Source for FileSource {
                 ReadResult::More => {}
                 ReadResult::End => self.at_end = Some(Instant::now()),
             }
-            // Empty lines are no messages.
+            // Empty lines are not messages.
             if self.ready.is_empty() {
                 self.progress.deliver_up_to(self.read_to);
             }
@@ -275,7 +277,7 @@ impl Source for FileSource {
             if !self.assigned || !self.contains_own(std::slice::from_ref(&commit.partition)) {
                 continue;
             }
-            // Nothing else can be settled, and the file need not reach there.
+            // Nothing else can be settled, and the file may end before such a range.
             commit.settled_beyond.retain(|range| *range.end() <= self.delivered);
             let position = self.committed.after(commit);
             if position == self.committed {

@@ -1,4 +1,4 @@
-//! What the file source makes of lines, of the ends of files, and of files that change.
+//! Tests of the file source with all kinds of lines, file ends, and files that change.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -43,7 +43,7 @@ impl Bed {
         self.open(Options { follow: true, poll: Duration::from_millis(2), ..Options::default() }).await
     }
 
-    /// All messages of the file as it is.
+    /// Reads all messages of the file in its current state.
     async fn all(&self, options: Options) -> Vec<Message> {
         let mut source = self.open(options).await;
         let mut all = Vec::new();
@@ -93,7 +93,7 @@ async fn commit(source: &mut FileSource, message: &Message) {
     source.commit(vec![commit]).await.unwrap();
 }
 
-/// Settles the last message, and leaves the others before it open.
+/// Settles the last message and leaves the earlier ones open.
 async fn settle_last(bed: &Bed) {
     let mut source = bed.open(Options::default()).await;
     let last = messages(&mut source).await.pop().unwrap();
@@ -116,11 +116,11 @@ async fn the_bytes_that_are_not_read_yet_are_known() {
     let progress = source.progress();
     assert_eq!(progress.bytes_behind(), Some(30));
     let first = messages(&mut source).await;
-    // The empty line is still to be passed.
+    // The empty line is not passed yet.
     assert_eq!(progress.bytes_behind(), Some(16));
     messages(&mut source).await;
     assert_eq!(progress.bytes_behind(), Some(0));
-    // A line that is still being written is behind.
+    // A line that is still being written counts as behind.
     bed.append("{\"id\": ");
     assert_eq!(progress.bytes_behind(), Some(7));
     commit(&mut source, &first[0]).await;
@@ -128,20 +128,20 @@ async fn the_bytes_that_are_not_read_yet_are_known() {
     assert_eq!(progress.bytes_behind(), Some(37 - 13), "from the end of the first line");
     drop(source);
     assert_eq!(progress.bytes_behind(), None);
-    // After a restart it continues from what is committed.
+    // After a restart it continues from the committed position.
     assert_eq!(bed.follow().await.progress().bytes_behind(), Some(37 - 13));
 }
 
 #[tokio::test]
 async fn what_was_settled_beyond_the_position_is_not_applied_to_a_file_that_was_replaced() {
-    // I1: the lines of the other file at these places were never handled.
+    // I1: the lines of the other file at these offsets were never handled.
     for other in ["xyz", "abz", "xbc"] {
         let bed = Bed::new(lines("abc"));
         settle_last(&bed).await;
         fs::write(&bed.path, lines(other)).unwrap();
         assert!(bed.refused().await.to_string().contains("was replaced"), "{other}");
     }
-    // Beyond the first kilobyte, too.
+    // This also holds beyond the first kilobyte.
     let (same, long) = ("a".repeat(500), |last: char| lines(&format!("{}{last}", "a".repeat(500))));
     let bed = Bed::new(long('b'));
     settle_last(&bed).await;
@@ -163,7 +163,7 @@ async fn what_was_settled_beyond_the_position_is_not_applied_to_a_file_that_was_
 
 #[tokio::test]
 async fn an_explicit_id_is_never_that_of_a_line_without_one() {
-    // I8: one letter for two messages would lose one.
+    // I8: if two messages had the same letter, one would be lost.
     let first = r#"{"id":"0:42","payload":1}"#;
     let bed = Bed::new(format!("{first}\n{{\"payload\":2222}}\n"));
     let all = bed.all(Options::default()).await;
@@ -289,7 +289,7 @@ async fn a_too_long_last_line_without_an_end_is_taken() {
 
 #[tokio::test]
 async fn what_is_committed_is_not_repeated_wherever_it_was() {
-    // I1: the rest, exactly, from every place.
+    // I1: exactly the remaining messages, from every position.
     let content: String = (0..40).map(|n| format!("{{\"payload\":{n}}}\n")).collect();
     for number in [0, 1, 17, 38, 39] {
         let bed = Bed::new(&content);
@@ -321,7 +321,7 @@ async fn a_followed_file_is_looked_at_however_often_the_wait_is_broken_off() {
     let bed = Bed::new("");
     let poll = Duration::from_secs(1);
     let mut source = bed.open(Options { follow: true, poll, ..Options::default() }).await;
-    // The engine asks anew whenever something else happens, which may be more often than the file is looked at.
+    // The engine polls again after every other event, which may be more often than the file is checked.
     let often = poll / 5;
     assert!(tokio::time::timeout(often, source.next()).await.is_err(), "there is nothing");
     bed.append("{\"payload\":1}\n");
@@ -389,7 +389,7 @@ async fn a_followed_file_that_is_written_anew_stops_the_source() {
     let bed = Bed::new("{\"payload\":1}\n");
     let mut source = bed.follow().await;
     assert_eq!(messages(&mut source).await.len(), 1);
-    // The same file, longer than before: only its first bytes tell.
+    // The same file with more content: only its first bytes reveal the change.
     fs::write(&bed.path, "{\"payload\":7}\n{\"payload\":8}\n{\"payload\":9}\n").unwrap();
     let error = next(&mut source).await.unwrap_err();
     assert!(error.to_string().contains("was replaced"), "{error}");
@@ -402,7 +402,7 @@ async fn a_followed_file_that_is_rotated_stops_the_source() {
     let mut source = bed.follow().await;
     assert_eq!(messages(&mut source).await.len(), 1);
     let old = bed.folder.path().join("events.1");
-    // Something is written to the old one just before: it is read first.
+    // Just before, a line is written to the old file: it is read first.
     bed.append("{\"payload\":2}\n");
     fs::rename(&bed.path, &old).unwrap();
     assert_eq!(payloads(&messages(&mut source).await), ["2"]);

@@ -1,4 +1,4 @@
-//! The file source keeps the contract of sources.
+//! The file source fulfils the contract of sources.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -17,7 +17,7 @@ use lazaret_testkit::suite::source::{Capabilities, SourceHarness};
 use lazaret_testkit::{SideBySide, source_test_suite};
 use tempfile::TempDir;
 
-/// Two files that are followed, as two partitions. What ends is tested in `lines.rs`.
+/// Two followed files as two partitions. The ends of files are tested in `lines.rs`.
 struct Files {
     folder: TempDir,
     checkpoints: Arc<MemoryStore>,
@@ -54,7 +54,7 @@ impl SourceHarness for Files {
     }
 
     async fn push(&mut self, partition: u32, payload: &str) {
-        // The cases compare payloads as they were given, and those are not JSON.
+        // The cases compare the payloads that they push, which are not JSON.
         let mut line = String::from("{\"key\":\"k\",\"payload-base64\":\"");
         line.push_str(&base64(payload));
         line.push_str("\"}\n");
@@ -90,7 +90,7 @@ impl SourceHarness for Files {
     }
 }
 
-/// As few lines as will do for short texts.
+/// Encodes short texts in base64.
 fn base64(text: &str) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::new();

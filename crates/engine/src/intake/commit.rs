@@ -1,4 +1,4 @@
-//! Applies notices to the watermarks, and commits positions.
+//! Applies notices to the watermarks and commits positions.
 
 use lazaret_core::source::{Commit, SourceError};
 use tokio::time::Instant;
@@ -32,10 +32,10 @@ impl Intake {
         self.update_window();
     }
 
-    /// Commits the watermarks (I1), while reading continues if the source can.
+    /// Commits the watermarks (I1). Reading continues meanwhile if the source supports it.
     pub(super) async fn begin_commit(&mut self) {
         if self.committing.is_some() {
-            // One at a time: this one follows when that has ended.
+            // One commit at a time: this one follows when the current one has ended.
             self.next_commit = Some(Instant::now() + self.options.commit_interval);
             return;
         }
@@ -50,7 +50,7 @@ impl Intake {
         }
     }
 
-    /// Commits the watermarks, and waits for it.
+    /// Commits the watermarks and waits for the result.
     pub(super) async fn commit(&mut self) {
         self.next_commit = None;
         self.commit_slots(&self.owned()).await;
@@ -65,7 +65,8 @@ impl Intake {
     }
 
     pub(super) async fn commit_slots(&mut self, slots: &[usize]) {
-        // The outcome of a commit that was begun will not be reported. Its positions count as not committed.
+        // The outcome of a commit in progress will not be reported. Its positions count as not
+        // committed.
         let begun = self.committing.take().unwrap_or_default();
         self.not_committed(&begun);
         let (moved, commits) = self.take_moved(slots);
@@ -74,7 +75,8 @@ impl Intake {
         }
     }
 
-    /// The positions of those of these partitions where something was settled since the last call.
+    /// Returns the positions of the partitions, out of these, in which a message was settled since the
+    /// last call.
     fn take_moved(&mut self, slots: &[usize]) -> (Vec<Moved>, Vec<Commit>) {
         let (mut moved, mut commits) = (Vec::new(), Vec::new());
         for index in slots {
@@ -121,7 +123,8 @@ impl Intake {
         }
     }
 
-    /// Removes the notes on messages that will not be delivered again. A crash before that costs nothing.
+    /// Removes the notes about messages that will not be delivered again. A crash before this does no
+    /// harm.
     fn forget_notes(&self, committed: &[Moved]) {
         for Moved { slot, generation, offset } in committed {
             let Some(offset) = offset else { continue };

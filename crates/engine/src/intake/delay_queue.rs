@@ -1,12 +1,13 @@
 //! The delay queue: relayed messages that returned from the broker and are not due yet.
 //!
-//! They wait here and not in the lanes, so that they take nothing of the window from others (I3). Each one is released when
-//! it is due, whatever its order: with jitter the order of a retry topic is not that of its due times. The queue is bounded
-//! (I7). A partition that has used its share is held until some of its messages are released; only then may a message wait
-//! for one before it. Due times are in the messages alone, so nothing is kept across assignments.
+//! They wait here and not in the lanes, so that they do not take space in the window from others (I3).
+//! Each message is released when it is due, regardless of its position: because of jitter, the order of
+//! a retry topic is not the order of its due times. The queue is bounded (I7). A partition that has used
+//! its share is held until some of its messages are released. Only in this case may a message be delayed
+//! by an earlier one. The due times are only in the messages, so no state is kept across assignments.
 //!
-//! A message is due when the clock shows its time. If the clock is set back meanwhile, it is due when the rest of its delay has
-//! passed by the monotonic clock.
+//! A message is due when the clock shows its time. If the clock is set back meanwhile, the message is
+//! due when the rest of its delay has passed by the monotonic clock.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -23,40 +24,41 @@ use crate::flow::Ticket;
 use crate::message_size::memory_size;
 use crate::time::{SLEW, due_after_set_back, later, until};
 
-/// The time after which the clock is read again: it may have been set.
+/// The interval at which the clock is read again, because it may have been set.
 const CLOCK_CHECK: Duration = Duration::from_secs(1);
 
-/// The messages that wait, by due time.
+/// The waiting messages, ordered by due time.
 #[derive(Default)]
 pub(super) struct DelayQueue {
     waiting: BinaryHeap<Reverse<Delayed>>,
-    /// Due, but their stream is paused.
+    /// Messages that are due, but whose stream is paused.
     paused: Vec<Delayed>,
-    /// The number of components that receive them, added up.
+    /// The total number of deliveries of these messages: one per component that receives a message.
     deliveries: usize,
     arrivals: u64,
-    /// The clock's time minus the steady one, when the due times were last compared with the clock.
+    /// The clock's time minus the steady time when the due times were last compared with the clock.
     offset: Option<SignedDuration>,
 }
 
-/// A message that waits.
+/// A message that waits until it is due.
 struct Delayed {
-    /// When it is due by the clock as it is set now.
+    /// The due time by the clock as it is set now.
     due: Timestamp,
-    /// When it was due by the clock when it arrived.
+    /// The due time by the clock as it was set at arrival.
     due_at_arrival: Timestamp,
-    /// When it is due by the steady time, which is never set.
+    /// The due time in steady time, which is never set.
     steady_due: Timestamp,
-    /// Of two that are due at once, the one that arrived first is released first.
+    /// The arrival number. Of two messages with the same due time, the earlier arrival is released
+    /// first.
     arrival: u64,
     ticket: Ticket,
     deliveries: usize,
     message: Message,
-    /// Its age since its first failed attempt.
+    /// Shows the message's age since its first failed attempt.
     _age: Option<UnderWay>,
 }
 
-/// The part of the queue that a partition uses, or may use.
+/// The share of the queue that a partition uses or may use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usage {
     messages: usize,
@@ -64,7 +66,7 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// Returns `true` when this is at least as much as the limit.
+    /// Returns `true` if the usage has reached the limit.
     pub(super) fn reaches(self, limit: Self) -> bool {
         self.messages >= limit.messages || self.bytes >= limit.bytes
     }
@@ -91,13 +93,14 @@ impl Ord for Delayed {
 }
 
 impl DelayQueue {
-    /// The number of deliveries that wait: each message counts once per component that receives it.
+    /// Returns the number of waiting deliveries. Each message counts once per component that receives
+    /// it.
     pub(super) fn deliveries(&self) -> usize {
         self.deliveries
     }
 
-    /// Adjusts the due times if the clock was set since the last call. One that comes sooner because the clock was set forward
-    /// counts; one that comes later because it was set back does not.
+    /// Adjusts the due times if the clock was set since the last call. A message may become due earlier
+    /// because the clock was set forward, but never later because it was set back.
     fn heed_clock(&mut self, now: Timestamp, steady: Timestamp) {
         let offset = now.duration_since(steady);
         let before = *self.offset.get_or_insert(offset);
@@ -120,7 +123,7 @@ impl Intake {
     /// Delays a tracked message until it is due.
     pub(super) fn delay(&mut self, ticket: Ticket, message: Message) {
         let (now, steady) = (self.clock.now(), self.guards.steady_now());
-        // A redelivered copy does not run, so it need not wait.
+        // A redelivered copy is not handled, so it need not wait.
         let hop = message.hop.as_ref().filter(|hop| !hop.twin);
         let due = |hop: &Hop| due_after_set_back(hop.due_at, hop.last_failed_at, now);
         let due = hop.map_or(Timestamp::MIN, |hop| due(hop));
@@ -147,7 +150,7 @@ impl Intake {
         }));
     }
 
-    /// The part of the queue that each partition may use.
+    /// Returns the share of the queue that each partition may use.
     pub(super) fn delay_share(&self) -> Usage {
         let sharing = self.slots.iter().filter(|slot| slot.delayed.messages > 0).count().max(1);
         let options = &self.options;
@@ -157,13 +160,13 @@ impl Intake {
         }
     }
 
-    /// The next time at which a message may be due.
+    /// Returns the next time at which a message may be due.
     pub(super) fn next_release(&self) -> Option<Instant> {
         let Reverse(next) = self.delayed.waiting.peek().filter(|_| !self.full)?;
         Some(Instant::now() + until(self.clock.now(), next.due).min(CLOCK_CHECK))
     }
 
-    /// Releases the messages that are due (I12), as far as the window reaches.
+    /// Releases the messages that are due (I12), as far as the window has room.
     pub(super) fn release_due(&mut self) {
         if self.delayed.deliveries == 0 || self.full {
             return;
@@ -187,7 +190,7 @@ impl Intake {
             any = true;
             self.remove(&delayed);
             if let Some(hop) = delayed.message.hop.as_mut().filter(|hop| !hop.twin) {
-                // It has waited: its lane must not wait for the clock.
+                // The message has waited already: its lane must not wait for the clock.
                 hop.due_at = hop.due_at.min(delayed.due);
             }
             self.send(delayed.ticket, delayed.message);
@@ -198,7 +201,8 @@ impl Intake {
         }
     }
 
-    /// Returns `true` when the original stream of the message is not paused. Otherwise it would wait in its lane.
+    /// Returns `true` if the message's original stream is not paused. In a paused stream the message
+    /// would wait in its lane.
     fn is_admitted(&self, delayed: &Delayed) -> bool {
         self.guards.gate.admits_partition(&delayed.message.partition())
     }
@@ -210,7 +214,8 @@ impl Intake {
         share.bytes -= memory_size(&delayed.message);
     }
 
-    /// Drops all messages of a partition that is being revoked: they are delivered again to its next owner.
+    /// Drops all messages of a partition that is being revoked. They are delivered again to its next
+    /// owner.
     pub(super) fn drop_delayed(&mut self, index: usize) {
         if self.slots[index].delayed.messages == 0 {
             return;

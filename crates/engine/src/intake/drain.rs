@@ -1,4 +1,4 @@
-//! Drains the consumer, and detects that nothing is left to do.
+//! Drains the consumer, and detects when there is no work left.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Holds the source back: window, pauses, store outages, backlog, capacity.
+//! Holds the source: window, pauses, store outages, backlog, capacity.
 
 use super::state::Stage;
 use super::task::Intake;
@@ -14,8 +14,9 @@ impl Intake {
         }
     }
 
-    /// The number of messages that take part in the window. Those that failing sequences hold back and those in the delay queue
-    /// have limits of their own, so that they stop no others (I3).
+    /// Returns the number of messages that count towards the window. Messages that failing sequences
+    /// hold back, and messages in the delay queue, have their own limits, so that they do not stop other
+    /// messages (I3).
     pub(super) fn in_window(&self) -> usize {
         self.in_flight.saturating_sub(self.delayed.deliveries() + self.held_beside_window())
     }

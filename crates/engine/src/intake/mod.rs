@@ -1,13 +1,13 @@
-//! Reads the source, routes messages to the shards, and commits what is settled.
+//! Reads the source, routes messages to the shards, and commits settled positions.
 //!
-//! The intake owns the source and the watermarks. It never waits for handlers or the store: it keeps polling while
-//! everything is held back, so that a member of a consumer group stays alive.
+//! The intake owns the source and the watermarks. It never waits for handlers or the store. It keeps
+//! polling while everything is held, so that a member of a consumer group stays alive.
 //!
 //! - `task.rs`: the loop. `state.rs`: the state of each partition.
 //! - `partitions.rs`: assignment, revocation, loss.
-//! - `route.rs`: messages to shards. `delay_queue.rs`: messages that are not due yet.
+//! - `route.rs`: routes messages to shards. `delay_queue.rs`: messages that are not due yet.
 //! - `commit.rs`: notices, watermarks, commits.
-//! - `hold.rs`: backpressure. `drain.rs`: the end.
+//! - `hold.rs`: backpressure. `drain.rs`: the end of the run.
 
 mod commit;
 mod delay_queue;

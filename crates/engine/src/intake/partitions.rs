@@ -1,4 +1,4 @@
-//! Assignment, revocation and loss of partitions, and the grants in between.
+//! Assignment, revocation and loss of partitions, and the grants of the store.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::store_refresh;
 use crate::store_retry::{Abandoned, retry_until_ok};
 use crate::tracker::Tracker;
 
-/// The time for cancelled work to end after the deadline of a drain.
+/// The time that cancelled work has to end after the deadline of a drain.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
 /// The delay before a fenced partition is read again.
 const REWIND_DELAY: Duration = Duration::from_secs(1);
@@ -43,7 +43,8 @@ impl Intake {
             let (components, shards, generation) =
                 (self.components.clone(), self.shards.clone(), slot.generation);
             self.background.push(Box::pin(async move {
-                // A partition that is revoked before the store has answered must not be granted to us any more.
+                // If a partition is revoked before the store has answered, it must no longer be granted
+                // to us.
                 tokio::select! {
                     biased;
                     () = unwanted.cancelled() => Background::Done,
@@ -57,7 +58,7 @@ impl Intake {
         self.update_holds();
     }
 
-    /// The slot of this partition; a new one if it has none.
+    /// Returns the slot of this partition, or a new one.
     fn free_slot(&mut self, partition: &Partition) -> usize {
         let number = partition.index as usize;
         if self.by_number.len() <= number {
@@ -121,13 +122,13 @@ impl Intake {
         (0..self.slots.len()).filter(|slot| partitions.contains(&self.slots[*slot].partition)).collect()
     }
 
-    /// Begins the revocation: nothing new of this partition starts, and what runs may end.
+    /// Begins the revocation: nothing new of this partition starts, and running work may end.
     pub(super) fn begin_revoke(&mut self, index: usize, revoked: bool) {
         self.drop_delayed(index);
         let deadline = Instant::now() + self.options.drain_deadline;
         let slot = &mut self.slots[index];
         let ownership = match std::mem::replace(&mut slot.stage, Stage::Free) {
-            // Another instance owns it, and the source waits for us all the same.
+            // Another instance owns the partition, but the source still waits for our confirmation.
             Stage::Free if revoked => None,
             Stage::Free => return,
             Stage::Preparing { .. } => None,
@@ -147,7 +148,7 @@ impl Intake {
         slot.stage = Stage::Revoking { ownership, deadline, revoked };
     }
 
-    /// Releases the partitions whose last message has ended.
+    /// Releases the partitions that have no outstanding messages, or whose deadline has passed.
     pub(super) async fn finish_revocations(&mut self) {
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
@@ -167,7 +168,7 @@ impl Intake {
         }
     }
 
-    /// The next deadline of a revocation, or of stored runs in a drain.
+    /// Returns the next deadline of a revocation, or of stored runs in a drain.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let runs = self.drain_until.filter(|_| self.lifecycle.has_runs());
         let runs = runs.map(|until| if self.lifecycle.abort.is_cancelled() { until + GRACE } else { until });
@@ -197,7 +198,7 @@ impl Intake {
         }
     }
 
-    /// Drops partitions that another instance owns already. Nothing of them is committed.
+    /// Drops partitions that another instance already owns. Nothing of them is committed.
     pub(super) fn lost(&mut self, partitions: &[Partition]) {
         for index in self.slots_of(partitions) {
             self.begin_revoke(index, false);
@@ -207,8 +208,9 @@ impl Intake {
         }
     }
 
-    /// Drops a partition that the store granted to another instance while the source still assigns it to us. Either the
-    /// source will revoke it too, or the other instance was late: then the partition is read again under a new grant.
+    /// Drops a partition that the store granted to another instance while the source still assigns it to
+    /// us. Either the source will revoke it too, or the other instance was late. In the latter case the
+    /// partition is read again under a new grant.
     pub(super) fn fenced(&mut self, index: usize) {
         if !matches!(self.slots[index].stage, Stage::Live(_)) {
             return;
@@ -228,7 +230,7 @@ impl Intake {
         }
     }
 
-    /// Drops what is left of an assignment. Notices that still arrive are stale.
+    /// Drops the remains of an assignment. Notices that still arrive are stale.
     fn release_slot(&mut self, index: usize) {
         self.drop_delayed(index);
         let slot = &mut self.slots[index];
@@ -246,7 +248,7 @@ impl Intake {
     }
 }
 
-/// Sorts ranges and merges those that overlap, whatever a source delivers.
+/// Sorts ranges and merges overlapping ones, because sources may deliver them in any form.
 fn in_order(mut ranges: Vec<RangeInclusive<u64>>) -> Vec<RangeInclusive<u64>> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_unstable_by_key(|range| *range.start());
@@ -260,7 +262,7 @@ fn in_order(mut ranges: Vec<RangeInclusive<u64>>) -> Vec<RangeInclusive<u64>> {
     ranges
 }
 
-/// Drops what still waits or runs of a revoked partition.
+/// Drops the waiting and running messages of a revoked partition.
 fn revoke(shards: &Shards, ownership: &PartitionOwnership) {
     ownership.revoke();
     let (slot, generation) = (ownership.slot, ownership.generation);
@@ -270,8 +272,9 @@ fn revoke(shards: &Shards, ownership: &PartitionOwnership) {
     }
 }
 
-/// Queries the store for an assigned partition, and updates the shards, before the first message of it is dispatched. The
-/// grant comes first: from then on no earlier owner can open a sequence unnoticed.
+/// Queries the store for an assigned partition and updates the shards. This happens before the
+/// partition's first message is dispatched. The grant comes first: from then on no earlier owner can
+/// open a sequence unnoticed.
 async fn prepare(
     components: &[Arc<Component>],
     shards: &Shards,

@@ -26,7 +26,7 @@ impl Intake {
             match &mut self.slots[slot].stage {
                 Stage::Preparing { waiting, .. } => waiting.push(message),
                 Stage::Live(_) => self.route(slot, message),
-                // It will be delivered again to the next owner.
+                // The message will be delivered again to the next owner.
                 Stage::Free | Stage::Revoking { .. } => {}
             }
         }
@@ -48,8 +48,8 @@ impl Intake {
         self.by_number.get(position.partition as usize)?.iter().copied().find(|slot| fits(*slot))
     }
 
-    /// Tracks a message and sends it, once for every component, to the shard of its sequence, or to the delay queue if it
-    /// was relayed.
+    /// Tracks a message. Sends it, once per component, to the shard of its sequence, or to the delay
+    /// queue if it was relayed.
     #[inline]
     pub(super) fn route(&mut self, slot: usize, message: Message) {
         let count = self.targets(&message).len();
@@ -72,8 +72,8 @@ impl Intake {
         }
     }
 
-    /// The components that receive a message: a relayed one returns to the component that failed; if that no longer exists,
-    /// to all of them.
+    /// Returns the components that receive a message. A relayed message returns to the component that
+    /// failed, or to all components if that one no longer exists.
     pub(super) fn targets(&self, message: &Message) -> Range<usize> {
         let all = 0..self.components.len();
         let Some(hop) = &message.hop else { return all };
@@ -92,7 +92,7 @@ impl Intake {
             _ => Ok(hasher.hash(&sequencing.text(&message))),
         };
         let unsequenced = placed.is_err();
-        // I10: a policy that panics costs this message its place in its sequence, nothing else.
+        // I10: a policy that panics costs this message its place in its sequence and nothing else.
         let hash = placed.unwrap_or_else(|_| hasher.hash(&Sequencing::Key.text(&message)));
         let routed = &mut self.routed[hash.shard(self.shards.len())];
         let first = targets.start as u32;

@@ -13,39 +13,40 @@ use super::delay_queue::Usage;
 use crate::ownership::PartitionOwnership;
 use crate::tracker::Tracker;
 
-/// One partition, from its assignment to its revocation.
+/// A partition, from its assignment to its revocation.
 pub(super) struct Slot {
     pub(super) partition: Partition,
     pub(super) generation: u32,
     pub(super) stage: Stage,
     pub(super) tracker: Tracker,
-    /// Offsets that were settled before this assignment.
+    /// The offsets that were settled before this assignment.
     pub(super) settled: Vec<RangeInclusive<u64>>,
-    /// The source holds this partition.
+    /// `true` while the source holds this partition.
     pub(super) held: bool,
-    /// Its part of the delay queue.
+    /// The partition's share of the delay queue.
     pub(super) delayed: Usage,
 }
 
 pub(super) enum Stage {
-    /// Not assigned.
+    /// The partition is not assigned.
     Free,
-    /// The store is being queried; messages that arrived already wait. Dropping the guard cancels the query.
+    /// The store is being queried. Messages that already arrived wait. Dropping the guard cancels the
+    /// query.
     Preparing { waiting: Vec<Message>, ownership: Ownership, _unwanted: DropGuard },
     /// Messages flow.
     Live(Arc<PartitionOwnership>),
-    /// Being revoked; `revoked` says that the source waits for it.
+    /// The partition is being revoked. `revoked` means that the source waits for our confirmation.
     Revoking { ownership: Option<Arc<PartitionOwnership>>, deadline: Instant, revoked: bool },
 }
 
-/// The grants and notes of an assigned partition: one entry per component.
+/// The grants and notes of an assigned partition, one entry per component.
 pub(super) type Known = Vec<(Grant, Vec<AttemptNote>)>;
 
 /// A partition whose position is being committed.
 pub(super) struct Moved {
     pub(super) slot: usize,
     pub(super) generation: u32,
-    /// The position; `None` when it has not moved since the assignment.
+    /// The position; `None` if the watermark has not moved since the assignment.
     pub(super) offset: Option<u64>,
 }
 
@@ -55,6 +56,6 @@ pub(super) enum Background {
     Prepared(usize, u32, Known),
     /// A fenced partition may be read again.
     Rewind { slot: usize, generation: u32 },
-    /// Nothing follows from it.
+    /// No follow-up is needed.
     Done,
 }

@@ -1,4 +1,4 @@
-//! The task of the intake: polls the source, whatever else happens.
+//! The task of the intake, which always keeps polling the source.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -27,7 +27,7 @@ use crate::telemetry::Telemetry;
 
 /// The delay after an error of the source.
 const SOURCE_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// The interval at which an error of the source that lasts is logged.
+/// The interval at which a persistent error of the source is logged.
 const ERROR_LOG_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The reader of one consumer's source.
@@ -44,25 +44,26 @@ pub(crate) struct Intake {
     pub(super) shards: Shards,
     pub(super) notices: Arc<Mailbox<Notice>>,
     pub(super) slots: Vec<Slot>,
-    /// Slots by partition number; names are compared.
+    /// The slots by partition number. Names are compared within a number.
     pub(super) by_number: Vec<Vec<usize>>,
     pub(super) routed: Vec<Vec<ToShard>>,
-    /// Messages that are neither settled nor abandoned, those in the delay queue included.
+    /// The number of messages that are neither settled nor abandoned, including those in the delay
+    /// queue.
     pub(super) in_flight: usize,
     /// Messages that returned from the broker and are not due yet.
     pub(super) delayed: DelayQueue,
     pub(super) full: bool,
     pub(super) background: FuturesUnordered<Pin<Box<dyn Future<Output = Background> + Send>>>,
     pub(super) next_commit: Option<Instant>,
-    /// The partitions of a commit that was begun, until the source reports its outcome.
+    /// The partitions of a commit in progress, until the source reports its outcome.
     pub(super) committing: Option<Vec<Moved>>,
-    /// The source was read to its end.
+    /// `true` once the source was read to its end.
     pub(super) ended: bool,
     pub(super) draining: bool,
     /// The deadline of the drain.
     pub(super) drain_until: Option<Instant>,
     pub(super) source_retry_at: Option<Instant>,
-    /// The time at which an error of the source that lasts was last logged.
+    /// The time at which a persistent error of the source was last logged.
     pub(super) error_logged_at: Option<Instant>,
     pub(super) idle_check: Option<Pin<Box<dyn Future<Output = bool> + Send>>>,
     pub(super) next_idle_check: Instant,
@@ -106,7 +107,7 @@ impl Intake {
         }
     }
 
-    /// Reads until the consumer is drained.
+    /// Runs until the consumer is drained.
     pub(crate) async fn run(mut self) {
         let (telemetry, lifecycle) = (self.telemetry.clone(), self.lifecycle.clone());
         let notices = self.notices.clone();
@@ -118,7 +119,7 @@ impl Intake {
                 self.apply_notices(&mut batch);
             }
             self.release_due();
-            // Shards report what they hold back without a notice.
+            // Shards report the messages that they hold back without a notice.
             self.update_window();
             self.finish_revocations().await;
             telemetry.gauges.publish_in_flight(self.in_flight);
@@ -140,7 +141,8 @@ impl Intake {
                 event = self.source.next(), if !self.draining && self.source_retry_at.is_none() => self.handle_event(event),
                 () = at(self.source_retry_at) => self.source_retry_at = None,
                 () = notices.arrived() => {}
-                // The lag costs the source a look at every partition, so it is not read in every round.
+                // Reading the lag makes the source check every partition, so it is not done in every
+                // round.
                 () = lifecycle.activity.notified() => telemetry.gauges.publish_lag(self.source.lag()),
                 () = tokio::time::sleep_until(self.next_idle_check), if self.waits_for_idle() => {}
             }
@@ -189,7 +191,7 @@ impl Intake {
     }
 }
 
-/// Waits until this time; forever when there is none.
+/// Waits until this time, or forever if there is none.
 async fn at(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time).await,

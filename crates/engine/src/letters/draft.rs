@@ -1,4 +1,4 @@
-//! Builds letters, and the changes of letters that failed again.
+//! Builds new letters, and the changes to letters that failed again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub(crate) fn new_letter(
             letter.message = Arc::new(Message { payload: None, ..(*letter.message).clone() });
             letter.payload_left_out = true;
         }
-        // One that waits behind others has not failed: it does not expire before it has.
+        // A letter that waits behind others has not failed, so it does not expire yet.
         letter.expires_at = expiry(component, now).filter(|_| state != LetterState::Waiting);
     }
     if let Some(record) = record {
@@ -60,7 +60,7 @@ pub(crate) fn new_letter(
     letter
 }
 
-/// When a letter that fails now expires.
+/// Returns the expiry time of a letter that fails now.
 fn expiry(component: &Component, now: Timestamp) -> Option<Timestamp> {
     let ttl = component.options.dead_letter.as_ref()?.ttl?;
     let share = if mutated!(component.options, ExpireEarly) { 2 } else { 1 };
@@ -71,7 +71,7 @@ fn reason_of(letter: &Letter) -> Option<&Reason> {
     letter.cause.as_ref().map(|cause| &cause.reason)
 }
 
-/// Asks the user's enqueue policy about a letter. A policy that panics is taken to say "enqueue" (I10).
+/// Asks the user's enqueue policy about a letter. If the policy panics, the decision is "enqueue" (I10).
 pub(crate) fn apply_enqueue_policy(
     component: &Component,
     letter: &Letter,
@@ -87,7 +87,7 @@ pub(crate) fn apply_enqueue_policy(
     redacted(component, decision)
 }
 
-/// The decision of an enqueue policy, which may have a cause and diagnostics of its own, as it may be stored.
+/// Redacts the cause and the diagnostics that an enqueue policy may have set in its decision.
 fn redacted(component: &Component, mut decision: Decision) -> Decision {
     let rules = &component.options.redact;
     if let Decision::Enqueue { cause, diagnostics } | Decision::Requeue { cause, diagnostics } = &mut decision
@@ -102,20 +102,20 @@ fn redacted(component: &Component, mut decision: Decision) -> Decision {
     decision
 }
 
-/// A letter whose attempt failed, and the state that follows from it.
+/// A letter whose attempt failed, and its next state.
 pub(crate) struct FailedLetter<'a> {
     pub(crate) letter: &'a Letter,
     pub(crate) delivery: &'a Delivery,
     pub(crate) failure: Failure,
     pub(crate) record: &'a FailureRecord,
     pub(crate) replayed: bool,
-    /// The handler sent it to the dead letters.
+    /// `true` if the handler sent the message to the dead letters.
     pub(crate) sent_by_handler: bool,
     pub(crate) state: LetterState,
     pub(crate) due_at: Option<Timestamp>,
 }
 
-/// Puts a letter back after a failed attempt, unless the enqueue policy evicts it.
+/// Requeues a letter after a failed attempt, unless the enqueue policy evicts it.
 pub(crate) fn requeue(component: &Component, failed: FailedLetter<'_>) -> Settlement {
     let FailedLetter { letter, delivery, failure, record, replayed, sent_by_handler, state, due_at } = failed;
     if !sent_by_handler && discards(component, letter, state) {
@@ -128,7 +128,7 @@ pub(crate) fn requeue(component: &Component, failed: FailedLetter<'_>) -> Settle
     }
     let ignored = decision == Decision::Ignore;
     let mut diagnostics = letter.diagnostics.clone();
-    // Redacted before: a name that is redacted replaces that of the attempt before.
+    // Redacted before the merge: a redacted name replaces the name of the previous attempt.
     let mut reported = delivery.metadata();
     component.options.redact.apply_to_diagnostics(&mut reported);
     diagnostics.extend(reported);
@@ -178,21 +178,22 @@ pub(crate) fn dead(component: &Component, letter: &Letter, cause: Option<Failure
     }))
 }
 
-/// Returns whether a letter that ends in this state is discarded. One that is dead already was kept on purpose: a replay that fails
-/// changes nothing about that.
+/// Returns `true` if a letter that ends in this state is discarded. A letter that is already dead was
+/// kept on purpose, so a failed replay does not discard it.
 fn discards(component: &Component, letter: &Letter, state: LetterState) -> bool {
     letter.state != LetterState::Dead && component.options.discards(state)
 }
 
-/// The end of a letter whose failure is final while dead letters are disabled, after this attempt.
+/// Returns the settlement of a letter that failed for good while dead letters are disabled.
 fn discarded(attempt: Option<AttemptRecord>) -> Settlement {
     Settlement::Evict(Dismissal::after(attempt, "dead letters are disabled"))
 }
 
-/// Counts an attempt whose end is unknown because its lease was lost. The letter is due at once, unless it was the last one.
+/// Counts an attempt whose end is unknown because its lease was lost. The letter is due at once, unless
+/// that was the last attempt.
 ///
-/// It counts as a crash only where nothing else tells which message crashed the process: a flight recorder does, and it does not
-/// blame those that merely ran beside it.
+/// The attempt counts as a crash only if no flight recorder tells which message crashed the process. A
+/// flight recorder does not blame messages that were merely in flight at the same time.
 pub(crate) fn interrupted(component: &Component, letter: &Letter) -> Settlement {
     let (now, limits) = (component.now(), component.limits(&letter.message, reason_of(letter)));
     let may_be_crash = component.flight.recorder().is_none();
@@ -214,7 +215,7 @@ pub(crate) fn interrupted(component: &Component, letter: &Letter) -> Settlement 
     let attempt = classify::attempt_record(component, kind, number, Duration::ZERO, Some(&cause));
     Settlement::Requeue(Box::new(Requeue {
         state: LetterState::Retrying,
-        // The lease has delayed it already.
+        // The lease has already delayed the letter.
         due_at: Some(now),
         cause: Some(cause),
         attempt: Some(attempt),
@@ -223,7 +224,7 @@ pub(crate) fn interrupted(component: &Component, letter: &Letter) -> Settlement 
     }))
 }
 
-/// Puts a letter back whose attempt the handler did not make. Nothing but its due time changes.
+/// Requeues a letter whose attempt the handler did not make. Only its due time changes.
 pub(crate) fn deferred(letter: &Letter, due_at: Timestamp) -> Settlement {
     Settlement::Requeue(Box::new(Requeue {
         state: LetterState::Retrying,

@@ -1,18 +1,19 @@
-//! Whether a message has a letter already, across the incarnations of its stream.
+//! Finds the letter that a message already has, across the incarnations of its stream.
 //!
-//! The ids that sources make name the incarnation, so they are never those of an earlier one. The ids that senders give may come again
-//! when a stream is recreated and filled anew. A letter of an earlier incarnation says nothing about such a message (I1): it is handled,
-//! and if it fails, its letter gets its position as id.
+//! Ids that sources generate contain the incarnation, so they never match ids of an earlier incarnation.
+//! Ids that senders assign may occur again when a stream is recreated and filled anew. A letter of an
+//! earlier incarnation says nothing about such a message (I1): the message is handled, and if it fails,
+//! its letter gets the message's position as id.
 
 use std::sync::Arc;
 
 use lazaret_core::store::{ErrorKind, HandOff, Limits, Placed, Result, Store, StoreError};
 use lazaret_core::{LetterId, Message, QueueName};
 
-/// Returns whether the message has a letter.
+/// Returns `true` if the message has a letter.
 pub(crate) async fn is_known(store: &Arc<dyn Store>, queue: &QueueName, message: &Message) -> Result<bool> {
     if message.position.incarnation > 0 {
-        // Boxed: it is rare, and each message in flight has room for it.
+        // Boxed because it is rare and would enlarge the future of each message in flight.
         return Box::pin(is_known_in_incarnation(&**store, queue, message)).await;
     }
     let found = store.lookup(queue, std::slice::from_ref(&message.id)).await?;
@@ -41,7 +42,8 @@ pub(crate) async fn hand_off(
     let later: Vec<(usize, HandOff)> =
         items.iter().cloned().enumerate().filter(|(_, item)| is_later(item)).collect();
     let mut placed = store.hand_off(queue, limits, items).await?;
-    // A letter of an earlier incarnation may have come in between, from an instance that had not seen the end of it.
+    // An instance that had not seen the end of the earlier incarnation may have stored its letter
+    // meanwhile.
     for (index, item) in later {
         if let Some(Ok(held @ Placed::Held(_))) = placed.get(index) {
             placed[index] = hand_off_again(store, queue, limits, item, *held).await;
@@ -50,7 +52,7 @@ pub(crate) async fn hand_off(
     Ok(placed)
 }
 
-/// Hands off a message once more whose id a letter has, if that is one of an earlier incarnation.
+/// Hands off a message again if a letter of an earlier incarnation has its id.
 async fn hand_off_again(
     store: &dyn Store,
     queue: &QueueName,
@@ -67,7 +69,7 @@ async fn hand_off_again(
     })
 }
 
-/// Gives messages whose ids are those of letters of an earlier incarnation ids of their own.
+/// Gives each message its own id if a letter of an earlier incarnation has the same id.
 async fn keep_apart(store: &dyn Store, queue: &QueueName, items: &mut [HandOff]) -> Result<()> {
     for item in items {
         name_apart(store, queue, item).await?;
@@ -75,7 +77,8 @@ async fn keep_apart(store: &dyn Store, queue: &QueueName, items: &mut [HandOff])
     Ok(())
 }
 
-/// Gives a message whose id is that of a letter of an earlier incarnation an id of its own. Returns whether it got one.
+/// Gives a message its own id if a letter of an earlier incarnation has the same id. Returns `true` if
+/// it did.
 async fn name_apart(store: &dyn Store, queue: &QueueName, item: &mut HandOff) -> Result<bool> {
     let letter = &mut item.letter;
     let message = &letter.message;
@@ -97,8 +100,9 @@ async fn name_apart(store: &dyn Store, queue: &QueueName, item: &mut HandOff) ->
     Ok(true)
 }
 
-/// Returns whether the letter with the id of this message is that of a message of an earlier incarnation. So is one that was purged, as
-/// far as can be known: a message that is handled once more does less harm than one that is never handled.
+/// Returns `true` if the letter with this message's id belongs to a message of an earlier incarnation.
+/// The same is assumed of a purged letter: handling a message once more does less harm than never
+/// handling it.
 async fn is_earlier(store: &dyn Store, queue: &QueueName, message: &Message) -> Result<bool> {
     if let Some(letter) = store.get(queue, LetterId::of(queue, &message.id)).await? {
         let other = &letter.message;

@@ -1,9 +1,10 @@
-//! Letters: how they are built, and the one path on which they reach the store.
+//! Letters: how they are built, and the only path on which they reach the store.
 //!
 //! - [`draft`] builds new letters and the changed state of existing ones.
-//! - [`LetterWriter`] hands off the letters of live messages, for every reason: a failure, a pause, a handler that gives a
-//!   message up, an open sequence.
-//! - [`is_known`] finds the letter that a message has already; [`hand_off`] keeps letters of incarnations apart.
+//! - [`LetterWriter`] hands off the letters of live messages, for every reason: a failure, a pause, an
+//!   open sequence, or a handler that sends the message to the dead letters.
+//! - [`is_known`] finds the letter that a message already has; [`hand_off`] keeps letters of
+//!   incarnations apart.
 //! - [`Settler`] writes the outcome of an attempt at a letter.
 
 pub(crate) mod draft;

@@ -11,17 +11,17 @@ use crate::store_retry::StoreRetry;
 use crate::stored::Purpose;
 use crate::telemetry::Counters;
 
-/// The longest delay between two calls: the lease ends while they go on.
+/// The maximum delay between two calls. The lease ends while they continue.
 const MAX_DELAY: Duration = Duration::from_secs(2);
 
-/// Why a letter is resolved.
+/// The reason why a letter is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResolvedBy {
     /// The handler succeeded.
     Handler,
-    /// The filter rejected its message.
+    /// The filter rejected the message.
     Filter,
-    /// Its message, or a copy of it, was handled before.
+    /// The message, or a copy of it, was handled before.
     Duplicate,
 }
 
@@ -30,15 +30,16 @@ pub(crate) struct Settler<'a> {
     pub(crate) component: &'a Component,
     pub(crate) lease: &'a Lease,
     pub(crate) purpose: &'a Purpose,
-    /// For a settlement that resolves the letter.
+    /// The reason for a settlement that resolves the letter.
     pub(crate) resolved_by: ResolvedBy,
-    /// The operation of the lease takes the letter behind with the settlement, if it may.
+    /// If `true`, the operation of the lease takes the next letter together with the settlement, if it
+    /// may.
     pub(crate) take_next: bool,
 }
 
 impl Settler<'_> {
-    /// Writes the settlement until it is known to be written. `None` when it cannot be, or when it is not known how the
-    /// sequence continues.
+    /// Writes the settlement, and repeats this until it is known to be written. Returns `None` if it
+    /// cannot be written, or if it is unknown how the sequence continues.
     pub(crate) async fn settle(&self, letter: &Letter, settlement: Settlement) -> Option<Settled> {
         if let Settlement::Requeue(requeue) = &settlement
             && *self.purpose == Purpose::Retry

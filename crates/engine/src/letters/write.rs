@@ -1,4 +1,4 @@
-//! Hands off the letters of live messages, and keeps account of them.
+//! Hands off the letters of live messages and records the results.
 
 use lazaret_core::store::{self, GrantFence, HandOff, Placed, Placement};
 use lazaret_core::{Failure, Letter, LetterId, LetterState, Message, SequenceId};
@@ -15,15 +15,15 @@ pub(crate) struct LetterWriter<'a> {
     pub(crate) component: &'a Component,
     pub(crate) open: &'a OpenSequences,
     pub(crate) message: &'a Message,
-    /// The sequence of the message, which need not be that of its letter.
+    /// The sequence of the message, which may differ from the sequence of its letter.
     pub(crate) sequence: &'a SequenceId,
     pub(crate) hash: SequenceHash,
-    /// The grant of the partition that the message came from.
+    /// The grant of the message's partition.
     pub(crate) grant: Option<GrantFence>,
 }
 
 impl LetterWriter<'_> {
-    /// Asks the store once to take the letter. It is durable when this succeeds.
+    /// Asks the store once to accept the letter. On success the letter is durable.
     pub(crate) async fn write(&self, letter: &Letter, placement: Placement) -> store::Result<()> {
         let item = self.hand_off(letter.clone(), placement);
         let placed = self.component.hand_offs.hand_off_one(&self.component.queue, item).await?;
@@ -31,12 +31,12 @@ impl LetterWriter<'_> {
         Ok(())
     }
 
-    /// The request to the store for this letter.
+    /// Returns the hand-off request for this letter.
     pub(crate) fn hand_off(&self, letter: Letter, placement: Placement) -> HandOff {
         HandOff { letter, placement, grant: self.grant.clone() }
     }
 
-    /// Records a letter that the store took.
+    /// Records a letter that the store accepted.
     fn stored(&self, letter: &Letter, placement: Placement, placed: Placed) {
         let Component { index, queue, telemetry, .. } = self.component;
         if placement == Placement::Open && letter.sequence == *self.sequence {
@@ -59,8 +59,8 @@ impl LetterWriter<'_> {
         }
     }
 
-    /// Records the store's answer to a letter that was to wait behind its sequence. Returns `false` when the sequence is not
-    /// open and nothing was written.
+    /// Records the store's response to a letter that should wait behind its sequence. Returns `false` if
+    /// the sequence is not open and nothing was written.
     pub(crate) fn appended(&self, placed: Placed) -> bool {
         let Component { index, queue, telemetry, .. } = self.component;
         match placed {

@@ -1,4 +1,4 @@
-//! Messages that wait in the store behind their open sequence (I2).
+//! Appends messages in the store behind their open sequence (I2).
 
 use lazaret_core::store::{ErrorKind, HandOff, Placement};
 
@@ -9,8 +9,8 @@ use crate::mutation::mutated;
 use crate::store_retry::{Abandoned, StoreRetry, retry_until_ok};
 
 impl LiveMessage {
-    /// Appends the message to its sequence if that is open in the store. The set in memory may say "maybe" wrongly, so the
-    /// store decides. Returns `false` when the sequence is not open.
+    /// Appends the message to its sequence if the sequence is open in the store. The set in memory may
+    /// wrongly say "maybe", so the store decides. Returns `false` if the sequence is not open.
     pub(super) async fn join_open_sequence(&self) -> Result<bool, Abandoned> {
         let Component { index, queue, hand_offs, options, .. } = &*self.component;
         if mutated!(options, SkipBlockedCheck) || !self.open.maybe(*index, self.hash) {
@@ -26,11 +26,12 @@ impl LiveMessage {
     }
 }
 
-/// Appends all messages of a lane to their open sequence, in one call. Returns the fate of each, with the tag that it came
-/// with; `None` when the sequence is not open and the message is to be tried live. Those return in their order.
+/// Appends all messages of a lane to their open sequence in one call. Returns the fate of each message
+/// with its tag. The fate is `None` if the sequence is not open and the message should be tried live.
+/// These messages keep their order.
 ///
-/// Messages come in the order of the lane, and the store keeps the order of a call, so a message that fails is sent again
-/// with all those behind it.
+/// Messages come in the order of the lane, and the store keeps the order of a call. A message that fails
+/// is therefore sent again together with all messages behind it.
 pub(crate) async fn append_all<T>(messages: Vec<(T, LiveMessage)>) -> Vec<(T, LiveMessage, Option<Fate>)> {
     let mut ended = Vec::with_capacity(messages.len());
     let Some(component) = messages.first().map(|(_, live)| live.component.clone()) else {
@@ -52,7 +53,8 @@ pub(crate) async fn append_all<T>(messages: Vec<(T, LiveMessage)>) -> Vec<(T, Li
                     let fate = live.writer().appended(placed).then_some(Fate::Settled);
                     ended.push((tag, live, fate));
                 }
-                // Another instance owns its partition; messages of other partitions are not affected.
+                // Another instance owns the message's partition. Messages of other partitions are not
+                // affected.
                 Err(error) if error.kind() == ErrorKind::Fenced => {
                     ended.push((tag, live, Some(Fate::Fenced)));
                 }

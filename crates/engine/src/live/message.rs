@@ -1,4 +1,4 @@
-//! A live message: lookups before its first attempt, admission, attempts.
+//! A live message: look-ups before its first attempt, admission, attempts.
 
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
@@ -32,11 +32,11 @@ use crate::store_retry::{Abandoned, StoreRetry, retry_until_ok};
 use crate::telemetry::Counters;
 use crate::time::until;
 
-/// The point at which the processing begins.
+/// The point at which the processing of a live message begins.
 pub(crate) enum Begin {
     /// No attempt was made.
     Fresh,
-    /// The first attempt ended; it took this long.
+    /// The first attempt ended after this time.
     Ended(Outcome, Duration),
     /// The sequencing policy failed: no attempt is made.
     Unsequenced,
@@ -47,11 +47,11 @@ pub(super) struct Ended {
     pub(super) outcome: Outcome,
     pub(super) pass: Pass,
     pub(super) took: Duration,
-    /// Its claim in the duplicate filter, if there is one.
+    /// The claim in the duplicate filter, if there is one.
     pub(super) claim: Option<Claim>,
 }
 
-/// The answer to a message that waits for its next attempt.
+/// The result of waiting for the next attempt.
 enum Admitted<'c> {
     /// The attempt starts.
     Start { permission: Permission<'c>, claim: Option<Claim> },
@@ -68,13 +68,13 @@ pub(crate) struct LiveMessage {
     pub(crate) ownership: Arc<PartitionOwnership>,
     pub(crate) delivery: Delivery,
     pub(crate) hash: SequenceHash,
-    /// Computed when it is first needed.
+    /// Computed on first use.
     sequence: OnceLock<SequenceId>,
     pub(super) record: Option<Box<FailureRecord>>,
-    /// Its age since its first failed attempt.
+    /// Shows the message's age since its first failed attempt.
     failing: Option<UnderWay>,
     holds: Arc<Mailbox<NewHold>>,
-    /// Set while its lane is held back.
+    /// Set while the lane is held.
     pub(super) holding: Option<Holding>,
 }
 
@@ -101,7 +101,8 @@ impl LiveMessage {
         }
     }
 
-    /// Reports that the lane is held back until this message is settled or abandoned: those behind it cannot run.
+    /// Reports that the lane is held until this message is settled or abandoned: the messages behind it
+    /// cannot run.
     pub(super) fn hold_lane(&mut self) {
         if self.holding.is_none() {
             let component = self.component.index as u32;
@@ -109,7 +110,7 @@ impl LiveMessage {
         }
     }
 
-    /// Returns `true` when the message may wait in the store as well as in memory.
+    /// Returns `true` if the message may wait in the store instead of in memory.
     pub(super) fn may_move_to_store(&self) -> bool {
         let options = &self.component.options;
         !mutated!(options, NeverMoveEarly)
@@ -118,8 +119,8 @@ impl LiveMessage {
             && options.retry.strategy == Strategy::Ordered
     }
 
-    /// Waits until the message is to move to the store, because too many are held back in memory. Never if it may not, or while
-    /// the retry backlog is full.
+    /// Waits until the message should move to the store, because too many messages are held back in
+    /// memory. Never resolves if the message may not move, or while the retry backlog is full.
     pub(super) async fn must_move_to_store(&self) -> Entering<'_> {
         let guards = &self.component.guards;
         match &self.holding {
@@ -188,7 +189,7 @@ impl LiveMessage {
         }
     }
 
-    /// Returns `true` when another copy of the same relayed message was delivered before (I8).
+    /// Returns `true` if another copy of the same relayed message was delivered before (I8).
     fn is_redelivered_copy(&self) -> bool {
         let copy = self.delivery.message().hop.as_ref().is_some_and(|hop| hop.twin);
         if copy {
@@ -197,8 +198,9 @@ impl LiveMessage {
         copy
     }
 
-    /// Returns `true` when the message has a letter (I8). Only messages up to the horizon can have one, and those that were
-    /// relayed: when the broker's answer was lost, they were handed off to the store as well.
+    /// Returns `true` if the message has a letter (I8). Only messages up to the horizon and relayed
+    /// messages can have one: if the broker's response was lost, a relayed message was also handed off
+    /// to the store.
     async fn was_handed_off(&mut self) -> Result<bool, Abandoned> {
         let component = self.component.clone();
         let Component { store, queue, .. } = &*component;
@@ -219,8 +221,9 @@ impl LiveMessage {
         Ok(true)
     }
 
-    /// Returns an id of its own for a relayed message whose letter holds another message: producers, or whoever else writes to a
-    /// retry topic, may give two messages one id. Settled as a duplicate, this one would be lost.
+    /// Returns a separate id for a relayed message whose letter holds another message. Producers, or
+    /// other writers to a retry topic, may give two messages the same id. Settled as a duplicate, this
+    /// message would be lost.
     async fn id_of_conflict(&self) -> Result<Option<MessageId>, Abandoned> {
         let message = self.delivery.message();
         let Some(hop) = &message.hop else { return Ok(None) };
@@ -239,7 +242,8 @@ impl LiveMessage {
         telemetry.report_id_conflict(queue, self.delivery.message());
     }
 
-    /// Restores the attempts that were noted before a restart, or returned with the message, so that they count (I4).
+    /// Restores the attempts that were noted before a restart, or that returned with the message, so
+    /// that they count (I4).
     pub(super) fn restore_attempts(&mut self) {
         if mutated!(self.component.options, ResetAttemptsOnRestart) {
             return;
@@ -247,7 +251,7 @@ impl LiveMessage {
         let message = self.delivery.message();
         let note = self.ownership.note(self.component.index, &message.id);
         let hop = message.hop.as_deref();
-        // A note that was written after the message was relayed is the later of the two.
+        // If the note was written after the message was relayed, it is more recent.
         let note = note.filter(|note| hop.is_none_or(|hop| note.attempts >= hop.attempts));
         let clock = &*self.component.clock;
         let note = note.map(|note| FailureRecord::from_note(note, clock));
@@ -264,14 +268,16 @@ impl LiveMessage {
         self.show_age();
     }
 
-    /// Shows the age of a message that failed, from its first failed attempt on, until it is settled or abandoned.
+    /// Shows the age of a failed message, from its first failed attempt until it is settled or
+    /// abandoned.
     pub(super) fn show_age(&mut self) {
         if let (Some(record), None) = (&self.record, &self.failing) {
             self.failing = Some(self.component.ages.failing.begin(record.first_failed_at));
         }
     }
 
-    /// Makes the next attempt as soon as it may start. `None` when the message was settled instead.
+    /// Makes the next attempt as soon as it may start. Returns `None` if the message was settled
+    /// instead.
     async fn attempt(&mut self) -> Result<Option<Ended>, Abandoned> {
         let component = self.component.clone();
         let (permission, claim) = match self.admission_and_claim(&component).await? {
@@ -315,8 +321,8 @@ impl LiveMessage {
         Ok(Some(Ended { outcome, pass, took, claim }))
     }
 
-    /// Waits until an attempt may start and the duplicate filter has no other one. Waits for others happen without a permit:
-    /// they are no attempts (I3).
+    /// Waits until an attempt may start and the duplicate filter has no other claim. Waits for other
+    /// claims do not hold a permit, because they are not attempts (I3).
     async fn admission_and_claim<'c>(&mut self, component: &'c Component) -> Result<Admitted<'c>, Abandoned> {
         let Component { queue, store, .. } = component;
         let Some(filter) = &component.dedupe else {
@@ -332,14 +338,15 @@ impl LiveMessage {
                 return Ok(Admitted::Settled);
             };
             charged = true;
-            // From here on it waits, and what it was admitted by may end.
+            // From here on the message waits, and the reasons for its admission may end.
             let Permission { pass, slot } = permission;
             drop(pass);
             let (message, asked) = (self.delivery.message(), filter.asks());
             let error = match filter.claim(queue, &message.dedupe_id()).await {
                 Ok(Claimed::Done) => return Ok(Admitted::Duplicate),
                 Ok(Claimed::InFlight) => None,
-                // A copy that failed keeps its claim until its letter is durable: a letter is found from here on (I8).
+                // A failed copy keeps its claim until its letter is durable, so a letter is found from
+                // here on (I8).
                 Ok(Claimed::Yes(claim)) => match letters::is_known(store, queue, message).await {
                     Ok(true) => {
                         claim.end().await;
@@ -366,7 +373,7 @@ impl LiveMessage {
                 retry.failed(error).await?;
                 continue;
             }
-            // The store has answered: nothing holds the source back.
+            // The store has answered, so nothing holds the source.
             retry = StoreRetry::new(component);
             tokio::select! {
                 biased;
@@ -376,7 +383,8 @@ impl LiveMessage {
         }
     }
 
-    /// Asks again for a message that was admitted before and then had to wait for its claim.
+    /// Checks again whether a message is admitted that was admitted before and then had to wait for its
+    /// claim.
     fn still_admitted(&self) -> Option<Pass> {
         match admission::check(&self.component, &self.candidate(true)) {
             Admission::Start(pass) if !self.ownership.is_closing() && self.is_certain() => Some(pass),
@@ -388,7 +396,8 @@ impl LiveMessage {
         admission::is_certain(&self.component, &self.ownership)
     }
 
-    /// Waits until the source has asked whether the partition is still owned. This process may have been stopped (I6).
+    /// Waits until the source has confirmed that the partition is still owned. This process may have
+    /// been stopped (I6).
     async fn ownership_confirmed(&self) -> Result<(), Abandoned> {
         tokio::select! {
             biased;
@@ -404,15 +413,15 @@ impl LiveMessage {
             sequence: self.sequence(),
             hash: self.hash,
             record: self.record.as_deref(),
-            // I12: it may have waited elsewhere when this partition was assigned.
+            // I12: the message may have waited elsewhere when this partition was assigned.
             due: self.record.as_ref().and_then(|record| record.due),
             charged,
         }
     }
 
-    /// Waits until an attempt may start. `None` when the message was settled instead.
+    /// Waits until an attempt may start. Returns `None` if the message was settled instead.
     ///
-    /// All other waits come first: nothing that was admitted waits while a pause or the breaker begins.
+    /// All other waits come first: an admitted message never waits while a pause or the breaker begins.
     async fn admission<'c>(
         &mut self,
         component: &'c Component,
@@ -428,7 +437,7 @@ impl LiveMessage {
             let slot = slot.ok_or(Abandoned::Revoked)?;
             if !self.is_certain() {
                 drop(slot);
-                // Boxed: it is rare, and each message in flight has room for it.
+                // Boxed because it is rare and would enlarge the future of each message in flight.
                 Box::pin(self.ownership_confirmed()).await?;
                 continue;
             }
@@ -456,7 +465,7 @@ impl LiveMessage {
                     Some(until(component.now(), time))
                 }
                 Admission::Held(again) => {
-                    // A pause may concern this partition alone; the breaker holds all messages alike.
+                    // A pause may concern only this partition; the breaker holds all messages.
                     if again.is_none() {
                         self.hold_lane();
                     }
@@ -482,7 +491,7 @@ impl LiveMessage {
     }
 }
 
-/// Returns whether a letter holds this message, or a copy of it.
+/// Returns `true` if the letter holds this message or a copy of it.
 fn holds(letter: &Letter, message: &Message) -> bool {
     let Letter { message: held, payload_left_out, .. } = letter;
     let is_same_place = held.stream == message.stream && held.position == message.position;
@@ -493,14 +502,14 @@ fn holds(letter: &Letter, message: &Message) -> bool {
 mod tests {
     use super::*;
 
-    /// The size of the future that `call` returns. It is not called.
+    /// Returns the size of the future that `call` returns, without calling it.
     fn size_of_future<A, F: Future>(_: impl FnOnce(A) -> F) -> usize {
         size_of::<F>()
     }
 
     #[test]
     fn a_message_in_flight_takes_a_few_kilobytes() {
-        // I7: there is one of these for each message of the window.
+        // I7: there is one of these futures for each message of the window.
         let parts = [
             ("join", size_of_future(|live: &'static LiveMessage| live.join_open_sequence())),
             ("lookup", size_of_future(|live: &'static mut LiveMessage| live.was_handed_off())),

@@ -1,12 +1,12 @@
 //! The processing of one live message, from its lane to its settlement.
 //!
-//! Most messages never come here: a handler that succeeds at its first poll is settled by the shard itself. A
-//! [`LiveMessage`] is made when more is needed: the handler failed, the sequence may be open, or the message may have been
-//! delivered before.
+//! Most messages never get here: if a handler succeeds at its first poll, the shard itself settles the
+//! message. A [`LiveMessage`] is created when more is needed: the handler failed, the sequence may be
+//! open, or the message may have been delivered before.
 //!
-//! - `message.rs`: lookups, admission, attempts.
-//! - `outcome.rs`: what follows an attempt: settle, wait, or become a letter.
-//! - `append.rs`: waiting in the store behind an open sequence.
+//! - `message.rs`: look-ups, admission, attempts.
+//! - `outcome.rs`: the consequences of an attempt: settle, wait, or become a letter.
+//! - `append.rs`: appends messages in the store behind an open sequence.
 
 mod append;
 mod message;

@@ -1,4 +1,5 @@
-//! The consequences of an attempt at a live message: it is settled, waits for the next attempt, or becomes a letter.
+//! The consequences of an attempt at a live message: it is settled, waits for the next attempt, or
+//! becomes a letter.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -68,7 +69,7 @@ impl LiveMessage {
                 dedupe::renewed_during(claim.as_ref(), stored).await?;
                 dedupe::end(claim).await;
                 if let Some(relay) = self.component.options.relay() {
-                    // Boxed: it is rare, and each message in flight has room for it.
+                    // Boxed because it is rare and would enlarge the future of each message in flight.
                     Box::pin(self.publisher().claim(relay, &letter)).await;
                 }
             }
@@ -96,13 +97,15 @@ impl LiveMessage {
         guards.report_health(outcome.health(), pass);
     }
 
-    /// When an attempt that the handler did not make is due. The lane is held back until then, without a permit (I3).
+    /// Returns the wait for an attempt that the handler deferred. The lane is held until then, without a
+    /// permit (I3).
     fn deferred_until(&mut self, delay: Duration) -> SteadyWait {
         self.hold_lane();
         self.begin_wait(later(self.component.now(), delay))
     }
 
-    /// Begins to wait for the next attempt. The wait begins before anything is written: the clock may be set back meanwhile.
+    /// Begins to wait for the next attempt. The wait begins before anything is written, because the
+    /// clock may be set back meanwhile.
     fn begin_wait(&mut self, due: Timestamp) -> SteadyWait {
         let wait = SteadyWait::until(&*self.component.clock, due);
         if let Some(record) = &mut self.record {
@@ -111,7 +114,7 @@ impl LiveMessage {
         wait
     }
 
-    /// Settles a message that failed. Returns when to try it again if it waits for that in memory.
+    /// Settles a failed message. If the message waits in memory for a retry, returns that wait.
     async fn failed(
         &mut self,
         error: HandlerError,
@@ -128,7 +131,7 @@ impl LiveMessage {
         let Classified { failure, verdict, sent_by_handler } = classified;
         let entry = classify::attempt_record(&component, AttemptKind::Live, attempt, took, Some(&failure));
         let earlier = self.record.take().map(|record| *record);
-        // Boxed: each message in flight has room for it.
+        // Boxed because it would enlarge the future of each message in flight.
         let mut record = Box::new(FailureRecord::failed(earlier, attempt, entry, failure));
         let decided = classify::decide(&component, &self.delivery, verdict, &record, false);
         let (step, _entering) = decided.await?;
@@ -139,7 +142,7 @@ impl LiveMessage {
         self.show_age();
         match step {
             Step::Wait { due } => return self.note_wait(due).await,
-            // Without dead letters there is no queue to wait in: the lane waits.
+            // Without dead letters there is no queue to wait in, so the lane waits.
             Step::Later { due } if component.options.dead_letter.is_none() => {
                 return self.note_wait(due).await;
             }
@@ -163,8 +166,9 @@ impl LiveMessage {
         Ok(None)
     }
 
-    /// Notes the attempts so far, unless too much is held back in memory: then the message waits in the store. The attempts
-    /// are durable before the next one starts, and before the partition is revoked: a restart gives no message more (I4).
+    /// Notes the attempts so far. If too many messages are held back in memory, the message moves to the
+    /// store instead. The note is durable before the next attempt starts and before the partition is
+    /// revoked, so that a restart gives the message no more attempts (I4).
     async fn note_wait(&mut self, due: Timestamp) -> Result<Option<SteadyWait>, Abandoned> {
         let wait = self.begin_wait(due);
         let Component { queue, hand_offs, guards, .. } = &*self.component;
@@ -181,7 +185,8 @@ impl LiveMessage {
         Ok(Some(wait))
     }
 
-    /// Waits in memory for the next attempt, or moves to the store when too much is held back in memory.
+    /// Waits in memory for the next attempt, or moves to the store if too many messages are held back in
+    /// memory.
     async fn wait(&self, wait: SteadyWait) -> Result<After, Abandoned> {
         tokio::select! {
             biased;
@@ -195,8 +200,8 @@ impl LiveMessage {
         Ok(After::TryAgain)
     }
 
-    /// The note of the attempts so far; `None` when there were none. Crashes stay in the flight recorder until the message
-    /// is settled.
+    /// Returns the note of the attempts so far, or `None` if there were none. Crashes stay in the flight
+    /// recorder until the message is settled.
     fn note(&self, due_at: Timestamp) -> Option<AttemptNote> {
         let record = self.record.as_ref().filter(|record| record.attempts > record.crashes)?;
         let message = self.delivery.message();
@@ -214,8 +219,8 @@ impl LiveMessage {
         })
     }
 
-    /// Notes the attempts before a write that may take long: a restart meanwhile must not reset them (I4). Returns `false`
-    /// when the store did not take the note.
+    /// Notes the attempts before a write that may take long, because a restart meanwhile must not reset
+    /// them (I4). Returns `false` if the store did not accept the note.
     async fn note_attempts(&self, letter: &Letter) -> bool {
         let Component { queue, hand_offs, .. } = &*self.component;
         match self.note(letter.due_at.unwrap_or_else(|| self.component.now())) {
@@ -238,7 +243,7 @@ impl LiveMessage {
         self.keep(LetterState::Dead, None).await
     }
 
-    /// Counts the message for the fuse: its last failure is for good.
+    /// Counts the message for the fuse: its last failure is final.
     fn record_terminal(&self) {
         let Component { queue, guards, .. } = &*self.component;
         guards.record_terminal(queue, self.record.as_ref().map(|record| &record.failure));
@@ -254,7 +259,7 @@ impl LiveMessage {
         self.keep_unless(self.component.options.discards(state), state, due).await
     }
 
-    /// As [`keep`](Self::keep), unless the message is to be discarded: then it is skipped.
+    /// Like [`keep`](Self::keep), but skips the message if `discard` is `true`.
     async fn keep_unless(
         &self,
         discard: bool,
@@ -279,7 +284,7 @@ impl LiveMessage {
         }
     }
 
-    /// The letter of the message, after the enqueue policy.
+    /// Returns the letter of the message after the decision of the enqueue policy.
     fn judged_letter(&self, state: LetterState, due: Option<Timestamp>) -> (Box<Letter>, Placement) {
         let component = &*self.component;
         let letter = self.letter(state, due);
@@ -294,7 +299,7 @@ impl LiveMessage {
         (letter, Placement::Closed)
     }
 
-    /// Publishes the letter, and stores it when the broker does not take it.
+    /// Publishes the letter, and stores it if the broker does not accept it.
     async fn publish_or_store(&self, relay: &Arc<dyn Relay>, letter: Box<Letter>) -> Result<(), Abandoned> {
         let publish = self.publisher();
         let closing = &self.ownership.closing;
@@ -320,14 +325,15 @@ impl LiveMessage {
         }
     }
 
-    /// The letter of the message. It is boxed, as each message in flight has room for it.
+    /// Returns the letter of the message. It is boxed because it would enlarge the future of each
+    /// message in flight.
     fn letter(&self, state: LetterState, due: Option<Timestamp>) -> Box<Letter> {
         let (sequence, record) = (self.sequence(), self.record.as_deref());
         Box::new(draft::new_letter(&self.component, &self.delivery, sequence, state, due, record))
     }
 
-    /// A letter that waits in the message's own sequence, whatever the strategy: the message is held back as one of its
-    /// sequence, not for a failure of its own.
+    /// Returns a letter that waits in the message's own sequence, whatever the strategy. The message is
+    /// held back because of its sequence, not because it failed itself.
     pub(super) fn waiting_letter(&self) -> Box<Letter> {
         let mut letter = self.letter(LetterState::Waiting, None);
         letter.sequence = self.sequence().clone();
@@ -345,7 +351,7 @@ impl LiveMessage {
         }
     }
 
-    /// Writes the letter until it is durable.
+    /// Writes the letter, and repeats this until it is durable.
     pub(super) async fn store_letter(
         &self,
         letter: Box<Letter>,
@@ -365,7 +371,8 @@ impl LiveMessage {
             if mutated!(options, DropOnEnqueueError) {
                 return Ok(());
             }
-            // A queue that is full may take long. On a disk of which the reserve is left, a note would take of that.
+            // A full queue may take long to drain. On a disk with only the reserve left, a note would
+            // use the reserve.
             noted = noted || (error.limit() != Some(MIN_FREE) && self.note_attempts(&letter).await);
             retry.failed(error).await?;
         }

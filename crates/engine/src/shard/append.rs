@@ -1,4 +1,4 @@
-//! Batches messages that wait in the store behind their open sequence.
+//! Appends messages in batches behind their open sequence in the store.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::live::{LiveMessage, append_all};
 
 /// The time for which messages of an open sequence linger before they are appended.
 const APPEND_LINGER: Duration = Duration::from_millis(5);
-/// The number of messages of a lane that are appended in one call at most.
+/// The maximum number of messages of a lane that are appended in one call.
 const APPEND_LIMIT: usize = 512;
 
 impl Shard {
-    /// Lets a message of an open sequence linger for others: nothing waits for it, and many in one call cost other
-    /// sequences less (I3).
+    /// Lets a message of an open sequence linger for others. Nothing waits for it, and one call for many
+    /// messages costs other sequences less (I3).
     pub(super) fn linger(&mut self, lane: LaneKey, item: LaneItem) {
         self.change_lane(lane, |lane| {
             lane.push_front(item);
@@ -28,7 +28,7 @@ impl Shard {
         self.append_at.get_or_insert_with(|| Instant::now() + APPEND_LINGER);
     }
 
-    /// Appends what has lingered to its sequences, one call for each lane.
+    /// Appends the lingering messages to their sequences, one call per lane.
     pub(super) fn append_lingering(&mut self) {
         self.append_at = None;
         for lane in std::mem::take(&mut self.lingering) {
@@ -53,7 +53,7 @@ impl Shard {
         }
     }
 
-    /// Appends these messages of a lane to their open sequence, in one call.
+    /// Appends these messages of a lane to their open sequence in one call.
     pub(super) fn append(&mut self, lane: LaneKey, items: Vec<LaneItem>) {
         let mut messages = Vec::with_capacity(items.len());
         for item in items {

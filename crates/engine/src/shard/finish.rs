@@ -1,4 +1,4 @@
-//! Ends work: notices for the intake, and the next message of the lane.
+//! Ends work: sends notices to the intake and starts the next message of the lane.
 
 use tokio::time::Instant;
 
@@ -57,7 +57,8 @@ impl Shard {
         self.finish_now(lane, true, item.ticket, Fate::Settled);
     }
 
-    /// Ends the processing of a message. One that was not settled closes the whole assignment: nothing may overtake it (I2).
+    /// Ends the processing of a message. A message that was not settled closes the whole assignment:
+    /// nothing may overtake it (I2).
     pub(super) fn ended(&mut self, ticket: Ticket, fate: Fate) {
         self.pending.push(Notice { ticket, fate });
         let ownership = self.ownerships.get(ticket.slot as usize).and_then(Option::as_ref);
@@ -76,7 +77,8 @@ impl Shard {
         }
     }
 
-    /// Starts the next message of a lane, or appends all of them when the sequence is open in the store.
+    /// Starts the next message of a lane. If the sequence is open in the store, it lets the messages
+    /// linger to be appended instead.
     pub(super) fn next_in_lane(&mut self, lane: LaneKey) {
         let Some(queued) = self.lanes.get_mut(&lane) else { return };
         self.held -= queued.held();
@@ -94,7 +96,8 @@ impl Shard {
         self.linger(lane, item);
     }
 
-    /// Abandons what was not started of a partition that is being revoked. Lanes whose next message was among them continue.
+    /// Abandons the messages of a revoked partition that were not started. A lane continues if its next
+    /// message was one of them.
     pub(super) fn abandon_partition(&mut self, slot: u32, generation: u32) {
         let belongs = |item: &LaneItem| item.ticket.slot == slot && item.ticket.generation == generation;
         let pending = &mut self.pending;

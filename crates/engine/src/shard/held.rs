@@ -1,11 +1,12 @@
-//! Counts the messages of lanes that are held back, and hands lanes to the store when there are too many.
+//! Counts the messages of held lanes, and moves lanes to the store when there are too many.
 
 use super::lane::{Lane, LaneItem, LaneKey};
 use super::task::Shard;
 use crate::held::{NewHold, Usage};
 
 impl Shard {
-    /// Changes a lane, and keeps the count of held messages. The lane is created if there is none.
+    /// Changes a lane and keeps the count of held messages up to date. Creates the lane if there is
+    /// none.
     pub(super) fn change_lane<T>(&mut self, key: LaneKey, change: impl FnOnce(&mut Lane) -> T) -> T {
         let lane = self.lanes.entry(key).or_default();
         let before = lane.held();
@@ -15,7 +16,7 @@ impl Shard {
         changed
     }
 
-    /// Queues a message in a lane that is busy. Returns it when there is no such lane.
+    /// Queues a message in a busy lane. Returns the message if there is no such lane.
     pub(super) fn queue_behind(&mut self, key: LaneKey, item: LaneItem) -> Option<LaneItem> {
         let Some(lane) = self.lanes.get_mut(&key) else { return Some(item) };
         let before = lane.held();
@@ -24,7 +25,7 @@ impl Shard {
         if held != before {
             self.held += held;
             self.held -= before;
-            // The keys with the most messages are the first to receive one more.
+            // Keys with the most messages are the most likely to receive another.
             if self.guards.held.is_pressed() {
                 lane.move_to_store();
             }
@@ -45,7 +46,7 @@ impl Shard {
         }
     }
 
-    /// Publishes how much is held here. The intake computes its window from it.
+    /// Publishes the number of held messages. The intake computes its window from it.
     pub(super) fn publish_held(&mut self) {
         if self.held != self.held_published {
             self.guards.held.publish(self.held_published, self.held);
@@ -54,7 +55,7 @@ impl Shard {
         }
     }
 
-    /// Counts again after messages were removed from many lanes.
+    /// Recounts after messages were removed from many lanes.
     pub(super) fn recount_held(&mut self) {
         self.held = self.lanes.values().fold(Usage::default(), |mut held, lane| {
             held += lane.held();

@@ -1,4 +1,4 @@
-//! Lanes: the messages of one sequence in one component that queue behind the one being processed.
+//! Lanes: the messages of one sequence in one component that queue behind the message in progress.
 
 use std::collections::VecDeque;
 use std::hash::Hasher;
@@ -10,17 +10,17 @@ use crate::flow::Ticket;
 use crate::hash::SequenceHash;
 use crate::held::{LaneHold, Usage};
 
-/// A lane: one sequence in one component.
+/// Identifies a lane: one sequence in one component.
 pub(super) type LaneKey = (u32, u64);
 
-/// One message in a lane. The shard makes it, not the intake: memory that one thread allocates and another frees costs
-/// several times as much.
+/// One message in a lane. The shard creates it, not the intake: memory that one thread allocates and
+/// another frees costs several times as much.
 pub(super) struct LaneItem {
     pub(super) delivery: Delivery,
     pub(super) ticket: Ticket,
     pub(super) hash: SequenceHash,
     pub(super) component: u32,
-    /// The sequencing policy failed for it.
+    /// `true` if the sequencing policy failed for the message.
     pub(super) unsequenced: bool,
 }
 
@@ -34,32 +34,33 @@ impl LaneItem {
     }
 }
 
-/// The messages that queue behind the one that is being processed.
+/// The messages that queue behind the message in progress.
 #[derive(Default)]
 pub(super) struct Lane {
     queue: VecDeque<LaneItem>,
     queued: Usage,
-    /// The messages that are being processed, as far as they can hold the lane.
+    /// The messages in progress, as far as they can hold the lane.
     processing: Usage,
     hold: Hold,
-    /// The number of them to process one by one: the sequence looked open and was not.
+    /// The number of queued messages to process one by one, because the sequence looked open but was
+    /// not.
     pub(super) singly: usize,
 }
 
-/// What holds a lane back.
+/// The reason why a lane is held.
 #[derive(Default)]
 enum Hold {
-    /// Nothing: a handler runs.
+    /// The lane is not held: a handler runs.
     #[default]
     None,
-    /// The message that is being processed.
+    /// The message in progress holds the lane.
     Message(Arc<LaneHold>),
-    /// Its open sequence: the messages are appended to it.
+    /// The lane's sequence is open: the messages are appended to it.
     OpenSequence,
 }
 
 impl Lane {
-    /// The messages that are held back here.
+    /// Returns the messages that are held back in this lane.
     pub(super) fn held(&self) -> Usage {
         match self.hold {
             Hold::None => Usage::default(),
@@ -79,14 +80,14 @@ impl Lane {
         self.hold = Hold::OpenSequence;
     }
 
-    /// Asks the message that holds the lane to move to the store, if one does.
+    /// Asks the message that holds the lane, if any, to move to the store.
     pub(super) fn move_to_store(&self) {
         if let Hold::Message(hold) = &self.hold {
             hold.move_to_store();
         }
     }
 
-    /// Ends the hold: what was being processed has ended.
+    /// Ends the hold, because the message in progress has ended.
     pub(super) fn release(&mut self) {
         self.hold = Hold::None;
         self.processing = Usage::default();
@@ -116,7 +117,7 @@ impl Lane {
         Some(item)
     }
 
-    /// Removes the messages for which the predicate says `false`.
+    /// Removes the messages for which `stays` returns `false`.
     pub(super) fn retain(&mut self, mut stays: impl FnMut(&LaneItem) -> bool) {
         let queued = &mut self.queued;
         self.queue.retain(|item| {
@@ -129,14 +130,14 @@ impl Lane {
     }
 }
 
-/// A message that may start as soon as there is a permit.
+/// A message that can start as soon as a permit is available.
 pub(super) struct Ready {
     pub(super) item: LaneItem,
-    /// It comes from the queue of a lane that is kept for it.
+    /// `true` if the message comes from the queue of a lane that is kept for it.
     pub(super) holds_lane: bool,
 }
 
-/// The hasher of lane keys: they are hashes already.
+/// The hasher for lane keys, which are already hashes.
 #[derive(Default)]
 pub(super) struct LaneHasher(u64);
 

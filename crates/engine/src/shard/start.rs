@@ -1,4 +1,4 @@
-//! Starts attempts, as far as permits reach.
+//! Starts attempts as far as permits are available.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,11 +22,11 @@ use crate::held::Usage;
 use crate::live::{Begin, LiveMessage};
 use crate::mutation::mutated;
 
-/// The number of messages that are started before other work is polled.
+/// The maximum number of messages that are started before other work is polled.
 pub(super) const START_LIMIT: usize = 256;
 
 impl Shard {
-    /// Starts what may start, up to this many messages, as far as permits reach.
+    /// Starts up to this many ready messages, as far as permits are available.
     pub(super) fn start_ready(&mut self, cx: &mut Context<'_>, limit: usize) {
         for _ in 0..limit {
             if self.ready.is_empty() || !self.has_permit() {
@@ -37,7 +37,7 @@ impl Shard {
         }
     }
 
-    /// Returns `true` when there is a permit for the next message.
+    /// Returns `true` if there is a permit for the next message.
     pub(super) fn has_permit(&mut self) -> bool {
         if self.permit.is_none() {
             self.permit = self.guards.permits.clone().try_acquire_owned().ok();
@@ -58,7 +58,8 @@ impl Shard {
         let Some(ownership) = self.ownerships.get(item.ticket.slot as usize).and_then(Option::as_ref) else {
             return self.finish_now(lane, holds_lane, item.ticket, Fate::Abandoned);
         };
-        // A message of an earlier assignment is delivered again; it must not run before those ahead of it (I2).
+        // Messages of an earlier assignment are delivered again. They must not run before the messages
+        // ahead of them (I2).
         if ownership.is_closing() || ownership.generation != item.ticket.generation {
             return self.finish_now(lane, holds_lane, item.ticket, Fate::Abandoned);
         }
@@ -105,7 +106,7 @@ impl Shard {
         !mutated!(self.options, SkipBlockedCheck) && self.open.maybe(component, hash)
     }
 
-    /// Keeps the handler running. The lane of the message is busy until it has returned.
+    /// Keeps the handler running. The message's lane is busy until the handler returns.
     fn keep_running(&mut self, item: LaneItem, lane: LaneKey, running: Running, recorded: Option<Recorded>) {
         let Some(ownership) = self.ownerships.get(item.ticket.slot as usize).cloned().flatten() else {
             return self.finish_now(lane, true, item.ticket, Fate::Abandoned);
@@ -124,7 +125,7 @@ impl Shard {
         self.work.push(Work::Attempt(attempting));
     }
 
-    /// Keeps a permit for the next message here, unless another shard has too few.
+    /// Keeps a permit for this shard's next message, unless another shard has too few.
     pub(super) fn reuse(&mut self, permit: Option<OwnedSemaphorePermit>) {
         let others_starved = self.guards.starved_shards.load(Ordering::Relaxed) > usize::from(self.starved);
         if self.permit.is_none() && !others_starved {
@@ -132,7 +133,8 @@ impl Shard {
         }
     }
 
-    /// Reports whether this shard has messages and less than half of its share of the attempts (I3).
+    /// Reports whether this shard has waiting messages and less than half of its share of the attempts
+    /// (I3).
     pub(super) fn report_starvation(&mut self) {
         let starved = !self.ready.is_empty() && self.attempts < self.share / 2;
         let counter = &self.guards.starved_shards;
@@ -144,8 +146,8 @@ impl Shard {
         self.starved = starved;
     }
 
-    /// Ends the attempts that timed out. All have the same limit, so the oldest determines the next check: one timer for all
-    /// of them, and none to set and clear for each.
+    /// Ends the attempts that timed out. All have the same limit, so the oldest one determines the next
+    /// check. This needs only one timer, instead of one that is set and cleared for each attempt.
     pub(super) fn end_overdue(&mut self) {
         self.next_overdue = None;
         let Some(limit) = self.options.attempt_timeout else { return };
@@ -166,12 +168,12 @@ impl Shard {
         }
     }
 
-    /// Polls all work, whether it was woken or not.
+    /// Polls all work, even work that was not woken.
     pub(super) fn poll_all(&mut self) {
         self.work = std::mem::take(&mut self.work).into_iter().collect();
     }
 
-    /// Processes the message beyond its first poll. Its lane is busy until then.
+    /// Processes the message beyond its first poll. Its lane is busy meanwhile.
     pub(super) fn process(&mut self, item: LaneItem, lane: LaneKey, begin: Begin) {
         let ticket = item.ticket;
         let Some(live) = self.live_message(item) else {
@@ -184,8 +186,9 @@ impl Shard {
         let future = Box::pin(live.process(begin).map(move |fate| Done::Live(lane, ticket, fate)));
         let mut work = Work::Live { ownership, lane, ticket, future };
         if attempted {
-            // A failure counts for the fuse and the breaker before the next attempt starts, and after the successes before
-            // it: the first poll reports it. The work is polled again as soon as it is among the others.
+            // The fuse and the breaker must count a failure before the next attempt starts, and after
+            // the successes before it. The first poll reports the failure. The work is polled again as
+            // soon as it is in the list.
             self.publish_handled();
             if let Poll::Ready(done) = Pin::new(&mut work).poll(&mut Context::from_waker(Waker::noop())) {
                 return self.finished(done);

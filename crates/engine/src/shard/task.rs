@@ -1,4 +1,4 @@
-//! The task of one shard: its mailbox, its timers, its work in progress.
+//! The task of one shard: its mailbox, its timers and its work in progress.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -28,44 +28,46 @@ use crate::options::Options;
 use crate::ownership::PartitionOwnership;
 use crate::telemetry::Counters;
 
-/// The owner of some lanes.
+/// Owns a part of the lanes.
 pub(crate) struct Shard {
     pub(super) components: Vec<Arc<Component>>,
     pub(super) options: Arc<Options>,
     pub(super) guards: Arc<Guards>,
-    /// The sinks of each slot and component, for the handlers of its messages.
+    /// The dead-letter sinks of each slot and component, for the handlers.
     pub(super) sinks: Vec<Vec<Arc<dyn DeadLetterSink>>>,
     pub(super) open: Arc<OpenSequences>,
     pub(super) mailbox: Arc<Mailbox<ToShard>>,
     pub(super) notices: Arc<Mailbox<Notice>>,
     pub(super) ownerships: Vec<Option<Arc<PartitionOwnership>>>,
-    /// Lanes that are busy.
+    /// The busy lanes.
     pub(super) lanes: HashMap<LaneKey, Lane, BuildHasherDefault<LaneHasher>>,
     pub(super) ready: VecDeque<Ready>,
     pub(super) work: FuturesUnordered<Work>,
-    /// A permit for messages that end at their first poll.
+    /// A permit for messages that complete at their first poll.
     pub(super) permit: Option<OwnedSemaphorePermit>,
-    /// Handlers that run here, and the number of them if all shards had the same.
+    /// The number of handlers that run here, and the number if all shards had the same share.
     pub(super) attempts: usize,
     pub(super) share: usize,
     pub(super) starved: bool,
-    /// The slot in the flight recorder of attempts that end at their first poll.
+    /// The slot in the flight recorder for attempts that complete at their first poll.
     pub(super) recorder_slot: Option<Recorded>,
-    /// Lanes whose messages linger before they are appended to their open sequence, and until when.
+    /// The lanes whose messages linger before they are appended to their open sequence, and the time at
+    /// which they are appended.
     pub(super) lingering: Vec<LaneKey>,
     pub(super) append_at: Option<Instant>,
     /// The time at which the oldest running handler may time out.
     pub(super) next_overdue: Option<Instant>,
-    /// The messages of lanes that are held back, now and as last published.
+    /// The messages of held lanes, now and as last published.
     pub(super) held: Usage,
     pub(super) held_published: Usage,
-    /// Messages that failed or began to wait, and so hold their lane.
+    /// Receives the messages that failed or began to wait and therefore hold their lane.
     pub(super) holds: Arc<Mailbox<NewHold>>,
-    /// Notices that are not in the intake's mailbox yet.
+    /// Notices that are not yet in the intake's mailbox.
     pub(super) pending: Vec<Notice>,
-    /// Messages that were handled at their first poll since the counters were last published.
+    /// The number of messages that were handled at their first poll since the counters were last
+    /// published.
     pub(super) handled: u64,
-    /// All of them, for the fuse.
+    /// The number of all these messages, for the fuse.
     handled_count: Arc<HandledCount>,
     pub(super) filtered: u64,
 }
@@ -125,7 +127,8 @@ impl Shard {
                 while let Poll::Ready(Some(done)) = self.work.poll_next_unpin(cx) {
                     let handled = matches!(done, Done::Attempted(_, Outcome::Handled, ..));
                     self.finished(done);
-                    // A permit that is free again is used at once; after a failure, its consequences come first.
+                    // A permit that is free again is used at once. After a failure, the consequences
+                    // come first.
                     if handled
                         && self.permit.is_some()
                         && let Some(ready) = self.ready.pop_front()
@@ -160,7 +163,7 @@ impl Shard {
         }
     }
 
-    /// The next time at which this shard must act without a wake-up.
+    /// Returns the next time at which this shard must act without being woken.
     fn next_timer(&self) -> Option<Instant> {
         self.next_overdue.into_iter().chain(self.append_at).min()
     }
@@ -179,8 +182,8 @@ impl Shard {
         }
     }
 
-    /// Takes in what arrived, and counts the messages that were started. One that need not wait for others starts before the
-    /// next is looked at: what it allocates is free again by then, and in the cache.
+    /// Receives the arrivals and counts the started messages. A message that need not wait for others
+    /// starts before the next one is received: its memory is then free again and still in the cache.
     fn receive_all(&mut self, arrivals: &mut Vec<ToShard>, started: &mut usize, cx: &mut Context<'_>) {
         for arrival in arrivals.drain(..) {
             let Some(item) = self.receive(arrival) else { continue };
@@ -212,7 +215,8 @@ impl Shard {
                     self.ownerships.resize(slot + 1, None);
                     self.sinks.resize(slot + 1, Vec::new());
                 }
-                // Made for this assignment: a handler that outlives it cannot write under a later grant (I6).
+                // Created for this assignment: a handler that outlives it cannot write under a later
+                // grant (I6).
                 let sink = |component: &Arc<Component>| -> Arc<dyn DeadLetterSink> {
                     let (component, open) = (component.clone(), self.open.clone());
                     Arc::new(LiveSink { component, open, ownership: ownership.clone() })
@@ -230,21 +234,22 @@ impl Shard {
                     Done::Run
                 })));
             }
-            // Work that is polled notices that its partition is revoked.
+            // Polling the work makes it notice that its partition is revoked.
             ToShard::Revoked => self.poll_all(),
             ToShard::Revoking { slot, generation } => self.abandon_partition(slot, generation),
         }
         None
     }
 
-    /// Counts a message that was handled here. The fuse sees it at once; the other counters follow in batches.
+    /// Counts a message that was handled here. The fuse sees it at once; the other counters follow in
+    /// batches.
     pub(super) fn count_handled(&mut self) {
         self.handled += 1;
         self.handled_count.add_one();
     }
 
-    /// Publishes the messages that were handled here. The breaker must know of them before it learns of a failure that
-    /// followed.
+    /// Publishes the messages that were handled here. The breaker must know of them before it learns of
+    /// a later failure.
     pub(super) fn publish_handled(&mut self) {
         if self.handled > 0 {
             Counters::add(&self.components[0].telemetry.counters.handled, self.handled);

@@ -1,4 +1,4 @@
-//! The futures of a shard: handlers that wait, live messages, appends and stored runs.
+//! The futures of a shard: pending handlers, live messages, appends and stored runs.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,39 +18,40 @@ use crate::ownership::PartitionOwnership;
 
 /// The result of a future.
 pub(super) enum Done {
-    /// The handler returned; it was started at this time.
+    /// The handler returned. The `Instant` is the time at which it was started.
     Attempted(LaneItem, Outcome, Instant, Option<OwnedSemaphorePermit>),
-    /// The handler was dropped with the partition.
+    /// The handler was dropped together with the partition.
     Dropped(LaneKey, Ticket),
     Live(LaneKey, Ticket, Fate),
     Appended(LaneKey, Vec<(LaneItem, Option<Fate>)>),
     Run,
 }
 
-/// A future of the shard. One that works on a message ends with the assignment of its partition.
+/// A future of the shard. Work on a message ends with the assignment of its partition.
 pub(super) enum Work {
     /// A handler that was pending at its first poll.
     Attempt(Attempting),
-    /// A message that is processed beyond its first poll, and what to report when its partition is revoked.
+    /// A message that is processed beyond its first poll. The other fields are needed to report its end
+    /// when its partition is revoked.
     Live { ownership: Arc<PartitionOwnership>, lane: LaneKey, ticket: Ticket, future: Later },
-    /// Work that belongs to no single message.
+    /// Work that belongs to no particular message.
     Other(Later),
 }
 
 pub(super) type Later = Pin<Box<dyn Future<Output = Done> + Send>>;
 
-/// A running handler. Not boxed: handlers that wait for something are the common case.
+/// A running handler. It is not boxed, because handlers that wait are the common case.
 pub(super) struct Attempting {
     pub(super) ownership: Arc<PartitionOwnership>,
     pub(super) item: Option<LaneItem>,
     pub(super) running: Running,
     pub(super) permit: Option<OwnedSemaphorePermit>,
     pub(super) started: Instant,
-    /// Its age, for those who look at the consumer.
+    /// Shows the attempt's age to observers of the consumer.
     pub(super) _age: UnderWay,
-    /// Its entry in the flight recorder, until it returns.
+    /// The entry in the flight recorder, until the handler returns.
     pub(super) recorded: Option<Recorded>,
-    /// The time limit that it exceeded, once it has.
+    /// The time limit, once the attempt has exceeded it.
     pub(super) overdue: Option<Duration>,
 }
 
@@ -70,7 +71,7 @@ impl Future for Work {
 
 impl Drop for Attempting {
     fn drop(&mut self) {
-        // Taken when the handler has returned.
+        // The item is taken when the handler has returned.
         if let Some(item) = &self.item {
             item.delivery.cancel();
             drop(attempt::EndOnDrop(&item.delivery));

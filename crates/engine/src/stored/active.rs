@@ -1,8 +1,8 @@
-//! The sequences that this process runs: none of them twice at once (I6).
+//! The sequences that this process runs. No sequence runs twice at the same time (I6).
 //!
-//! A process that stalls for longer than its lease loses it without noticing, and may claim the sequence again while the
-//! handler of the first run is still at work. The second run then stops the first one and waits for its end. The store
-//! refuses what the first one may still write.
+//! A process that stalls for longer than its lease loses the lease without noticing. It may then claim
+//! the sequence again while the handler of the first run is still at work. The second run then stops the
+//! first one and waits for its end. The store refuses further writes of the first run.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use lazaret_core::SequenceId;
 use tokio_util::sync::CancellationToken;
 
-/// The sequences of one queue that are being run.
+/// The sequences of one queue that run now.
 #[derive(Debug, Default)]
 pub(crate) struct ActiveRuns(Mutex<HashMap<SequenceId, Arc<Signals>>>);
 
@@ -21,7 +21,7 @@ struct Signals {
     ended: CancellationToken,
 }
 
-/// A run, for as long as this lives.
+/// A run, until this value is dropped.
 pub(super) struct ActiveRun<'a> {
     runs: &'a ActiveRuns,
     sequence: SequenceId,
@@ -29,7 +29,8 @@ pub(super) struct ActiveRun<'a> {
 }
 
 impl ActiveRuns {
-    /// Begins a run of a sequence that was just claimed. An earlier run of it has lost its lease: it is stopped first.
+    /// Begins a run of a sequence that was just claimed. An earlier run of the sequence has lost its
+    /// lease and is stopped first.
     pub(super) async fn begin(&self, sequence: &SequenceId) -> ActiveRun<'_> {
         loop {
             let earlier = match self.lock().entry(sequence.clone()) {
@@ -45,13 +46,13 @@ impl ActiveRuns {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SequenceId, Arc<Signals>>> {
-        // Each change is one step.
+        // Each change is a single step.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl ActiveRun<'_> {
-    /// Waits until a later claim of the sequence shows that the lease of this run is lost.
+    /// Waits until a later claim of the sequence shows that this run has lost its lease.
     pub(super) async fn superseded(&self) {
         self.signals.superseded.cancelled().await;
     }

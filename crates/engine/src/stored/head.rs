@@ -46,15 +46,15 @@ pub(super) struct Ended {
     pub(super) sink: Arc<StoredSink>,
     pub(super) pass: Pass,
     pub(super) took: Duration,
-    /// Its claim in the duplicate filter, if there is one.
+    /// The claim in the duplicate filter, if there is one.
     pub(super) claim: Option<Claim>,
 }
 
 impl HeadAttempt<'_> {
-    /// Tries the letter and writes the outcome. `None` when nothing was written and the run must stop. `interrupted` says that
-    /// the lease before this one ended during a run.
+    /// Tries the letter and writes the outcome. Returns `None` if nothing was written and the run must
+    /// stop. `interrupted` means that the previous lease ended during a run.
     ///
-    /// If the lease ends with the outcome, `left` is the work that remains.
+    /// If the lease ends with the outcome, `left` holds the remaining work.
     pub(super) async fn run(
         &self,
         mut letter: Letter,
@@ -69,8 +69,8 @@ impl HeadAttempt<'_> {
                 letter.first_failed_at.get_or_insert(self.component.now());
             } else {
                 letter.replay_attempts = letter.replay_attempts.saturating_add(suspect.crashes);
-                // Something else may have ended the process, so the replay is repeated, alone. One that crashes the process
-                // each time has failed.
+                // Something else may have ended the process, so the replay is repeated alone. A replay
+                // that crashes the process every time has failed.
                 let limits = self.component.limits(&letter.message, None);
                 if limits.crashes_too_often_in_replays(letter.crash_attempts) {
                     let cause = Some(self.crashed(&letter));
@@ -78,12 +78,12 @@ impl HeadAttempt<'_> {
                 }
             }
         } else if interrupted && *self.purpose == Purpose::Retry {
-            // The attempt counts before the next one begins (I4).
+            // The interrupted attempt counts before the next one begins (I4).
             let settlement = draft::interrupted(self.component, &letter);
             return self.settle(&letter, settlement, left).await;
         }
         let record = FailureRecord::from_letter(&letter);
-        // It begins before all other waits: the clock may be set back meanwhile.
+        // The wait begins before all others, because the clock may be set back meanwhile.
         let due = self.wait_of(&letter);
         let letter = Arc::new(letter);
         let mut ended = loop {
@@ -106,7 +106,7 @@ impl HeadAttempt<'_> {
             let Outcome::Deferred(delay) = ended.outcome else { break ended };
             dedupe::end(ended.claim.take()).await;
             if *self.purpose == Purpose::Retry && letter.state == LetterState::Retrying {
-                // It waits without a place among the runs (I3).
+                // The letter waits without a place among the runs (I3).
                 let due = later(self.component.now(), delay);
                 return self.settle(&letter, draft::deferred(&letter, due), left).await;
             }
@@ -124,14 +124,16 @@ impl HeadAttempt<'_> {
         self.settle_by(&letter, settlement, by, left).await
     }
 
-    /// The failure of a letter whose message crashed the process.
+    /// Returns the failure of a letter whose message crashed the process.
     fn crashed(&self, letter: &Letter) -> Failure {
         self.component.grouped(crash(letter.crash_attempts), &letter.message)
     }
 
-    /// The wait for the due time of a letter. The store's clock said that it is due; ours must agree (I12).
+    /// Returns the wait for the due time of a letter. It is due by the store's clock; our clock must
+    /// agree (I12).
     fn wait_of(&self, letter: &Letter) -> Option<SteadyWait> {
-        // No delay is longer: the clock was set back since the store answered.
+        // No delay is longer than this, so a later due time means that the clock was set back since the
+        // store answered.
         let reason = letter.cause.as_ref().map(|cause| &cause.reason);
         let longest = self.component.retry_policy(&letter.message, reason).longest_delay();
         let latest = later(self.component.now(), longest);

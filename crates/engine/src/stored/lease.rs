@@ -1,12 +1,15 @@
 //! The lease of a run: its renewal, its loss and its release.
 //!
-//! A lease that expires counts as an attempt at its letter if the attempt was recorded in it. A claim records none, because its answer
-//! may be lost, or come too late to be of use. An attempt that begins at once is recorded when it has run for a while, so that most cost
-//! no write. One that had to wait, or whose lease before was lost, is recorded before it begins: a letter that crashes its process
-//! escapes the count once at most, and a letter that only waited is not charged.
+//! A lease that expires counts as an attempt at its letter if the attempt was recorded in the lease. A
+//! claim records no attempt, because its response may be lost or arrive too late to be of use. An
+//! attempt that begins at once is recorded after it has run for a while, so that most attempts cost no
+//! write. An attempt is recorded before it begins if it had to wait or if its previous lease was lost.
+//! So a letter that crashes its process escapes the count at most once, and a letter that only waited is
+//! not charged.
 //!
-//! A process that was stopped for longer than its lease does not notice that by itself. So an attempt begins only while the lease is
-//! safe to use since its last renewal; otherwise the store is asked first (I6).
+//! A process that was stopped for longer than its lease does not notice this by itself. An attempt
+//! therefore begins only while the lease is safe to use after its last renewal. Otherwise the store is
+//! asked first (I6).
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -22,87 +25,89 @@ use crate::component::Component;
 use crate::mutation::mutated;
 use crate::time::Moment;
 
-/// The longest time between two renewals of a lease, or of a claim in the duplicate filter: a store whose clock was set back
-/// may shorten a long one (`rules::clamp_row`, `Dedupe::claim`).
+/// The maximum time between two renewals of a lease, or of a claim in the duplicate filter. A store
+/// whose clock was set back may shorten a long lease or claim (`rules::clamp_row`, `Dedupe::claim`).
 pub(crate) const RENEW_INTERVAL: Duration = Duration::from_secs(10);
-/// Shorter waits do not count: most waits for a permit are.
+/// Waits shorter than this do not count. Most waits for a permit are shorter.
 const SHORT_WAIT: Duration = Duration::from_millis(50);
-/// The longest time for which an attempt runs before it is recorded in its lease.
+/// The maximum time for which an attempt runs before it is recorded in its lease.
 const MAX_UNRECORDED: Duration = Duration::from_secs(1);
 
 /// The lease of a run.
 pub(super) struct RunLease<'a> {
     component: &'a Component,
     pub(super) lease: &'a Lease,
-    /// Its attempts are recorded in no lease: that of a replay.
+    /// `true` for the lease of a replay, which records no attempts.
     is_replay: bool,
-    /// How long the lease is safe to use, for handlers.
+    /// The time for which the lease is safe to use, for handlers.
     pub(super) ownership: Ownership,
-    /// The lease still records an attempt at its first letter that was lost, and that no settlement has counted yet.
+    /// `true` if the lease still records a lost attempt at its first letter that no settlement has
+    /// counted yet.
     reports_loss: bool,
-    /// Locked during a renewal: renewals for different uses must not overtake each other.
+    /// Locked during a renewal, so that renewals for different uses do not overtake each other.
     state: Mutex<State>,
-    /// An attempt began that is not recorded.
+    /// Notified when an attempt begins that is not recorded.
     began: Notify,
-    /// A settlement is under way, or was the last one under this lease: a settlement that does not continue with the next
-    /// letter ends the lease.
+    /// `true` while a settlement is in progress, or if it was the last one under this lease: a
+    /// settlement that does not continue with the next letter ends the lease.
     settling: watch::Sender<bool>,
 }
 
 struct State {
-    /// When the store was asked for the lease as it is now.
+    /// The moment at which the store was asked for the lease in its current form.
     renewed: Moment,
-    /// As the store knows it. After an error it may be the other one: `Wait`, so that it is written before an attempt.
+    /// The use of the lease as the store knows it. After an error the store may know the other use; then
+    /// this is `Wait`, so that the use is written before an attempt.
     used_for: LeaseUse,
-    /// An attempt that begins before this time need not be recorded first. `None` if it must be.
+    /// An attempt that begins before this time need not be recorded first. If `None`, it must be.
     fresh_until: Option<Instant>,
-    /// When the attempt that runs is to be recorded, if it is not.
+    /// The time at which the running attempt is to be recorded, if it is not recorded yet.
     record_at: Option<Instant>,
 }
 
-/// The time for which an attempt runs before it is recorded.
+/// Returns the time for which an attempt runs before it is recorded.
 fn unrecorded(component: &Component) -> Duration {
     (component.options.lease / 30).min(MAX_UNRECORDED)
 }
 
-/// Returns `true` for a letter whose last attempt may have crashed its process.
+/// Returns `true` if the last attempt at this letter may have crashed its process.
 fn has_crashed(letter: &Letter) -> bool {
     letter.crash_attempts > 0 || letter.cause.as_ref().is_some_and(|cause| cause.reason == Reason::CRASHED)
 }
 
 impl State {
-    /// The time until which work under the lease is safe, whatever becomes of it: nobody else can claim the sequence. By the clock of
-    /// timers.
+    /// Returns the time, by the timer clock, until which work under the lease is safe: nobody else can
+    /// claim the sequence, whatever happens to the lease.
     fn safe_until(&self, component: &Component) -> Instant {
         self.renewed.instant() + safe_time(component)
     }
 
-    /// Returns `true` while work under the lease is safe, by the clock that counts suspends too.
+    /// Returns `true` while work under the lease is safe, also by the clock that includes suspensions.
     fn is_safe(&self, component: &Component) -> bool {
         mutated!(component.options, TrustStaleOwnership)
             || self.renewed.elapsed(&*component.clock) < safe_time(component)
     }
 }
 
-/// How long a lease is safe to use after the store was asked for it.
+/// Returns the time for which a lease is safe to use after the store was asked for it.
 fn safe_time(component: &Component) -> Duration {
     component.options.lease - component.options.lease / 10
 }
 
-/// The answer to a renewal.
+/// The result of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Renewal {
     Done,
-    /// It failed, and there is time to try again.
+    /// The renewal failed, and there is time to try again.
     Again,
-    /// The lease is not current any more.
+    /// The lease is no longer current.
     Fenced,
-    /// It was not renewed in time.
+    /// The lease was not renewed in time.
     Late,
 }
 
 impl<'a> RunLease<'a> {
-    /// The lease of a run, which lasts at least from the time of the claim.
+    /// Creates the lease of a run. It lasts at least from the time of the claim.
     pub(super) fn new(component: &'a Component, lease: &'a Lease, run: &Run) -> Self {
         let Run { claim, claimed_at, purpose, .. } = run;
         let ownership = Ownership::leased_by(component.clock.clone());
@@ -123,7 +128,7 @@ impl<'a> RunLease<'a> {
         }
     }
 
-    /// Records that a settlement begins. It may end the lease before its answer arrives.
+    /// Records that a settlement begins. The settlement may end the lease before its response arrives.
     pub(super) fn settlement_begins(&self) {
         self.settling.send_replace(true);
     }
@@ -139,14 +144,14 @@ impl<'a> RunLease<'a> {
         }
     }
 
-    /// Waits while a settlement is under way: its answer says what became of the lease. Never returns once a settlement has
-    /// ended the lease.
+    /// Waits while a settlement is in progress, because its response decides about the lease. Never
+    /// returns once a settlement has ended the lease.
     pub(super) async fn settled(&self) {
-        // The sender lives as long as this.
+        // The sender lives as long as `self`.
         _ = self.settling.subscribe().wait_for(|settling| !*settling).await;
     }
 
-    /// Waits for `ready`. If that takes a while, the lease records no attempt meanwhile.
+    /// Waits for `ready`. If this takes a while, the lease records no attempt meanwhile.
     pub(super) async fn wait<T>(&self, mut ready: Pin<&mut impl Future<Output = T>>) -> T {
         if let Ok(value) = tokio::time::timeout(SHORT_WAIT, ready.as_mut()).await {
             return value;
@@ -155,8 +160,9 @@ impl<'a> RunLease<'a> {
         ready.await
     }
 
-    /// Records that the run waits for this long: the next attempt is recorded in the lease before it begins, and the last one no
-    /// longer. Best effort: without it, a crash during the wait counts as an attempt.
+    /// Records that the run waits for this long: the last attempt is no longer recorded in the lease,
+    /// and the next one is recorded before it begins. Best effort: if the write fails, a crash during
+    /// the wait counts as an attempt.
     pub(super) async fn waits_for(&self, time: Duration) {
         if self.is_replay || self.reports_loss || time <= SHORT_WAIT {
             return;
@@ -169,8 +175,8 @@ impl<'a> RunLease<'a> {
         }
     }
 
-    /// Returns `true` when an attempt may begin at once under this lease; otherwise it [is prepared](Self::attempts) first: it is recorded,
-    /// or the store is asked for the lease.
+    /// Returns `true` if an attempt may begin at once under this lease. Otherwise it must be
+    /// [prepared](Self::attempts) first: it is recorded, or the store is asked for the lease.
     pub(super) fn begins_at_once(&self) -> bool {
         let Ok(mut state) = self.state.try_lock() else { return false };
         if !state.is_safe(self.component) {
@@ -188,8 +194,8 @@ impl<'a> RunLease<'a> {
         is_fresh
     }
 
-    /// Records in the lease that its run is about to make an attempt, and asks the store for it if it may have ended. Never returns if
-    /// that is not possible: [`keep`](Self::keep) ends the run.
+    /// Records in the lease that its run is about to make an attempt. If the lease may have ended, asks
+    /// the store for it. Never returns if that is impossible: [`keep`](Self::keep) then ends the run.
     pub(super) async fn attempts(&self) {
         let mut state = self.state.lock().await;
         while state.used_for != LeaseUse::Attempt || !state.is_safe(self.component) {
@@ -204,8 +210,9 @@ impl<'a> RunLease<'a> {
         }
     }
 
-    /// Renews the lease until that fails, and records an attempt that takes long. Returns while there is still time left on the lease,
-    /// so that the work is dropped before another instance can claim the sequence (I6).
+    /// Renews the lease until a renewal fails, and records an attempt that takes long. Returns while the
+    /// lease still has some time left, so that the work is dropped before another instance can claim the
+    /// sequence (I6).
     pub(super) async fn keep(&self) {
         // A store whose clock was set back may shorten a long lease: see `clamp_lease`.
         let interval = (self.component.options.lease / 3).min(RENEW_INTERVAL);
@@ -241,7 +248,7 @@ impl<'a> RunLease<'a> {
         }
     }
 
-    /// Asks the store once, and waits for the answer for as long as the lease is safe to use.
+    /// Asks the store once, and waits for the response for as long as the lease is safe to use.
     async fn renew(&self, state: &mut State, used_for: LeaseUse) -> Renewal {
         let (length, asked_at) = (self.component.options.lease, Moment::now(&*self.component.clock));
         let safe_until = state.safe_until(self.component);
@@ -265,20 +272,20 @@ impl<'a> RunLease<'a> {
         self.component.options.lease / 20
     }
 
-    /// Reports that the run ends because its lease is lost.
+    /// Reports that the run ends because it lost its lease.
     pub(super) fn lost(&self) -> RunEnd {
         self.component.telemetry.report_lost_lease(&self.component.queue, &self.lease.sequence);
         RunEnd::Stopped
     }
 
-    /// Releases the lease of a run that was interrupted. Best effort: a lease that is not released expires.
+    /// Releases the lease of an interrupted run. Best effort: a lease that is not released expires.
     pub(super) async fn release(&self) -> RunEnd {
         let _ = self.component.store.release(self.lease).await;
         RunEnd::Stopped
     }
 
-    /// Ends a run that is cut off. If a settlement is under way, its attempt was made and must count (I4): the lease is not released, and
-    /// expires if the settlement was not stored.
+    /// Ends a run at the abort. If a settlement is in progress, its attempt was made and must count
+    /// (I4): then the lease is not released, and expires if the settlement was not stored.
     pub(super) async fn abort(&self) -> RunEnd {
         let is_settling = *self.settling.borrow();
         if is_settling { RunEnd::Stopped } else { self.release().await }

@@ -1,13 +1,14 @@
-//! The processing of a stored sequence: head by head, in order, until a letter fails or none is left.
+//! The processing of a stored sequence: head by head, in order, until a letter fails or none remains.
 //!
-//! Retries that are due and replays are processed in the same way. The lease is renewed beside the work; when it is lost,
-//! the work is dropped before another instance can claim the sequence (I6).
+//! Due retries and replays are processed in the same way. The lease is renewed during the work. If it is
+//! lost, the work is dropped before another instance can claim the sequence (I6).
 //!
 //! - `run.rs`: one claimed sequence.
 //! - `lease.rs`: its lease.
-//! - `active.rs`: the sequences that are being run.
-//! - `place.rs`: how many of them at once.
-//! - `head.rs`: one attempt at the head of it; `start.rs`: the waits before it; `outcome.rs`: what follows from it.
+//! - `active.rs`: the sequences that run now.
+//! - `place.rs`: the limit on concurrent runs.
+//! - `head.rs`: one attempt at the head of the sequence; `start.rs`: the waits before the attempt;
+//!   `outcome.rs`: its consequences.
 
 mod active;
 mod head;

@@ -1,4 +1,5 @@
-//! What follows from an attempt at the head of a stored sequence: its settlement, and the work after it.
+//! The consequences of an attempt at the head of a stored sequence: its settlement, and the work
+//! afterwards.
 
 use std::time::Duration;
 
@@ -26,22 +27,23 @@ use crate::publish::Publish;
 use crate::record::FailureRecord;
 use crate::time::SteadyWait;
 
-/// The time for which a run of an operation takes one letter after the other. Then a poll comes first, which serves other operations, too.
+/// The time for which a run of an operation takes one letter after another. Afterwards it polls, which
+/// also serves other operations.
 const TURN: Duration = Duration::from_millis(500);
 
-/// The work that is left when a letter is settled: nothing of it needs the lease.
+/// The work that remains after a letter is settled. It does not need the lease.
 #[derive(Default)]
 pub(super) struct LeftOver {
     /// The claim of an attempt that did not succeed.
     pub(super) claim: Option<Claim>,
-    /// The letter, if it is dead now.
+    /// The letter, if it is now dead.
     pub(super) dead: Option<Box<Letter>>,
 }
 
 impl LeftOver {
-    /// Ends the claim, and publishes a claim check for a letter that died in the store although the broker keeps the dead
-    /// letters: it did not take the message, for example because it is too large. So whoever reads the dead-letter topic learns
-    /// of it.
+    /// Ends the claim. If a letter died in the store although the broker keeps the dead letters,
+    /// publishes a claim check for it: the broker did not accept the message, for example because it is
+    /// too large. So readers of the dead-letter topic learn of the letter.
     pub(super) async fn finish(self, component: &Component) {
         dedupe::end(self.claim).await;
         if let Some((relay, letter)) = component.options.relay().zip(self.dead) {
@@ -54,7 +56,7 @@ impl LeftOver {
 }
 
 impl HeadAttempt<'_> {
-    /// Reports the end of the retries of a letter, and makes it a dead one.
+    /// Reports the end of a letter's retries and makes it a dead letter.
     pub(super) fn exhausted(&self, letter: &Letter, exhausted: Exhausted) -> Settlement {
         let Component { queue, telemetry, .. } = &**self.component;
         let mut cause = letter.cause.clone();
@@ -64,15 +66,17 @@ impl HeadAttempt<'_> {
             telemetry.emit(&Event::RetryExhausted { queue, message, letter: id, limit, reason });
             exhausted.annotate(&mut cause.message);
         }
-        // A limit of attempts or time leaves the cause as it is stored; a crash or a budget changes it.
+        // If a limit of attempts or time is reached, the stored cause stays. A crash or a budget changes
+        // it.
         let unchanged = matches!(exhausted, Exhausted::Limit(Limit::Attempts | Limit::Elapsed));
         draft::dead(self.component, letter, cause.filter(|_| !unchanged))
     }
 
-    /// The settlement that follows from the attempt, and what resolves the letter, if it does. `None` when the consumer stops
-    /// instead.
+    /// Returns the settlement that follows from the attempt, and the reason why it resolves the letter,
+    /// if it does. Returns `None` if the attempt was deferred or the consumer stops.
     ///
-    /// A letter that begins to wait for a retry sets `entering`: keep that until it is settled.
+    /// A letter that begins to wait for a retry sets `entering`: keep its value until the letter is
+    /// settled.
     pub(super) async fn settlement<'s>(
         &'s self,
         letter: &Letter,
@@ -89,7 +93,7 @@ impl HeadAttempt<'_> {
         let attempt = delivery.attempt();
         let error = match outcome {
             Outcome::Failed(error) => error,
-            // It is made again, and has no settlement.
+            // The attempt is repeated and has no settlement.
             Outcome::Deferred(_) => return None,
             Outcome::SentToDlq | Outcome::Unconfirmed(_) => {
                 let GivenUp { reason, why } = sink.take();
@@ -102,7 +106,7 @@ impl HeadAttempt<'_> {
                     Outcome::Duplicate => ResolvedBy::Duplicate,
                     _ => ResolvedBy::Handler,
                 };
-                // Replays count neither way.
+                // Replays do not count for the fuse, neither as successes nor as failures.
                 if !replayed && by == ResolvedBy::Handler {
                     component.guards.record_handled();
                 }
@@ -111,14 +115,14 @@ impl HeadAttempt<'_> {
             }
         };
         let classified = classify::classify(component, &delivery, &error, attempt);
-        // A replay comes long after the failure: successes since then say nothing.
+        // A replay takes place long after the failure, so successes since then say nothing.
         let retry_since = letter.first_failed_at.filter(|_| !replayed);
         let health = classify::health(component, &classified, retry_since);
         component.guards.report_failure(health, pass, &classified.failure);
         let Classified { failure, verdict, sent_by_handler } = classified;
         let entry = classify::attempt_record(component, kind, attempt, took, Some(&failure));
-        // The replay of a letter that failed before is not an automatic attempt. That of a letter that only waited is its
-        // first one.
+        // The replay of a letter that failed before is not an automatic attempt. The replay of a letter
+        // that only waited is its first automatic attempt.
         let automatic = !replayed || letter.cause.is_none();
         let attempts = letter.attempts.saturating_add(u32::from(automatic));
         let earlier = FailureRecord::from_letter(letter);
@@ -147,7 +151,7 @@ impl HeadAttempt<'_> {
                 let dismissal = Dismissal::after(record.history.last().cloned(), failure.headline());
                 return Some((Settlement::Skip(dismissal), ResolvedBy::Handler));
             }
-            // The history shows that it was no success.
+            // The history shows that the attempt was not a success.
             Step::Duplicate => {
                 let attempt = record.history.last().cloned();
                 return Some((Settlement::Resolve(attempt), ResolvedBy::Duplicate));
@@ -200,7 +204,8 @@ impl HeadAttempt<'_> {
         Some(settled)
     }
 
-    /// Whether an operation takes the letter behind with the settlement, so that both are one write. Not while a poll for it would wait, too.
+    /// Returns `true` if an operation may take the next letter together with the settlement, in one
+    /// write. It may not if a poll for that letter would have to wait.
     fn takes_next(&self) -> bool {
         let of_operation = self.place.is_some() && *self.purpose != Purpose::Retry;
         of_operation
@@ -210,7 +215,7 @@ impl HeadAttempt<'_> {
     }
 }
 
-/// Returns the letter as it will be when this settlement makes it a dead one.
+/// Returns the letter as it will be if this settlement makes it a dead letter.
 fn newly_dead(letter: &Letter, settlement: &Settlement) -> Option<Box<Letter>> {
     let Settlement::Requeue(requeue) = settlement else { return None };
     if requeue.state != LetterState::Dead || letter.state == LetterState::Dead {

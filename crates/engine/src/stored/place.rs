@@ -1,16 +1,17 @@
-//! The places of runs: how many sequences are claimed and attempted at once.
+//! The places of runs, which limit how many sequences are claimed and attempted at once.
 //!
-//! A run has a place from its claim to the end of its attempt, and again for the letter behind. While it settles, another sequence
-//! can be claimed: so the store always has claims and settlements to write together, and no more attempts run at once (I3).
+//! A run has a place from its claim to the end of its attempt, and again for the next letter. While it
+//! settles, another sequence can be claimed. So the store always has claims and settlements to write
+//! together, while the number of concurrent attempts stays the same (I3).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The number of runs for each place, at most. Those beyond the places settle, or wait for the store (I7).
+/// The maximum number of runs per place. Runs without a place settle, or wait for the store (I7).
 const RUNS_PER_PLACE: usize = 4;
 
-/// The places of retries or of replays. The components of a consumer share them.
+/// The places of retries or of replays. All components of a consumer share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
     attempts: Arc<Semaphore>,
@@ -26,14 +27,14 @@ impl Places {
         }
     }
 
-    /// Waits for a place, in the order of the calls. `None` never happens while the consumer lives.
+    /// Waits for a place, in the order of the calls. Never returns `None` while the consumer lives.
     pub(crate) async fn take(&self) -> Option<Place> {
         let run = self.runs.clone().acquire_owned().await.ok()?;
         let attempt = self.attempts.clone().acquire_owned().await.ok()?;
         Some(self.place(run, attempt))
     }
 
-    /// Takes as many more places as are free, up to this number in all.
+    /// Takes more places as far as they are free, up to `at_most` in total including the first.
     pub(crate) fn fill(&self, first: Place, at_most: usize) -> Vec<Place> {
         let more = std::iter::from_fn(|| self.try_take()).take(at_most.saturating_sub(1));
         std::iter::once(first).chain(more).collect()
@@ -70,7 +71,7 @@ impl Place {
         }
     }
 
-    /// Gives the place to another sequence, until the next attempt.
+    /// Frees the place for another sequence, until the next attempt.
     pub(super) fn leave(&self) {
         self.set(None);
     }

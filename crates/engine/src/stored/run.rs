@@ -16,17 +16,17 @@ use crate::mutation::mutated;
 use crate::open_sequences::OpenSequences;
 use crate::time::Moment;
 
-/// Why a stored sequence is run.
+/// The reason for running a stored sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// It is due.
+    /// The sequence is due.
     Retry,
-    /// A replay was asked for, as part of this operation.
+    /// A replay was requested, as part of this operation.
     Replay(String),
 }
 
 impl Purpose {
-    /// The kind of the run's attempts.
+    /// Returns the kind of the run's attempts.
     pub(crate) const fn attempt_of(&self) -> AttemptOf {
         match self {
             Self::Retry => AttemptOf::Retry,
@@ -34,7 +34,7 @@ impl Purpose {
         }
     }
 
-    /// The operation of a replay.
+    /// Returns the operation of a replay.
     pub(crate) fn operation(&self) -> Option<&str> {
         match self {
             Self::Retry => None,
@@ -43,31 +43,31 @@ impl Purpose {
     }
 }
 
-/// The end of a run.
+/// The way in which a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunEnd {
     /// Every letter is closed, and so is the sequence.
     Closed,
-    /// A letter failed, or may not run now: those behind it wait.
+    /// A letter failed or may not run now. The letters behind it wait.
     Held,
     /// The run was interrupted: the consumer pauses or drains, or the lease was lost.
     Stopped,
 }
 
-/// A claimed sequence about to be run.
+/// A claimed sequence that is about to run.
 pub(crate) struct Run {
     pub(crate) component: Arc<Component>,
     pub(crate) claim: Claim,
-    /// The time of the claim: the lease lasts at least from here.
+    /// The time of the claim. The lease lasts at least from this time.
     pub(crate) claimed_at: Moment,
     pub(crate) purpose: Purpose,
-    /// Its place; `None` for a replay from code, which has its own bound.
+    /// The place of the run; `None` for a replay from code, which has its own limit.
     pub(crate) place: Option<Place>,
-    /// The open sequences of the shard that runs it, if a shard does.
+    /// The open sequences of the shard that runs the sequence, if a shard runs it.
     pub(crate) open: Option<Arc<OpenSequences>>,
 }
 
-/// Counts a run while it lives, and wakes the tasks that may have to act on its end.
+/// Counts a run until it is dropped, and then wakes the tasks that may have to react to its end.
 struct RunGuard(Arc<Component>);
 
 impl RunGuard {
@@ -79,7 +79,7 @@ impl RunGuard {
 
 impl Drop for RunGuard {
     fn drop(&mut self) {
-        // What was run may be due again.
+        // The sequence may be due again.
         self.0.signals.retry.notify_one();
         self.0.signals.replay.notify_one();
         self.0.lifecycle.run_ended();
@@ -104,7 +104,8 @@ impl Run {
             () = lease.keep() => lease.lost(),
             () = component.lifecycle.aborted() => return lease.abort().await,
         };
-        // The last settlement has ended the lease, so nothing renews it any more, and another run may have begun.
+        // The last settlement has ended the lease. Nothing renews it any more, and another run may have
+        // begun.
         tokio::select! {
             biased;
             () = component.lifecycle.aborted() => {}
@@ -113,7 +114,7 @@ impl Run {
         end
     }
 
-    /// Runs the sequence, after an earlier run of it in this process has ended (I6).
+    /// Runs the sequence after any earlier run of it in this process has ended (I6).
     async fn run_alone(self, lease: &RunLease<'_>, left: &mut LeftOver) -> RunEnd {
         let component = self.component.clone();
         let active = lease.wait(pin!(component.active_runs.begin(&lease.lease.sequence))).await;
@@ -150,12 +151,12 @@ impl Run {
     }
 }
 
-/// A run in the list of the shard that runs it, if one does.
+/// Lists a run in the shard that runs it, if a shard does.
 struct ListedRun<'a> {
     component: &'a Component,
     open: Option<Arc<OpenSequences>>,
     hash: SequenceHash,
-    /// The run closed the sequence.
+    /// `true` if the run closed the sequence.
     closed: bool,
 }
 

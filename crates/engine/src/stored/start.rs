@@ -28,21 +28,22 @@ pub(super) struct Waiting<'a> {
     pub(super) record: Option<&'a FailureRecord>,
     /// The wait for the attempt.
     pub(super) due: Option<SteadyWait>,
-    /// The retry budget was charged for it.
+    /// `true` if the retry budget was charged for the attempt.
     pub(super) charged: bool,
 }
 
-/// What keeps a letter from its attempt.
+/// The reason why a letter gets no attempt.
 pub(super) enum Refused {
-    /// It gets no more attempts.
+    /// The letter gets no more attempts.
     Exhausted(Exhausted),
-    /// A copy of its message was handled.
+    /// A copy of the message was handled.
     Duplicate,
 }
 
 impl HeadAttempt<'_> {
-    /// Waits until the attempt may start, the duplicate filter has no other one, and no suspect of a crash has to run alone:
-    /// `Ok(None)` when it may not now. Waits for the claims of others happen without a permit: they are no attempts (I3).
+    /// Waits until the attempt may start, the duplicate filter has no other claim, and no suspect of a
+    /// crash has to run alone. Returns `Ok(None)` if the attempt may not start now. Waits for other
+    /// claims do not hold a permit, because they are not attempts (I3).
     pub(super) async fn start(&self, waiting: &mut Waiting<'_>) -> Result<Option<Admitted<'_>>, Refused> {
         let Component { queue, dedupe, .. } = &**self.component;
         let Some(filter) = dedupe else {
@@ -58,7 +59,7 @@ impl HeadAttempt<'_> {
         loop {
             let admitted = self.admission(waiting).await.map_err(Refused::Exhausted)?;
             let Some(Permission { pass, slot }) = admitted else { return Ok(None) };
-            // From here on it waits, and what it was admitted by may end.
+            // From here on the letter waits, and the reasons for its admission may end.
             drop(pass);
             let asked = filter.asks();
             match filter.claim(queue, &waiting.letter.dedupe_id()).await {
@@ -78,7 +79,7 @@ impl HeadAttempt<'_> {
                 Ok(Claimed::Done) => return Err(Refused::Duplicate),
                 Ok(Claimed::InFlight) => {
                     drop(slot);
-                    // The store has answered: nothing holds the source back.
+                    // The store has answered, so nothing holds the source.
                     retry = StoreRetry::new(self.component);
                     self.sleep(delays.next()).await;
                 }
@@ -92,8 +93,8 @@ impl HeadAttempt<'_> {
         }
     }
 
-    /// Confirms a permission after a wait: the lease records that an attempt begins, and nothing holds it back. `None` when a pause or
-    /// the breaker began meanwhile.
+    /// Confirms a permission after a wait: the lease records that an attempt begins, and nothing holds
+    /// it back. Returns `None` if a pause or the breaker began meanwhile.
     async fn confirm<'p>(&self, permission: Permission<'p>, waiting: &Waiting<'_>) -> Option<Permission<'p>> {
         if self.lease.begins_at_once() {
             return Some(permission);
@@ -121,9 +122,10 @@ impl HeadAttempt<'_> {
         }
     }
 
-    /// Waits until the attempt may start: `Ok(None)` when it may not now, `Err` when the letter gets no more attempts.
+    /// Waits until the attempt may start. Returns `Ok(None)` if it may not start now, and `Err` if the
+    /// letter gets no more attempts.
     ///
-    /// All other waits come first: nothing that was admitted waits while a pause or the breaker begins.
+    /// All other waits come first: an admitted letter never waits while a pause or the breaker begins.
     async fn admission(&self, waiting: &mut Waiting<'_>) -> Result<Option<Permission<'_>>, Exhausted> {
         let lifecycle = &self.component.lifecycle;
         while !lifecycle.is_draining() {
@@ -161,7 +163,7 @@ impl HeadAttempt<'_> {
         Ok(None)
     }
 
-    /// Waits for a place among the runs, and for a slot. `None` when the consumer has ended.
+    /// Waits for a place among the runs, and for a slot. Returns `None` if the consumer has ended.
     async fn slot(&self, letter: &Letter) -> Option<AttemptSlot<'_>> {
         if let Some(place) = self.place {
             place.enter().await;
@@ -169,14 +171,14 @@ impl HeadAttempt<'_> {
         admission::slot(self.component, &letter.message).await
     }
 
-    /// Takes the charge of the retry budget back, for an attempt that was not made.
+    /// Refunds the charge of the retry budget for an attempt that was not made.
     pub(super) fn refund(&self, letter: &Letter, failed_before: bool) {
         if *self.purpose == Purpose::Retry && failed_before {
             self.component.guards.refund(self.hash, &letter.message);
         }
     }
 
-    /// Sleeps for this long, or until the consumer drains.
+    /// Sleeps for this duration, or until the consumer drains.
     pub(super) async fn sleep(&self, time: Duration) {
         self.lease.waits_for(time).await;
         tokio::select! {
@@ -186,7 +188,7 @@ impl HeadAttempt<'_> {
         }
     }
 
-    /// Sleeps until then, or until the consumer drains.
+    /// Sleeps until this time, or until the consumer drains.
     async fn sleep_until(&self, time: Timestamp) {
         self.lease.waits_for(until(self.component.now(), time)).await;
         tokio::select! {

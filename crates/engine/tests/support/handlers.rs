@@ -1,4 +1,4 @@
-//! Handlers that follow a script and write down what they were called with.
+//! Handlers that follow a script and record their calls.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -8,19 +8,19 @@ use lazaret_core::{HandlerError, Letter, Message};
 
 use super::PausedClock;
 
-/// What a scripted handler does.
+/// The reply of a scripted handler.
 pub(crate) enum Reply {
     /// Handles the message.
     Done,
     /// Fails.
     Fail(HandlerError),
-    /// Takes this long, then does that.
+    /// Takes this long, then replies this.
     After(Duration, Box<Reply>),
     /// Never returns.
     Hang,
     /// Panics.
     Panic(&'static str),
-    /// Sends the message to the dead letters and passes on the store's error.
+    /// Sends the message to the dead letters and returns the store's error.
     SendToDlq(&'static str),
 }
 
@@ -38,28 +38,28 @@ pub(crate) struct Try {
     pub(crate) attempt: u32,
     /// How often this payload was tried before, by any engine.
     pub(crate) before: usize,
-    /// The letter that is tried again.
+    /// The letter that is tried, if any.
     pub(crate) letter: Option<Arc<Letter>>,
     pub(crate) replay: Option<String>,
     pub(crate) context: Context,
 }
 
-/// One call, as it was written down.
+/// One recorded call.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) component: String,
     pub(crate) name: String,
     pub(crate) attempt: u32,
-    /// When it began, from the start of the test.
+    /// The start time of the call, from the start of the test.
     pub(crate) at: Duration,
-    /// Whether the handler was shown a letter.
+    /// `true` if the handler was given a letter.
     pub(crate) letter: bool,
     pub(crate) message: Message,
-    /// Whether it ended well.
+    /// `true` if the call succeeded.
     pub(crate) done: bool,
 }
 
-/// All calls of all handlers of a bench, in the order in which they began.
+/// All calls of all handlers of a bench, in the order of their start.
 #[derive(Clone)]
 pub(crate) struct Calls {
     clock: PausedClock,
@@ -80,33 +80,33 @@ impl Calls {
         self.lock().len()
     }
 
-    /// The payloads in the order in which they were tried.
+    /// Returns the payloads in the order in which they were tried.
     pub(crate) fn tried(&self) -> Vec<String> {
         self.lock().iter().map(|call| call.name.clone()).collect()
     }
 
-    /// The payloads in the order in which their handling ended well.
+    /// Returns the payloads in the order in which they were handled.
     pub(crate) fn done(&self) -> Vec<String> {
         self.done.lock().expect("no test panics here").clone()
     }
 
-    /// What one component handled, in order.
+    /// Returns the payloads that one component handled, in order.
     pub(crate) fn done_by(&self, component: &str) -> Vec<String> {
         let calls = self.lock();
         calls.iter().filter(|c| c.component == component && c.done).map(|c| c.name.clone()).collect()
     }
 
-    /// The calls for one payload.
+    /// Returns the calls for one payload.
     pub(crate) fn of(&self, name: &str) -> Vec<Call> {
         self.lock().iter().filter(|call| call.name == name).cloned().collect()
     }
 
-    /// When the calls for one payload began, in seconds.
+    /// Returns the start times of the calls for one payload, in seconds.
     pub(crate) fn times_of(&self, name: &str) -> Vec<f64> {
         self.of(name).iter().map(|call| call.at.as_secs_f64()).collect()
     }
 
-    /// The attempt numbers of the calls for one payload.
+    /// Returns the attempt numbers of the calls for one payload.
     pub(crate) fn attempts_of(&self, name: &str) -> Vec<u32> {
         self.of(name).iter().map(|call| call.attempt).collect()
     }

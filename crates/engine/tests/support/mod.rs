@@ -1,6 +1,7 @@
-//! What the engine's tests share: a bench with a log, a store and a paused clock, and handlers that follow a script.
+//! Shared parts of the engine's tests: a bench with a log, a store and a paused clock, and handlers that
+//! follow a script.
 
-// Every test file is a crate of its own and uses its part of the bench.
+// Every test file is a separate crate and uses only a part of the bench.
 #![allow(dead_code)]
 
 mod handlers;
@@ -28,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use handlers::{Calls, Reply, Try};
 pub(crate) use store::FaultyStore;
 
-/// The name of the consumer and of its only component, unless a test names others.
+/// The name of the consumer and of its only component, by default.
 pub(crate) const NAME: &str = "orders";
 
 pub(crate) const fn secs(n: u64) -> Duration {
@@ -39,19 +40,19 @@ pub(crate) const fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Time as tokio's paused clock tells it, beginning in 2001.
+/// The time of tokio's paused clock, beginning in 2001.
 #[derive(Clone, Copy)]
 pub(crate) struct PausedClock {
     start: Instant,
 }
 
 impl PausedClock {
-    /// How long the test has run.
+    /// Returns how long the test has run.
     pub(crate) fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// The time this long after the start of the test.
+    /// Returns the time this long after the start of the test.
     pub(crate) fn at(after: Duration) -> Timestamp {
         let base = Timestamp::from_second(1_000_000_000).expect("a time in 2001");
         base + jiff::SignedDuration::try_from(after).expect("a test is short")
@@ -68,12 +69,12 @@ impl Clock for PausedClock {
     }
 }
 
-/// The clock of a bench, which a test sets.
+/// The clock of a bench, which a test can set.
 #[derive(Clone)]
 pub(crate) struct SetClock(PausedClock, Arc<AtomicI64>);
 
 impl SetClock {
-    /// A clock for the engine alone: the store keeps the clock of the bench.
+    /// Creates a clock for the engine alone: the store keeps the clock of the bench.
     pub(crate) fn beside_the_store(bench: &Bench) -> Self {
         Self(bench.clock, Arc::default())
     }
@@ -101,7 +102,7 @@ impl Clock for SetClock {
     }
 }
 
-/// Everything outside of a consumer: what survives when it crashes.
+/// Everything outside a consumer, which survives its crash.
 #[derive(Clone)]
 pub(crate) struct Bench {
     pub(crate) clock: PausedClock,
@@ -120,20 +121,20 @@ impl EventLog {
         self.0.lock().expect("no test panics here").clone()
     }
 
-    /// The number of events that begin with this name.
+    /// Returns the number of events that begin with this name.
     pub(crate) fn count(&self, event: &str) -> usize {
         self.all().iter().filter(|text| text.starts_with(event)).count()
     }
 
     fn note(&self, event: &Event<'_>) {
         let mut text = Cut(String::new());
-        // An event that is cut short is as good as a whole one.
+        // A truncated event is as good as a complete one.
         let _ = write!(text, "{event:?}");
         self.0.lock().expect("no test panics here").push(text.0);
     }
 }
 
-/// A text that takes no more when it is long enough: the payload of a message may be huge.
+/// A text that accepts no more once it is long enough, because the payload of a message may be huge.
 struct Cut(String);
 
 impl fmt::Write for Cut {
@@ -144,7 +145,7 @@ impl fmt::Write for Cut {
 }
 
 impl Bench {
-    /// A bench whose log has one partition.
+    /// Creates a bench whose log has one partition.
     pub(crate) fn new() -> Self {
         Self::with_partitions(1)
     }
@@ -160,7 +161,7 @@ impl Bench {
         }
     }
 
-    /// The bench with a clock that can be set, which the store has, too.
+    /// Returns the bench with a clock that can be set, which the store also uses.
     pub(crate) fn with_set_clock(self) -> (Self, SetClock) {
         let clock = SetClock(self.clock, Arc::default());
         let store = Arc::new(FaultyStore::new(MemoryStore::new(Arc::new(clock.clone()))));
@@ -179,7 +180,7 @@ impl Bench {
         }
     }
 
-    /// A consumer of the whole bench, still to be completed.
+    /// Returns the builder of a consumer of the whole bench.
     pub(crate) fn builder(&self, options: Options) -> Builder {
         self.builder_on(options, self.log.join())
     }
@@ -194,7 +195,7 @@ impl Bench {
             .observer(move |event: &Event<'_>| events.note(event))
     }
 
-    /// A handler that writes down its calls and does what the script says.
+    /// Returns a handler that records its calls and follows the script.
     pub(crate) fn handler(&self, script: impl Fn(&Try) -> Reply + Send + Sync + 'static) -> BoxHandler {
         self.calls.handler(NAME, script)
     }
@@ -208,7 +209,7 @@ impl Bench {
         Running::start(self.builder(options).handler(self.handler(script)))
     }
 
-    /// Runs a consumer until the log is read and nothing will become due.
+    /// Runs a consumer until the log is read and nothing more will become due.
     pub(crate) async fn run(
         &self,
         options: Options,
@@ -223,7 +224,7 @@ impl Bench {
         QueueName::of(NAME, NAME)
     }
 
-    /// The open letters of a sequence, in order.
+    /// Returns the open letters of a sequence, in order.
     pub(crate) fn letters(&self, sequence: &str) -> Vec<Letter> {
         self.letters_in(&Self::queue(), sequence)
     }
@@ -232,19 +233,19 @@ impl Bench {
         at_once(self.store.memory().sequence(queue, &sequence.into(), 0, 10_000))
     }
 
-    /// The payloads of the open letters of a sequence, with their states.
+    /// Returns the payloads and the states of the open letters of a sequence.
     pub(crate) fn standing(&self, sequence: &str) -> Vec<(String, LetterState)> {
         self.letters(sequence).iter().map(|letter| (payload_of(letter), letter.state)).collect()
     }
 
-    /// The only open letter of a sequence.
+    /// Returns the only open letter of a sequence.
     pub(crate) fn letter(&self, sequence: &str) -> Letter {
         let mut letters = self.letters(sequence);
         assert_eq!(letters.len(), 1, "one letter in {sequence}: {letters:?}");
         letters.remove(0)
     }
 
-    /// The letter of a message, open or closed, by the offset of the message in partition 0.
+    /// Returns the letter, open or closed, of the message at this offset in partition 0.
     pub(crate) fn letter_at(&self, offset: u64) -> Option<Letter> {
         let id = LetterId::of(&Self::queue(), &MessageId::from(format!("events/0/{offset}")));
         at_once(self.store.memory().get(&Self::queue(), id))
@@ -263,7 +264,7 @@ impl Bench {
         at_once(self.store.memory().audit(0, 10_000))
     }
 
-    /// The committed offset of partition 0.
+    /// Returns the committed offset of partition 0.
     pub(crate) fn committed(&self) -> Option<u64> {
         self.log.committed(0)
     }
@@ -274,12 +275,12 @@ pub(crate) fn payload_of(letter: &Letter) -> String {
     String::from_utf8_lossy(payload).into_owned()
 }
 
-/// The answer of a memory store, which never waits.
+/// Returns the response of a memory store, which never waits.
 pub(crate) fn at_once<T>(call: impl Future<Output = lazaret_core::store::Result<T>>) -> T {
     call.now_or_never().expect("a memory store answers at once").expect("a memory store does not fail")
 }
 
-/// A consumer at work.
+/// A running consumer.
 pub(crate) struct Running {
     pub(crate) handle: Handle,
     drain: CancellationToken,
@@ -295,12 +296,12 @@ impl Running {
         Self { handle, drain, task }
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the consumer ends by itself.
     pub(crate) async fn ended(self) -> Result<Stats, Error> {
         self.task.await.expect("the engine does not panic")
     }
 
-    /// Asks it to drain.
+    /// Asks the consumer to drain.
     pub(crate) fn begin_stop(&self) {
         self.drain.cancel();
     }
@@ -310,7 +311,7 @@ impl Running {
         self.ended().await.expect("the consumer ends well")
     }
 
-    /// Kills it: nothing is drained and nothing committed.
+    /// Kills the consumer: nothing is drained and nothing committed.
     pub(crate) async fn crash(self) {
         self.task.abort();
         let killed = self.task.await;
@@ -321,7 +322,7 @@ impl Running {
         self.task.is_finished()
     }
 
-    /// The dead-letter side of the only component.
+    /// Returns the replayer of the only component.
     pub(crate) fn replayer(&self) -> Replayer {
         self.handle.replayer(NAME).expect("the component is known")
     }
@@ -331,7 +332,7 @@ impl Running {
     }
 }
 
-/// Options that make every run the same: a fixed seed, no jitter, no breaker, no fuse.
+/// Returns options that make every run the same: a fixed seed, no jitter, no breaker, no fuse.
 pub(crate) fn options() -> Options {
     Options {
         seed: 7,
@@ -345,7 +346,8 @@ pub(crate) fn options() -> Options {
     }
 }
 
-/// Three attempts, one second apart, then two; up to one second in memory.
+/// Up to three attempts, the first retry after one second, the second after two. A lane waits in memory
+/// for at most one second.
 pub(crate) fn retry(strategy: Strategy) -> RetryPolicy {
     RetryPolicy {
         strategy,
@@ -357,18 +359,18 @@ pub(crate) fn retry(strategy: Strategy) -> RetryPolicy {
     }
 }
 
-/// Options under which the first failure is the last.
+/// Returns options with which the first failure is the last.
 pub(crate) fn one_attempt() -> Options {
     let retry = RetryPolicy { max_attempts: 1, ..retry(Strategy::Ordered) };
     Options { retry, ..options() }
 }
 
-/// A failure that may pass.
+/// A transient failure.
 pub(crate) fn transient() -> HandlerError {
     HandlerError::foreign("Timeout", "no answer").reason(Reason::TIMEOUT)
 }
 
-/// A failure that will not.
+/// A permanent failure.
 pub(crate) fn fatal() -> HandlerError {
     HandlerError::foreign("Invalid", "no such order").reason(Reason::DOMAIN_INVALID)
 }
@@ -377,12 +379,12 @@ pub(crate) fn asking(verdict: Verdict) -> HandlerError {
     HandlerError::foreign("Asked", "the handler decided").verdict(verdict)
 }
 
-/// Somebody who acts in a test.
+/// Returns an actor for a test.
 pub(crate) fn operator(why: &str) -> Actor {
     Actor::new("ada", "test", why)
 }
 
-/// Whether the handler is repaired.
+/// A switch that says if the handler is repaired.
 #[derive(Clone, Default)]
 pub(crate) struct Repaired(pub(crate) Arc<AtomicBool>);
 
@@ -391,7 +393,8 @@ impl Repaired {
         self.0.store(true, Ordering::SeqCst);
     }
 
-    /// A handler that fails until it is repaired. Payloads that end in 9 fail for ever.
+    /// Returns the script of a handler that fails until it is repaired. Payloads that end in 9 always
+    /// fail.
     pub(crate) fn script(&self) -> impl Fn(&Try) -> Reply + Send + Sync + 'static {
         let repaired = self.clone();
         move |this| {
@@ -401,7 +404,7 @@ impl Repaired {
     }
 }
 
-/// A consumer with a dead letter for each of these messages.
+/// Starts a consumer with a dead letter for each of these messages.
 pub(crate) async fn with_dead(options: Options, names: &[&str]) -> (Bench, Running, Repaired) {
     let (bench, repaired) = (Bench::new(), Repaired::default());
     bench.push(names);
@@ -411,7 +414,7 @@ pub(crate) async fn with_dead(options: Options, names: &[&str]) -> (Bench, Runni
     (bench, running, repaired)
 }
 
-/// Lets the paused clock run until the condition holds, for ten minutes of its time at most.
+/// Lets the paused clock run until the condition holds, for at most ten minutes of its time.
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + secs(600);
     while !holds() {

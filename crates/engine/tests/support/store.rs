@@ -1,4 +1,4 @@
-//! A store that fails, waits and counts as a test wants, and otherwise does what the memory store does.
+//! A store that fails, waits and counts on request, and otherwise behaves like the memory store.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use lazaret_core::store::{ErrorKind, LetterStore, Occupancy, Result, StoreError, Triage};
 use lazaret_memory::MemoryStore;
 
-/// A memory store behind a bad line.
+/// A memory store behind an unreliable connection.
 pub(crate) struct FaultyStore {
     inner: MemoryStore,
     behaviour: Mutex<Behaviour>,
@@ -20,44 +20,44 @@ struct Behaviour {
     slow: BTreeMap<&'static str, Duration>,
     late: BTreeMap<&'static str, Duration>,
     calls: BTreeMap<&'static str, usize>,
-    /// The size of its disk, of which each letter takes some.
+    /// The size of the store's disk. Each letter takes some of it.
     disk: Option<u64>,
 }
 
 impl FaultyStore {
-    /// What a letter takes of the disk.
+    /// The disk space of a letter.
     pub(crate) const LETTER_ON_DISK: u64 = 8192;
 
     pub(crate) fn new(inner: MemoryStore) -> Self {
         Self { inner, behaviour: Mutex::default() }
     }
 
-    /// The store behind the line, which never fails.
+    /// Returns the underlying store, which never fails.
     pub(crate) fn memory(&self) -> &MemoryStore {
         &self.inner
     }
 
-    /// Lets every call fail as unavailable, or no longer.
+    /// Makes every call fail as unavailable, or succeed again.
     pub(crate) fn set_down(&self, down: bool) {
         self.lock().all_failing = down;
     }
 
-    /// Lets one call fail in this way.
+    /// Makes one kind of call fail in this way.
     pub(crate) fn fail(&self, operation: &'static str, kind: ErrorKind) {
         self.lock().failing.insert(operation, kind);
     }
 
-    /// Lets one call succeed again.
+    /// Makes one kind of call succeed again.
     pub(crate) fn mend(&self, operation: &'static str) {
         self.lock().failing.remove(operation);
     }
 
-    /// Lets one call take this long before it does anything.
+    /// Delays one kind of call before it does anything.
     pub(crate) fn slow_down(&self, operation: &'static str, by: Duration) {
         self.lock().slow.insert(operation, by);
     }
 
-    /// Lets the answer to one call come this long after it was given.
+    /// Delays the response to one kind of call.
     pub(crate) fn answer_late(&self, operation: &'static str, by: Duration) {
         self.lock().late.insert(operation, by);
     }
@@ -78,12 +78,12 @@ impl FaultyStore {
         Ok(self.lock().disk.map(|_| "/data/lazaret.db".to_owned()))
     }
 
-    /// How often a call was made.
+    /// Returns how often a call was made.
     pub(crate) fn calls(&self, operation: &str) -> usize {
         self.lock().calls.get(operation).copied().unwrap_or(0)
     }
 
-    /// Counts the call, delays it and lets it fail.
+    /// Counts the call, delays it and makes it fail.
     async fn before(&self, operation: &'static str) -> Result<()> {
         let slow = {
             let mut behaviour = self.lock();
@@ -102,7 +102,7 @@ impl FaultyStore {
         Err(StoreError::not_done(kind, operation, "broken on purpose"))
     }
 
-    /// Delays the answer.
+    /// Delays the response.
     async fn after(&self, operation: &'static str) {
         let late = self.lock().late.get(operation).copied().unwrap_or_default();
         if !late.is_zero() {

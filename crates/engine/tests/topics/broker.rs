@@ -13,27 +13,27 @@ use lazaret_memory::{MemoryLog, MemorySource};
 
 use crate::support::{Bench, Reply, Running, SetClock, Try, eventually, let_pass, options, retry, transient};
 
-/// Where the retry topic is.
+/// The partition of the retry topic.
 pub(crate) const RETRIES: u32 = 1;
 
-/// How a relay fails.
+/// The way in which a relay fails.
 #[derive(Clone, Copy)]
 pub(crate) enum Fault {
-    /// It refuses.
+    /// The relay refuses the message.
     Refuse(RelayErrorKind),
-    /// It takes the message and says that it does not know.
+    /// The relay accepts the message but reports that the outcome is unknown.
     Forget,
 }
 
-/// A broker that holds what failed.
+/// A broker that holds failed messages.
 pub(crate) struct Broker {
     pub(crate) log: MemoryLog,
     fault: Mutex<Option<Fault>>,
     pub(crate) dead: Mutex<Vec<Letter>>,
     pub(crate) claims: Mutex<Vec<LetterId>>,
-    /// How long it takes to publish a claim check.
+    /// The time that it takes to publish a claim check.
     pub(crate) claim_delay: Mutex<Duration>,
-    /// How often it was asked.
+    /// How often the relay was called.
     asked: Mutex<usize>,
 }
 
@@ -71,7 +71,7 @@ impl Broker {
 
     pub(crate) fn append(&self, letter: &Letter, same_failure: u32) {
         let hop = Hop {
-            // The place at first. The source puts each where it belongs.
+            // The original place of the message. The source sets the place of each delivery.
             stream: letter.message.stream.clone(),
             position: letter.message.position.clone(),
             queue: letter.queue.clone(),
@@ -112,7 +112,7 @@ impl Relay for Broker {
 /// Brings messages back from the broker.
 pub(crate) struct Returning {
     source: MemorySource,
-    /// The handovers that came.
+    /// The handovers that were received.
     seen: Vec<(MessageId, u32)>,
 }
 
@@ -194,27 +194,28 @@ impl Place {
         builder.source(Returning::new(&self.bench.log))
     }
 
-    /// A place whose clock can be set.
+    /// Creates a place whose clock can be set.
     pub(crate) fn with_set_clock() -> (Self, SetClock) {
         let Self { bench, broker } = Self::new();
         let (bench, clock) = bench.with_set_clock();
         (Self { bench, broker }, clock)
     }
 
-    /// Starts a consumer with this clock whose first retry is due after this time.
+    /// Starts a consumer with this clock. Its first retry is due after `delay`.
     pub(crate) fn start_by(&self, clock: &SetClock, delay: Duration) -> Running {
         let retry = RetryPolicy { initial_delay: delay, max_delay: delay, ..retry(Strategy::Topics) };
         let builder = self.builder(Options { retry, ..self.options() }).clock(Arc::new(clock.clone()));
         Running::start(builder.handler(self.bench.handler(failing(1))))
     }
 
-    /// Waits until the message is handled at its second attempt, and returns when that began, in seconds.
+    /// Waits until the message is handled at its second attempt, and returns the start time of that
+    /// attempt in seconds.
     pub(crate) async fn second_attempt(&self, name: &str) -> f64 {
         eventually("it is tried again", || self.bench.calls.of(name).len() == 2).await;
         self.bench.calls.times_of(name)[1]
     }
 
-    /// Runs until nothing is left to do.
+    /// Runs until no work is left.
     pub(crate) async fn run(&self, options: Options, script: impl Fn(&Try) -> Reply + Send + Sync + 'static) {
         self.bench.log.close();
         let running = self.start(Options { until_idle: true, ..options }, script);
@@ -222,7 +223,7 @@ impl Place {
     }
 }
 
-/// Fails the first `times`, then succeeds.
+/// Fails `times` times, then succeeds.
 pub(crate) fn failing(times: usize) -> impl Fn(&Try) -> Reply + Send + Sync + 'static {
     move |this| if this.before < times { Reply::Fail(transient()) } else { Reply::Done }
 }

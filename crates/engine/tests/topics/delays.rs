@@ -1,4 +1,4 @@
-//! What waits in the delay queue: when it is due, what holds it back, and clocks that are set.
+//! The messages in the delay queue: when they are due, what holds them, and clocks that are set.
 
 use lazaret_core::policy::{RetryPolicy, Strategy};
 use lazaret_core::store::PauseScope;
@@ -81,7 +81,7 @@ async fn a_pause_of_the_stream_holds_what_comes_back_to_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_partition_that_goes_takes_along_what_waits() {
-    // I1: what waits in the room is given up and comes again to whoever gets the partition.
+    // I1: messages that wait in the queue are abandoned and return to the next owner of the partition.
     let place = Place::new();
     let names: Vec<String> = (0..20).map(|n| format!("k{n}")).collect();
     place.bench.push(&names.iter().map(String::as_str).collect::<Vec<_>>());

@@ -1,4 +1,5 @@
-//! Strategy `topics`: the broker holds what failed, brings it back when it is due, and the store is the second line.
+//! Strategy `topics`: the broker holds failed messages and returns them when they are due. The store is
+//! the second line.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 

@@ -1,4 +1,4 @@
-//! Retries by the broker: attempts, limits, and what comes back.
+//! Retries through the broker: attempts, limits, and the returned messages.
 
 use lazaret_core::policy::{RetryPolicy, Strategy};
 use lazaret_core::{LetterState, Partition, Verdict};
@@ -74,7 +74,7 @@ async fn errors_that_alternate_end_after_the_last_attempt_too() {
 
 #[tokio::test(start_paused = true)]
 async fn attempts_and_due_times_survive_a_crash() {
-    // I4, I12: what is known stands in the message that comes back.
+    // I4, I12: the returned message contains what is known about it.
     let place = Place::new();
     place.bench.push(&["a1"]);
     let running = place.start(place.options(), failing(usize::MAX));
@@ -89,7 +89,8 @@ async fn attempts_and_due_times_survive_a_crash() {
 
 #[tokio::test(start_paused = true)]
 async fn of_two_copies_of_one_handover_one_runs() {
-    // I8: the process died after the broker had taken the message and before the position was committed.
+    // I8: the process crashed after the broker had accepted the message and before the position was
+    // committed.
     let place = Place::new();
     place.bench.push(&["a1"]);
     let options = Options { commit_interval: secs(1000), ..place.options() };

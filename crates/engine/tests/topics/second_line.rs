@@ -1,4 +1,4 @@
-//! What the broker does not take: the store is the second line, and nothing runs twice.
+//! Messages that the broker does not accept: the store is the second line, and nothing runs twice.
 
 use std::sync::Arc;
 
@@ -158,7 +158,7 @@ async fn when_neither_broker_nor_store_take_it_the_source_waits() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_in_the_broker_and_in_the_store_runs_once() {
-    // I8: the broker took every copy and never said so.
+    // I8: the broker accepted every copy but never confirmed it.
     let place = Place::new();
     place.bench.push(&["a1"]);
     place.broker.fail(Fault::Forget);

@@ -19,7 +19,7 @@ const PREFIX: &str = "LAZARET_HEADER_";
 #[derive(Default)]
 struct Variables {
     list: Vec<(String, OsString)>,
-    /// Variables whose value was encoded, because it contains a NUL.
+    /// The variables whose value was encoded because it contains a NUL.
     encoded: Vec<String>,
     bytes: usize,
 }
@@ -38,8 +38,8 @@ impl Variables {
     }
 }
 
-/// Builds all variables of an attempt. Values are unchanged bytes; a value with a NUL is percent-encoded and listed in
-/// `LAZARET_ENCODED`.
+/// Builds all variables of an attempt. Values are unchanged bytes. A value with a NUL is percent-encoded
+/// and listed in `LAZARET_ENCODED`.
 pub(super) fn variables(
     caller: &Caller,
     info: &AttemptInfo<'_>,
@@ -93,7 +93,7 @@ pub(super) fn variables(
     Ok(variables.list)
 }
 
-/// Adds the headers of the message. Of several headers with the same name, the first is used.
+/// Adds the headers of the message. If several headers have the same name, the first one is used.
 fn add_message_headers(variables: &mut Variables, info: &AttemptInfo<'_>) {
     let mut budget = HeaderBudget::new();
     let mut known = HashSet::new();

@@ -8,7 +8,7 @@ use lazaret_core::{HandlerError, Reason, Verdict};
 use crate::report::Report;
 use crate::sanitize::with_notes;
 
-/// Returns the verdict and reason of an exit code; `None` is handled.
+/// Returns the verdict and the reason of an exit code, or `None` if it means handled.
 fn row(code: i32) -> Option<(Verdict, Reason)> {
     Some(match code {
         0 => return None,
@@ -24,7 +24,7 @@ fn row(code: i32) -> Option<(Verdict, Reason)> {
     })
 }
 
-/// Returns the outcome of the attempt. `stderr` is the end of the standard error, without the report.
+/// Returns the outcome of the attempt. `stderr` is the end of the standard error without the report.
 pub(super) fn classify(status: ExitStatus, stderr: String, report: Report) -> Result<(), HandlerError> {
     let Some(code) = status.code() else { return Err(crashed(status, stderr)) };
     let Some((verdict, reason)) = row(code) else { return Ok(()) };

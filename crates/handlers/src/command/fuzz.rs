@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use super::line::{classify, request};
 use crate::attempt_info::{AttemptInfo, Caller};
 
-/// The longest message of an error: an excerpt of 8 KiB, and notes.
+/// The maximum size of an error message: an excerpt of 8 KiB, and notes.
 const MESSAGE_LIMIT: usize = 16 * 1024;
 
 /// The payload of a line.
@@ -60,7 +60,7 @@ fn target() -> Fuzz {
     Fuzz::target("worker-protocol").corpus(corpus).words(words).shape(Shape::Json)
 }
 
-/// A check of the protocol; `sent` is a line as it reaches the worker.
+/// Returns a check of the protocol. `sent` converts a line to the form in which it reaches the worker.
 fn check(sent: impl Fn(String) -> String) -> impl Fn(&[u8]) -> Result<(), String> {
     move |input| {
         let delivery = Delivery::new(Message::new("e", "orders", Position::new(0, 1)));
@@ -79,7 +79,7 @@ fn check(sent: impl Fn(String) -> String) -> impl Fn(&[u8]) -> Result<(), String
                 }
             }
         }
-        // The same bytes as a message to a worker: one line of JSON, from which they can be read back.
+        // The same bytes as a message to a worker: one line of JSON from which they can be read again.
         let text = String::from_utf8_lossy(input);
         let mut message = Message::new("e", "orders", Position::new(0, 1)).with_payload(input.to_vec());
         message.content_type = Some("application/json".into());
@@ -96,12 +96,12 @@ fn check(sent: impl Fn(String) -> String) -> impl Fn(&[u8]) -> Result<(), String
         if line.contains(['\n', '\r', '\u{2028}', '\u{2029}']) {
             return Err("more than one line".into());
         }
-        // Not as values: numbers of any length and nesting of any depth are valid JSON.
+        // Not read as values, because numbers of any length and nesting of any depth are valid JSON.
         let read: Parts<'_> =
             serde_json::from_str(line).map_err(|error| format!("not JSON: {error}: {line}"))?;
         match (read.payload, read.payload_base64) {
             (Some(value), None) => {
-                // Line ends between values became spaces.
+                // Line ends between values were replaced with spaces.
                 let flat = |text: &str| text.replace(['\n', '\r'], " ").trim().to_owned();
                 let escaped = text.replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029");
                 match flat(value.get()) == flat(&escaped) {
@@ -125,8 +125,8 @@ fn worker_protocol() {
 
 #[test]
 fn planted_bugs_of_the_worker_protocol_are_found() {
-    // Bytes that are no JSON lose their padding.
+    // Bytes that are not JSON lose their padding.
     target().finds(check(|line| line.replace("==\"", "\"").replace("=\"", "\"")));
-    // Characters that end a line for some readers are not escaped.
+    // Characters that some readers treat as line ends are not escaped.
     target().finds(check(|line| line.replace("\\u2028", "\u{2028}")));
 }

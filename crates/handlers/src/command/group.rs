@@ -1,4 +1,4 @@
-//! A process group, which ends as a whole.
+//! A process group that ends as a whole.
 
 use std::io;
 use std::process::ExitStatus;
@@ -12,12 +12,12 @@ use tokio::time::timeout;
 
 /// A process that leads its own process group.
 ///
-/// Dropping it kills the group. The leader is reaped last, so that its process id cannot be reused while signals are sent to
-/// the group.
+/// Dropping it kills the group. The leader is reaped last, so that its process id cannot be reused while
+/// signals are sent to the group.
 pub(super) struct Group {
     child: Child,
     leader: Pid,
-    /// Whether the group was killed and its leader reaped.
+    /// `true` once the group was killed and its leader reaped.
     reaped: bool,
 }
 
@@ -41,20 +41,20 @@ impl Group {
         self.child.stderr.take().ok_or_else(no_pipe)
     }
 
-    /// Returns whether the leader has exited. It is not reaped.
+    /// Returns `true` if the leader has exited. Does not reap it.
     pub(super) fn has_exited(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         loop {
             match waitid(WaitId::Pid(self.leader), options) {
                 Ok(status) => return status.is_some(),
                 Err(Errno::INTR) => {}
-                // The child does not exist any more.
+                // The child no longer exists.
                 Err(_) => return true,
             }
         }
     }
 
-    /// Waits until the leader has exited. It is not reaped.
+    /// Waits until the leader has exited. Does not reap it.
     pub(super) async fn exited(&self) -> io::Result<()> {
         // Subscribe before the check, so that no exit is missed.
         let mut exits = signal(SignalKind::child())?;
@@ -64,7 +64,7 @@ impl Group {
         Ok(())
     }
 
-    /// Kills the remaining processes, and reaps the leader.
+    /// Kills the remaining processes and reaps the leader.
     pub(super) async fn kill(&mut self) -> io::Result<ExitStatus> {
         self.send(Signal::KILL);
         let status = self.child.wait().await?;
@@ -72,7 +72,7 @@ impl Group {
         Ok(status)
     }
 
-    /// Terminates the group, and kills it after the grace period.
+    /// Terminates the group, and kills it if it is still running after the grace period.
     pub(super) async fn terminate(&mut self, grace: Duration) -> io::Result<ExitStatus> {
         self.send(Signal::TERM);
         if let Ok(waited) = timeout(grace, self.exited()).await {

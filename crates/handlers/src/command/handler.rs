@@ -18,9 +18,10 @@ use crate::error::Error;
 ///
 /// # Processes
 ///
-/// Each process leads its own process group. At the timeout, the group receives `SIGTERM`, and `SIGKILL` after the grace period;
-/// the attempt ends when the process has exited, not before. A cancelled attempt is killed at once. Remaining processes of the
-/// group are killed when the program exits. Only a process that leaves its group escapes.
+/// Each process leads its own process group. At the timeout, the group receives `SIGTERM`, and `SIGKILL`
+/// after the grace period. The attempt ends when the process has exited, and not before. A cancelled
+/// attempt is killed at once. When the program exits, the remaining processes of its group are killed.
+/// Only a process that leaves its group escapes.
 ///
 /// It requires a tokio runtime with I/O and time enabled.
 ///

@@ -1,4 +1,4 @@
-//! The line protocol of workers: one JSON object per message, and one per response.
+//! The line protocol of workers: one JSON object per message and one per response.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -115,7 +115,7 @@ pub(super) fn request(caller: &Caller, info: &AttemptInfo<'_>) -> Result<Vec<u8>
     };
     add_headers(&mut request, info);
     match &message.payload {
-        // A worker that reads only the payload finds null.
+        // A worker that only reads the payload finds null.
         None => request.payload = Some(Cow::Borrowed(RawValue::NULL)),
         Some(payload) => match json(message.content_type.as_deref(), payload) {
             Some(value) => request.payload = Some(value),
@@ -126,7 +126,7 @@ pub(super) fn request(caller: &Caller, info: &AttemptInfo<'_>) -> Result<Vec<u8>
     Ok(one_line(line))
 }
 
-/// Adds the headers: the first value of each name, and further or binary values in lists.
+/// Adds the headers: the first value of each name directly, further and binary values in lists.
 fn add_headers<'a>(request: &mut Request<'a>, info: &AttemptInfo<'a>) {
     let mut budget = HeaderBudget::new();
     for (name, value) in info.message.headers.iter() {
@@ -144,7 +144,7 @@ fn add_headers<'a>(request: &mut Request<'a>, info: &AttemptInfo<'a>) {
     request.headers_left_out = budget.left_out;
 }
 
-/// Returns the payload as JSON, if its content type says so and it is valid.
+/// Returns the payload as JSON, if its content type is JSON and it is valid.
 fn json<'a>(content_type: Option<&str>, payload: &'a [u8]) -> Option<Cow<'a, RawValue>> {
     let media = content_type?.split(';').next()?.trim().to_ascii_lowercase();
     if media != "application/json" && !media.ends_with("+json") {
@@ -154,13 +154,13 @@ fn json<'a>(content_type: Option<&str>, payload: &'a [u8]) -> Option<Cow<'a, Raw
     if !value.get().contains(['\n', '\r']) {
         return Some(Cow::Borrowed(value));
     }
-    // Inside of strings they are escaped, so these are white space between values.
+    // Inside strings they are escaped, so these are white space between values.
     let flat = value.get().replace(['\n', '\r'], " ");
     RawValue::from_string(flat).ok().map(Cow::Owned)
 }
 
-/// Terminates the line, and escapes U+2028 and U+2029, which some readers treat as line ends. They occur only in strings, where
-/// they can be escaped.
+/// Terminates the line, and escapes U+2028 and U+2029, which some readers treat as line ends. They occur
+/// only in strings, where they can be escaped.
 fn one_line(mut line: Vec<u8>) -> Vec<u8> {
     const SEPARATORS: [&[u8]; 2] = ["\u{2028}".as_bytes(), "\u{2029}".as_bytes()];
     if line.windows(3).any(|three| SEPARATORS.contains(&three)) {
@@ -182,7 +182,7 @@ struct Response {
     retry_after: Option<serde_json::Value>,
 }
 
-/// Why a response is invalid.
+/// The reason why a response is invalid.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InvalidResponse {
     /// The line is not a JSON object with the expected fields.
@@ -191,7 +191,7 @@ pub(super) enum InvalidResponse {
     /// The response is for another message.
     #[error("the response is for another message, {id:?}")]
     OtherMessage { id: String },
-    /// There is neither a verdict nor a reason.
+    /// The response has neither a verdict nor a reason.
     #[error("the response has neither a verdict nor a reason")]
     NoVerdict,
     /// The response exceeds the limit.
@@ -199,8 +199,8 @@ pub(super) enum InvalidResponse {
     TooLong { limit: usize },
 }
 
-/// Returns the outcome of the attempt, or why the response is invalid. `stderr` supplies the message of a failure without one, and the
-/// delivery gets the diagnostics of a failure.
+/// Returns the outcome of the attempt, or the reason why the response is invalid. `stderr` supplies the
+/// message of a failure without one. The diagnostics of a failure are added to the delivery.
 pub(super) fn classify(
     line: &[u8],
     delivery: &Delivery,
@@ -237,7 +237,7 @@ pub(super) fn classify(
         (Some(Verdict::Duplicate), None) => error = error.reason(Reason::DUPLICATE),
         (_, Some(reason)) => error = error.reason(reason),
         (Some(_), None) => {}
-        // Neither is one that exists.
+        // The response has neither a valid verdict nor a valid reason.
         (None, None) => error = error.reason(Reason::INVALID_RESPONSE),
     }
     if let Some(verdict) = verdict {
@@ -382,7 +382,7 @@ mod tests {
         let both = failed(r#"{"id":"e","verdict":"retry","message":"m","detail":"no card","errorType":7}"#)
             .failure();
         assert_eq!((&*both.error_type, &*both.message), ("worker", "m (invalid errorType 7 was ignored)"));
-        // Other fields of these names stay the worker's own.
+        // Unrelated fields with these names belong to the worker.
         assert!(answer(r#"{"id":"e","verdict":"handled","title":7,"phase":[]}"#).unwrap().is_ok());
         assert_eq!(failed(r#"{"id":"e","verdict":"retry","type":"OrderPlaced"}"#).to_string(), "from stderr");
     }

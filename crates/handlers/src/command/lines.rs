@@ -1,8 +1,10 @@
 //! A pool of long-running workers.
 //!
-//! A message that crashes its worker is a suspect. Its next attempts run apart from the others: one suspect at a time, in a worker
-//! of its own, with a back-off of its own. Suspects do not wait for that here, where each would take the place of another message in
-//! the engine: their attempts are deferred. So messages that crash every worker, one or many, delay no other message (I3).
+//! A message that crashes its worker is a suspect. Its next attempts run apart from the others: one
+//! suspect at a time, in a separate worker, with a separate back-off. Suspects do not wait here for
+//! their turn, because each would take the place of another message in the engine. Instead, their
+//! attempts are deferred. So messages that crash every worker delay no other message, however many there
+//! are (I3).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,21 +33,22 @@ pub(super) struct Pool {
     setup: Setup,
     /// One permit per busy worker.
     permits: Semaphore,
-    /// The idle workers. The most recently used one is reused first, because its memory is warm.
+    /// The idle workers. The most recently used one is reused first, because its memory is still in the
+    /// cache.
     idle: Mutex<Vec<Worker>>,
     restart: Mutex<RestartDelay>,
     suspects: Mutex<Suspects>,
-    /// The permit of the suspect that runs.
+    /// The permit for the suspect that runs.
     suspect_permit: Semaphore,
     suspect_restart: Mutex<RestartDelay>,
 }
 
-/// Where an attempt runs.
+/// The place where an attempt runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lane {
     /// In a worker of the pool.
     Pool,
-    /// Apart, in a worker of its own.
+    /// Apart from the pool, in a separate worker.
     Suspect,
 }
 
@@ -76,7 +79,8 @@ impl Pool {
         let (worker, response) = match self.take_idle(lane) {
             None => self.start_and_call(delivery, &line, lane).await?,
             Some(mut idle) => match timeout(self.setup.timeout, idle.call(&line)).await {
-                // The worker exited while it was idle, and did not receive the message: not a failed attempt.
+                // The worker exited while it was idle and did not receive the message. This is not a
+                // failed attempt.
                 Ok(Err(WorkerError::Unsent)) => self.start_and_call(delivery, &line, lane).await?,
                 response => (idle, response.ok()),
             },
@@ -100,7 +104,8 @@ impl Pool {
         Err(self.kill(worker, &invalid).await)
     }
 
-    /// The permit for a suspect. The attempt is deferred while another one runs, and during the back-off.
+    /// Returns the permit for a suspect. The attempt is deferred while another suspect runs, and during
+    /// the back-off.
     fn suspect_place(&self) -> Result<SemaphorePermit<'_>, HandlerError> {
         let until = lock(&self.suspect_restart).until();
         let wait = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -114,7 +119,7 @@ impl Pool {
         self.suspect_permit.try_acquire().map_err(|_| busy())
     }
 
-    /// Starts a worker and sends it a message. Returns no response after a timeout.
+    /// Starts a worker and sends it a message. After a timeout, the returned response is `None`.
     async fn start_and_call(
         &self,
         delivery: &Delivery,
@@ -147,7 +152,8 @@ impl Pool {
             // Workers that are not ready are dropped here, which kills them.
             let worker = lock(&self.idle).pop()?;
             if worker.is_ready() {
-                // Earlier output belongs to another message. The startup output of a new worker belongs to its first message.
+                // Earlier output belongs to another message. The startup output of a new worker belongs
+                // to its first message.
                 worker.stderr.clear();
                 return Some(worker);
             }
@@ -160,9 +166,10 @@ impl Pool {
         *lock(&self.restart) = RestartDelay::default();
         if lane == Lane::Suspect {
             *lock(&self.suspect_restart) = RestartDelay::default();
-            // What crashed the workers may be gone, and then the other suspects are none either. One that is crashes another.
+            // The cause of the crashes may be gone, and then the other messages are not suspects either.
+            // A suspect that still crashes workers is recorded again.
             lock(&self.suspects).clear();
-            // The pool keeps the worker if it lacks one.
+            // The pool keeps the worker if it has too few.
             if self.permits.available_permits() <= lock(&self.idle).len() {
                 drop(tokio::spawn(worker.retire(self.setup.grace)));
                 return;
@@ -176,8 +183,8 @@ impl Pool {
         let now = Instant::now();
         lock(&self.suspects).insert(message.clone());
         lock(&self.suspect_restart).failed(worker.started, now);
-        // A worker that has responded before works: the message ended it, and the next one starts at once. A worker that never
-        // responded may be unable to work at all.
+        // If the worker has responded before, it works, and the message ended it: the next worker starts
+        // at once. A worker that never responded may be unable to work at all.
         if lane == Lane::Pool && !worker.has_responded {
             lock(&self.restart).failed(worker.started, now);
         }
@@ -196,7 +203,8 @@ impl Pool {
         }
     }
 
-    /// Terminates a worker after a timeout. Its successor starts at once: the timeout itself bounds the rate of starts.
+    /// Terminates a worker after a timeout. Its successor starts at once, because the timeout itself
+    /// limits the rate of starts.
     async fn terminate(&self, mut worker: Worker) -> HandlerError {
         // The exit status does not matter: the attempt has timed out.
         let _ = worker.group.terminate(self.setup.grace).await;
@@ -228,7 +236,7 @@ impl Drop for Pool {
     }
 }
 
-/// A poisoned lock is usable: no update is partial.
+/// Locks a mutex. A poisoned lock is usable, because no update is partial.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -16,7 +16,7 @@ use super::{environment, exit};
 use crate::attempt_info::AttemptInfo;
 use crate::report::Report;
 
-/// Runs one attempt. All processes of the program have ended when it returns (I2).
+/// Runs one attempt. When it returns, all processes of the program have ended (I2).
 pub(super) async fn run(setup: &Setup, delivery: &Delivery) -> Result<(), HandlerError> {
     let info = AttemptInfo::of(setup.caller(), delivery);
     let mut command = setup.command();
@@ -35,7 +35,7 @@ pub(super) async fn run(setup: &Setup, delivery: &Delivery) -> Result<(), Handle
     let status = ended.map_err(|error| wait_failed(&error))?;
     match waited {
         Ok(Ok(())) if status.success() => Ok(()),
-        // A program that was killed has not finished its report.
+        // A program that was killed has not completed its report.
         Ok(Ok(())) if status.code().is_none() => exit::classify(status, stderr.text(), Report::default()),
         Ok(Ok(())) => {
             let (stderr, report) = stderr.text_and_report();

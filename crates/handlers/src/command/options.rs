@@ -12,7 +12,8 @@ use crate::attempt_info::Caller;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The default time between `SIGTERM` and `SIGKILL`.
 const DEFAULT_GRACE: Duration = Duration::from_secs(2);
-/// The variables that a program inherits by default: what it needs to run on this machine, and nothing that holds secrets.
+/// The variables that a program inherits by default. They are needed to run on this machine and hold no
+/// secrets.
 const INHERITED_ENV: [&str; 18] = [
     "HOME",
     "HOSTNAME",
@@ -34,18 +35,18 @@ const INHERITED_ENV: [&str; 18] = [
     "VIRTUAL_ENV",
 ];
 
-/// How the program is run.
+/// The way in which the program is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Once per attempt: the payload on standard input, the attempt in `LAZARET_*` variables, the outcome in the exit
-    /// code.
+    /// Runs the program once per attempt. It gets the payload on standard input and the attempt in
+    /// `LAZARET_*` variables, and sets the outcome with its exit code.
     #[default]
     Once,
-    /// As long-running workers: one JSON line in, one JSON line out.
+    /// Runs long-running workers: one JSON line in, one JSON line out.
     Lines,
 }
 
-/// The program and how it is run.
+/// The program, and how to run it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -73,7 +74,7 @@ pub struct CommandOptions {
 }
 
 impl CommandOptions {
-    /// Creates options for a program: its name or path, and its arguments. No shell is used.
+    /// Creates options for a program, from its name or path and its arguments. No shell is used.
     pub fn new<A: Into<String>>(program: impl IntoIterator<Item = A>) -> Self {
         Self {
             program: program.into_iter().map(Into::into).collect(),
@@ -88,14 +89,15 @@ impl CommandOptions {
         }
     }
 
-    /// Sets the name of the consumer, which the program receives.
+    /// Sets the name of the consumer, which is passed to the program.
     #[must_use]
     pub fn for_consumer(mut self, consumer: impl Into<ConsumerName>) -> Self {
         self.caller.consumer = consumer.into();
         self
     }
 
-    /// Sets the sequencing of the consumer, which determines the sequence that the program receives. Default: by key.
+    /// Sets the sequencing of the consumer, which determines the sequence that is passed to the program.
+    /// Default: by key.
     #[must_use]
     pub fn with_sequencing(mut self, sequencing: Sequencing) -> Self {
         self.caller.sequencing = sequencing;
@@ -109,15 +111,15 @@ impl CommandOptions {
         self
     }
 
-    /// Limits concurrent processes. Default: one worker per processor in mode [`Lines`](Mode::Lines), and the concurrency of
-    /// the consumer in mode [`Once`](Mode::Once).
+    /// Sets the maximum number of concurrent processes. Default: one worker per processor in mode
+    /// [`Lines`](Mode::Lines), and the concurrency of the consumer in mode [`Once`](Mode::Once).
     #[must_use]
     pub fn with_workers(mut self, limit: usize) -> Self {
         self.workers = Some(limit);
         self
     }
 
-    /// Sets the timeout of an attempt. Default: 10 s. Waiting for a worker does not count.
+    /// Sets the timeout of an attempt, without the wait for a worker. Default: 10 s.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -140,17 +142,18 @@ impl CommandOptions {
 
     /// Inherits more variables of this process: names, or prefixes that end with `*`.
     ///
-    /// By default a program inherits what it needs to run on this machine: `PATH`, `HOME`, `USER`, `LOGNAME`, `SHELL`, `HOSTNAME`,
-    /// `LANG`, `LANGUAGE`, `LC_*`, `TZ`, `TMPDIR`, `SSL_CERT_FILE`, `SSL_CERT_DIR`, `LD_LIBRARY_PATH`, `JAVA_HOME`, `NODE_PATH`,
-    /// `PYTHONPATH` and `VIRTUAL_ENV`. The secrets of this process stay here. Variables that belong to Lazaret (`LAZARET_*`,
-    /// `TRACEPARENT`, `TRACESTATE`) are never inherited.
+    /// By default a program inherits the variables that it needs to run on this machine: `PATH`, `HOME`,
+    /// `USER`, `LOGNAME`, `SHELL`, `HOSTNAME`, `LANG`, `LANGUAGE`, `LC_*`, `TZ`, `TMPDIR`,
+    /// `SSL_CERT_FILE`, `SSL_CERT_DIR`, `LD_LIBRARY_PATH`, `JAVA_HOME`, `NODE_PATH`, `PYTHONPATH` and
+    /// `VIRTUAL_ENV`. It does not inherit the secrets of this process. Variables that belong to Lazaret
+    /// (`LAZARET_*`, `TRACEPARENT`, `TRACESTATE`) are never inherited.
     #[must_use]
     pub fn inherit_env<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.inherited_env.extend(names.into_iter().map(Into::into));
         self
     }
 
-    /// Inherits no variable of this process.
+    /// Inherits no variables of this process.
     #[must_use]
     pub fn without_inherited_env(mut self) -> Self {
         self.inherited_env.clear();

@@ -1,16 +1,16 @@
-//! Delays the start of workers after failures, with exponential backoff.
+//! Delays the start of workers after failures, with exponential back-off.
 
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::Instant;
 
-/// The first delay; doubled after each consecutive failure.
+/// The first delay. It doubles after each consecutive failure.
 const MIN_DELAY: Duration = Duration::from_millis(100);
 /// The maximum delay.
 const MAX_DELAY: Duration = Duration::from_secs(10);
 
-/// The earliest time of the next start, after consecutive failures.
+/// Computes the earliest time of the next start after consecutive failures.
 #[derive(Debug)]
 pub(super) struct RestartDelay {
     delays: ExponentialBackoff,
@@ -32,8 +32,8 @@ impl Default for RestartDelay {
 }
 
 impl RestartDelay {
-    /// Records that a worker failed. Workers that ran side by side and fail together count once: those that were started before
-    /// the last failure do not lengthen the delay.
+    /// Records that a worker failed. Workers that ran concurrently and fail together count once: a
+    /// worker that was started before the last failure does not lengthen the delay.
     pub(super) fn failed(&mut self, started: Instant, now: Instant) {
         if self.failed_at.is_some_and(|failed_at| started < failed_at) {
             return;

@@ -11,7 +11,7 @@ use super::options::{CommandOptions, Mode};
 use crate::attempt_info::Caller;
 use crate::error::Error;
 
-/// The maximum timeout. Longer ones would overflow clocks.
+/// The maximum timeout. Longer timeouts would overflow clocks.
 const TIMEOUT_LIMIT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// The validated options of both modes.
@@ -85,7 +85,7 @@ impl Setup {
     }
 }
 
-/// Returns whether a variable of this process is passed on: it is named, or has a prefix that is.
+/// Returns `true` if a variable of this process is inherited: its name or a prefix of it is listed.
 fn is_inherited(name: &[u8], names: &[String]) -> bool {
     let is_named = names.iter().any(|wanted| match wanted.strip_suffix('*') {
         Some(prefix) => name.starts_with(prefix.as_bytes()),
@@ -94,7 +94,7 @@ fn is_inherited(name: &[u8], names: &[String]) -> bool {
     is_named && !is_reserved(name)
 }
 
-/// Returns whether a variable is reserved for Lazaret.
+/// Returns `true` if a variable is reserved for Lazaret.
 fn is_reserved(name: &[u8]) -> bool {
     name.starts_with(b"LAZARET_") || name == b"TRACEPARENT" || name == b"TRACESTATE"
 }

@@ -26,8 +26,9 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Keeps the end of the standard error. A task reads continuously, so that the process never blocks; [`text`](Self::text) and
-/// the others first read the rest of the pipe, so that no earlier output is missed.
+/// Keeps the end of the standard error. A task reads continuously, so that the process never blocks.
+/// [`text`](Self::text) and the other methods first read the rest of the pipe, so that no earlier output
+/// is missed.
 pub(super) struct Stderr {
     capture: Arc<Capture>,
     _reader: AbortOnDrop,
@@ -50,24 +51,24 @@ impl Stderr {
         Ok(Self { capture, _reader: reader })
     }
 
-    /// Drops the output so far.
+    /// Discards the output so far.
     pub(super) fn clear(&self) {
         self.capture.read_all().clear();
     }
 
-    /// Returns the end of the output, sanitized.
+    /// Returns the sanitized end of the output.
     pub(super) fn text(&self) -> String {
         self.capture.read_all().text()
     }
 
-    /// Returns the end of the output, sanitized, and the report of the failure if its last line is one.
+    /// Returns the sanitized end of the output, and the report of the failure if the last line is one.
     pub(super) fn text_and_report(&self) -> (String, Option<Report>) {
         self.capture.read_all().text_and_report()
     }
 }
 
 impl Capture {
-    /// Reads a part of the pipe. Returns whether there may be more.
+    /// Reads a part of the pipe. Returns `true` if there may be more.
     fn read_some(&self) -> bool {
         let mut tail = self.lock();
         let mut buffer = [0; 4096];
@@ -81,8 +82,8 @@ impl Capture {
         }
     }
 
-    /// Reads everything in the pipe, past the readiness state of the runtime. The amount is limited to the capacity of a pipe, so
-    /// that a process with endless output does not block.
+    /// Reads everything in the pipe, bypassing the readiness state of the runtime. The amount is limited
+    /// to the capacity of a pipe, so that a process with endless output does not block this call.
     fn read_all(&self) -> MutexGuard<'_, Tail> {
         let mut tail = self.lock();
         let mut buffer = [0; 4096];
@@ -96,7 +97,7 @@ impl Capture {
         tail
     }
 
-    /// A poisoned lock is usable: no update is partial.
+    /// Locks the tail. A poisoned lock is usable, because no update is partial.
     fn lock(&self) -> MutexGuard<'_, Tail> {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }

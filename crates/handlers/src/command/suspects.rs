@@ -4,14 +4,15 @@ use std::collections::{HashSet, VecDeque};
 
 use lazaret_core::MessageId;
 
-/// The maximum number of suspects (I7). A forgotten one crashes another worker and is remembered again.
+/// The maximum number of suspects (I7). A suspect beyond it is forgotten and recorded again when it
+/// crashes another worker.
 const LIMIT: usize = 4096;
 
-/// A bounded set of messages; the oldest is forgotten first.
+/// A bounded set of messages. The oldest message is forgotten first.
 #[derive(Debug, Default)]
 pub(super) struct Suspects {
     ids: HashSet<MessageId>,
-    /// The oldest first.
+    /// The messages in the order of their insertion, oldest first.
     order: VecDeque<MessageId>,
 }
 

@@ -20,19 +20,19 @@ pub(super) const RESPONSE_LIMIT: usize = 64 * 1024;
 pub(super) struct Worker {
     pub(super) group: Group,
     pub(super) stderr: Stderr,
-    /// It has responded to a message.
+    /// `true` once the worker has responded to a message.
     pub(super) has_responded: bool,
     pub(super) started: Instant,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
 }
 
-/// Why there is no valid response.
+/// The reason why there is no valid response.
 #[derive(Debug)]
 pub(super) enum WorkerError {
     /// The message was not sent completely.
     Unsent,
-    /// The worker closed its output, or exited.
+    /// The worker closed its output or exited.
     Exited,
     /// The response exceeds the limit.
     TooLong,
@@ -50,8 +50,9 @@ impl Worker {
         Ok(Self { group, stderr, has_responded: false, started, stdin, stdout })
     }
 
-    /// Returns whether the worker is ready for a message: it runs, and has no unread output. An extra response would be taken for
-    /// that of the next attempt, so the pipe is read directly, past the readiness state of the runtime.
+    /// Returns `true` if the worker is ready for a message: it runs and has no unread output. An extra
+    /// response would be taken for the response of the next attempt, so the pipe is read directly,
+    /// bypassing the readiness state of the runtime.
     pub(super) fn is_ready(&self) -> bool {
         let is_silent = || matches!(rustix::io::read(self.stdout.get_ref(), &mut [0]), Err(Errno::AGAIN));
         self.stdout.buffer().is_empty() && is_silent() && !self.group.has_exited()

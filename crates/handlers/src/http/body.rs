@@ -5,18 +5,18 @@ use tokio::time::{Instant, timeout_at};
 
 use super::cause::{is_invalid_response, root_cause};
 
-/// The maximum size of a body that is drained, so that the connection can be reused. Draining more is slower than a new
-/// connection.
+/// The maximum size of a body that is read to its end so that the connection can be reused. Reading more
+/// would be slower than a new connection.
 const DRAIN_LIMIT: usize = 64 * 1024;
 
 /// The start of a body.
 pub(super) struct Body {
-    /// The kept bytes.
+    /// The bytes that were kept.
     pub(super) bytes: Vec<u8>,
     pub(super) ending: Ending,
 }
 
-/// How a body ended.
+/// The way in which a body ended.
 pub(super) enum Ending {
     /// The end was reached.
     Complete,
@@ -24,14 +24,14 @@ pub(super) enum Ending {
     Truncated,
     /// The connection closed before the end.
     Broken(String),
-    /// Its encoding is invalid.
+    /// The encoding of the body is invalid.
     Invalid(String),
     /// The deadline passed.
     TimedOut,
 }
 
 impl Body {
-    /// Reads the body. Keeps the start of this size, and drops the rest.
+    /// Reads the body. Keeps up to `limit` bytes of its start and discards the rest.
     pub(super) async fn read(response: Response, limit: usize, deadline: Instant) -> Self {
         let mut bytes = Vec::new();
         let ending = match timeout_at(deadline, drain(response, limit, &mut bytes)).await {

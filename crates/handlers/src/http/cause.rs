@@ -1,9 +1,9 @@
-//! Finds the root cause of an error, and whether it is an invalid response.
+//! Finds the root cause of an error, and tells if it is an invalid response.
 
 use std::error::Error as StdError;
 use std::io;
 
-/// Returns the message of the root cause: the outer errors add nothing.
+/// Returns the message of the root cause. The outer errors add no information.
 pub(super) fn root_cause(error: &(dyn StdError + 'static)) -> String {
     let mut bottom = error;
     while let Some(source) = bottom.source() {
@@ -12,14 +12,15 @@ pub(super) fn root_cause(error: &(dyn StdError + 'static)) -> String {
     bottom.to_string()
 }
 
-/// Returns whether the other side sent something that is not HTTP. A connection that was closed or reset is none.
+/// Returns `true` if the peer sent something that is not HTTP. A closed or reset connection does not
+/// count.
 pub(super) fn is_invalid_response(error: &(dyn StdError + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(cause) = next {
         let is_unparsable = cause.downcast_ref().is_some_and(hyper::Error::is_parse);
-        // Errors that this side found in the frames of the other one.
+        // Violations that this side found in the peer's frames.
         let is_violation = cause.downcast_ref().is_some_and(h2::Error::is_library);
-        // The encoding of the body.
+        // An invalid encoding of the body.
         let is_undecodable = cause.downcast_ref::<io::Error>().is_some_and(|error| {
             matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData)
         });

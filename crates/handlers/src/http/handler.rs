@@ -19,9 +19,10 @@ use super::{request, response, tls};
 use crate::attempt_info::{AttemptInfo, Caller};
 use crate::error::Error;
 
-/// The maximum timeout. Longer ones would overflow clocks.
+/// The maximum timeout. Longer timeouts would overflow clocks.
 const TIMEOUT_LIMIT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// The interval of HTTP/2 keep-alive pings. Without them, all requests on a silently dead connection would time out.
+/// The interval of HTTP/2 keep-alive pings. Without them, all requests on a silently dead connection
+/// would time out.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A handler over HTTP: one `POST` per attempt.
@@ -30,8 +31,9 @@ const PING_INTERVAL: Duration = Duration::from_secs(10);
 ///
 /// # Broken connections
 ///
-/// A request that was not sent, because its pooled connection was closed, is sent on another connection. A request that may
-/// have been received is not sent twice in one attempt: the attempt fails (I4), and the retry policy of the consumer decides.
+/// If a request was not sent because its pooled connection was closed, it is sent on another connection.
+/// A request that the handler may have received is not sent again in the same attempt: the attempt fails
+/// (I4), and the retry policy of the consumer decides.
 ///
 /// ```
 /// use lazaret_handlers::{HttpHandler, HttpOptions};
@@ -89,11 +91,12 @@ impl HttpHandler {
 }
 
 impl HttpHandler {
-    /// Asks the service for the methods of the path, with `OPTIONS`, and returns the status of its answer. It carries no message, and
-    /// services must not act on it (RFC 9110, 9.2.1). A path that does not exist is answered with 404 by most of them.
+    /// Asks the service for the methods of the path, with `OPTIONS`, and returns the status of the
+    /// response. The request carries no message, and services must not act on it (RFC 9110, 9.2.1). Most
+    /// services answer 404 for a path that does not exist.
     ///
     /// # Errors
-    /// Fails if there is no answer within the timeout of the handler.
+    /// Fails if there is no response within the timeout of the handler.
     pub async fn probe_path(&self) -> Result<u16, HandlerError> {
         let mut request = Request::new(Method::OPTIONS, self.0.url.clone());
         *request.headers_mut() = self.0.template.clone();
@@ -213,13 +216,14 @@ fn client(options: &HttpOptions, is_https: bool) -> Result<Client, Error> {
         HttpVersion::Auto => builder,
     };
     if options.version == HttpVersion::Http1 || (options.version == HttpVersion::Auto && !is_https) {
-        // Only HTTP/2 rejects requests in a way that is safe to retry; the retry support costs a copy of all headers.
+        // Only HTTP/2 rejects requests in a way that makes a retry safe, and the retry support costs a
+        // copy of all headers.
         builder = builder.retry(retry::never());
     }
     builder.build().map_err(|error| Error::Client(root_cause(&error.without_url())))
 }
 
-/// Moves user and password of a URL into a header value.
+/// Moves the user and the password of a URL into a header value.
 fn take_credentials(url: &mut Url) -> Result<Option<HeaderValue>, Error> {
     if url.username().is_empty() && url.password().is_none() {
         return Ok(None);

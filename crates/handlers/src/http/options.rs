@@ -12,11 +12,11 @@ use crate::attempt_info::Caller;
 
 /// The default timeout of an attempt.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The default idle timeout of a connection. Node and uvicorn close theirs after 5 s: closing earlier avoids requests on a
-/// connection that the server is closing.
+/// The default idle timeout of a connection. Node and uvicorn close theirs after 5 s. Closing earlier
+/// avoids requests on a connection that the server is closing.
 const DEFAULT_KEEP_ALIVE: Duration = Duration::from_secs(4);
 
-/// The version of HTTP.
+/// The HTTP version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HttpVersion {
     /// HTTP/1.1 for `http://`; negotiated by ALPN for `https://`.
@@ -35,7 +35,7 @@ pub(crate) enum Ca {
     Pem(Vec<u8>),
 }
 
-/// The URL of the handler and how it is called. Redirects are not followed, and proxies are not used.
+/// The URL of the handler, and how to call it. Redirects are not followed, and proxies are not used.
 ///
 /// ```
 /// use std::time::Duration;
@@ -62,7 +62,7 @@ pub struct HttpOptions {
 }
 
 impl HttpOptions {
-    /// Creates options for a URL. User and password in it are sent as basic authentication.
+    /// Creates options for a URL. A user and a password in the URL are sent as basic authentication.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -83,23 +83,24 @@ impl HttpOptions {
         self
     }
 
-    /// Sets the sequencing of the consumer, which determines the sequence that is sent to the handler. Default: by key.
+    /// Sets the sequencing of the consumer, which determines the sequence that is sent to the handler.
+    /// Default: by key.
     #[must_use]
     pub fn with_sequencing(mut self, sequencing: Sequencing) -> Self {
         self.caller.sequencing = sequencing;
         self
     }
 
-    /// Sets the timeout of an attempt, from the connection to the end of the response. Default: 10 s. Waiting for one of
-    /// [`max_connections`](Self::with_max_connections) does not count.
+    /// Sets the timeout of an attempt, from the connection to the end of the response. Default: 10 s.
+    /// The wait for one of [`max_connections`](Self::with_max_connections) is not included.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Adds a header to every request, and replaces an earlier one with the same name. A `Content-Type` applies to messages
-    /// without one. The value is never shown.
+    /// Adds a header to every request. It replaces an earlier header with the same name. A
+    /// `Content-Type` applies to messages without one. The value is never shown.
     #[must_use]
     pub fn with_header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         let name = name.into();
@@ -108,50 +109,51 @@ impl HttpOptions {
         self
     }
 
-    /// Authenticates with a token.
+    /// Uses a bearer token for authentication.
     #[must_use]
     pub fn with_bearer(self, token: impl AsRef<str>) -> Self {
         let value = format!("Bearer {}", token.as_ref());
         self.with_header("authorization", value)
     }
 
-    /// Authenticates with a user and a password.
+    /// Uses basic authentication with a user and a password.
     #[must_use]
     pub fn with_basic(self, user: impl AsRef<str>, password: impl AsRef<str>) -> Self {
         let value = basic(user.as_ref(), password.as_ref());
         self.with_header("authorization", value)
     }
 
-    /// Sets the version of HTTP.
+    /// Sets the HTTP version.
     #[must_use]
     pub fn with_version(mut self, version: HttpVersion) -> Self {
         self.version = version;
         self
     }
 
-    /// Limits concurrent requests, and so the connections of HTTP/1.1. Default: the concurrency of the consumer. Further
-    /// attempts wait.
+    /// Sets the maximum number of concurrent requests, and so of HTTP/1.1 connections. Further attempts
+    /// wait. Default: the concurrency of the consumer.
     #[must_use]
     pub fn with_max_connections(mut self, limit: usize) -> Self {
         self.max_connections = Some(limit);
         self
     }
 
-    /// Sets the idle timeout of a connection. Default: 4 s. Keep it below that of the handler's server.
+    /// Sets the idle timeout of a connection. Default: 4 s. Keep it below the idle timeout of the
+    /// handler's server.
     #[must_use]
     pub fn with_keep_alive(mut self, idle: Duration) -> Self {
         self.keep_alive = idle;
         self
     }
 
-    /// Trusts the authorities in a PEM file instead of those of the operating system.
+    /// Trusts the certificate authorities in a PEM file instead of the operating system's.
     #[must_use]
     pub fn with_ca_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.ca = Some(Ca::File(path.into()));
         self
     }
 
-    /// Trusts the authorities in PEM text, like [`with_ca_file`](Self::with_ca_file).
+    /// Trusts the certificate authorities in a PEM text, like [`with_ca_file`](Self::with_ca_file).
     #[must_use]
     pub fn with_ca_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.ca = Some(Ca::Pem(pem.into()));

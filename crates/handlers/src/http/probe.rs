@@ -1,4 +1,4 @@
-//! Probes a handler: connects without sending a request.
+//! Probes a handler by opening a connection without sending a request.
 
 use std::error::Error as StdError;
 use std::io;
@@ -14,7 +14,7 @@ use super::options::HttpOptions;
 use super::tls;
 use crate::error::Error;
 
-/// Why a probe failed.
+/// The error of a failed probe.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProbeError {
@@ -27,7 +27,7 @@ pub enum ProbeError {
     /// The certificate is invalid.
     #[error("invalid certificate: {why}")]
     Certificate {
-        /// The problem.
+        /// The kind of the problem.
         problem: CertificateProblem,
         /// The message of the TLS library.
         why: String,
@@ -37,25 +37,25 @@ pub enum ProbeError {
     Tls(String),
 }
 
-/// The problem of a certificate.
+/// The reason why a certificate is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CertificateProblem {
-    /// No trusted authority issued it.
+    /// No trusted authority issued the certificate.
     UnknownIssuer,
-    /// It is issued for another name.
+    /// The certificate was issued for another name.
     NameMismatch,
-    /// It has expired.
+    /// The certificate has expired.
     Expired,
-    /// It is not valid yet.
+    /// The certificate is not valid yet.
     NotYetValid,
-    /// It is the certificate of an authority, not of a server.
+    /// The certificate belongs to an authority, not to a server.
     CaAsEndEntity,
-    /// Any other problem.
+    /// The certificate has another problem.
     Other,
 }
 
-/// Opens a connection with the settings of the handler, including TLS over https. No request is sent.
+/// Opens a connection with the settings of the handler, including TLS for https. No request is sent.
 ///
 /// ```
 /// use lazaret_handlers::{HttpOptions, ProbeError, probe};
@@ -66,13 +66,14 @@ pub enum CertificateProblem {
 /// ```
 ///
 /// # Errors
-/// Fails if the connection is refused or the certificate is invalid. The system's connect timeout applies: set a shorter one.
+/// Fails if the connection is refused or the certificate is invalid. Only the system's connect timeout
+/// applies, so wrap the call in a shorter one.
 pub async fn probe(options: &HttpOptions) -> Result<(), ProbeError> {
     let url = Url::parse(&options.url).map_err(|error| Error::Url(error.to_string()))?;
     let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
         return Err(Error::Url("the host is missing".to_owned()).into());
     };
-    // Only URLs have brackets around an IPv6 address.
+    // Only URLs put brackets around an IPv6 address.
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let stream = TcpStream::connect((host, port)).await.map_err(ProbeError::Connection)?;
     if url.scheme() != "https" {
@@ -98,7 +99,8 @@ fn handshake_error(error: &io::Error) -> ProbeError {
 
 fn problem(error: &CertificateError) -> CertificateProblem {
     match error {
-        // A bad signature means an authority of the same name with another key, for example a regenerated one.
+        // A bad signature means an authority with the same name but another key, for example a
+        // regenerated one.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => CertificateProblem::UnknownIssuer,
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             CertificateProblem::NameMismatch
@@ -107,7 +109,7 @@ fn problem(error: &CertificateError) -> CertificateProblem {
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             CertificateProblem::NotYetValid
         }
-        // rustls has no variant for it.
+        // rustls has no variant for this problem.
         CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
             CertificateProblem::CaAsEndEntity
         }

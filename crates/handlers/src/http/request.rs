@@ -34,7 +34,7 @@ const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 const PREFIX: &str = "lazaret-header-";
 
-/// The initial capacity: all fixed headers and some of the message.
+/// The initial capacity: all fixed headers and some message headers.
 const USUAL_HEADERS: usize = 24;
 
 /// Builds the headers of all requests: the configured headers and the consumer.
@@ -132,7 +132,8 @@ fn add_message_headers(headers: &mut HeaderMap, info: &AttemptInfo<'_>) {
             "tracestate" => tracestate,
             _ => None,
         };
-        // Compares addresses: this header was added already, not another one with the same name.
+        // Compares addresses, so that only this header is skipped and not another one with the same
+        // name.
         if passed_as.is_some_and(|passed| std::ptr::eq(passed, value)) {
             continue;
         }
@@ -145,7 +146,7 @@ fn add_message_headers(headers: &mut HeaderMap, info: &AttemptInfo<'_>) {
         buffer.push_str(PREFIX);
         buffer.push_str(std::str::from_utf8(&encoded).expect("encoded names are ASCII"));
         let Ok(name) = HeaderName::from_bytes(buffer.as_bytes()) else {
-            // The name exceeds the limit of the library.
+            // The name exceeds the limit of the HTTP library.
             budget.left_out += 1;
             continue;
         };
@@ -160,7 +161,7 @@ fn add_message_headers(headers: &mut HeaderMap, info: &AttemptInfo<'_>) {
     }
 }
 
-/// Adds the names of a message, and counts their size.
+/// Adds the names of a message and counts their size.
 struct Names<'a> {
     headers: &'a mut HeaderMap,
     bytes: usize,

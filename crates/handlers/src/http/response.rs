@@ -20,12 +20,13 @@ const VERDICT: HeaderName = HeaderName::from_static("lazaret-verdict");
 const REASON: HeaderName = HeaderName::from_static("lazaret-reason");
 const ERROR_TYPE: HeaderName = HeaderName::from_static("lazaret-error-type");
 const PHASE: HeaderName = HeaderName::from_static("lazaret-phase");
-/// The prefix of headers with diagnostics.
+/// The prefix of headers that contain diagnostics.
 const DIAGNOSTIC: &str = "lazaret-diagnostic-";
-/// The maximum size of a problem document that is read: a stack trace and a message, of which JSON may escape every character.
+/// The maximum size of a problem document that is read: a stack trace and a message. JSON may escape
+/// every character.
 const PROBLEM_LIMIT: usize = 2 * (BACKTRACE_LIMIT + MESSAGE_LIMIT);
 
-/// Returns the verdict and reason of a status; `None` is handled.
+/// Returns the verdict and the reason of a status, or `None` if it means handled.
 fn row(status: u16) -> Option<(Verdict, Reason)> {
     Some(match status {
         208 => (Verdict::Duplicate, Reason::DUPLICATE),
@@ -42,17 +43,18 @@ fn row(status: u16) -> Option<(Verdict, Reason)> {
     })
 }
 
-/// Returns whether the status means handled, and no explicit verdict overrides it.
+/// Returns `true` if the status means handled and no explicit verdict overrides it.
 pub(super) fn is_plain_success(status: StatusCode, headers: &HeaderMap) -> bool {
     row(status.as_u16()).is_none() && !headers.contains_key(VERDICT)
 }
 
-/// Returns the size of the start of the body that is kept.
+/// Returns the number of bytes to keep from the start of the body.
 pub(super) fn body_limit(headers: &HeaderMap) -> usize {
     if is_problem(headers) { PROBLEM_LIMIT } else { MESSAGE_LIMIT }
 }
 
-/// Returns the outcome of the attempt. `now` resolves a `Retry-After` date. The delivery gets the diagnostics of a failure.
+/// Returns the outcome of the attempt. `now` resolves a `Retry-After` date. The diagnostics of a failure
+/// are added to the delivery.
 pub(super) fn classify(
     status: StatusCode,
     headers: &HeaderMap,
@@ -68,7 +70,8 @@ pub(super) fn classify(
         (Some((verdict, reason)), _) => (*verdict, reason.clone()),
         (None, Some(Verdict::Duplicate)) => (Verdict::Duplicate, Reason::DUPLICATE),
         (None, Some(verdict)) => (verdict, Reason::HANDLER_ERROR),
-        // Handled, unless an unknown verdict was requested: then the message must not be lost (I1).
+        // The message is handled, unless an unknown verdict was requested: then it must not be lost
+        // (I1).
         (None, None) if explicit.handled || !headers.contains_key(VERDICT) => return Ok(()),
         (None, None) => (Verdict::Retry, Reason::INVALID_RESPONSE),
     };
@@ -110,14 +113,14 @@ pub(super) fn classify(
     Err(error)
 }
 
-/// Returns whether the body is a problem document (RFC 9457).
+/// Returns `true` if the body is a problem document (RFC 9457).
 fn is_problem(headers: &HeaderMap) -> bool {
     let media = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let media = media.split(';').next().unwrap_or_default().trim();
     media.eq_ignore_ascii_case("application/problem+json")
 }
 
-/// Returns what the handler says about the failure. Headers take precedence over the body.
+/// Returns the report of the handler about the failure. Headers take precedence over the body.
 fn report(headers: &HeaderMap, body: &Body) -> Report {
     let problem = is_problem(headers).then(|| Report::from_json(&body.bytes)).flatten();
     let mut report = problem.unwrap_or_default();
@@ -140,7 +143,7 @@ fn text(body: &Body) -> String {
     sanitize(&body.bytes[..body.bytes.len().min(MESSAGE_LIMIT)])
 }
 
-/// Parses a `Retry-After`: seconds or a date. Returns `None` for an invalid value.
+/// Parses a `Retry-After` value, in seconds or as a date. Returns `None` if it is invalid.
 fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     let value = value.trim();
     if !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit()) {
@@ -248,7 +251,7 @@ mod tests {
             failure.message,
             "no (unknown verdict \"dead_letter\" was ignored; unknown reason \"card declined\" was ignored)"
         );
-        // A number may be one of a card: it is no code, and in no label.
+        // A number may be a card number: it must not become a reason code, nor appear in a label.
         let failure = failed(422, &[("lazaret-reason", "4111111111111111")], "").failure();
         assert_eq!(failure.reason, Reason::INVALID_SCHEMA);
         let error = failed(500, &[("lazaret-verdict", "handled")], "");

@@ -20,7 +20,7 @@ pub(super) fn config(options: &HttpOptions, is_https: bool) -> Result<ClientConf
     let builder = match &options.ca {
         Some(ca) => builder.with_root_certificates(authorities(ca)?),
         None if is_https => builder.with_platform_verifier()?,
-        // Plain HTTP needs no roots. A machine without certificates can still call a local handler.
+        // Plain HTTP needs no roots, so a machine without certificates can still call a local handler.
         None => builder.with_root_certificates(RootCertStore::empty()),
     };
     let mut config = builder.with_no_client_auth();

@@ -1,4 +1,4 @@
-//! What the tests share: real servers, scripts, and ways to wait for things.
+//! Shared parts of the tests: real servers, scripts, and helpers that wait.
 #![allow(dead_code, reason = "each test uses its own part")]
 
 use std::convert::Infallible;
@@ -35,7 +35,7 @@ pub(crate) fn delivery() -> Delivery {
     Delivery::new(message())
 }
 
-/// The sink of a message that another process may have got.
+/// The sink of a message that another process may have received.
 struct Stale;
 
 #[async_trait::async_trait]
@@ -49,7 +49,7 @@ impl DeadLetterSink for Stale {
     }
 }
 
-/// Calls a handler whose process was stopped since the attempt began.
+/// Calls a handler whose process was stopped after the attempt began.
 pub(crate) async fn call_after_a_stop(handler: &impl Handle) -> Result<(), HandlerError> {
     handler.handle(Delivery::live(message(), Arc::new(Stale))).await
 }
@@ -65,13 +65,13 @@ pub(crate) async fn call(handler: &impl Handle, message: Message) -> Result<(), 
     }
 }
 
-/// Calls a handler once, which fails.
+/// Calls a handler once and returns its failure.
 pub(crate) async fn failed(handler: &impl Handle) -> (Failure, Option<Verdict>) {
     let error = call(handler, message()).await.expect_err("it should fail");
     (error.failure(), error.asked_verdict().or(error.suggested_verdict()))
 }
 
-/// Waits until something holds.
+/// Waits until the condition holds.
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
@@ -80,7 +80,7 @@ pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A request as a server saw it.
+/// A request as received by a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) connection: usize,
@@ -92,7 +92,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// The value of a header that must be there.
+    /// Returns the value of a header, which must be present.
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).unwrap_or_else(|| panic!("{name} is missing")).to_str().unwrap()
     }
@@ -114,7 +114,7 @@ pub(crate) fn answer(code: u16, headers: &[(&str, &str)], body: impl Into<Bytes>
     answer.body(Full::new(body.into())).unwrap()
 }
 
-/// A server that answers as it is told, and remembers what it was asked. It speaks HTTP/1.1 and HTTP/2.
+/// A server that responds as scripted and records its requests. It speaks HTTP/1.1 and HTTP/2.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     scheme: &'static str,
@@ -152,7 +152,7 @@ impl Server {
                 tokio::spawn(async move {
                     match tls {
                         None => serve(stream, number, log, answer).await,
-                        // A client that does not trust us goes away.
+                        // A client that does not trust the certificate disconnects.
                         Some(tls) => {
                             if let Ok(stream) = tls.accept(stream).await {
                                 serve(stream, number, log, answer).await;
@@ -181,7 +181,7 @@ impl Server {
         self.seen.lock().unwrap().clone()
     }
 
-    /// The only request so far.
+    /// Returns the only request so far.
     pub(crate) fn only(&self) -> Seen {
         let seen = self.seen();
         assert_eq!(seen.len(), 1);
@@ -215,11 +215,12 @@ async fn serve(
             Ok::<_, Infallible>(answer(&seen))
         }
     });
-    // A client that goes away in the middle is none of our business.
+    // A client that disconnects in the middle does not matter here.
     let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// A server that does with each connection what it is told, in bytes. Connections are numbered from 0.
+/// Starts a server that runs `work` on each connection, at the level of bytes. Connections are numbered
+/// from 0.
 pub(crate) async fn raw<F, W>(work: F) -> String
 where
     F: Fn(TcpStream, usize) -> W + Send + 'static,
@@ -236,7 +237,7 @@ where
     format!("http://{address}/")
 }
 
-/// Reads one request with a body of the length that it says.
+/// Reads one request with a body of the announced length.
 pub(crate) async fn read_request(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     loop {
@@ -254,7 +255,7 @@ pub(crate) async fn read_request(stream: &mut TcpStream) -> String {
     }
 }
 
-/// A server that reads each request, writes these bytes, and closes.
+/// Starts a server that reads each request, writes these bytes, and closes the connection.
 pub(crate) async fn raw_answer(bytes: impl Into<Vec<u8>>) -> String {
     let bytes = bytes.into();
     raw(move |mut stream, _| {
@@ -268,19 +269,20 @@ pub(crate) async fn raw_answer(bytes: impl Into<Vec<u8>>) -> String {
     .await
 }
 
-/// The root of the repository.
+/// Returns the root of the repository.
 pub(crate) fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
 }
 
-/// Whether a process is there and not only its remains.
+/// Returns `true` if a process exists and is not a zombie.
 pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-/// Where Python is on this machine: the program itself, because what is on the path may be a slow script that looks for
-/// it. Where all must be there, as `CI=true` says, it is a failure if it is not.
+/// Returns the path of Python on this machine. It is the program itself, because the one on the path may
+/// be a slow wrapper script. Under `CI=true`, where all programs must exist, a missing Python is a
+/// failure.
 pub(crate) fn python() -> Option<String> {
     static PLACE: OnceLock<Option<String>> = OnceLock::new();
     let place = PLACE.get_or_init(|| {
@@ -297,7 +299,7 @@ pub(crate) fn python() -> Option<String> {
     place.clone()
 }
 
-/// Whether a program is on this machine. If not, it is said what is not run.
+/// Returns `true` if a program exists on this machine. Otherwise prints what is skipped.
 pub(crate) fn has(program: &str, version: &str) -> bool {
     let nothing = std::process::Stdio::null;
     let asked = std::process::Command::new(program).arg(version).stdout(nothing()).stderr(nothing()).status();

@@ -1,4 +1,4 @@
-//! What the code of the attribute macros calls. Not part of the public interface.
+//! Functions that the code of the attribute macros calls. Not part of the public interface.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub fn declaration(
     }
 }
 
-/// Routes an operation, whether the source sets it or only its name as the type of the event.
+/// Routes an operation, whether the source sets the operation or only its name as the event type.
 pub fn on_operation<A: 'static, S: Clone + Send + Sync + 'static>(
     router: Router<S>,
     operation: Operation,
@@ -70,13 +70,13 @@ pub fn on_error(
     Declaration { handler: Arc::new(handler), ..declaration }
 }
 
-/// Reports a parameter that is not an extractor, at its place.
+/// Makes the compiler report a parameter that is not an extractor, at the parameter.
 pub fn assert_extractor<S, T: FromDeliveryWith<S>>() {}
 
-/// Reports a result that a handler cannot return, at its place.
+/// Makes the compiler report a result that a handler cannot return, at the result.
 pub fn assert_outcome<Via, T: IntoOutcome<Via>>() {}
 
-/// What a filter may return.
+/// A type that a filter may return.
 #[diagnostic::on_unimplemented(
     message = "a filter cannot return `{Self}`",
     label = "not an answer",
@@ -105,7 +105,7 @@ where
     }
 }
 
-/// What a method with `#[on_error]` may return.
+/// A type that a method with `#[on_error]` may return.
 #[diagnostic::on_unimplemented(
     message = "a method with `#[on_error]` cannot return `{Self}`",
     label = "not an action",

@@ -1,4 +1,5 @@
-//! A declared consumer with all its values: those of attributes, of the configuration file, and the built-in ones.
+//! A declared consumer with all its values, from attributes, the configuration file and the built-in
+//! defaults.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -14,16 +15,18 @@ use super::declaration::{DEAD_LETTER_COLLECTION, Declaration, DeclaredSource, Wa
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Loaded {
-    /// The consumers, in the order in which they were declared.
+    /// The consumers in the order of their declarations.
     pub consumers: Vec<DeclaredConsumer>,
     /// The warnings about the file and the attributes.
     pub warnings: Diagnostics,
 }
 
-/// Resolves declarations with the values of a configuration file. `file` is its name in messages, and its text.
+/// Resolves declarations with the values of a configuration file. `file` is the file's name for
+/// messages, and its text.
 ///
-/// The file is that of the daemon: `defaults`, and under `consumers` the values of a declared consumer by its name. It has no `handler`
-/// for it, and may complete its `source`. Environment variables are expanded in the file and in attributes.
+/// The file has the format of the daemon: `defaults`, and under `consumers` the values of each declared
+/// consumer by name. The file must not set the `handler` of a declared consumer, and may complete its
+/// `source`. Environment variables are expanded in the file and in attributes.
 ///
 /// ```
 /// use lazaret::declare::{Declare, NoEnv, Origin, change_stream, load};
@@ -51,7 +54,7 @@ pub struct Loaded {
 ///
 /// # Errors
 ///
-/// All errors of the file, and contradictions between it and the attributes.
+/// Returns all errors of the file, and all contradictions between the file and the attributes.
 pub fn load(
     file: (&str, &[u8]),
     env: &dyn Env,
@@ -89,7 +92,7 @@ pub(super) fn resolve(
 pub struct DeclaredConsumer {
     declaration: Declaration,
     config: Arc<Config>,
-    /// Its place among the consumers of the configuration, which are in the order of the declarations.
+    /// The index among the consumers of the configuration, which are in the order of the declarations.
     index: usize,
 }
 
@@ -97,37 +100,40 @@ pub struct DeclaredConsumer {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ChangeStream {
-    /// What it watches.
+    /// The scope that the stream watches.
     pub watch: Watch,
-    /// The name of the client to use; `None` for the program's only one.
+    /// The name of the client to use; `None` for the program's only client.
     pub client: Option<&'static str>,
-    /// All other settings. The `uri` is empty where the file does not set it.
+    /// All other settings. If the file does not set the `uri`, it is empty.
     pub source: MongodbSource,
 }
 
 impl DeclaredConsumer {
-    /// The name of the consumer.
+    /// Returns the name of the consumer.
     pub const fn name(&self) -> &'static str {
         self.declaration.name
     }
 
-    /// The declaration.
+    /// Returns the declaration.
     pub const fn declaration(&self) -> &Declaration {
         &self.declaration
     }
 
-    /// The values: policies, source and tuning parameters. Rules for error types are in the [`builder`](Self::builder).
+    /// Returns the values: policies, source and tuning parameters. The [`builder`](Self::builder)
+    /// contains the rules for error types.
     pub fn config(&self) -> &ConsumerConfig {
         &self.config.consumers[self.index]
     }
 
-    /// Starts building the consumer, with its name, handlers, filter and options. Source and store are to be added.
+    /// Starts building the consumer with its name, handlers, filter and options. The caller adds the
+    /// source and the store.
     ///
-    /// The duplicate filter of the configuration, [`inbox_dedupe`](ConsumerConfig::inbox_dedupe), needs a store and is left to the program.
+    /// The duplicate filter of the configuration, [`inbox_dedupe`](ConsumerConfig::inbox_dedupe), needs
+    /// a store, so the program must set it up.
     ///
     /// # Errors
     ///
-    /// If the schedule of automatic reprocessing is invalid.
+    /// Fails if the schedule of the automatic reprocessing is invalid.
     pub fn builder(&self) -> Result<Builder, InvalidSchedule> {
         let Declaration { handler, filter, classify, name, .. } = &self.declaration;
         let mut options = Options::from_config(self.config())?;
@@ -138,7 +144,7 @@ impl DeclaredConsumer {
         Ok(Consumer::builder(*name).handler(handler.clone()).options(options))
     }
 
-    /// The settings of the change stream; `None` for another source.
+    /// Returns the settings of the change stream, or `None` for another source.
     pub fn change_stream(&self) -> Option<ChangeStream> {
         match (&self.declaration.source, &self.config().source) {
             (&DeclaredSource::ChangeStream { watch, client }, Source::Mongodb(source)) => {
@@ -148,7 +154,8 @@ impl DeclaredConsumer {
         }
     }
 
-    /// The options of the Kafka source; `None` for another source. The brokers are empty where the file does not name them.
+    /// Returns the options of the Kafka source, or `None` for another source. If the file names no
+    /// brokers, they are empty.
     #[cfg(feature = "kafka")]
     pub fn kafka_options(&self) -> Option<lazaret_source_kafka::KafkaOptions> {
         match &self.config().source {
@@ -157,12 +164,13 @@ impl DeclaredConsumer {
         }
     }
 
-    /// The options of the change stream source; `None` for another source. `uri` is the address of the server where the file has none.
-    /// A database that neither an attribute nor the file names is that of the address.
+    /// Returns the options of the change stream source, or `None` for another source. `uri` is the
+    /// server address to use if the file sets none. If neither an attribute nor the file names a
+    /// database, the database of the address is used.
     ///
     /// # Errors
     ///
-    /// If the pipeline is not valid extended JSON.
+    /// Fails if the pipeline is not valid extended JSON.
     #[cfg(feature = "mongodb")]
     pub fn mongo_options(
         &self,
@@ -181,22 +189,25 @@ impl DeclaredConsumer {
         }))
     }
 
-    /// The collection of dead letters.
+    /// Returns the collection of dead letters.
     pub fn dead_letter_collection(&self) -> &'static str {
         self.declaration.dead_letter_collection.unwrap_or(DEAD_LETTER_COLLECTION)
     }
 
-    /// The name of the client that keeps the dead letters; `None` for the program's only one.
+    /// Returns the name of the client that keeps the dead letters, or `None` for the program's only
+    /// client.
     pub const fn dead_letter_client(&self) -> Option<&'static str> {
         self.declaration.dead_letter_client
     }
 
-    /// The origin of a value, by the path of its key: `retry.max-attempts`. `None` for an unknown key, and for one that is not set.
+    /// Returns the origin of a value by the path of its key, such as `retry.max-attempts`. Returns
+    /// `None` if the key is unknown or not set.
     pub fn origin(&self, path: &str) -> Option<Origin> {
         self.config.origin(self.name(), path)
     }
 
-    /// Renders all values as YAML, with the origin of each as a comment: the attribute, the line of the file, or `built-in`.
+    /// Renders all values as YAML. A comment shows the origin of each value: the attribute, the line of
+    /// the file, or `built-in`.
     pub fn effective(&self) -> String {
         let mut text = self.config.effective(self.name()).unwrap_or_default();
         let origin = |set: bool| if set { Origin::Attribute } else { Origin::BuiltIn };

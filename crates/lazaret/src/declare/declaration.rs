@@ -1,4 +1,4 @@
-//! The declaration of a consumer: its settings as plain data, and its handlers.
+//! The declaration of a consumer: its settings as plain data and its handlers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,24 +10,24 @@ use lazaret_engine::Filter;
 
 use super::consumer::{DeclaredConsumer, resolve};
 
-/// The collection of dead letters, unless `#[dead_letter_queue(collection = …)]` names another.
+/// The default collection of dead letters. `#[dead_letter_queue(collection = …)]` can name another.
 pub const DEAD_LETTER_COLLECTION: &str = "_fw_dlq";
 
-/// A type whose `impl` block declares a consumer by attributes.
+/// A type whose `impl` block declares a consumer with attributes.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` declares no consumer",
     label = "no declaration",
     note = "put `#[change_stream(…)]` or `#[kafka_listener(…)]` on its `impl` block"
 )]
 pub trait Declare: Sized + Send + Sync + 'static {
-    /// Returns the declaration. The value is shared by all handlers.
+    /// Returns the declaration. All handlers share `self`.
     fn declare(self) -> Declaration;
 }
 
 /// Adds rules for error types to a classifier.
 pub(super) type Classify = Arc<dyn Fn(Classifier) -> Classifier + Send + Sync>;
 
-/// The declaration of a consumer. Made by [`Declare::declare`].
+/// The declaration of a consumer, which [`Declare::declare`] returns.
 #[derive(Clone)]
 pub struct Declaration {
     pub(super) name: &'static str,
@@ -41,22 +41,22 @@ pub struct Declaration {
     pub(super) classify: Option<Classify>,
 }
 
-/// The kind of source that is declared, with what no key of the configuration file stands for.
+/// The kind of the declared source, with the settings that have no key in the configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeclaredSource {
     /// A MongoDB change stream.
     ChangeStream {
-        /// What it watches.
+        /// The scope that the stream watches.
         watch: Watch,
-        /// The name of the client to use; `None` for the program's only one.
+        /// The name of the client to use; `None` for the program's only client.
         client: Option<&'static str>,
     },
     /// Kafka topics.
     Kafka,
 }
 
-/// What a change stream watches.
+/// The scope that a change stream watches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Watch {
     /// One collection.
@@ -69,7 +69,7 @@ pub enum Watch {
 }
 
 impl Watch {
-    /// The value as it is written in the attribute.
+    /// Returns the value as it is written in the attribute.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Collection => "collection",
@@ -80,17 +80,18 @@ impl Watch {
 }
 
 impl Declaration {
-    /// The name of the consumer: `order-handler` for a type `OrderHandler`, unless the attribute names it.
+    /// Returns the name of the consumer. If the attribute does not set it, it is derived from the type:
+    /// `order-handler` for `OrderHandler`.
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The kind of source.
+    /// Returns the kind of source.
     pub const fn source(&self) -> &DeclaredSource {
         &self.source
     }
 
-    /// The values that attributes set, by the keys of the configuration file.
+    /// Returns the values that attributes set, with the keys of the configuration file.
     pub fn settings(&self) -> &[Setting] {
         &self.settings
     }
@@ -99,7 +100,8 @@ impl Declaration {
     ///
     /// # Errors
     ///
-    /// If attributes contradict each other or a built-in value: `max_delay = "100ms"` is shorter than the default of `initial_delay`.
+    /// Fails if attributes contradict each other or a built-in value. For example, `max_delay = "100ms"`
+    /// is shorter than the default of `initial_delay`.
     pub fn consumer(self) -> Result<DeclaredConsumer, Diagnostics> {
         let mut loaded = resolve(None, &NoEnv, vec![self])?;
         Ok(loaded.consumers.remove(0))

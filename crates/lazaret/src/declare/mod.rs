@@ -47,17 +47,21 @@
 //! # }
 //! ```
 //!
-//! `#[change_stream]` or `#[kafka_listener]` stands on the block, with `#[retry_policy]`, `#[dead_letter_queue]`, `#[checkpoint]` and
-//! `#[restart_policy]` beside it in any order. Methods with `#[on_insert]`, `#[on_update]`, `#[on_replace]`, `#[on_delete]`, `#[on_change]` or, for Kafka,
-//! `#[on_message]` are handlers: their parameters are [extractors](crate::handler), after `&self`. `#[filter]` selects the messages to
-//! handle, `#[on_error]` decides what follows a failure. The guide `docs/attributes.md` lists all attributes with their defaults.
+//! Put `#[change_stream]` or `#[kafka_listener]` on the block. `#[retry_policy]`,
+//! `#[dead_letter_queue]`, `#[checkpoint]` and `#[restart_policy]` can be added in any order. Methods
+//! with `#[on_insert]`, `#[on_update]`, `#[on_replace]`, `#[on_delete]`, `#[on_change]` or, for Kafka,
+//! `#[on_message]` are handlers: their parameters after `&self` are [extractors](crate::handler).
+//! `#[filter]` selects the messages to handle. `#[on_error]` decides how to proceed after a failure. The
+//! guide `docs/attributes.md` lists all attributes with their defaults.
 //!
 //! # From a declaration to a consumer
 //!
-//! [`Declare::declare`] returns a [`Declaration`]: plain data and the handlers, without a driver. [`Declaration::consumer`], or [`load`]
-//! for several with a configuration file, resolves it to a [`DeclaredConsumer`], which has the options of the engine in its
-//! [`builder`](DeclaredConsumer::builder). Values that no attribute sets come from the consumer of the same name in the file, then from
-//! its `defaults`, then from the built-in ones; [`DeclaredConsumer::effective`] shows which.
+//! [`Declare::declare`] returns a [`Declaration`]: plain data and the handlers, without a driver.
+//! [`Declaration::consumer`] resolves it to a [`DeclaredConsumer`]; [`load`] does so for several
+//! declarations with a configuration file. The [`builder`](DeclaredConsumer::builder) of a declared
+//! consumer contains the options of the engine. A value that no attribute sets comes from the consumer
+//! of the same name in the file, then from the `defaults` of the file, then from the built-in defaults.
+//! [`DeclaredConsumer::effective`] shows the origin of each value.
 
 #[doc(hidden)]
 pub mod __private;

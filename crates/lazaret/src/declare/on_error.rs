@@ -1,4 +1,4 @@
-//! `#[on_error]`: the method that decides what follows a failure.
+//! `#[on_error]`: the method that decides how to proceed after a failure.
 
 use std::any::Any;
 use std::future::poll_fn;
@@ -10,18 +10,21 @@ use lazaret_core::handler::{BoxHandler, Context, Delivery, FromDelivery, Handle,
 use lazaret_core::policy::RetryPolicy;
 use lazaret_core::{HandlerError, Message, Verdict};
 
-/// What follows a failed attempt. Returned by a method with `#[on_error]`, which is asked after every failed attempt.
+/// The decision how to proceed after a failed attempt. A method with `#[on_error]` returns it after
+/// every failed attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorAction {
-    /// What the policies say. Also where the method returns nothing, panics, or cannot be called.
+    /// Leaves the decision to the policies. Also applies if the method returns nothing, panics, or
+    /// cannot be called.
     #[default]
     Rethrow,
-    /// Another attempt, whatever `retry_on` and `no_retry_on` say, as long as `max_attempts` is not reached.
+    /// Makes another attempt, regardless of `retry_on` and `no_retry_on`, unless `max_attempts` is
+    /// reached.
     Retry,
-    /// A dead letter, without further attempts.
+    /// Makes the message a dead letter, without further attempts.
     Dlq,
-    /// The message is given up, with an audit entry.
+    /// Skips the message, with an audit entry.
     Skip,
 }
 
@@ -36,10 +39,10 @@ impl ErrorAction {
     }
 }
 
-/// Decides what follows an error. Fails where a parameter cannot be extracted.
+/// Decides how to proceed after an error. Fails if a parameter cannot be extracted.
 pub(super) type Decide = dyn Fn(&HandlerError, &Delivery) -> Result<ErrorAction, HandlerError> + Send + Sync;
 
-/// A handler whose failures are decided by methods.
+/// A handler with methods that decide about its failures.
 pub(super) struct OnError {
     pub(super) inner: BoxHandler,
     pub(super) decide: Arc<Decide>,
@@ -63,7 +66,7 @@ impl Handle for OnError {
                 Err(panic) => {
                     let error = HandlerError::panic(text(&*panic), None);
                     match decided(&*decide, &error, &delivery) {
-                        // The engine knows the place of the panic.
+                        // The engine knows the location of the panic.
                         ErrorAction::Rethrow => resume_unwind(panic),
                         action => Err(action.apply(error)),
                     }
@@ -81,14 +84,14 @@ impl Handle for OnError {
     }
 }
 
-/// Asks the methods. They cannot hurt: a panic or a parameter that cannot be extracted leaves the decision to the policies (I10).
+/// Calls the methods. If a method panics or a parameter cannot be extracted, the policies decide (I10).
 fn decided(decide: &Decide, error: &HandlerError, delivery: &Delivery) -> ErrorAction {
     let why = match catch_unwind(AssertUnwindSafe(|| decide(error, delivery))) {
         Ok(Ok(action)) => return action,
         Ok(Err(extraction)) => format!("not called: {extraction}"),
         Err(panic) => format!("panicked: {}", text(&*panic)),
     };
-    // Best effort: the metadata of the letter tells why the method had no say.
+    // Best effort: the metadata of the letter tells why the method did not decide.
     if let Ok(context) = Context::from_delivery(delivery) {
         let _ = context.put_metadata("on-error", why);
     }

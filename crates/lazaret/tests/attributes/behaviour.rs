@@ -172,7 +172,7 @@ struct TimeoutError;
 #[error("not placed")]
 struct NotPlaced(#[source] TimeoutError);
 
-/// Fails as its payload says, and decides by it.
+/// Fails as its payload says, and decides by the failure.
 #[derive(Default)]
 struct Deciding {
     seen: Seen,
@@ -209,7 +209,7 @@ impl Deciding {
     }
 }
 
-/// Runs one message, and returns what the error handlers noted.
+/// Runs one message and returns the notes of the error handlers.
 async fn decide(payload: &'static str) -> (crate::support::Ran, Vec<String>) {
     let deciding = Deciding::default();
     let seen = deciding.seen.clone();

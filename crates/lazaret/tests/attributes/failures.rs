@@ -1,4 +1,5 @@
-//! Retry and dead letters together: the four rows of the guide, error types, and what a letter holds.
+//! Retries and dead letters together: the four rows of the guide, error types, and the content of
+//! letters.
 
 use std::io;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ struct ValidationError;
 #[error("order not placed")]
 struct Outer(#[source] ValidationError);
 
-/// Declares a handler with these attributes that always fails with this error. Yields the consumer and the number of its calls.
+/// Declares a handler with these attributes that always fails with this error. Yields the consumer and
+/// the counter of its calls.
 macro_rules! failing {
     ($([$($attribute:tt)*])* => $error:expr) => {{
         struct Failing(Arc<AtomicU32>);
@@ -139,7 +141,7 @@ async fn the_lists_take_reason_codes_too() {
     assert_eq!(calls.load(Ordering::Relaxed), 1);
 }
 
-/// What `IllegalArgumentException` and the like are to others: retrying does not fix them.
+/// The equivalents of `IllegalArgumentException` and similar errors: retrying does not fix them.
 #[tokio::test]
 async fn programming_errors_are_not_retried_by_default() {
     struct Broken;

@@ -1,4 +1,5 @@
-//! Consumers declared by attributes: every attribute and default of the annotations that they follow, and what the handlers do.
+//! Consumers declared with attributes: all attributes, the defaults of the annotations that they follow,
+//! and the behaviour of handlers.
 
 mod behaviour;
 mod failures;

@@ -1,4 +1,5 @@
-//! The attributes and their defaults: seed 002 (`@RetryPolicy`), seed 001 (`@DeadLetterQueue`), and the others.
+//! The attributes and their defaults: seed 002 (`@RetryPolicy`), seed 001 (`@DeadLetterQueue`), and the
+//! others.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ fn retry(declared: &DeclaredConsumer) -> &RetryPolicy {
     &declared.config().retry.policy
 }
 
-/// The dead-letter options that reach the engine.
+/// Returns the dead-letter options that reach the engine.
 fn letters(declared: &DeclaredConsumer) -> DeadLetterOptions {
     let options = lazaret::Options::from_config(declared.config()).expect("a valid schedule");
     options.dead_letter.expect("a declared consumer never stops for want of letters")

@@ -1,4 +1,4 @@
-//! What the tests share: a log in memory, a run of a declared consumer, and what it left.
+//! Shared parts of the tests: a log in memory, a run of a declared consumer, and its result.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use lazaret::prelude::*;
 use lazaret::store::AuditEntry;
 use lazaret::{Operation, Stats};
 
-/// Declares a change stream with these attributes, and resolves it without a file.
+/// Declares a change stream with these attributes and resolves it without a file.
 macro_rules! declared {
     ($([$($attribute:tt)*])*) => {{
         struct Orders;
@@ -25,7 +25,7 @@ macro_rules! declared {
 }
 pub(crate) use declared;
 
-/// What a run left.
+/// The result of a run.
 pub(crate) struct Ran {
     pub(crate) stats: Stats,
     pub(crate) store: Arc<MemoryStore>,
@@ -34,7 +34,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// The letter of the only message, open or closed.
+    /// Returns the letter of the only message, open or closed.
     pub(crate) async fn letter(&self) -> Letter {
         let id = LetterId::of(&self.queue, &"orders/0/0".into());
         self.store
@@ -53,7 +53,7 @@ impl Ran {
     }
 }
 
-/// A change of a document.
+/// Returns a change of a document.
 pub(crate) fn change(operation: Operation, payload: &'static str) -> impl FnOnce(Message) -> Message {
     move |mut message| {
         message.operation = Some(operation);
@@ -61,7 +61,7 @@ pub(crate) fn change(operation: Operation, payload: &'static str) -> impl FnOnce
     }
 }
 
-/// Runs a consumer over messages until nothing is left to do.
+/// Runs a consumer over messages until no work is left.
 pub(crate) async fn run<B: FnOnce(Message) -> Message>(
     declared: &DeclaredConsumer,
     messages: impl IntoIterator<Item = B>,

@@ -1,4 +1,4 @@
-//! `#[change_stream]`: which changes of which MongoDB collection are read.
+//! `#[change_stream]`: the MongoDB collection or database to read, and the changes to select.
 
 use proc_macro2::{Span, TokenStream};
 use serde_json::Value;
@@ -22,7 +22,7 @@ const KNOWN: [&str; 11] = [
     "order",
 ];
 
-/// What the stream watches.
+/// The scope that the stream watches.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Watch {
     #[default]
@@ -69,7 +69,8 @@ impl ChangeStream {
         let client = settings.read("client", |argument| argument.string());
         let mut list = settings.list;
         if let Some(argument) = arguments.get("watch") {
-            // A stream of everything may have no other setting that tells what kind of source it is.
+            // A stream of the whole deployment may have no other setting that identifies the kind of
+            // source.
             let source =
                 Setting { attribute: argument.shown(), key: "source.mongodb", value: "{}".to_owned() };
             list.insert(0, source);
@@ -78,7 +79,8 @@ impl ChangeStream {
     }
 }
 
-/// Checks that what is watched is said once. A forgotten collection must not watch everything.
+/// Checks that the watched scope is given once. Without a collection, the stream must not watch
+/// everything.
 fn watch(settings: &mut Settings<'_>) -> Watch {
     let watched =
         settings.read("watch", |argument| argument.choice(&["collection", "database", "deployment"]));
@@ -108,7 +110,7 @@ fn watch(settings: &mut Settings<'_>) -> Watch {
     watch
 }
 
-/// The stages as JSON: a list of objects with one operator each.
+/// Returns the stages as JSON: a list of objects with one operator each.
 fn pipeline(argument: &Argument) -> syn::Result<String> {
     let stages: Value = serde_json::from_str(&argument.string()?)
         .map_err(|error| argument.error(format!("`pipeline` is not JSON: {error}")))?;

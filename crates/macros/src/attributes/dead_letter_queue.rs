@@ -1,4 +1,4 @@
-//! `#[dead_letter_queue]`: what is kept of a message whose failure is final.
+//! `#[dead_letter_queue]`: settings for the letters of messages that failed for good.
 
 use proc_macro2::{Span, TokenStream};
 
@@ -20,7 +20,7 @@ const KNOWN: [&str; 10] = [
     "client",
 ];
 
-/// A hundred years, which is the longest duration of the configuration.
+/// A hundred years, the longest duration that the configuration accepts.
 const LONGEST_DAYS: u64 = 36_500;
 
 /// The dead-letter queue.

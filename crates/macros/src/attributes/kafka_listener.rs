@@ -1,4 +1,4 @@
-//! `#[kafka_listener]`: which Kafka topics are read, in which group.
+//! `#[kafka_listener]`: the Kafka topics to read, and the group.
 
 use proc_macro2::{Span, TokenStream};
 

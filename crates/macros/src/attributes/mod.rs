@@ -19,7 +19,7 @@ pub(crate) struct Setting {
     pub(crate) value: String,
 }
 
-/// The settings of one attribute, as they are read.
+/// Collects the settings of one attribute.
 pub(crate) struct Settings<'a> {
     pub(crate) arguments: &'a Arguments,
     pub(crate) errors: &'a mut Errors,
@@ -31,7 +31,7 @@ impl<'a> Settings<'a> {
         Self { arguments, errors, list: Vec::new() }
     }
 
-    /// Reads an argument, if it is given. Returns its value.
+    /// Reads an argument, if it is given, and returns its value.
     pub(crate) fn read<T>(
         &mut self,
         name: &str,
@@ -41,7 +41,7 @@ impl<'a> Settings<'a> {
         self.errors.take(read(argument))
     }
 
-    /// Sets a key to a value, if the argument is given and valid.
+    /// Sets a key to a value if the argument is given and valid.
     pub(crate) fn set(
         &mut self,
         name: &str,
@@ -66,7 +66,7 @@ impl<'a> Settings<'a> {
         self.set(name, key, |argument| argument.duration().map(|(text, _)| quoted(&text)));
     }
 
-    /// Sets the factor between delays.
+    /// Sets the multiplier of the delays.
     pub(crate) fn set_multiplier(&mut self, key: &'static str) {
         self.set("multiplier", key, |argument| match argument.number()? {
             factor if (1.0..=1e6).contains(&factor) => Ok(factor.to_string()),
@@ -74,7 +74,7 @@ impl<'a> Settings<'a> {
         });
     }
 
-    /// Reports a first delay above the longest one, where both are given and valid.
+    /// Reports an initial delay above the maximum delay, if both are given and valid.
     pub(crate) fn check_delays(&mut self) {
         let delay = |name| self.arguments.get(name).map(|argument| (argument, argument.duration()));
         if let (Some((_, Ok((first, initial)))), Some((argument, Ok((_, longest))))) =
@@ -95,17 +95,17 @@ impl<'a> Settings<'a> {
     }
 }
 
-/// A string in YAML, which reads the escapes of JSON.
+/// Returns a string in YAML, which supports the escapes of JSON.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// A list of strings in YAML.
+/// Returns a list of strings in YAML.
 pub(crate) fn list(texts: &[String]) -> String {
     serde_json::Value::from(texts).to_string()
 }
 
-/// The name of a consumer. It becomes part of the name of its queue.
+/// Returns the name of a consumer. It becomes part of the name of its queue.
 pub(crate) fn consumer_name(argument: &Argument) -> syn::Result<String> {
     let name = argument.string()?;
     if name.chars().count() > 200 || name.contains('/') || name.chars().any(char::is_control) {

@@ -1,4 +1,4 @@
-//! `#[restart_policy]`: when a failed change stream is opened again.
+//! `#[restart_policy]`: when a failed change stream is reopened.
 
 use proc_macro2::{Span, TokenStream};
 

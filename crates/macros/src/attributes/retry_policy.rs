@@ -41,7 +41,7 @@ impl RetryPolicy {
         for (name, key, errors) in
             [("retry_on", "retry.retry-on", &lists[0]), ("no_retry_on", "retry.no-retry-on", &lists[1])]
         {
-            // The list of an attribute replaces that of the file, also where it names only types.
+            // The list of an attribute replaces the list of the file, even if it only names types.
             if let Some(errors) = errors {
                 settings.set(name, key, |_| Ok(list(&errors.reasons)));
             }
