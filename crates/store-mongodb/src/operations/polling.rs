@@ -7,7 +7,7 @@ use bson::{Document, doc};
 use futures_util::future;
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{
-    self, ItemAction, ItemView, LeaseKind, Pending, Poll, PollDecision, PollStep, StageCursor,
+    self, ItemAction, ItemView, LeaseKind, Need, Pending, Poll, Serving, Swept,
 };
 use lazaret_core::store::{
     Action, Claim, Operation, OperationId, OperationMachine, Outcome, PayloadDigest, PolledWork, Result,
@@ -32,7 +32,7 @@ const FIRST_PAGE: usize = 64;
 /// Number of sequences that are loaded together at least.
 const AT_ONCE: usize = 64;
 
-/// One call: who asks, and what it has handed out.
+/// Serves one operation: the parameters of the call.
 struct Poller<'a> {
     store: &'a MongoStore,
     queue: &'a QueueName,
@@ -40,35 +40,39 @@ struct Poller<'a> {
     lease: Duration,
     now: Timestamp,
     limit: usize,
-    /// Whether there are several operations, which are served in turns.
-    takes_turns: bool,
-    poll: Poll,
-    /// Number of letters that were leased for the operation that is being served, and are not deducted from its rate yet.
+    id: OperationId,
+    plan: i64,
+    /// Number of letters that were leased and are not deducted from the rate yet.
     unspent: u64,
 }
 
-/// What a poll has read and decided ahead.
+/// The letters that were read ahead, and those of them that were leased.
 #[derive(Default)]
 struct Ahead {
     items: VecDeque<(Pending, SequenceId)>,
-    /// What was decided, by ordinal.
-    turns: BTreeMap<u64, Turn>,
+    /// The letters that were leased or are to be postponed, by ordinal.
+    results: BTreeMap<u64, Leased>,
     /// Number of pages that were read.
     pages: usize,
-    /// Whether no letters are behind the page.
+    /// `true` if no letters follow the page.
     is_last: bool,
 }
 
-/// What was decided about a letter of an operation.
-enum Turn {
-    /// Its sequence was leased.
+/// The result of the attempt to lease the sequence of a letter.
+enum Leased {
     Tried(Box<Claim>),
-    /// The act was done.
+    Postponed,
+}
+
+/// What became of a letter that was looked at alone.
+enum Looked {
+    Tried(Box<Claim>),
     Acted,
-    Postpone,
-    Skip,
+    Postponed,
+    /// It has changed since the plan was frozen.
+    Changed,
     /// It has its outcome by now: an interrupted call had left that to be written.
-    Pass,
+    Settled,
 }
 
 impl MongoStore {
@@ -85,23 +89,27 @@ impl MongoStore {
         let (pending, fields) = (doc! { "pending": is_above_zero() }, doc! { "operation.id": 1 });
         let sort = doc! { "servedAt": 1, "operation.id": 1 };
         let begun: Vec<Begun> = project(&self.db().plans, pending, fields, sort).await?;
-        let poll = Poll::new(limit, now);
+        let mut poll = Poll::new(limit, now);
         let takes_turns = begun.len() > 1;
-        let mut poller =
-            Poller { store: self, queue, owner, lease, now, limit, takes_turns, poll, unspent: 0 };
         for Begun { plan, operation } in begun {
-            if self.next_pending(plan, queue, 0).await?.is_some() {
-                Box::pin(poller.serve(OperationId(uint(operation.id)), plan)).await?;
+            let id = OperationId(uint(operation.id));
+            if self.next_pending(plan, queue, 0).await?.is_none() {
+                continue;
+            }
+            let mut poller = Poller { store: self, queue, owner, lease, now, limit, id, plan, unspent: 0 };
+            // The only operation needs no turn. One that begins later was never served, and comes first.
+            if Box::pin(poller.serve(&mut poll)).await? > 0 && takes_turns {
+                self.serve_plan(id, now).await?;
             }
         }
-        Ok(poller.poll.finish())
+        Ok(poll.finish())
     }
 }
 
 impl Poller<'_> {
-    /// Moves an operation on, and returns it as it stands then.
-    async fn advanced(&self, id: OperationId) -> Result<Option<OperationMachine>> {
-        while let Some(mut view) = self.store.load_plan(id).await? {
+    /// Moves the operation on, and returns it as it stands then.
+    async fn advanced(&self) -> Result<Option<OperationMachine>> {
+        while let Some(mut view) = self.store.load_plan(self.id).await? {
             let before = view.machine.clone();
             self.store.advance(&mut view, self.now).await?;
             let machine = view.machine.clone();
@@ -112,13 +120,9 @@ impl Poller<'_> {
         Ok(None)
     }
 
-    /// Changes the machine of an operation.
-    async fn with_machine(
-        &self,
-        id: OperationId,
-        change: impl Fn(&mut OperationMachine) + Send,
-    ) -> Result<()> {
-        while let Some(mut view) = self.store.load_plan(id).await? {
+    /// Changes the machine of the operation.
+    async fn with_machine(&self, change: impl Fn(&mut OperationMachine) + Send) -> Result<()> {
+        while let Some(mut view) = self.store.load_plan(self.id).await? {
             change(&mut view.machine);
             if self.store.commit_plan(view).await? {
                 break;
@@ -127,59 +131,37 @@ impl Poller<'_> {
         Ok(())
     }
 
-    /// Does for one operation what can be done now.
-    async fn serve(&mut self, id: OperationId, plan: i64) -> Result<()> {
-        let given = self.poll.given();
-        let Some(mut machine) = self.advanced(id).await? else { return Ok(()) };
-        match self.poll.begin(&machine) {
-            PollDecision::Nothing => {}
-            PollDecision::Run(stage) => {
-                let stopped = self.run(&mut machine, plan, stage).await?;
-                let left = self.store.next_pending(plan, self.queue, 0).await?.is_some();
-                self.poll.end(&machine, stopped, left);
-            }
-            PollDecision::Sweep => self.sweep(id, plan).await?,
-        }
-        // The only operation needs no turn. One that begins later was never served, and comes first.
-        if self.poll.given() > given && self.takes_turns {
-            self.store.serve_plan(id, self.now).await?;
-        }
-        Ok(())
-    }
-
-    /// Gives the letters of a running operation their turn, stage by stage. When to go on, if that is known.
-    async fn run(
-        &mut self,
-        machine: &mut OperationMachine,
-        plan: i64,
-        mut stage: StageCursor,
-    ) -> Result<Option<Timestamp>> {
-        let id = machine.operation.id;
-        let mut ahead = Ahead::default();
+    /// Serves the operation as far as it can proceed now. Returns the number of letters tried or acted upon. The document of the
+    /// plan decides what is counted; the machine in memory follows it.
+    async fn serve(&mut self, poll: &mut Poll) -> Result<usize> {
+        let Some(view) = self.store.load_plan(self.id).await? else { return Ok(0) };
+        let mut serving = Serving::new(poll, view.machine);
+        let (mut ahead, mut planned) = (Ahead::default(), None);
         loop {
-            let item = Box::pin(self.next_item(machine, plan, stage.from(), &mut ahead)).await?;
-            if let Some((item, _)) = &item
-                && let Some(turn) = ahead.turns.remove(&item.ordinal)
-            {
-                self.record(machine, &mut stage, item, turn);
-                continue;
-            }
-            match (self.poll.step(machine, &stage, item.as_ref().map(|(item, _)| item)), item) {
-                (PollStep::Inspect, Some((item, sequence))) => {
-                    self.look(machine, &mut stage, &item, &sequence).await?;
+            match serving.next() {
+                Need::Advance => {
+                    self.record_rest(&mut serving, std::mem::take(&mut ahead)).await?;
+                    let Some(machine) = self.advanced().await? else { return Ok(serving.given()) };
+                    serving.machine = machine;
+                    serving.advanced();
                 }
-                (PollStep::Stop(at), _) => {
-                    self.record_all(machine, &mut stage, ahead).await?;
-                    return Ok(Some(at));
-                }
-                _ => {
-                    self.record_all(machine, &mut stage, std::mem::take(&mut ahead)).await?;
-                    if let Some(advanced) = self.advanced(id).await? {
-                        *machine = advanced;
+                Need::Pending(from) => {
+                    let next = Box::pin(self.next_item(&serving, from, &mut ahead)).await?;
+                    let (item, sequence) = next.unzip();
+                    planned = sequence;
+                    match item.and_then(|item| Some((item, ahead.results.remove(&item.ordinal)?))) {
+                        Some((item, result)) => self.record(&mut serving, &item, result),
+                        None => serving.pending(item),
                     }
-                    let Some(next) = self.poll.next_stage(machine, &stage) else { return Ok(None) };
-                    stage = next;
                 }
+                Need::Item(item) => self.inspect(&mut serving, &item, &mut planned).await?,
+                Need::Pace(_) => self.pace(&mut serving, planned.as_ref()).await?,
+                Need::Sweep => serving.swept(self.sweep().await?),
+                Need::Left => {
+                    self.record_rest(&mut serving, std::mem::take(&mut ahead)).await?;
+                    serving.left(self.store.next_pending(self.plan, self.queue, 0).await?.is_some());
+                }
+                Need::Done => return Ok(serving.given()),
             }
         }
     }
@@ -187,13 +169,12 @@ impl Poller<'_> {
     /// The next letter of the queue without an outcome. For a replay, the sequences of those that are to be tried are leased together.
     async fn next_item(
         &self,
-        machine: &OperationMachine,
-        plan: i64,
+        serving: &Serving<'_>,
         from: u64,
         ahead: &mut Ahead,
     ) -> Result<Option<(Pending, SequenceId)>> {
-        if machine.operation.action != Action::Retry {
-            return self.store.next_pending(plan, self.queue, from).await;
+        if serving.machine.operation.action != Action::Retry {
+            return self.store.next_pending(self.plan, self.queue, from).await;
         }
         loop {
             while ahead.items.front().is_some_and(|(item, _)| item.ordinal < from) {
@@ -204,18 +185,16 @@ impl Poller<'_> {
             }
             let page = if ahead.pages == 0 { 2 * self.limit + FIRST_PAGE } else { PAGE };
             let page = page.min(PAGE);
-            let items = self.store.pending_page(plan, self.queue, from, page).await?;
+            let items = self.store.pending_page(self.plan, self.queue, from, page).await?;
             ahead.pages += 1;
             ahead.is_last = items.len() < page;
             ahead.items = items.into();
-            let room = self.limit.saturating_sub(self.poll.given());
-            let paced = usize::try_from(machine.pace(self.now)).unwrap_or(usize::MAX);
-            self.lease_ahead(machine, ahead, room.min(paced)).await?;
+            self.lease_ahead(&serving.machine, ahead, serving.room()).await?;
         }
     }
 
     /// Leases the sequences of the first letters of a page that are to be tried, at most so many, and notes those that are to be postponed.
-    /// Whatever else is to be done is left to [`look`](Self::look).
+    /// Whatever else is to be done is left to [`inspect`](Self::inspect).
     async fn lease_ahead(&self, machine: &OperationMachine, ahead: &mut Ahead, room: usize) -> Result<()> {
         let (operation, allowance) = (&machine.operation, machine.allowance());
         let (mut from, mut first) = (0, Vec::new());
@@ -232,25 +211,25 @@ impl Poller<'_> {
             let some: Vec<(Pending, SequenceId)> =
                 first.drain(..first.len().min(AT_ONCE.max(room))).collect();
             let leased = self.lease_some(operation, some, room).await?;
-            room -= leased.iter().filter(|(_, turn)| matches!(turn, Turn::Tried(_))).count();
-            ahead.turns.extend(leased);
+            room -= leased.iter().filter(|(_, result)| matches!(result, Leased::Tried(_))).count();
+            ahead.results.extend(leased);
         }
         Ok(())
     }
 
-    /// The turns of letters of different sequences, by ordinal: those that were leased, at most `room`, and those that are postponed.
+    /// The results for letters of different sequences, by ordinal: those that were leased, at most `room`, and those that are postponed.
     async fn lease_some(
         &self,
         operation: &Operation,
         items: Vec<(Pending, SequenceId)>,
         room: usize,
-    ) -> Result<Vec<(u64, Turn)>> {
-        let mut turns = Vec::new();
+    ) -> Result<Vec<(u64, Leased)>> {
+        let mut results = Vec::new();
         let mut free = Vec::new();
         for (item, sequence) in items {
             // Its settlement is under way here.
             if self.store.under_way().has(&sequence_key(self.queue, &sequence)) {
-                turns.push((item.ordinal, Turn::Postpone));
+                results.push((item.ordinal, Leased::Postponed));
             } else {
                 free.push((item, sequence));
             }
@@ -269,7 +248,7 @@ impl Poller<'_> {
         let (mut chosen, mut busy) = (Vec::new(), Vec::new());
         for (item, sequence) in free {
             if unfinished.contains(&sequence) {
-                busy.push((item.ordinal, Turn::Postpone));
+                busy.push((item.ordinal, Leased::Postponed));
             }
             let Some(view) = views.get(&sequence) else { continue };
             // Any other letter than the head is looked at alone.
@@ -278,7 +257,7 @@ impl Poller<'_> {
                 view.row.as_ref().filter(|_| view.doc.ahead.first().is_some_and(|(_, head)| *head == id));
             match row {
                 Some(row) if row.is_leased(view.now) || row.paused => {
-                    turns.push((item.ordinal, Turn::Postpone));
+                    results.push((item.ordinal, Leased::Postponed));
                 }
                 Some(_) => chosen.push((item, sequence)),
                 None => {}
@@ -312,96 +291,84 @@ impl Poller<'_> {
         let late = self.store.decide_all(views).await?;
         claims.retain(|sequence, _| !late.contains(sequence));
         if !claims.is_empty() {
-            turns.extend(busy);
+            results.extend(busy);
         }
-        turns.extend(claims.into_values().map(|(ordinal, claim)| (ordinal, Turn::Tried(Box::new(claim)))));
-        Ok(turns)
+        let leased = claims.into_values().map(|(ordinal, claim)| (ordinal, Leased::Tried(Box::new(claim))));
+        results.extend(leased);
+        Ok(results)
     }
 
-    /// Records a turn that was decided ahead.
-    fn record(
-        &mut self,
-        machine: &mut OperationMachine,
-        stage: &mut StageCursor,
-        item: &Pending,
-        turn: Turn,
-    ) {
-        match turn {
-            Turn::Tried(claim) => {
-                self.poll.tried(machine, stage, item, *claim);
+    /// Records what became of a letter that was read ahead.
+    fn record(&mut self, serving: &mut Serving<'_>, item: &Pending, result: Leased) {
+        match result {
+            Leased::Tried(claim) => {
+                serving.tried(item, *claim);
                 self.unspent += 1;
             }
-            _ => self.poll.postponed(machine, stage, item),
+            Leased::Postponed => serving.postponed(item),
         }
     }
 
-    /// Records what was leased ahead: nobody else finds it before the lease ends. Then deducts all that was leased from the rate.
-    async fn record_all(
-        &mut self,
-        machine: &mut OperationMachine,
-        stage: &mut StageCursor,
-        mut ahead: Ahead,
-    ) -> Result<()> {
-        for (item, _) in ahead.items {
-            if let Some(turn @ Turn::Tried(_)) = ahead.turns.remove(&item.ordinal) {
-                self.record(machine, stage, &item, turn);
+    /// Records the rest of what was leased ahead: nobody else finds it before the leases end. Then deducts all that was leased from the
+    /// rate.
+    async fn record_rest(&mut self, serving: &mut Serving<'_>, ahead: Ahead) -> Result<()> {
+        for result in ahead.results.into_values() {
+            if let Leased::Tried(claim) = result {
+                serving.tried_ahead(*claim);
+                self.unspent += 1;
             }
         }
         let (spent, now) = (std::mem::take(&mut self.unspent), self.now);
-        if spent > 0 && machine.has_rate() {
-            self.with_machine(machine.operation.id, |machine| machine.spend(spent, now)).await?;
+        if spent > 0 && serving.machine.has_rate() {
+            self.with_machine(|machine| machine.spend(spent, now)).await?;
         }
         Ok(())
     }
 
-    /// Looks at one letter and does what its turn asks for. The document of the plan has the last word on what was counted;
-    /// the machine in memory follows it.
-    async fn look(
+    /// Performs the action on one letter. `planned` is its sequence at the freeze, and its current one afterwards.
+    async fn inspect(
         &mut self,
-        machine: &mut OperationMachine,
-        stage: &mut StageCursor,
+        serving: &mut Serving<'_>,
         item: &Pending,
-        sequence: &SequenceId,
+        planned: &mut Option<SequenceId>,
     ) -> Result<()> {
-        let (id, now) = (machine.operation.id, self.now);
-        let mut sequence = sequence.clone();
-        let turn = loop {
-            let mut view = self.store.load(self.queue, &sequence).await?;
+        let Some(sequence) = planned else { return Ok(()) };
+        let looked = loop {
+            let mut view = self.store.load(self.queue, sequence).await?;
             let held = self.store.letter_of(&view, item.letter).await?;
             if let Some(held) = &held
                 && held.letter.state.is_open()
-                && held.letter.sequence != sequence
+                && held.letter.sequence != *sequence
             {
                 // It left the sequence that it had at the freeze.
-                sequence = held.letter.sequence.clone();
+                *sequence = held.letter.sequence.clone();
                 continue;
             }
-            let turn = self.decide(machine, item, held, &mut view).await;
-            if let Some(turn) = self.store.commit(view, turn).await? {
-                break turn;
+            let looked = self.decide(serving, item, held, &mut view).await;
+            if let Some(looked) = self.store.commit(view, looked).await? {
+                break looked;
             }
         };
-        match turn {
-            Turn::Tried(claim) => {
-                self.poll.tried(machine, stage, item, *claim);
-                self.unspent += 1;
+        match looked {
+            Looked::Tried(claim) => self.record(serving, item, Leased::Tried(claim)),
+            Looked::Acted => serving.acted(item),
+            Looked::Postponed => serving.postponed(item),
+            Looked::Settled => serving.passed(item),
+            Looked::Changed => {
+                self.write_outcome(item, Outcome::SkippedChanged).await?;
+                serving.skipped(item);
             }
-            Turn::Acted => {
-                self.poll.acted(machine, stage, item);
-                self.pace(machine, item, &sequence).await?;
-            }
-            Turn::Postpone => self.poll.postponed(machine, stage, item),
-            Turn::Pass => stage.pass(item),
-            Turn::Skip => {
-                while let Some(mut view) = self.store.load_plan(id).await? {
-                    let (ordinal, outcome) = (item.ordinal, Outcome::SkippedChanged);
-                    let ordinals = ordinal..=ordinal;
-                    self.store.write_items(&mut view, ordinals, Vec::new(), outcome, now).await?;
-                    if self.store.commit_plan(view).await? {
-                        break;
-                    }
-                }
-                self.poll.skipped(machine, stage, item);
+        }
+        Ok(())
+    }
+
+    /// Writes the outcome of one letter, if it has none.
+    async fn write_outcome(&self, item: &Pending, outcome: Outcome) -> Result<()> {
+        while let Some(mut view) = self.store.load_plan(self.id).await? {
+            let ordinals = item.ordinal..=item.ordinal;
+            self.store.write_items(&mut view, ordinals, Vec::new(), outcome, self.now).await?;
+            if self.store.commit_plan(view).await? {
+                break;
             }
         }
         Ok(())
@@ -412,15 +379,15 @@ impl Poller<'_> {
     /// has become the head meanwhile.
     async fn decide(
         &self,
-        machine: &OperationMachine,
+        serving: &Serving<'_>,
         item: &Pending,
         held: Option<Held>,
         view: &mut View,
-    ) -> Result<Turn> {
-        let (operation, by) = (&machine.operation, machine.actor());
+    ) -> Result<Looked> {
+        let operation = &serving.machine.operation;
         let planned = self.store.operation_letters(operation.id, &[item.letter]).await?;
         if !planned.is_pending(item.letter) {
-            return Ok(Turn::Pass);
+            return Ok(Looked::Settled);
         }
         let letter = held.as_ref().map(|held| &held.letter);
         let asked = ItemView {
@@ -430,77 +397,68 @@ impl Poller<'_> {
             in_earlier: planned.is_in_earlier(item.letter),
             now: view.now,
         };
-        let action = rules::item_action(operation, item, &asked);
-        match (action, held) {
+        match (serving.action(item, &asked), held) {
             (ItemAction::Try, Some(held)) => {
                 let kind = LeaseKind::Operation(operation.id);
                 let taken = lease_head(view, held, self.owner, self.lease, kind);
-                Ok(taken.map_or(Turn::Postpone, |claim| Turn::Tried(Box::new(claim))))
+                Ok(taken.map_or(Looked::Postponed, |claim| Looked::Tried(Box::new(claim))))
             }
             (ItemAction::Act(act), Some(held)) => {
+                let by = serving.machine.actor();
                 let next = self.store.next_of(view, held.letter.index).await?;
                 let effects = rules::act(act, &held.letter, view.row.as_ref(), next, &by, view.now)?;
                 view.apply(held, effects)?;
                 let outcome = OutcomeDoc::new(operation.id, item.letter, Outcome::Ok, self.now);
                 view.leave(Left::Outcome(outcome.spending()));
-                Ok(Turn::Acted)
+                Ok(Looked::Acted)
             }
-            (ItemAction::Postpone, _) => Ok(Turn::Postpone),
-            (ItemAction::Skip | ItemAction::Try | ItemAction::Act(_), _) => Ok(Turn::Skip),
+            (ItemAction::Postpone, _) => Ok(Looked::Postponed),
+            (ItemAction::Skip | ItemAction::Try | ItemAction::Act(_), _) => Ok(Looked::Changed),
         }
     }
 
-    /// Gives the letters that an act lets run automatically the pace of the operation.
-    async fn pace(
-        &self,
-        machine: &mut OperationMachine,
-        item: &Pending,
-        sequence: &SequenceId,
-    ) -> Result<()> {
+    /// Applies the rate of the operation to the letters that its act has released.
+    async fn pace(&self, serving: &mut Serving<'_>, sequence: Option<&SequenceId>) -> Result<()> {
+        let Some(sequence) = sequence else { return Ok(()) };
         let paced = loop {
             let mut view = self.store.load(self.queue, sequence).await?;
-            let paced = self.decide_pace(machine, item, &mut view).await;
+            let paced = self.decide_pace(serving, &mut view).await;
             if let Some(paced) = self.store.commit(view, paced).await? {
                 break paced;
             }
         };
         if paced > 0 {
             let now = self.now;
-            machine.pace_released(paced, now);
-            self.with_machine(machine.operation.id, |machine| _ = machine.pace_released(paced, now)).await?;
+            self.with_machine(|machine| _ = machine.pace_released(paced, now)).await?;
         }
+        serving.paced(paced);
         Ok(())
     }
 
-    async fn decide_pace(&self, machine: &OperationMachine, item: &Pending, view: &mut View) -> Result<u64> {
+    async fn decide_pace(&self, serving: &Serving<'_>, view: &mut View) -> Result<u64> {
         let Some(row) = view.row.clone() else { return Ok(0) };
-        let Some(from) = self.poll.released_from(machine, item, &row) else { return Ok(0) };
+        let Some(from) = serving.released_from(&row) else { return Ok(0) };
         let letters = self.store.released_letters(view, from).await?;
-        let Some(row) = self.poll.paced(&mut machine.clone(), letters, &row) else { return Ok(0) };
-        let letters = row.pace.map_or(0, |pace| pace.left);
+        let Some((row, letters)) = serving.pace(letters, &row) else { return Ok(0) };
         view.put(Some(row));
         Ok(letters)
     }
 
-    /// Skips the letters of a cancelled operation whose lease was lost.
-    async fn sweep(&mut self, id: OperationId, plan: i64) -> Result<()> {
-        let Some(view) = self.store.load_plan(id).await? else { return Ok(()) };
+    /// Skips the letters of a cancelled operation whose leases were lost.
+    async fn sweep(&self) -> Result<Swept> {
+        let mut swept = Swept::default();
+        let Some(view) = self.store.load_plan(self.id).await? else { return Ok(swept) };
         let tried = self.store.tried(&view.machine.operation).await?;
-        let mut counted = view.machine.clone();
         let mut from = 0;
-        while let Some((item, _)) = self.store.next_pending(plan, self.queue, from).await? {
+        while let Some((item, _)) = self.store.next_pending(self.plan, self.queue, from).await? {
             from = item.ordinal + 1;
-            if !self.poll.swept(&mut counted, tried.contains(&item.letter)) {
-                continue;
-            }
-            while let Some(mut view) = self.store.load_plan(id).await? {
-                let (ordinals, outcome) = (item.ordinal..=item.ordinal, Outcome::SkippedCancelled);
-                self.store.write_items(&mut view, ordinals, Vec::new(), outcome, self.now).await?;
-                if self.store.commit_plan(view).await? {
-                    break;
-                }
+            if tried.contains(&item.letter) {
+                swept.in_flight = true;
+            } else {
+                self.write_outcome(&item, Outcome::SkippedCancelled).await?;
+                swept.skipped += 1;
             }
         }
-        Ok(())
+        Ok(swept)
     }
 }

@@ -1,8 +1,7 @@
 //! Polls the letters of operations, and performs acts.
 
 use lazaret_core::store::rules::{
-    self, ItemAction, ItemView, LeaseKind, LetterLookup, Pending, Poll, PollDecision, PollStep,
-    SequenceChange, StageCursor,
+    self, ItemAction, ItemView, LeaseKind, LetterLookup, Need, Pending, Poll, SequenceChange, Serving, Swept,
 };
 use lazaret_core::store::{OperationId, OperationMachine, Outcome, PayloadDigest, PolledWork, Result};
 use lazaret_core::{SequenceId, Timestamp};
@@ -24,12 +23,13 @@ const LIVE: &str = "SELECT o.operation FROM operations o WHERE o.served_at IS NO
     ORDER BY o.served_at, o.operation";
 const PAYLOAD_DIGEST: &str = "SELECT sha256(payload) FROM payloads WHERE lid = $1";
 
-/// One operation in a poll: what was asked for, and the letters so far.
+/// Serves one operation: the parameters of the call, and what was read ahead.
 struct Poller<'a> {
     queue: &'a Queue,
     claimant: Claimant<'a>,
-    poll: Poll,
     ahead: Ahead,
+    /// The sequence of the letter that comes next, when its plan was frozen.
+    planned: Option<SequenceId>,
 }
 
 /// A pending letter in its current state.
@@ -89,49 +89,38 @@ impl Transaction<'_> {
         claimant: Claimant<'_>,
         limit: usize,
     ) -> Work<(PolledWork, usize)> {
-        let Some(mut machine) = self.lock_operation(id).await? else { return Ok((PolledWork::default(), 0)) };
+        let Some(machine) = self.lock_operation(id).await? else { return Ok((PolledWork::default(), 0)) };
         self.read_clock().await?;
-        let before = machine.clone();
-        let mut poller =
-            Poller { queue, claimant, poll: Poll::new(limit, self.now()), ahead: Ahead::of(limit) };
-        self.advance(&mut machine).await?;
-        match poller.poll.begin(&machine) {
-            PollDecision::Nothing => {}
-            PollDecision::Run(stage) => {
-                let stopped = self.run_stages(&mut machine, &mut poller, stage).await?;
-                let left = !self.next_pending(machine.operation.plan, queue.qid, 0, 1).await?.is_empty();
-                poller.poll.end(&machine, stopped, left);
-            }
-            PollDecision::Sweep => self.sweep(&mut machine, &mut poller).await?,
-        }
-        let given = poller.poll.given();
-        if machine != before || given > 0 {
-            self.write_operation(&machine, given > 0).await?;
-        }
-        Ok((poller.poll.finish(), given))
-    }
-
-    /// Runs the letters of a running operation, stage by stage. Returns when to continue, if known.
-    async fn run_stages(
-        &mut self,
-        machine: &mut OperationMachine,
-        poller: &mut Poller<'_>,
-        mut stage: StageCursor,
-    ) -> Work<Option<Timestamp>> {
+        let mut poll = Poll::new(limit, self.now());
+        let mut poller = Poller { queue, claimant, ahead: Ahead::of(limit), planned: None };
+        let mut serving = Serving::new(&mut poll, machine.clone());
         loop {
-            let next = self.next_ahead(machine, poller.queue, &mut poller.ahead, stage.from()).await?;
-            match (poller.poll.step(machine, &stage, next.as_ref().map(|(item, _)| item)), next) {
-                (PollStep::Inspect, Some((item, sequence))) => {
-                    self.inspect(machine, poller, &mut stage, (&item, &sequence)).await?;
+            match serving.next() {
+                Need::Advance => {
+                    self.advance(&mut serving.machine).await?;
+                    serving.advanced();
                 }
-                (PollStep::Stop(at), _) => return Ok(Some(at)),
-                _ => {
-                    self.advance(machine).await?;
-                    let Some(next) = poller.poll.next_stage(machine, &stage) else { return Ok(None) };
-                    stage = next;
+                Need::Pending(from) => {
+                    let next = self.next_ahead(&serving.machine, queue, &mut poller.ahead, from).await?;
+                    let (item, planned) = next.unzip();
+                    poller.planned = planned;
+                    serving.pending(item);
                 }
+                Need::Item(item) => self.inspect(&mut serving, &mut poller, &item).await?,
+                Need::Pace(_) => self.pace(&mut serving, &poller).await?,
+                Need::Sweep => serving.swept(self.sweep(&serving.machine, queue).await?),
+                Need::Left => {
+                    let left = self.next_pending(machine.operation.plan, queue.qid, 0, 1).await?;
+                    serving.left(!left.is_empty());
+                }
+                Need::Done => break,
             }
         }
+        let (given, served) = (serving.given(), serving.machine);
+        if served != machine || given > 0 {
+            self.write_operation(&served, given > 0).await?;
+        }
+        Ok((poll.finish(), given))
     }
 
     /// Loads a pending letter with its sequence, both locked. `None` if another transaction works on the sequence, or did: this one
@@ -167,94 +156,91 @@ impl Transaction<'_> {
         Ok(Some(ItemState { held, digest, open, in_earlier }))
     }
 
-    /// Decides the action on one letter and performs it.
+    /// Performs the action on one letter.
     async fn inspect(
         &mut self,
-        machine: &mut OperationMachine,
+        serving: &mut Serving<'_>,
         poller: &mut Poller<'_>,
-        stage: &mut StageCursor,
-        (item, sequence): (&Pending, &SequenceId),
+        item: &Pending,
     ) -> Work<()> {
-        let queue = poller.queue;
-        let state = match poller.ahead.state(item.letter) {
+        let Poller { queue, claimant, ahead, planned: Some(sequence) } = poller else { return Ok(()) };
+        let (queue, operation) = (*queue, serving.machine.operation.id);
+        let state = match ahead.state(item.letter) {
             Some(known) => known,
-            None => self.load_item(queue, machine, (item, sequence)).await?,
+            None => self.load_item(queue, &serving.machine, (item, sequence)).await?,
         };
         let Some(state) = state else {
-            poller.poll.postponed(machine, stage, item);
+            serving.postponed(item);
             return Ok(());
         };
-        match (rules::item_action(&machine.operation, item, &state.view(self.now())), &state.open) {
+        match (serving.action(item, &state.view(self.now())), &state.open) {
             (ItemAction::Try, Some(open)) => {
-                let kind = LeaseKind::Operation(machine.operation.id);
-                let claim = match poller.ahead.head(open) {
-                    Some((head, fence)) => {
-                        self.lease(queue, open, head, poller.claimant, kind, fence).await?
-                    }
-                    None => self.lease_for(queue, open, poller.claimant, kind).await?,
+                let kind = LeaseKind::Operation(operation);
+                let claim = match ahead.head(open) {
+                    Some((head, fence)) => self.lease(queue, open, head, *claimant, kind, fence).await?,
+                    None => self.lease_for(queue, open, *claimant, kind).await?,
                 };
-                poller.poll.tried(machine, stage, item, claim);
+                serving.tried(item, claim);
             }
             (ItemAction::Act(act), _) => {
-                self.act_on(queue, item.letter, act, &machine.actor()).await?;
+                self.act_on(queue, item.letter, act, &serving.machine.actor()).await?;
                 self.write_rows().await?;
-                self.write_outcome(machine, item, Outcome::Ok).await?;
-                poller.poll.acted(machine, stage, item);
-                self.pace(machine, poller, (item, sequence)).await?;
+                self.write_outcome(&serving.machine, item, Outcome::Ok).await?;
+                serving.acted(item);
             }
-            (ItemAction::Postpone, _) => poller.poll.postponed(machine, stage, item),
+            (ItemAction::Postpone, _) => serving.postponed(item),
             (ItemAction::Skip | ItemAction::Try, _) => {
                 let planned = match sequence.origin() {
                     // The letters behind it are in the sequence that it has left, if it had not left it before.
-                    Some(_) => self.planned_sequence(machine.operation.plan, item.ordinal).await?,
+                    Some(_) => self.planned_sequence(serving.machine.operation.plan, item.ordinal).await?,
                     None => None,
                 };
                 let planned = planned.as_ref().unwrap_or(sequence);
                 if matches!(self.try_sequence(queue, planned).await?, Tried::Busy) {
-                    poller.poll.postponed(machine, stage, item);
+                    serving.postponed(item);
                     return Ok(());
                 }
-                self.write_outcome(machine, item, Outcome::SkippedChanged).await?;
-                if poller.poll.skipped(machine, stage, item) {
-                    self.unreserve(queue, planned, machine.operation.id)?;
+                self.write_outcome(&serving.machine, item, Outcome::SkippedChanged).await?;
+                if item.is_last() {
+                    self.unreserve(queue, planned, operation)?;
                 }
+                serving.skipped(item);
             }
         }
         Ok(())
     }
 
-    /// Gives the letters that an act lets run automatically the pace of the operation.
-    async fn pace(
-        &mut self,
-        machine: &mut OperationMachine,
-        poller: &Poller<'_>,
-        (item, sequence): (&Pending, &SequenceId),
-    ) -> Work<()> {
-        let queue = poller.queue;
-        let Some(open) = self.unit.sequence(queue, sequence).cloned() else { return Ok(()) };
-        let Some(from) = poller.poll.released_from(machine, item, &open.row) else { return Ok(()) };
-        let letters = self.released_letters(open.sid, from).await?;
-        if let Some(row) = poller.poll.paced(machine, letters, &open.row) {
-            self.unit.change_sequence(queue, sequence, None, SequenceChange::Put(row))?;
-        }
-        Ok(())
-    }
-
-    /// Skips the letters of a cancelled operation whose lease was lost.
-    async fn sweep(&mut self, machine: &mut OperationMachine, poller: &mut Poller<'_>) -> Work<()> {
-        let (mut from, plan) = (0, machine.operation.plan);
-        while let Some((item, sequence)) =
-            self.next_pending(plan, poller.queue.qid, from, 1).await?.pop_front()
+    /// Applies the rate of the operation to the letters that its act has released.
+    async fn pace(&mut self, serving: &mut Serving<'_>, poller: &Poller<'_>) -> Work<()> {
+        let mut paced = 0;
+        if let Some(sequence) = &poller.planned
+            && let Some(open) = self.unit.sequence(poller.queue, sequence).cloned()
+            && let Some(from) = serving.released_from(&open.row)
         {
-            from = item.ordinal + 1;
-            let state = self.load_item(poller.queue, machine, (&item, &sequence)).await?;
-            // One that another transaction works on may just be settled.
-            let tried =
-                state.is_none_or(|state| rules::is_tried(&machine.operation, &state.view(self.now())));
-            if poller.poll.swept(machine, tried) {
-                self.write_outcome(machine, &item, Outcome::SkippedCancelled).await?;
+            let letters = self.released_letters(open.sid, from).await?;
+            if let Some((row, letters)) = serving.pace(letters, &open.row) {
+                self.unit.change_sequence(poller.queue, sequence, None, SequenceChange::Put(row))?;
+                paced = letters;
             }
         }
+        serving.paced(paced);
         Ok(())
+    }
+
+    /// Skips the letters of a cancelled operation whose leases were lost.
+    async fn sweep(&mut self, machine: &OperationMachine, queue: &Queue) -> Work<Swept> {
+        let (mut swept, mut from, plan) = (Swept::default(), 0, machine.operation.plan);
+        while let Some((item, sequence)) = self.next_pending(plan, queue.qid, from, 1).await?.pop_front() {
+            from = item.ordinal + 1;
+            let state = self.load_item(queue, machine, (&item, &sequence)).await?;
+            // One that another transaction works on may just be settled.
+            if state.is_none_or(|state| rules::is_tried(&machine.operation, &state.view(self.now()))) {
+                swept.in_flight = true;
+            } else {
+                self.write_outcome(machine, &item, Outcome::SkippedCancelled).await?;
+                swept.skipped += 1;
+            }
+        }
+        Ok(swept)
     }
 }

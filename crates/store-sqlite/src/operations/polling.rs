@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use lazaret_core::Letter;
 use lazaret_core::store::rules::{
-    self, ItemAction, ItemView, LeaseKind, Pending, Poll, PollDecision, PollStep, SequenceChange, StageCursor,
+    self, ItemAction, ItemView, LeaseKind, Need, Pending, Poll, SequenceChange, Serving, Swept,
 };
 use lazaret_core::store::{Action, Claim, OperationMachine, Outcome, PayloadDigest};
-use lazaret_core::{Letter, Timestamp};
 
 use super::{commanding, table};
 use crate::error::Work;
@@ -14,13 +14,12 @@ use crate::letters::{OpenSequence, Queue};
 use crate::rows::{UndecodedLetter, time};
 use crate::undecoded_claims::{UndecodedClaim, UndecodedWork};
 
-/// One call: its parameters, and the letters so far.
+/// Serves one operation: the parameters of the call, and what was read for it.
 struct Poller<'a> {
     owner: &'a str,
     lease: Duration,
-    poll: Poll,
-    /// The bodies of the letters so far.
-    bodies: Vec<Vec<u8>>,
+    /// The bodies of the letters so far, of all operations.
+    bodies: &'a mut Vec<Vec<u8>>,
     /// `true` if an unfinished operation that was started before the current one has letters of the queue without an outcome.
     has_earlier: bool,
 }
@@ -49,39 +48,42 @@ impl ItemState {
 
 impl Queue<'_> {
     pub(crate) fn poll_work(&mut self, owner: &str, lease: Duration, limit: usize) -> Work<UndecodedWork> {
-        let poll = Poll::new(limit, time(self.now));
-        let mut poller = Poller { owner, lease, poll, bodies: Vec::new(), has_earlier: false };
+        let (mut poll, mut bodies) = (Poll::new(limit, time(self.now)), Vec::new());
         self.cache.operations.give_back(self.connection)?;
         let live = table::live(self.connection, self.numbers.qid)?;
         let unfinished = live.iter().map(|machine| &machine.operation).filter(|one| !one.state.is_over());
         let first = unfinished.map(|operation| operation.id).min();
-        for mut machine in live {
-            poller.has_earlier = first.is_some_and(|first| first < machine.operation.id);
-            let before = (machine.clone(), poller.poll.given());
-            self.serve(&mut machine, &mut poller)?;
-            if machine != before.0 {
-                table::write_operation(self.connection, &machine)?;
+        for machine in live {
+            let has_earlier = first.is_some_and(|first| first < machine.operation.id);
+            let mut poller = Poller { owner, lease, bodies: &mut bodies, has_earlier };
+            let mut serving = Serving::new(&mut poll, machine.clone());
+            self.serve(&mut serving, &mut poller)?;
+            if serving.machine != machine {
+                table::write_operation(self.connection, &serving.machine)?;
             }
-            if poller.poll.given() > before.1 {
+            if serving.given() > 0 {
                 table::mark_served(self.connection, machine.operation.id, self.now)?;
             }
         }
-        Ok(UndecodedWork { work: poller.poll.finish(), bodies: poller.bodies })
+        Ok(UndecodedWork { work: poll.finish(), bodies })
     }
 
     /// Serves one operation as far as it can proceed now.
-    fn serve(&mut self, machine: &mut OperationMachine, poller: &mut Poller<'_>) -> Work<()> {
-        self.advance(machine)?;
-        match poller.poll.begin(machine) {
-            PollDecision::Nothing => {}
-            PollDecision::Run(stage) => {
-                let stopped = self.run(machine, poller, stage)?;
-                let left = self.next_pending(machine, 0)?.is_some();
-                poller.poll.end(machine, stopped, left);
+    fn serve(&mut self, serving: &mut Serving<'_>, poller: &mut Poller<'_>) -> Work<()> {
+        loop {
+            match serving.next() {
+                Need::Advance => {
+                    self.advance(&mut serving.machine)?;
+                    serving.advanced();
+                }
+                Need::Pending(from) => serving.pending(self.next_to_inspect(&serving.machine, from)?),
+                Need::Item(item) => self.inspect(serving, poller, &item)?,
+                Need::Pace(item) => self.pace(serving, &item)?,
+                Need::Sweep => serving.swept(self.sweep(&serving.machine)?),
+                Need::Left => serving.left(self.next_pending(&serving.machine, 0)?.is_some()),
+                Need::Done => return Ok(()),
             }
-            PollDecision::Sweep => self.sweep(machine, poller)?,
         }
-        Ok(())
     }
 
     fn next_pending(&self, machine: &OperationMachine, from: u64) -> Work<Option<Pending>> {
@@ -95,27 +97,6 @@ impl Queue<'_> {
             return self.next_pending(machine, from);
         }
         table::next_not_in_flight(self.connection, &machine.operation, self.numbers.qid, from, self.now)
-    }
-
-    /// Runs the letters of a running operation, stage by stage. Returns when to continue, if known.
-    fn run(
-        &mut self,
-        machine: &mut OperationMachine,
-        poller: &mut Poller<'_>,
-        mut stage: StageCursor,
-    ) -> Work<Option<Timestamp>> {
-        loop {
-            let item = self.next_to_inspect(machine, stage.from())?;
-            match (poller.poll.step(machine, &stage, item.as_ref()), item) {
-                (PollStep::Inspect, Some(item)) => self.inspect(machine, poller, &mut stage, &item)?,
-                (PollStep::Stop(at), _) => return Ok(Some(at)),
-                _ => {
-                    self.advance(machine)?;
-                    let Some(next) = poller.poll.next_stage(machine, &stage) else { return Ok(None) };
-                    stage = next;
-                }
-            }
-        }
     }
 
     fn load_item(
@@ -159,65 +140,59 @@ impl Queue<'_> {
         }
     }
 
-    /// Decides the action on one letter and performs it.
-    fn inspect(
-        &mut self,
-        machine: &mut OperationMachine,
-        poller: &mut Poller<'_>,
-        stage: &mut StageCursor,
-        item: &Pending,
-    ) -> Work<()> {
-        let mut state = self.load_item(machine, poller, item)?;
-        let action = rules::item_action(&machine.operation, item, &state.view(self.now));
-        match (action, &state.open) {
+    /// Performs the action on one letter.
+    fn inspect(&mut self, serving: &mut Serving<'_>, poller: &mut Poller<'_>, item: &Pending) -> Work<()> {
+        let mut state = self.load_item(&serving.machine, poller, item)?;
+        match (serving.action(item, &state.view(self.now)), &state.open) {
             (ItemAction::Try, Some(open)) => {
-                let kind = LeaseKind::Operation(machine.operation.id);
+                let kind = LeaseKind::Operation(serving.machine.operation.id);
                 let head = state.letter.take().zip(state.body.take());
                 let head = head.map(|(letter, body)| UndecodedLetter { letter, body });
                 let claim = self.lease_sequence(open, poller.owner, poller.lease, kind, head)?;
                 let UndecodedClaim { lease, head: UndecodedLetter { letter, body }, interrupted, lost } =
                     claim;
-                poller.poll.tried(machine, stage, item, Claim { lease, head: letter, interrupted, lost });
+                serving.tried(item, Claim { lease, head: letter, interrupted, lost });
                 poller.bodies.push(body);
             }
             (ItemAction::Act(act), _) => {
-                self.act(item.letter, act, &machine.actor())?;
-                self.write_outcome(machine, item, Outcome::Ok)?;
-                poller.poll.acted(machine, stage, item);
-                let sequence = state.letter.as_ref().map(|letter| &letter.sequence);
-                let open = sequence.map(|sequence| self.sequence(sequence)).transpose()?.flatten();
-                if let Some(open) = open
-                    && let Some(from) = poller.poll.released_from(machine, item, &open.row)
-                    && let letters = self.released_letters(open.sid, from)?
-                    && let Some(row) = poller.poll.paced(machine, letters, &open.row)
-                {
-                    self.write_sequence(None, Some(&open), &SequenceChange::Put(row))?;
-                }
+                self.act(item.letter, act, &serving.machine.actor())?;
+                self.write_outcome(&serving.machine, item, Outcome::Ok)?;
+                serving.acted(item);
             }
-            (ItemAction::Postpone, _) => poller.poll.postponed(machine, stage, item),
+            (ItemAction::Postpone, _) => serving.postponed(item),
             (ItemAction::Skip | ItemAction::Try, _) => {
-                self.write_outcome(machine, item, Outcome::SkippedChanged)?;
-                if poller.poll.skipped(machine, stage, item) {
-                    self.unreserve_planned(machine, item)?;
+                self.write_outcome(&serving.machine, item, Outcome::SkippedChanged)?;
+                if item.is_last() {
+                    self.unreserve_planned(&serving.machine, item)?;
                 }
+                serving.skipped(item);
             }
         }
         Ok(())
     }
 
-    /// Skips the letters of a cancelled operation whose lease was lost, and a page of those of the queue that the command has left.
-    fn sweep(&self, machine: &mut OperationMachine, poller: &mut Poller<'_>) -> Work<()> {
+    /// Applies the rate of the operation to the letters that its act has released.
+    fn pace(&mut self, serving: &mut Serving<'_>, item: &Pending) -> Work<()> {
+        let mut paced = 0;
+        if let rules::LetterLookup::Letter(lid) = self.row_of(item.letter)?
+            && let letter = self.light_by_row(lid)?
+            && let Some(open) = self.sequence(&letter.sequence)?
+            && let Some(from) = serving.released_from(&open.row)
+            && let Some((row, letters)) = serving.pace(self.released_letters(open.sid, from)?, &open.row)
+        {
+            self.write_sequence(None, Some(&open), &SequenceChange::Put(row))?;
+            paced = letters;
+        }
+        serving.paced(paced);
+        Ok(())
+    }
+
+    /// Skips a page of the letters of the queue that a cancelled operation has left, except those in flight.
+    fn sweep(&self, machine: &OperationMachine) -> Work<Swept> {
         let qid = Some(self.numbers.qid);
         let page = commanding::free_page(self.connection, &machine.operation, qid, self.now)?;
-        for _ in 0..page.skipped {
-            poller.poll.swept(machine, false);
-        }
-        if !page.is_last {
-            poller.poll.again(time(self.now));
-        } else if self.next_pending(machine, 0)?.is_some() {
-            poller.poll.swept(machine, true);
-        }
-        Ok(())
+        let in_flight = page.is_last && self.next_pending(machine, 0)?.is_some();
+        Ok(Swept { skipped: page.skipped, more: !page.is_last, in_flight })
     }
 }
 

@@ -4,7 +4,7 @@
 //!
 //! 1. loads a **view**: the row of the sequence, the letter, the letter behind it, the grant, the operation;
 //! 2. calls the rule for the request, which returns a result, refuses with a [`StoreError`], or requests one
-//!    more lookup ([`Entry::Insert`], [`PollStep::Inspect`]);
+//!    more lookup ([`Entry::Insert`], [`Need`]);
 //! 3. applies the [`Effects`]: all of them in one transaction, or nothing.
 //!
 //! | request | rule |
@@ -16,7 +16,7 @@
 //! | `change`, `purge`, `erase`, `expire`, `clear` | [`check_change`], [`purge`], [`erase`], [`expire`], [`clear`] |
 //! | a group's counters | [`GroupRow`] |
 //! | a group's next expiry | [`NextExpiries`] |
-//! | `freeze`, `poll_work`, an item's outcome | [`exclusion`], [`Freeze`], [`Poll`], [`item_action`], [`item_outcomes`] |
+//! | `freeze`, `poll_work`, an item's outcome | [`exclusion`], [`Freeze`], [`Poll`] and [`Serving`], [`item_outcomes`] |
 //!
 //! # Without transactions over several documents
 //!
@@ -67,6 +67,7 @@ mod leases;
 mod lifecycle;
 mod polling;
 mod sequence;
+mod serving;
 
 pub use acts::{LetterLookup, RestoreView, act, place_restored, restore};
 pub use effects::{
@@ -84,13 +85,13 @@ pub use leases::{
 };
 pub use lifecycle::{check_change, clear, erase, expire, pause_audit, purge};
 pub use polling::{
-    ItemAction, ItemOutcomes, ItemView, Pending, Poll, PollDecision, PollStep, StageCursor, is_tried,
-    item_action, item_outcomes, takes_next,
+    ItemAction, ItemOutcomes, ItemView, Pending, is_tried, item_action, item_outcomes, takes_next,
 };
 pub use sequence::{
     Head, HeldLease, LeaseKind, Pace, Schedule, SequenceChange, SequenceRow, due_of, released_letters,
 };
 pub(crate) use sequence::{earlier, set_back};
+pub use serving::{Need, Poll, Serving, Swept};
 
 use jiff::Timestamp;
 

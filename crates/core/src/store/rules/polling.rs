@@ -1,4 +1,4 @@
-//! Polling of operations: the next letters, the action on each, and their outcomes.
+//! The letters of operations: the action on each, and their outcomes.
 
 use std::ops::RangeInclusive;
 
@@ -6,13 +6,7 @@ use jiff::Timestamp;
 
 use super::sequence::SequenceRow;
 use crate::letter::{Letter, LetterId, LetterState};
-use crate::store::{
-    Act, Action, Claim, Operation, OperationMachine, OperationState, Outcome, PayloadDigest, PolledWork,
-    WorkItem,
-};
-
-/// Maximum number of skipped letters per call, which bounds its duration.
-const SKIPS: u64 = 1000;
+use crate::store::{Act, Operation, OperationMachine, Outcome, PayloadDigest};
 
 /// One letter of an operation without an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,208 +119,6 @@ pub fn takes_next(machine: &mut OperationMachine, item: &Pending, view: &ItemVie
         machine.spend(1, view.now);
     }
     takes
-}
-
-/// One call of [`poll_work`](crate::store::Operations::poll_work): the letters so far, and when to poll again.
-///
-/// For each operation that has letters of the queue without an outcome, the least recently served first: advance it, then
-/// call [`begin`](Self::begin). While it runs, the store looks up the next pending letter from [`StageCursor::from`] on and calls
-/// [`step`](Self::step), until the stage is over.
-#[derive(Debug)]
-pub struct Poll {
-    limit: usize,
-    now: Timestamp,
-    given: usize,
-    skipped: u64,
-    work: PolledWork,
-}
-
-/// The decision of a poll about an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PollDecision {
-    /// Nothing now.
-    Nothing,
-    /// Its letters may run.
-    Run(StageCursor),
-    /// A person has ended it: its letters are skipped, except those [in flight](is_tried).
-    Sweep,
-}
-
-/// The position of a poll in the current stage of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StageCursor {
-    from: u64,
-    allowance: u64,
-}
-
-impl StageCursor {
-    /// The lowest ordinal of the next pending letter.
-    pub const fn from(&self) -> u64 {
-        self.from
-    }
-
-    /// Goes on behind a letter that has its outcome by now.
-    pub const fn pass(&mut self, item: &Pending) {
-        self.from = item.ordinal + 1;
-    }
-}
-
-/// The next step of a poll.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PollStep {
-    /// Load this letter, call [`item_action`], and perform the action.
-    Inspect,
-    /// The stage has no more letters: advance the operation, then call [`Poll::next_stage`].
-    StageDone,
-    /// Stop. Polling continues at this time.
-    Stop(Timestamp),
-}
-
-impl Poll {
-    /// A call that returns at most `limit` letters.
-    pub fn new(limit: usize, now: Timestamp) -> Self {
-        Self { limit, now, given: 0, skipped: 0, work: PolledWork::default() }
-    }
-
-    /// Number of letters tried or acted upon so far.
-    pub const fn given(&self) -> usize {
-        self.given
-    }
-
-    /// Requests another poll at this time, or earlier.
-    pub fn again(&mut self, at: Timestamp) {
-        self.work.again_at = Some(self.work.again_at.map_or(at, |earlier| earlier.min(at)));
-    }
-
-    /// Decides about an operation that was advanced.
-    pub fn begin(&mut self, machine: &OperationMachine) -> PollDecision {
-        match machine.operation.state {
-            OperationState::Running => {
-                PollDecision::Run(StageCursor { from: 0, allowance: machine.allowance() })
-            }
-            OperationState::Scheduled => {
-                self.again(machine.operation.rollout.start_at.unwrap_or(self.now));
-                PollDecision::Nothing
-            }
-            OperationState::Cancelled | OperationState::Rejected => PollDecision::Sweep,
-            _ => PollDecision::Nothing,
-        }
-    }
-
-    /// Decides the step for the next pending letter of the queue, if there is one.
-    pub fn step(&self, machine: &OperationMachine, stage: &StageCursor, item: Option<&Pending>) -> PollStep {
-        if item.is_none_or(|item| item.ordinal >= stage.allowance) {
-            return PollStep::StageDone;
-        }
-        if self.given >= self.limit || self.skipped >= SKIPS {
-            return PollStep::Stop(self.now);
-        }
-        if machine.pace(self.now) == 0 {
-            return PollStep::Stop(machine.pace_at(self.now));
-        }
-        PollStep::Inspect
-    }
-
-    /// Records a claimed letter.
-    pub fn tried(
-        &mut self,
-        machine: &mut OperationMachine,
-        stage: &mut StageCursor,
-        item: &Pending,
-        claim: Claim,
-    ) {
-        self.work.items.push(WorkItem { operation: machine.operation.id, claim });
-        self.given += 1;
-        machine.spend(1, self.now);
-        // Letters behind it run after it.
-        stage.from = item.last + 1;
-    }
-
-    /// Records an act.
-    pub fn acted(&mut self, machine: &mut OperationMachine, stage: &mut StageCursor, item: &Pending) {
-        machine.count(Outcome::Ok, 1, self.now);
-        machine.spend(1, self.now);
-        self.work.settled += 1;
-        self.given += 1;
-        stage.from = item.ordinal + 1;
-    }
-
-    /// The index from which letters of a sequence run automatically after an act on the last of its letters in the plan, if the
-    /// operation has a rate: that bounds them, too. The store [counts](super::released_letters) them and asks for their
-    /// [pace](Self::paced).
-    pub fn released_from(
-        &self,
-        machine: &OperationMachine,
-        item: &Pending,
-        row: &SequenceRow,
-    ) -> Option<u64> {
-        let is_last = item.ordinal == item.last && !row.is_leased(self.now);
-        row.released_from().filter(|_| is_last && machine.has_rate())
-    }
-
-    /// The row of a sequence of which the operation has released so many letters. The store writes it.
-    pub fn paced(
-        &self,
-        machine: &mut OperationMachine,
-        letters: u64,
-        row: &SequenceRow,
-    ) -> Option<SequenceRow> {
-        let pace = machine.pace_released(letters, self.now)?;
-        Some(row.clone().paced(pace, self.now))
-    }
-
-    /// Records a letter that was skipped as [`SkippedChanged`](Outcome::SkippedChanged). Returns `true` if the reservation of its
-    /// sequence for the operation ends: of the one that it had when the plan was frozen.
-    pub fn skipped(
-        &mut self,
-        machine: &mut OperationMachine,
-        stage: &mut StageCursor,
-        item: &Pending,
-    ) -> bool {
-        machine.count(Outcome::SkippedChanged, 1, self.now);
-        self.work.settled += 1;
-        self.skipped += 1;
-        stage.from = item.ordinal + 1;
-        item.ordinal == item.last
-    }
-
-    /// Records a postponed letter.
-    pub fn postponed(&self, machine: &OperationMachine, stage: &mut StageCursor, item: &Pending) {
-        // Letters behind one that is to be tried wait for it, too.
-        let whole = machine.operation.action == Action::Retry;
-        stage.from = if whole { item.last + 1 } else { item.ordinal + 1 };
-    }
-
-    /// Records a letter of an operation that a person has ended. Returns `true` if it is skipped as
-    /// [`SkippedCancelled`](Outcome::SkippedCancelled), because its lease was lost.
-    pub fn swept(&mut self, machine: &mut OperationMachine, tried: bool) -> bool {
-        if tried {
-            self.again(self.now + OperationMachine::POLL_INTERVAL);
-        } else {
-            machine.count(Outcome::SkippedCancelled, 1, self.now);
-            self.work.settled += 1;
-        }
-        !tried
-    }
-
-    /// The next stage of an operation that was advanced; `None` if there is none now.
-    pub fn next_stage(&self, machine: &OperationMachine, stage: &StageCursor) -> Option<StageCursor> {
-        let allowance = machine.allowance();
-        (allowance > stage.allowance).then_some(StageCursor { from: 0, allowance })
-    }
-
-    /// Ends the poll of a running operation. `stopped` is the time of [`PollStep::Stop`], `left` is `true`
-    /// if letters of the queue have no outcome yet.
-    pub fn end(&mut self, machine: &OperationMachine, stopped: Option<Timestamp>, left: bool) {
-        if machine.operation.state == OperationState::Running && left {
-            self.again(stopped.unwrap_or(self.now + OperationMachine::POLL_INTERVAL));
-        }
-    }
-
-    /// The result of the call.
-    pub fn finish(self) -> PolledWork {
-        self.work
-    }
 }
 
 #[cfg(test)]
@@ -483,22 +275,5 @@ mod tests {
         let mut slow = with(RolloutPolicy { rate: Some(1.0), ..all() });
         assert!(takes_next(&mut slow, &item, &view));
         assert!(!takes_next(&mut slow, &item, &view), "it was deducted from the rate");
-    }
-
-    #[test]
-    fn a_poll_ends_at_its_limit_and_continues_at_once() {
-        let mut machine = machine(Action::Evict);
-        let mut poll = Poll::new(1, NOW);
-        let PollDecision::Run(mut stage) = poll.begin(&machine) else { panic!("it is running") };
-        let letter = letter(LetterState::Dead);
-        let item = item(&letter, letter.state);
-        assert_eq!(poll.step(&machine, &stage, Some(&item)), PollStep::Inspect);
-        poll.acted(&mut machine, &mut stage, &item);
-        assert_eq!(stage.from(), 1);
-        assert_eq!(poll.step(&machine, &stage, Some(&item)), PollStep::Stop(NOW));
-        assert_eq!(poll.step(&machine, &stage, None), PollStep::StageDone);
-        poll.end(&machine, Some(NOW), true);
-        let work = poll.finish();
-        assert_eq!((work.settled, work.again_at), (1, Some(NOW)));
     }
 }

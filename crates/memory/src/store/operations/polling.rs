@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use lazaret_core::QueueName;
 use lazaret_core::store::rules::{
-    self, ItemAction, ItemView, LeaseKind, Pending, Poll, PollDecision, PollStep, StageCursor,
+    self, ItemAction, ItemView, LeaseKind, Need, Pending, Poll, Serving, Swept,
 };
 use lazaret_core::store::{
     OperationId, OperationMachine, OperationState, Outcome, PayloadDigest, PolledWork, Result,
@@ -24,7 +24,6 @@ struct Poller<'a> {
     queue: &'a mut Queue,
     operations: &'a mut OperationTable,
     audit: &'a mut AuditLog,
-    poll: Poll,
 }
 
 impl State {
@@ -41,14 +40,13 @@ impl State {
             return Ok(PolledWork::default());
         }
         let (queue, Step { audit, operations, .. }) = self.queue_mut(queue, now);
-        let poll = Poll::new(limit, now);
-        let mut poller = Poller { owner, lease, now, queue, operations, audit, poll };
+        let mut poll = Poll::new(limit, now);
+        let mut poller = Poller { owner, lease, now, queue, operations, audit };
         for id in live {
-            poller.serve(id)?;
+            poller.serve(&mut poll, id)?;
         }
-        let work = poller.poll.finish();
         self.release_ended();
-        Ok(work)
+        Ok(poll.finish())
     }
 
     /// Skips every letter without an outcome except those in flight. The caller stores the machine.
@@ -96,102 +94,107 @@ impl Poller<'_> {
     }
 
     /// Serves one operation as far as it can proceed now.
-    fn serve(&mut self, id: OperationId) -> Result<()> {
-        let Some(mut machine) = self.operations.machine(id).cloned() else { return Ok(()) };
-        let given = self.poll.given();
-        self.operations.advance(&mut machine, self.now, self.audit);
-        let is_unpaused = self.operations.ignores_pause_of(&machine.operation);
-        if is_unpaused {
-            machine.operation.state = OperationState::Running;
-        }
-        match self.poll.begin(&machine) {
-            PollDecision::Nothing => {}
-            PollDecision::Run(stage) => {
-                let stopped = self.run(&mut machine, stage)?;
-                let left = self.next_pending(&machine, 0).is_some();
-                self.poll.end(&machine, stopped, left);
+    fn serve(&mut self, poll: &mut Poll, id: OperationId) -> Result<()> {
+        let Some(machine) = self.operations.machine(id).cloned() else { return Ok(()) };
+        let mut serving = Serving::new(poll, machine);
+        let mut is_unpaused = false;
+        loop {
+            match serving.next() {
+                Need::Advance => {
+                    self.operations.advance(&mut serving.machine, self.now, self.audit);
+                    if self.operations.ignores_pause_of(&serving.machine.operation) {
+                        serving.machine.operation.state = OperationState::Running;
+                        is_unpaused = true;
+                    }
+                    serving.advanced();
+                }
+                Need::Pending(from) => {
+                    let item = self.next_pending(&serving.machine, from);
+                    serving.pending(item);
+                }
+                Need::Item(item) => self.inspect(&mut serving, &item)?,
+                Need::Pace(item) => self.pace(&mut serving, &item),
+                Need::Sweep => {
+                    let swept = self.sweep(&serving.machine);
+                    serving.swept(swept);
+                }
+                Need::Left => {
+                    let left = self.next_pending(&serving.machine, 0).is_some();
+                    serving.left(left);
+                }
+                Need::Done => break,
             }
-            PollDecision::Sweep => self.sweep(&mut machine),
         }
+        let (given, mut machine) = (serving.given(), serving.machine);
         if is_unpaused && machine.operation.state == OperationState::Running {
             machine.operation.state = OperationState::Paused;
         }
         self.operations.write(machine);
-        if self.poll.given() > given {
+        if given > 0 {
             self.operations.mark_served(id, self.now);
         }
         Ok(())
     }
 
-    /// Runs the letters of a running operation, stage by stage. Returns when to continue, if known.
-    fn run(&mut self, machine: &mut OperationMachine, mut stage: StageCursor) -> Result<Option<Timestamp>> {
-        loop {
-            let item = self.next_pending(machine, stage.from());
-            match (self.poll.step(machine, &stage, item.as_ref()), item) {
-                (PollStep::Inspect, Some(item)) => self.inspect(machine, &mut stage, &item)?,
-                (PollStep::Stop(at), _) => return Ok(Some(at)),
-                _ => {
-                    self.operations.advance(machine, self.now, self.audit);
-                    let Some(next) = self.poll.next_stage(machine, &stage) else { return Ok(None) };
-                    stage = next;
-                }
-            }
-        }
-    }
-
-    /// Decides the action on one letter and performs it.
-    fn inspect(
-        &mut self,
-        machine: &mut OperationMachine,
-        stage: &mut StageCursor,
-        item: &Pending,
-    ) -> Result<()> {
-        let operation = machine.operation.id;
-        let view = self.view(machine, item);
+    /// Performs the action on one letter.
+    fn inspect(&mut self, serving: &mut Serving<'_>, item: &Pending) -> Result<()> {
+        let operation = serving.machine.operation.id;
+        let view = self.view(&serving.machine, item);
         let sequence = view.letter.map(|letter| letter.sequence.clone());
-        match (rules::item_action(&machine.operation, item, &view), sequence) {
+        match (serving.action(item, &view), sequence) {
             (ItemAction::Try, Some(sequence)) => {
                 let kind = LeaseKind::Operation(operation);
                 let claim = self.queue.lease_sequence(&sequence, self.owner, self.lease, kind, self.now);
-                self.poll.tried(machine, stage, item, claim);
+                serving.tried(item, claim);
             }
-            (ItemAction::Act(act), sequence) => {
+            (ItemAction::Act(act), _) => {
                 let (audit, operations) = (&mut *self.audit, &mut *self.operations);
                 let mut step = Step { now: self.now, audit, operations, fences_hold: true };
-                self.queue.act(item.letter, act, &machine.actor(), &mut step)?;
-                self.write_outcome(machine, item, Outcome::Ok);
-                self.poll.acted(machine, stage, item);
-                if let Some(sequence) = sequence
-                    && let Some(row) = self.queue.row(&sequence)
-                    && let Some(from) = self.poll.released_from(machine, item, row)
-                    && let letters = self.queue.released_letters(&sequence, from)
-                    && let Some(row) = self.poll.paced(machine, letters, row)
-                {
-                    self.queue.put_row(&sequence, row);
-                }
+                self.queue.act(item.letter, act, &serving.machine.actor(), &mut step)?;
+                self.write_outcome(&serving.machine, item, Outcome::Ok);
+                serving.acted(item);
             }
-            (ItemAction::Postpone, _) => self.poll.postponed(machine, stage, item),
+            (ItemAction::Postpone, _) => serving.postponed(item),
             (ItemAction::Skip | ItemAction::Try, _) => {
-                self.write_outcome(machine, item, Outcome::SkippedChanged);
-                if self.poll.skipped(machine, stage, item)
+                self.write_outcome(&serving.machine, item, Outcome::SkippedChanged);
+                if item.is_last()
                     && let Some(sequence) = self.operations.planned_sequence(operation, item.letter)
                 {
                     self.queue.unreserve_one(&sequence, operation);
                 }
+                serving.skipped(item);
             }
         }
         Ok(())
     }
 
-    /// Skips the letters of a cancelled operation whose lease was lost.
-    fn sweep(&mut self, machine: &mut OperationMachine) {
+    /// Applies the rate of the operation to the letters that its act has released.
+    fn pace(&mut self, serving: &mut Serving<'_>, item: &Pending) {
+        let mut paced = 0;
+        if let Some(sequence) = self.queue.letter(item.letter).map(|letter| letter.sequence.clone())
+            && let Some(row) = self.queue.row(&sequence)
+            && let Some(from) = serving.released_from(row)
+            && let Some((row, letters)) = serving.pace(self.queue.released_letters(&sequence, from), row)
+        {
+            self.queue.put_row(&sequence, row);
+            paced = letters;
+        }
+        serving.paced(paced);
+    }
+
+    /// Skips the letters of a cancelled operation whose leases were lost.
+    fn sweep(&mut self, machine: &OperationMachine) -> Swept {
+        let mut swept = Swept::default();
         let mut from = 0;
         while let Some(item) = self.next_pending(machine, from) {
             from = item.ordinal + 1;
-            let tried = rules::is_tried(&machine.operation, &self.view(machine, &item));
-            if self.poll.swept(machine, tried) {
+            if rules::is_tried(&machine.operation, &self.view(machine, &item)) {
+                swept.in_flight = true;
+            } else {
                 self.write_outcome(machine, &item, Outcome::SkippedCancelled);
+                swept.skipped += 1;
             }
         }
+        swept
     }
 }
