@@ -1,9 +1,10 @@
-//! Distinguishes copies of a message from other messages with the same id.
+//! Distinguishes copies of a message from different messages with the same id.
 //!
-//! The writer of a dead letter identifies its message by an id or a position. Both can be wrong: the id may be forged, and the position
-//! may belong to a topic that was deleted and recreated. A dead letter is therefore a copy of a stored letter only if id, key and
-//! payload are equal. If another message has its id, the dead letter gets a new id, which is derived from its content. So each adoption
-//! gives it the same id.
+//! The writer of a dead letter identifies its message by an id or a position. Both can be wrong: the id
+//! may be forged, and the position may belong to a topic that was deleted and recreated. A dead letter
+//! is therefore a copy of a stored letter only if id, key and payload are equal. If a different message
+//! has the id, the dead letter gets a new id derived from its content. Each adoption therefore gives it
+//! the same id.
 
 use futures_util::stream::{self, StreamExt};
 use lazaret_core::store::{LetterStore, PayloadDigest, StoreError};
@@ -12,7 +13,7 @@ use lazaret_core::{Letter, LetterId, Message, MessageId, Timestamp};
 use crate::foreign::ForeignLetter;
 use crate::target::{Target, WARNINGS};
 
-/// The number of letters that are looked up at once (I7).
+/// The number of letters looked up at once (I7).
 const CONCURRENCY: usize = 32;
 
 /// A letter that is adopted unless the queue holds a copy of its message.
@@ -21,17 +22,17 @@ pub(crate) struct Candidate {
     pub(crate) letter: Letter,
     payload_is_rebuilt: bool,
     has_own_id: bool,
-    /// The store said that a letter with its id exists.
+    /// Whether the store reported a letter with this id.
     is_held: bool,
 }
 
-/// What the queue holds of a candidate.
+/// The result of looking up a candidate in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
     Nothing,
-    /// A letter with its message.
+    /// A letter with the same message.
     Copy,
-    /// A letter with its id, and another message.
+    /// A letter with the same id and a different message.
     Other,
 }
 
@@ -42,7 +43,7 @@ impl Candidate {
         Self { letter, payload_is_rebuilt, has_own_id: false, is_held: false }
     }
 
-    /// Returns whether its diagnostics hold warnings.
+    /// Returns `true` if the letter's diagnostics hold warnings.
     pub(crate) fn is_damaged(&self) -> bool {
         self.letter.diagnostics.contains_key(WARNINGS)
     }
@@ -51,23 +52,24 @@ impl Candidate {
         self.has_own_id
     }
 
-    /// Notes that the store has a letter with its id.
+    /// Records that the store has a letter with this id.
     pub(crate) fn mark_held(&mut self) {
         self.is_held = true;
     }
 
-    /// Returns whether a letter with its message id holds its message.
+    /// Returns `true` if a stored letter with the same message id holds the same message.
     fn is_held_by(&self, held: &Letter) -> bool {
         let is_delivered = held.id == LetterId::of(&held.queue, &held.message.id);
         let is_rebuilt = is_delivered && self.payload_is_rebuilt;
         let is_comparable = !(held.payload_left_out || self.letter.payload_left_out || is_rebuilt);
-        // That of a letter that was edited is the one it came with.
+        // If the letter was edited, its original payload counts.
         let payload = held.edits.first().map_or(&held.message.payload, |edit| &edit.original);
         held.message.key == self.letter.message.key
             && (!is_comparable || *payload == self.letter.message.payload)
     }
 
-    /// Looks up its message. `is_delivered`: the source delivered a message with this id, and that message has a letter.
+    /// Looks up the message. `is_delivered` is set if the source delivered a message with this id, and
+    /// that message has a letter.
     async fn held<S: LetterStore + ?Sized>(
         &self,
         store: &S,
@@ -80,7 +82,7 @@ impl Candidate {
             true => store.get(queue, LetterId::of(queue, &message.id)).await?,
             false => None,
         };
-        // Nothing but the ids of purged letters is left to compare.
+        // Only the ids of purged letters remain for comparison.
         let is_purged = (self.is_held && adopted.is_none()) || (is_delivered && delivered.is_none());
         let mut found = adopted.iter().chain(&delivered);
         if is_purged || found.clone().any(|held| self.has_own_id || self.is_held_by(held)) {
@@ -89,7 +91,8 @@ impl Candidate {
         Ok(found.next().map_or(Held::Nothing, |_| Held::Other))
     }
 
-    /// Returns whether the queue holds a copy of it. If its id is that of another message, it has an id of its own then.
+    /// Returns `true` if the queue holds a copy of the message. If its id belongs to a different
+    /// message, gives it a new id first.
     async fn find<S: LetterStore + ?Sized>(
         &mut self,
         store: &S,
@@ -106,10 +109,11 @@ impl Candidate {
     }
 }
 
-/// Returns, for each candidate, whether the queue holds a copy of it. Those with the id of another message have an id of their own
-/// then.
+/// Returns, for each candidate, whether the queue holds a copy of its message. Candidates whose id
+/// belongs to a different message get a new id.
 ///
-/// A letter that was adopted is looked for only if the store said that it is held, or for all candidates if it was not asked.
+/// Adopted letters are looked up only for candidates that the store reported as held, or for all
+/// candidates if the store was not asked.
 pub(crate) async fn find<S: LetterStore + ?Sized>(
     store: &S,
     target: &Target,
@@ -128,11 +132,11 @@ pub(crate) async fn find<S: LetterStore + ?Sized>(
     Ok(stream::iter(found.collect::<Vec<_>>()).buffered(CONCURRENCY).collect().await)
 }
 
-/// Returns an id that tells a message from others with its id.
+/// Returns an id that distinguishes the message from other messages with its id.
 fn own_id(message: &Message) -> MessageId {
     let mut content = Vec::new();
     for part in [&message.key, &message.payload] {
-        // The length tells a key from the payload, and nothing from an empty one.
+        // The lengths separate key and payload, and distinguish an absent part from an empty one.
         content.extend(part.as_ref().map_or(u64::MAX, |bytes| bytes.len() as u64).to_be_bytes());
         content.extend(part.iter().flat_map(|bytes| bytes.iter()));
     }

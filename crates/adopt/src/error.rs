@@ -1,4 +1,4 @@
-//! Why an adoption stopped, and its progress until then.
+//! The error of an adoption that stopped, with its progress.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use lazaret_core::store::StoreError;
 
 use crate::progress::Report;
 
-/// Why an adoption stopped.
+/// The reason why an adoption stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdoptErrorKind {
-    /// The dead letters cannot be read: their topic or table does not exist, is denied, or is unreachable. The error names the
-    /// remedy.
+    /// The dead letters cannot be read, because their topic or table does not exist, is denied, or is
+    /// unreachable. The error names the remedy.
     #[error(transparent)]
     Source(#[from] SourceError),
     /// The queue has reached its limits.
@@ -26,9 +26,9 @@ pub enum AdoptErrorKind {
 /// An adoption that stopped before its end. The next run continues where it stopped.
 #[derive(Debug)]
 pub struct AdoptError<C> {
-    /// Why it stopped.
+    /// The reason why it stopped.
     pub kind: AdoptErrorKind,
-    /// Its progress.
+    /// The progress until then.
     pub report: Box<Report<C>>,
 }
 

@@ -3,7 +3,8 @@
 use lazaret_core::letter::Diagnostics;
 use lazaret_core::{Failure, Message, Timestamp};
 
-/// A dead letter of another framework: the message as it was, and what the framework recorded about its failure.
+/// A dead letter of another framework. It holds the original message, and what the framework recorded
+/// about its failure.
 ///
 /// ```
 /// use lazaret_adopt::ForeignLetter;
@@ -16,15 +17,16 @@ use lazaret_core::{Failure, Message, Timestamp};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ForeignLetter {
-    /// The framework that wrote it, as it is named in diagnostics.
+    /// The framework that wrote it, by its name in diagnostics.
     pub framework: &'static str,
-    /// The original message: id, stream, position, key, payload, headers, time.
+    /// The original message: id, stream, position, key, payload, headers and time.
     pub message: Message,
-    /// Why it failed; `None` if it never did: it waits behind one of its sequence that did.
+    /// The cause of the failure. `None` if the message never failed, and only waits behind a failed one
+    /// of its sequence.
     pub cause: Option<Failure>,
-    /// Attempts, at least one if it failed.
+    /// The number of attempts, at least one if the message failed.
     pub attempts: u32,
-    /// Attempts that ended with a crash of the process.
+    /// The number of attempts that ended with a crash of the process.
     pub crash_attempts: u32,
     /// When it first failed, if known.
     pub first_failed_at: Option<Timestamp>,
@@ -34,24 +36,24 @@ pub struct ForeignLetter {
     pub group: Option<String>,
     /// When the framework wrote the dead letter, if known.
     pub written_at: Option<Timestamp>,
-    /// When the framework would delete it, if it would.
+    /// When the framework would delete the dead letter, if ever.
     pub expires_at: Option<Timestamp>,
     /// The framework's own description of the failure, in readable form.
     pub context: Diagnostics,
-    /// Which parts could not be read.
+    /// Warnings about parts that could not be read.
     pub warnings: Vec<String>,
-    /// The payload was rebuilt from what the framework kept, and is not byte for byte that of the source. So it is not compared
-    /// with the payload of a message that a source delivered.
+    /// Whether the payload was rebuilt from what the framework kept, so that its bytes may differ from
+    /// the source's. It is then not compared with the payload of a message that a source delivered.
     pub payload_is_rebuilt: bool,
 }
 
 impl ForeignLetter {
-    /// Creates a dead letter after one attempt, with nothing else known.
+    /// Creates a dead letter after one attempt, without further details.
     pub fn new(framework: &'static str, message: Message, cause: Failure) -> Self {
         Self { cause: Some(cause), attempts: 1, ..Self::waiting(framework, message) }
     }
 
-    /// Creates a dead letter that never failed: it waits behind one of its sequence that did.
+    /// Creates a dead letter that never failed, and waits behind a failed one of its sequence.
     pub fn waiting(framework: &'static str, message: Message) -> Self {
         Self {
             framework,

@@ -1,8 +1,9 @@
-//! Parses rendered Java stack traces: the exceptions in them, from the outermost to the root cause.
+//! Parses printed Java stack traces: the exceptions in them, from the outermost to the root cause.
 //!
-//! `Throwable.printStackTrace` writes the exception, its frames on lines that begin with a tab, and for each cause a line
-//! `Caused by: ` at the beginning of a line. Those of suppressed exceptions are indented and skipped. An exception is
-//! written as `Throwable.toString` does: the name of its class, and, if it has a message, a colon, a space and the message.
+//! `Throwable.printStackTrace` writes the exception, then its frames on lines that begin with a tab.
+//! Each cause has a line that begins with `Caused by: `. Suppressed exceptions are indented, and skipped
+//! here. An exception is written as `Throwable.toString` does: the name of its class, then a colon, a
+//! space and the message, if it has one.
 
 use lazaret_core::failure::{BACKTRACE_LIMIT, CHAIN_LIMIT, CauseLink, MESSAGE_LIMIT};
 use lazaret_core::{Failure, Fingerprint, Phase, Reason};
@@ -10,12 +11,12 @@ use lazaret_core::{Failure, Fingerprint, Phase, Reason};
 /// The type of an unnamed exception.
 const UNKNOWN: &str = "unknown";
 
-/// An exception as headers or fields describe it.
+/// An exception, as headers or fields describe it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Exception {
     pub(crate) class: Option<String>,
     pub(crate) message: Option<String>,
-    /// The class of the root cause, where only that is given.
+    /// The class of the root cause, if only the class is given.
     pub(crate) root: Option<String>,
     pub(crate) trace: Option<String>,
 }
@@ -26,8 +27,8 @@ impl Exception {
         self.class.is_none() && self.message.is_none() && self.trace.is_none()
     }
 
-    /// Converts to a failure. Class and message that are given have priority; the rest comes from the trace. Classes that
-    /// `is_wrapper` accepts only carry the exception that was thrown, and are unwrapped.
+    /// Converts to a failure. The given class and message take precedence, and the rest comes from the
+    /// trace. Classes that `is_wrapper` accepts only carry the thrown exception, and are unwrapped.
     pub(crate) fn failure(
         &self,
         reason: Option<Reason>,
@@ -49,7 +50,7 @@ impl Exception {
         failure
     }
 
-    /// Returns the exceptions, outermost first, at least one.
+    /// Returns the exceptions, outermost first. There is at least one.
     fn links(&self) -> Vec<CauseLink> {
         let mut links = self.trace.as_deref().map(chain).unwrap_or_default();
         if links.is_empty() {
@@ -63,7 +64,7 @@ impl Exception {
         let root =
             self.root.as_ref().filter(|root| links.iter().all(|link| link.error_type.as_ref() != Some(root)));
         if let Some(root) = root {
-            // Without a trace the message of the exception is that of the root cause too.
+            // Without a trace, the message also applies to the root cause.
             let message = links.last().map(|last| last.message.clone()).unwrap_or_default();
             links.push(CauseLink { error_type: Some(root.clone()), message });
         }
@@ -71,7 +72,8 @@ impl Exception {
     }
 }
 
-/// Returns the exceptions of a stack trace, outermost first, at most one more than a failure keeps.
+/// Returns the exceptions of a stack trace, outermost first. It returns at most one more than a failure
+/// keeps.
 fn chain(trace: &str) -> Vec<CauseLink> {
     let mut lines = trace.lines();
     let first = lines.next().filter(|line| !line.trim().is_empty());
@@ -96,7 +98,7 @@ pub(crate) fn truncate(text: &str, limit: usize) -> &str {
     &text[..text.floor_char_boundary(limit)]
 }
 
-/// Derives the reason where none is given: decoding errors from the phase, timeouts from the class.
+/// Derives a reason where none is given. Decoding errors follow from the phase, timeouts from the class.
 fn reason_of(class: &str, phase: Phase) -> Reason {
     let simple = class.rsplit(['.', '$']).next().unwrap_or(class);
     if phase == Phase::Decode {
@@ -145,7 +147,7 @@ mod tests {
             traced().failure(None, Phase::Handle, |class| class != "java.net.SocketTimeoutException");
         assert_eq!(failure.error_type, "java.net.SocketTimeoutException");
         assert_eq!((failure.reason, failure.chain.len()), (Reason::TIMEOUT, 0));
-        // The last one is kept, whatever it is.
+        // The last exception is kept, even if it is a wrapper.
         let alone = Exception { class: Some("W".into()), message: Some("m".into()), ..Exception::default() };
         assert_eq!(alone.failure(None, Phase::Handle, |_| true).error_type, "W");
     }

@@ -1,28 +1,36 @@
-//! Adopts dead letters of other frameworks: they become letters of a consumer, with their cause, attempts and order.
+//! Adopts dead letters of other frameworks. They become letters of a consumer, with their cause,
+//! attempts and order.
 //!
-//! A framework keeps a failed message somewhere, with a description of where it came from and why it failed. A
-//! [`DeadLetterSource`] reads that place and returns each as a [`ForeignLetter`]. [`adopt`] turns them into letters of a
-//! [`Target`] queue, hands them off and saves its progress:
+//! A framework keeps a failed message somewhere, with a description of its origin and its failure. A
+//! [`DeadLetterSource`] reads that place and returns each message as a [`ForeignLetter`]. [`adopt`]
+//! turns them into letters of a [`Target`] queue, hands them off and saves its progress:
 //!
-//! - **Idempotent** (I8): copies of one message make one letter, and adopting again makes none.
-//! - **Without claims** (I1): an adopted letter says nothing about messages that a source delivers, whatever id and position it names.
-//! - **Resumable**: the checkpoint in the store moves only when letters are durable. A run that crashed continues there.
-//! - **In order** (I2): letters of one sequence are in the order of their original positions.
-//! - **Nothing vanishes** (I11): what cannot be adopted is counted and named.
+//! - **Idempotent** (I8): copies of a message become one letter, and adopting again creates none.
+//! - **Without claims** (I1): an adopted letter says nothing about the messages that a source delivers,
+//!   whatever id and position it names.
+//! - **Resumable**: the checkpoint in the store moves only when letters are durable. After a crash, the
+//!   next run continues there.
+//! - **In order** (I2): the letters of a sequence are in the order of their original positions.
+//! - **Nothing vanishes** (I11): dead letters that cannot be adopted are counted and named.
 //!
-//! The part above knows no framework and no driver. Each place has its own module behind a feature; a new one is a new folder
-//! that implements [`DeadLetterSource`]:
+//! The generic part depends on no framework and no driver. Each kind of place has its own module behind
+//! a feature. A new kind is a new folder that implements [`DeadLetterSource`]:
 //!
-//! - `kafka` (feature `kafka`): dead-letter topics of Spring Kafka, Kafka Connect, Kafka Streams and Lazaret itself.
+//! - `kafka` (feature `kafka`): dead-letter topics of Spring Kafka, Kafka Connect, Kafka Streams and
+//!   Lazaret itself.
 //! - `flowwarden` (feature `mongodb`): FlowWarden's collections `_fw_dlq` and `_fw_checkpoints`.
 //! - `axon` (feature `postgres`): the dead-letter tables of Axon.
-//! - `mirror` (feature `kafka`): the other direction, letters that are written to a topic. `flowwarden` copies letters into a collection.
+//! - `mirror` (feature `kafka`): the opposite direction, writing letters to a topic. `flowwarden` also
+//!   copies letters to a collection.
 //!
-//! Modules: `source` (the contract), `foreign` (a foreign dead letter), `target` (the queue, and how it becomes a letter), `copies` (what
-//! the queue holds already), `run` and `progress` (hand-off and checkpoint). In `kafka/`: `topic` reads, `framework` and one file per framework parse headers, `decode` puts
-//! them together, `adoption` configures a run. In `flowwarden/`: `collection` reads, `document` decodes, `adoption` configures a run,
-//! `position` takes over where a stream stopped, `copies` writes letters. In `axon/`: `layout` finds the columns, `table` reads, `entry` decodes, `adoption`
-//! configures a run. `java` parses stack traces for all, and `preview` tells what a run would do.
+//! Modules: `source` (the contract), `foreign` (a foreign dead letter), `target` (the queue, and how a
+//! foreign dead letter becomes a letter), `copies` (lookup of letters that the queue already holds),
+//! `run` and `progress` (hand-off and checkpoint). In `kafka/`, `topic` reads, `framework` and one file
+//! per framework parse headers, `decode` combines them, and `adoption` configures a run. In
+//! `flowwarden/`, `collection` reads, `document` decodes, `adoption` configures a run, `position` takes
+//! over the position of a stream, and `copies` writes letters. In `axon/`, `layout` finds the columns,
+//! `table` reads, `entry` decodes, and `adoption` configures a run. `java` parses stack traces for all
+//! of them, and `preview` shows what a run would do.
 //!
 //! ```
 //! use async_trait::async_trait;

@@ -1,12 +1,14 @@
 //! Mirrors dead letters to a topic: `dead-letter: { topic: … }`.
 //!
-//! The store stays the source of truth. A letter that ends is listed in the store's [outbox](Outbox) in the same transaction,
-//! and the mirror processes that list: it writes a record, waits until the brokers confirm it, and only then removes the entry.
-//! So a mirror that crashes repeats at most its last batch, with the same `x-handoff-id`, and an unreachable broker delays the
-//! mirror only. Why it is done so: docs/decisions/0017-mirror-by-outbox.md.
+//! The store stays the source of truth. A letter that ends is listed in the store's [outbox](Outbox) in
+//! the same transaction, and the mirror processes that list. It writes a record, waits until the brokers
+//! confirm it, and only then removes the entry. A mirror that crashes therefore repeats at most its last
+//! batch, with the same `x-handoff-id`, and an unreachable broker delays only the mirror. For the
+//! reasons, see docs/decisions/0017-mirror-by-outbox.md.
 //!
-//! It is not part of the Kafka source: it reads a store, and uses the source's [`LetterWriter`] to write. It is here because
-//! it is the reverse of adoption, and must skip the letters that were [adopted](crate::kafka).
+//! The mirror is not part of the Kafka source: it reads a store, and uses the source's [`LetterWriter`]
+//! to write. It is in this crate because it reverses adoption, and must skip letters that were
+//! [adopted](crate::kafka).
 
 use std::fmt;
 use std::future::Future;
@@ -25,42 +27,45 @@ use tokio::sync::watch;
 
 use crate::target::ADOPTED_FROM;
 
-/// The number of letters per batch: at most so many are written again after a crash (I7).
+/// The number of letters per batch, which is also the maximum that is written again after a crash (I7).
 const BATCH: usize = 100;
-/// How often the store is polled when the outbox is empty.
+/// The interval at which the store is polled when the outbox is empty.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// Between two attempts after an error.
+/// The delays between attempts after an error.
 const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_millis(100))
     .with_max_delay(Duration::from_secs(10))
     .with_factor(2.0)
     .without_max_times();
-/// How long the brokers may take to confirm a record. The lock is held longer.
+/// The time that the brokers may take to confirm a record. The lock is held longer.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 const LOCK_TTL: Duration = Duration::from_secs(30);
 
-/// State of a [`Mirror`].
+/// The state of a [`Mirror`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MirrorState {
-    /// Letters that were written since the mirror started.
+    /// The number of letters written since the mirror started.
     pub mirrored: u64,
-    /// Letters that are too large for the topic: a claim check was written in their place, which names the letter in the store.
+    /// The number of letters that are too large for the topic. A claim check that names the letter in
+    /// the store was written instead.
     pub claimed: u64,
-    /// Letters that cannot be mirrored: without their payload, or purged before they were written.
+    /// The number of letters that cannot be mirrored: stored without their payload, purged before they
+    /// were written, or too large even with a claim check.
     pub skipped: u64,
-    /// How many letters wait to be mirrored.
+    /// The number of letters waiting to be mirrored.
     pub lag: u64,
-    /// Another mirror of this queue and topic is active; this one waits to take over.
+    /// Whether another mirror of this queue and topic is active. This one then waits to take over.
     pub standby: bool,
-    /// The current error, while it is retried.
+    /// The current error while it is retried.
     pub error: Option<String>,
 }
 
 /// Mirrors the dead letters of one queue to a topic.
 ///
-/// Letters that end as `dead` are mirrored, `parked` ones [optionally](Self::with_parked), quarantined ones never: they are
-/// isolated on purpose. [Adopted](crate::kafka) letters are in a topic already.
+/// Mirrors letters that end as `dead`, and [optionally](Self::with_parked) as `parked`. Quarantined
+/// letters are never mirrored, because they are isolated on purpose. [Adopted](crate::kafka) letters are
+/// in a topic already.
 ///
 /// ```no_run
 /// use lazaret_adopt::mirror::Mirror;
@@ -89,7 +94,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Creates a mirror of this queue to this topic. The options are those of the consumer.
+    /// Creates a mirror of this queue to this topic. The options are the consumer's.
     pub fn of(consumer: &KafkaOptions, queue: QueueName, topic: impl Into<String>) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let time = Timestamp::now().as_nanosecond();
@@ -105,37 +110,38 @@ impl Mirror {
         }
     }
 
-    /// Adds Spring Kafka's `kafka_dlt-*` headers, for tools that read these.
+    /// Adds Spring Kafka's `kafka_dlt-*` headers, for tools that read them.
     #[must_use]
     pub fn with_spring_headers(mut self) -> Self {
         self.style.spring = true;
         self
     }
 
-    /// Writes error messages unmasked. By default their variable parts are masked.
+    /// Writes error messages unmasked. By default, their variable parts are masked.
     #[must_use]
     pub fn with_unmasked_errors(mut self) -> Self {
         self.style.unmasked_errors = true;
         self
     }
 
-    /// Mirrors parked letters too.
+    /// Also mirrors parked letters.
     #[must_use]
     pub fn with_parked(mut self) -> Self {
         self.parked = true;
         self
     }
 
-    /// Returns its state, for monitoring while it runs.
+    /// Returns the state, for monitoring the running mirror.
     pub fn state(&self) -> watch::Receiver<MirrorState> {
         self.state.subscribe()
     }
 
-    /// Mirrors until `shutdown` completes, starting with the letters that are dead now. Temporary errors are retried and shown
-    /// in the [state](Self::state); of several mirrors of a queue one is active.
+    /// Mirrors until `shutdown` completes, starting with the letters that are dead now. Temporary errors
+    /// are retried and shown in the [state](Self::state). Of several mirrors of the same queue and
+    /// topic, only one is active.
     ///
     /// # Errors
-    /// When it cannot start: the topic does not exist or is denied, or a property is invalid.
+    /// When the mirror cannot start, because the topic does not exist or is denied, or a property is invalid.
     pub async fn run<S: Outbox + Locks + ?Sized>(
         self,
         store: &S,
@@ -155,7 +161,8 @@ impl Mirror {
         let lock = self.lock();
         let mut delays = BACKOFF.build();
         loop {
-            // Not cancelled: records that were written and not removed from the outbox would be written again.
+            // Not cancelled, because records that were written but not removed from the outbox would be
+            // written again.
             let wait = match self.process_batch(store, &mut writer, &lock).await {
                 Ok(ends) => {
                     delays = BACKOFF.build();
@@ -189,12 +196,12 @@ impl Mirror {
 
     /// Enables the outbox of the queue and opens the writer.
     async fn start<S: Outbox + ?Sized>(&self, store: &S) -> Result<LetterWriter, SourceError> {
-        // First: from now on ended letters are listed, whether the brokers are reachable or not.
+        // This comes first: from now on ended letters are listed, whether or not the brokers are reachable.
         store.watch_ends(&self.queue).await?;
         LetterWriter::open(&self.options, &self.topic, DELIVERY_TIMEOUT).await
     }
 
-    /// Mirrors the next letters. Returns how many entries of the outbox were processed.
+    /// Mirrors the next letters. Returns the number of outbox entries that it read.
     async fn process_batch<S: Outbox + Locks + ?Sized>(
         &self,
         store: &S,
@@ -221,8 +228,8 @@ impl Mirror {
         Ok(ends)
     }
 
-    /// Writes letters to the topic, pipelined, and waits for the confirmations in order. Returns the numbers of the entries that
-    /// are done, up to the first that is not, and the error of that one.
+    /// Writes letters to the topic, pipelined, and waits for the confirmations in order. Returns the
+    /// numbers of the entries before the first error, and that error.
     async fn write(&self, writer: &mut LetterWriter, ends: Vec<End>) -> (Vec<u64>, Result<(), String>) {
         let mut sent = Vec::new();
         let mut failed = None;
@@ -261,7 +268,7 @@ impl Mirror {
         (done, failed.map_or(Ok(()), |error| Err(error.to_string())))
     }
 
-    /// Returns the letter of an entry as it was when it ended, if it is to be mirrored.
+    /// Returns the letter of an entry in the state in which it ended, if it is to be mirrored.
     fn mirrored_letter(&self, end: End) -> Option<Letter> {
         let is_wanted = end.state == LetterState::Dead || (self.parked && end.state == LetterState::Parked);
         let id = end.id;

@@ -1,4 +1,4 @@
-//! Tells what an adoption would do, without writing anything.
+//! Previews an adoption without writing anything.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -15,8 +15,8 @@ use crate::target::Target;
 /// The number of messages among which copies are recognised (I7).
 const SEEN_LIMIT: usize = 1 << 20;
 
-/// Reads everything from `start`, and looks up which messages have a letter. Returns the counts, and the addresses of unknown records:
-/// the first hundred. `observe` sees everything that was found.
+/// Reads everything from `start`, and looks up which messages have a letter. Returns the counts and the
+/// addresses of unknown records, at most a hundred. `observe` is called with everything that was found.
 pub(crate) async fn preview<S, D>(
     store: &S,
     target: &Target,
@@ -67,7 +67,8 @@ where
     }
 }
 
-/// Recognises copies of one message. It forgets everything when it is full: copies are close to each other, as they fail again.
+/// Recognises copies of a message. It forgets everything when it is full. This works because copies are
+/// close to each other: a message fails again soon.
 #[derive(Default)]
 struct Seen {
     hashes: HashSet<u64>,
@@ -75,7 +76,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Returns whether the message is new.
+    /// Returns `true` if the message is new.
     fn insert(&mut self, Message { id, key, payload, .. }: &Message) -> bool {
         if self.hashes.len() >= SEEN_LIMIT {
             self.hashes.clear();

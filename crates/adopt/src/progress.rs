@@ -8,31 +8,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::source::Cursor;
 
-/// The maximum number of unknown records that are listed; all are counted (I7).
+/// The maximum number of unknown records that are listed. All are counted (I7).
 pub(crate) const LISTED_LIMIT: usize = 100;
 const VERSION: u32 = 1;
 
-/// Counts of dead letters by outcome. Every one that was read is counted once in `adopted`, `already_there`, `closed`,
-/// `unknown` or `foreign`.
+/// Counts of dead letters by outcome. Every record read is counted once in `adopted`, `already_there`,
+/// `closed`, `unknown` or `foreign`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct Tally {
-    /// Records that were read and whose outcome is durable.
+    /// The number of records that were read and whose outcome is durable.
     pub read: u64,
-    /// Records that became letters.
+    /// The number of records that became letters.
     pub adopted: u64,
-    /// Records whose message already had a letter, open or closed, with the same key and payload.
+    /// The number of records whose message already had a letter, open or closed, with the same key and
+    /// payload.
     pub already_there: u64,
-    /// Records that were dealt with before, skipped.
+    /// The number of records that were dealt with before. They were skipped.
     pub closed: u64,
-    /// Records that were not recognised as dead letters, skipped. They are still where they were.
+    /// The number of records that were not recognised as dead letters. They were skipped and remain in place.
     pub unknown: u64,
-    /// Records of other groups, skipped.
+    /// The number of records of other groups. They were skipped.
     pub foreign: u64,
-    /// Letters whose description could not be read completely, or whose id is that of another message. Their diagnostics hold
-    /// warnings.
+    /// The number of letters whose description could not be read completely, or whose id belongs to a
+    /// different message. Their diagnostics hold warnings.
     pub damaged: u64,
-    /// Records that were deleted before they were read.
+    /// The number of records that were deleted before they were read.
     pub gone: u64,
 }
 
@@ -56,14 +57,14 @@ impl Tally {
 pub struct Report<C> {
     /// The counts of this run.
     pub run: Tally,
-    /// The counts of all runs, from the checkpoint. Letters that were adopted right before a crash are counted as already there
-    /// by the next run.
+    /// The counts of all runs, from the checkpoint. The next run counts letters that were adopted just
+    /// before a crash as already there.
     pub total: Tally,
-    /// Where reading continues.
+    /// The position at which reading continues.
     pub next: C,
-    /// How many places lie between there and the end; for a bounded adoption, the end when it started.
+    /// The number of places from there to the end. A bounded adoption uses the end from when it started.
     pub left: u64,
-    /// The addresses of unknown records, the first 100 of all runs.
+    /// The addresses of unknown records from all runs, at most 100.
     pub unknown_at: Vec<String>,
 }
 
@@ -81,15 +82,15 @@ pub(crate) enum Outcome {
 #[derive(Serialize, Deserialize)]
 struct Token<C> {
     version: u32,
-    /// Where reading continues.
+    /// The position at which reading continues.
     next: C,
     total: Tally,
     unknown_at: Vec<String>,
 }
 
 impl<C: Cursor> Report<C> {
-    /// Restores the progress from a checkpoint. One that cannot be read is ignored: reading starts at the beginning, and
-    /// adopted letters are found again.
+    /// Restores the progress from a checkpoint. An unreadable checkpoint is ignored: reading starts at
+    /// the beginning, and letters that were already adopted are recognised.
     pub(crate) fn from_checkpoint(checkpoint: Option<&Checkpoint>) -> Self {
         let token =
             checkpoint.and_then(|checkpoint| checkpoint.processed.as_ref()).map(|anchor| &anchor.token);
@@ -150,7 +151,7 @@ impl<C: Cursor> Report<C> {
         }
         if outcome == Outcome::Unknown && self.unknown_at.len() < LISTED_LIMIT {
             let address = address();
-            // They are found again when reading starts at the beginning.
+            // The same addresses appear again when reading restarts at the beginning.
             if !self.unknown_at.contains(&address) {
                 self.unknown_at.push(address);
             }

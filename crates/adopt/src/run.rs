@@ -16,18 +16,20 @@ use crate::progress::{Outcome, Report};
 use crate::source::{Content, Cursor, DeadLetterSource, Found};
 use crate::target::Target;
 
-/// Between two attempts of the store.
+/// The delays between attempts to use the store.
 const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_millis(20))
     .with_max_delay(Duration::from_secs(2))
     .with_factor(2.0)
     .without_max_times();
 
-/// Adopts everything that a source returns, until its end or until `shutdown` completes. The source is opened at the cursor of
-/// the checkpoint with this name. See the [crate documentation](crate) for an example.
+/// Adopts everything that a source returns, until its end or until `shutdown` completes. The source is
+/// opened at the cursor of the checkpoint with this name. For an example, see the
+/// [crate documentation](crate).
 ///
 /// # Errors
-/// When the source or the store fails, or the queue is full. The error holds the progress; the next run continues there.
+/// When the source or the store fails, or the queue is full. The error holds the progress. The next run
+/// continues from there.
 pub async fn adopt<S, D>(
     store: &S,
     target: &Target,
@@ -55,7 +57,7 @@ pub(crate) struct Run<'a, S: ?Sized, C> {
 struct Entry<P> {
     place: P,
     address: String,
-    /// Set when it needs no letter, or when its letter is durable.
+    /// The outcome, set when the dead letter needs no letter or when its letter is durable.
     outcome: Option<Outcome>,
     candidate: Option<Candidate>,
 }
@@ -79,7 +81,7 @@ impl<'a, S: LetterStore + Checkpoints + ?Sized, C: Cursor> Run<'a, S, C> {
         Ok(Self { store, target, checkpoint, report: Report::from_checkpoint(loaded.as_ref()) })
     }
 
-    /// Starts at the beginning instead. What has a letter is found again.
+    /// Starts over at the beginning. Dead letters that have a letter are recognised.
     #[cfg(feature = "kafka")]
     pub(crate) fn restart(&mut self) {
         self.report.next = C::default();
@@ -100,7 +102,7 @@ impl<'a, S: LetterStore + Checkpoints + ?Sized, C: Cursor> Run<'a, S, C> {
         loop {
             let read = tokio::select! {
                 biased;
-                // Dead letters that were read and not handed off are read again by the next run.
+                // The next run reads dead letters again that were read but not handed off.
                 () = &mut shutdown => return Ok(self.report),
                 read = source.read() => read,
             };
@@ -108,7 +110,7 @@ impl<'a, S: LetterStore + Checkpoints + ?Sized, C: Cursor> Run<'a, S, C> {
             let ended = found.is_empty();
             self.adopt(found, source.cursor()).await?;
             self.report.left = source.remaining();
-            // A callback that panics stops nothing (I10).
+            // A callback that panics does not stop the adoption (I10).
             if catch_unwind(AssertUnwindSafe(|| progress(&self.report))).is_err() {
                 tracing::warn!("progress callback panicked");
             }
@@ -118,12 +120,13 @@ impl<'a, S: LetterStore + Checkpoints + ?Sized, C: Cursor> Run<'a, S, C> {
         }
     }
 
-    /// Makes these dead letters durable and moves the checkpoint. `next` is where reading continues after them.
+    /// Makes these dead letters durable and moves the checkpoint. `next` is the position at which
+    /// reading continues after them.
     async fn adopt(&mut self, found: Vec<Found<C::Place>>, mut next: C) -> Result<(), AdoptError<C>> {
         let now = Timestamp::now();
         let entries = found.into_iter().map(|found| self.entry(found, now)).collect();
         let (entries, stopped) = self.hand_off(entries).await;
-        // Reading continues at the first one that is not durable.
+        // Reading continues at the first dead letter that is not durable.
         for entry in entries.iter().filter(|entry| entry.outcome.is_none()) {
             next.move_back_to(&entry.place);
         }
@@ -158,8 +161,8 @@ impl<'a, S: LetterStore + Checkpoints + ?Sized, C: Cursor> Run<'a, S, C> {
         Entry { place, address, outcome, candidate }
     }
 
-    /// Hands the letters off, and retries temporary failures until the timeout. Entries whose letters are durable have an
-    /// outcome then.
+    /// Hands the letters off, and retries temporary failures until the timeout. Afterwards, entries
+    /// whose letters are durable have an outcome.
     async fn hand_off(
         &self,
         entries: Vec<Entry<C::Place>>,
@@ -196,7 +199,7 @@ impl<'a, S: LetterStore + Checkpoints + ?Sized, C: Cursor> Run<'a, S, C> {
             let items =
                 open.iter().filter_map(|index| entries[*index].candidate.as_ref()).map(item).collect();
             let answers = self.store.hand_off(&self.target.queue, &self.target.limits, items).await?;
-            // What was held meanwhile, by a record before it or by another adoption, is compared.
+            // Compares with letters that an earlier record or another adoption stored in the meantime.
             if let Err(error) = record_outcomes(entries, &open, answers) {
                 self.find_copies(entries).await?;
                 return Err(error);
@@ -204,7 +207,7 @@ impl<'a, S: LetterStore + Checkpoints + ?Sized, C: Cursor> Run<'a, S, C> {
         }
     }
 
-    /// Looks for copies of all entries without an outcome. Those that have none may have an id of their own then.
+    /// Looks for copies of all entries without an outcome. Entries without a copy may get a new id.
     async fn find_copies(&self, entries: &mut [Entry<C::Place>]) -> Result<(), StoreError> {
         let mut open: Vec<&mut Entry<C::Place>> =
             entries.iter_mut().filter(|entry| entry.outcome.is_none()).collect();
@@ -229,13 +232,14 @@ impl<'a, S: LetterStore + Checkpoints + ?Sized, C: Cursor> Run<'a, S, C> {
     }
 }
 
-/// The hand-off of a letter. Its partition is not assigned to any consumer: it has no grant, and is placed by its position.
+/// Returns the hand-off of a letter. It has no grant, because no consumer owns its partition, and is
+/// placed by its position.
 fn item(candidate: &Candidate) -> HandOff {
     HandOff { letter: candidate.letter.clone(), placement: Placement::Imported, grant: None }
 }
 
-/// Records the answers of the store. An entry whose id is held has no outcome yet. Returns the worst error: a full queue before a
-/// permanent one before a temporary one.
+/// Records the answers of the store. An entry whose id is held still has no outcome. Returns the worst
+/// error: a full queue ranks above a permanent error, which ranks above a temporary one.
 fn record_outcomes<P>(
     entries: &mut [Entry<P>],
     open: &[usize],
@@ -271,7 +275,7 @@ fn warn_of_own_id<P>(entry: &Entry<P>) {
     }
 }
 
-/// Retries a call of the store while its error is temporary, until the timeout.
+/// Retries a store call until the timeout while its error is temporary.
 async fn retry_until_ok<T, F: Future<Output = Result<T, StoreError>>>(
     timeout: Duration,
     call: impl FnMut() -> F,

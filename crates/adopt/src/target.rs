@@ -1,4 +1,4 @@
-//! The queue that adopted letters belong to, and how a foreign dead letter becomes one of its letters.
+//! The queue that adopted letters belong to. Converts foreign dead letters to letters of that queue.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -12,11 +12,12 @@ use lazaret_core::{
 
 use crate::foreign::ForeignLetter;
 
-/// The diagnostic of a letter that holds the place where it was found.
+/// The diagnostic that holds the place where the dead letter was found.
 pub const ADOPTED_FROM: &str = "adopted-from";
-/// The diagnostic of a letter that holds what could not be read, and that its id is that of another message.
+/// The diagnostic that holds warnings: parts that could not be read, or an id that belongs to a
+/// different message.
 pub(crate) const WARNINGS: &str = "adopted-warnings";
-/// The prefix of separate sequences. No key has it: keys that begin with `~` are escaped.
+/// The prefix of separate sequences. No key has it, because keys that begin with `~` are escaped.
 const SEPARATE: &str = "~dlt:";
 const STORE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -40,22 +41,24 @@ pub struct Target {
     pub queue: QueueName,
     /// The limits of the queue.
     pub limits: Limits,
-    /// The sequencing of the consumer; default: by key. Letters join the sequences of the consumer, so live messages wait
-    /// behind the letters adopted into their sequence, as behind every letter (I2).
+    /// The sequencing of the consumer. Default: by key. Letters join the consumer's sequences, so live
+    /// messages wait behind the letters adopted into their sequence, as behind any letter (I2).
     pub sequencing: Sequencing,
-    /// Puts the letters into separate sequences: in order among themselves, with no live message behind them.
+    /// Whether to put the letters into separate sequences. They keep their order, and no live message
+    /// waits behind them.
     pub separate_sequences: bool,
-    /// Adopts only dead letters of this group, and those without one.
+    /// The group whose dead letters are adopted, along with dead letters that name no group. `None`
+    /// adopts from all groups.
     pub group: Option<String>,
     /// The owner of the letters.
     pub owner: Option<Arc<str>>,
     /// When the letters expire.
     pub expiry: Expiry,
-    /// Keeps payloads. A letter without its payload can be inspected and closed, not replayed.
+    /// Whether to keep payloads. A letter without its payload can be inspected and closed, but not replayed.
     pub include_payload: bool,
-    /// Keeps backtraces.
+    /// Whether to keep backtraces.
     pub include_backtrace: bool,
-    /// The rules by which texts of errors are redacted before they are stored.
+    /// The rules that redact texts of errors before they are stored.
     pub redact: TextRules,
     /// How long a temporary failure of the store is retried.
     pub store_timeout: Duration,
@@ -69,12 +72,13 @@ pub enum Expiry {
     Never,
     /// After this time, counted from the adoption.
     After(Duration),
-    /// When the framework would delete the dead letter. A time that has passed counts as never.
+    /// When the framework would delete the dead letter, or never if that time has passed.
     Theirs,
 }
 
 impl Target {
-    /// Creates a target with the defaults: no filter, no owner, no expiry, whole letters, a store timeout of one minute.
+    /// Creates a target with the defaults: no filter, no owner, no expiry, whole letters, and a store
+    /// timeout of one minute.
     pub fn new(queue: QueueName) -> Self {
         Self {
             queue,
@@ -91,13 +95,14 @@ impl Target {
         }
     }
 
-    /// Returns whether a dead letter belongs to another group.
+    /// Returns `true` if a dead letter belongs to another group.
     pub(crate) fn is_foreign(&self, letter: &ForeignLetter) -> bool {
         matches!((&self.group, &letter.group), (Some(wanted), Some(group)) if wanted != group)
     }
 
-    /// Builds the letter that the consumer would have written itself, except that no message of a source finds it: whoever wrote
-    /// the dead letter named its message, and this queue has not seen it (I1).
+    /// Builds the letter that the consumer itself would have written, but under an id that no source
+    /// message finds. The writer of the dead letter chose the message id, and this queue has not seen
+    /// the message (I1).
     pub(crate) fn letter(&self, foreign: ForeignLetter, address: String, now: Timestamp) -> Letter {
         let sequence = self.sequence(&foreign.message);
         let mut letter = Letter::new(self.queue.clone(), sequence, Arc::new(foreign.message), now);
@@ -113,10 +118,10 @@ impl Target {
         letter.expires_at = match self.expiry {
             Expiry::Never => None,
             Expiry::After(ttl) => now.checked_add(ttl).ok(),
-            // One that should be gone is adopted all the same, and must not expire at once.
+            // A letter that should be gone is still adopted, and must not expire at once.
             Expiry::Theirs => foreign.expires_at.filter(|at| *at > now),
         };
-        // One that waits behind others has not failed: its time starts when it does.
+        // A waiting letter has not failed. Its time starts when it does.
         letter.expires_at = letter.expires_at.filter(|_| letter.state != LetterState::Waiting);
         if !self.include_payload {
             letter.message = Arc::new(Message { payload: None, ..(*letter.message).clone() });
@@ -151,12 +156,12 @@ impl Target {
         letter
     }
 
-    /// Returns the same letter with another message id, which is its own, and a warning that names the id it had.
+    /// Returns the letter with a new message id, and a warning that names the old one.
     pub(crate) fn with_id(&self, mut letter: Letter, id: MessageId) -> Letter {
         let warning = format!("another message has its id {}", letter.message.id);
         letter.id = LetterId::of_import(&self.queue, &id);
         letter.message = Arc::new(Message { id, ..(*letter.message).clone() });
-        // The rule of the consumer may read the payload: without it, the letter stays where it was.
+        // The consumer's rule may read the payload. Without it, the letter keeps its sequence.
         if !letter.payload_left_out {
             letter.sequence = self.sequence(&letter.message);
         }
@@ -165,7 +170,8 @@ impl Target {
         letter
     }
 
-    /// Returns the sequence of the consumer for a message. A custom rule that panics falls back to the key (I10).
+    /// Returns the sequence of the consumer for a message. A custom rule that panics falls back to the
+    /// key (I10).
     fn sequence(&self, message: &Message) -> SequenceId {
         let sequence = catch_unwind(AssertUnwindSafe(|| self.sequencing.id(message)));
         let sequence = sequence.unwrap_or_else(|_| SequenceId::by_key(message));

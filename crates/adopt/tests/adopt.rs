@@ -1,4 +1,4 @@
-//! Dead-letter topics are adopted once, in order, across crashes, and errors name the remedy.
+//! Dead-letter topics are adopted once and in order, even across crashes, and errors name the remedy.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -27,7 +27,7 @@ async fn copies_of_one_message_are_one_letter_and_a_second_run_makes_none() {
     let second = Topic::new(broker, 1).await;
     spring_record(&dlt, 0, "k", 5).await;
     spring_record(&dlt, 1, "k", 5).await;
-    // The same message failed in the consumer of the dead letters, too: Spring adds the headers again.
+    // The same message also failed in the consumer of the dead letters, so Spring adds the headers again.
     let mut again = spring("orders", 0, 5);
     again.extend(spring(&dlt.name, 0, 0).split_off(4));
     write(&second, 0, Written { key: Some(b"k"), payload: Some(b"k:5"), headers: again, at: NOW }).await;
@@ -97,7 +97,7 @@ async fn a_preview_tells_what_a_run_does_and_writes_nothing() {
     assert_eq!(store.load(&adoption(&dlt).checkpoint()).await.unwrap(), None);
     let report = adoption(&dlt).run(&store).await.unwrap();
     assert_eq!(preview.counts, report.run);
-    // What was adopted is not previewed again, unless everything is read again.
+    // A preview skips what was adopted, unless everything is read again.
     assert_eq!(adoption(&dlt).preview(&store).await.unwrap().counts, Default::default());
     let again = adoption(&dlt).from_the_beginning().preview(&store).await.unwrap().counts;
     assert_eq!((again.adopted, again.already_there, again.unknown), (0, 6, 1));
@@ -105,7 +105,7 @@ async fn a_preview_tells_what_a_run_does_and_writes_nothing() {
 
 #[tokio::test]
 async fn letters_of_a_key_are_in_the_order_of_their_original_offsets() {
-    // I2: retry topics and partitions have mixed them.
+    // I2: the records are out of order because of retry topics and partitions.
     let Some(broker) = broker() else { return };
     let dlt = Topic::new(broker, 3).await;
     for (position, offset) in [9, 2, 7, 4, 1, 8].into_iter().enumerate() {
@@ -124,7 +124,7 @@ async fn letters_of_a_key_are_in_the_order_of_their_original_offsets() {
     assert_eq!(alone.counts(&queue()).await.unwrap().sequences, 7);
 }
 
-/// Fills a topic quickly: records of `keys` keys, in order.
+/// Fills a topic quickly with records of `keys` keys, in order.
 fn fill(dlt: &Topic, partitions: i32, count: i64, keys: i64) {
     let producer: BaseProducer = client(&dlt.brokers).create().unwrap();
     for offset in 0..count {
@@ -142,7 +142,7 @@ fn fill(dlt: &Topic, partitions: i32, count: i64, keys: i64) {
     producer.flush(LONG).unwrap();
 }
 
-/// What must hold in the end.
+/// Asserts that all letters are there, in order.
 async fn assert_whole(store: &impl LetterStore, count: i64, keys: i64) {
     let counts = store.counts(&queue()).await.unwrap();
     assert_eq!((counts.of(LetterState::Dead), counts.sequences), (count as u64, keys as u64));
@@ -154,7 +154,7 @@ async fn assert_whole(store: &impl LetterStore, count: i64, keys: i64) {
 
 #[tokio::test]
 async fn an_adoption_that_crashes_anywhere_continues_without_loss_or_duplicates() {
-    // I1, I8: the store fails before and after its effects; each failure ends the run as a crash would.
+    // I1, I8: the store fails before and after its effects. Each failure ends the run as a crash would.
     let Some(broker) = broker() else { return };
     let dlt = Topic::new(broker, 2).await;
     fill(&dlt, 2, 300, 7);
@@ -238,7 +238,7 @@ async fn a_full_queue_stops_it_with_an_error_and_it_continues_when_there_is_spac
     );
     assert_eq!(error.report.next, Offsets([(0, 10)].into()));
     let report = adoption(&dlt).run(&store).await.unwrap();
-    // Letters after the one that did not fit were stored too.
+    // Letters after the one that did not fit were also stored.
     assert_eq!((report.total.read, report.run.already_there), (60, 20));
     assert_whole(&store, 60, 20).await;
 }
@@ -385,7 +385,7 @@ async fn a_topic_that_is_denied_is_said_to_be_denied_and_no_group_is_needed() {
     let open = Topic::with_config(broker.clone(), &unique("open-"), 1, &[]).await;
     let closed = Topic::new(broker, 1).await;
     fill(&open, 1, 3, 1);
-    // The group is one that this user may not join.
+    // This user may not join the group.
     let Some(options) = lazaret_kafka_testkit::with_password(&closed.name, "closed-group", None) else {
         return;
     };

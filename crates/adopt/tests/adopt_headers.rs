@@ -1,4 +1,4 @@
-//! What each framework writes about a dead letter becomes the letter: exact, with why it failed.
+//! The headers of each framework are converted exactly to a letter and its cause.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -48,7 +48,7 @@ async fn springs_dead_letters_are_restored_as_they_were() {
     assert_eq!((adopted.state, adopted.sequence.as_str()), (LetterState::Dead, "~x:ff00"));
     assert_eq!(adopted.owner.as_deref(), Some("billing-team"));
     assert_eq!((adopted.attempts, adopted.first_failed_at, adopted.last_failed_at), (1, None, time(NOW)));
-    // The wrapper gives way to what the listener threw.
+    // The wrapper is replaced by the exception that the listener threw.
     let cause = adopted.cause.as_ref().unwrap();
     assert_eq!(
         (cause.error_type.as_str(), cause.message.as_str()),
@@ -57,7 +57,7 @@ async fn springs_dead_letters_are_restored_as_they_were() {
     assert_eq!(cause.chain[0].error_type.as_deref(), Some("java.net.SocketTimeoutException"));
     assert_eq!((cause.phase, &cause.reason), (Phase::Handle, &Reason::HANDLER_ERROR));
     assert!(cause.backtrace.as_ref().unwrap().contains("Pay.java:42"));
-    // Where it was found, and the content of the headers.
+    // The diagnostics hold the address, and the context holds the content of the headers.
     assert_eq!(adopted.diagnostics["adopted-from"], format!("{}/0/0", dlt.name));
     assert_eq!(adopted.diagnostics["adopted-family"], "spring");
     assert_eq!(adopted.diagnostics["adopted-group"], "billing");
@@ -72,7 +72,7 @@ async fn springs_dead_letters_are_restored_as_they_were() {
         (empty.message.key.as_deref(), empty.message.payload.as_deref()),
         (Some(&b""[..]), Some(&b""[..]))
     );
-    // One problem.
+    // Both are the same problem.
     assert_eq!(tombstone.cause.unwrap().fingerprint, cause.fingerprint);
 }
 
@@ -80,7 +80,8 @@ async fn springs_dead_letters_are_restored_as_they_were() {
 async fn springs_retry_topics_tell_attempts_and_times() {
     let Some(broker) = broker() else { return };
     let dlt = Topic::new(broker, 1).await;
-    // Three hops: `retainAllRetryHeaderValues` adds three headers at each of them; originals are written once.
+    // `retainAllRetryHeaderValues` adds three headers at each of the three hops. The original headers
+    // are written once.
     let mut headers = Vec::new();
     for hop in 0..3 {
         headers.extend(some(&[
@@ -108,7 +109,7 @@ async fn springs_retry_topics_tell_attempts_and_times() {
         ]));
     }
     write(&dlt, 0, Written { key: Some(b"k"), payload: Some(b"p"), headers, at: NOW }).await;
-    // An older version: one byte, and no stack of the listener.
+    // An older version writes one byte, and no stack trace of the listener.
     let old = some(&[
         ("kafka_original-topic", text("orders")),
         ("kafka_original-partition", int(0)),
@@ -137,7 +138,7 @@ async fn springs_retry_topics_tell_attempts_and_times() {
 
 #[tokio::test]
 async fn raw_bytes_that_could_not_be_deserialised_come_back_raw() {
-    // I5, with the phase that they failed in.
+    // I5, with the phase in which they failed.
     let Some(broker) = broker() else { return };
     let dlt = Topic::new(broker, 1).await;
     let raw: Vec<u8> = (0..=255).collect();
@@ -147,7 +148,7 @@ async fn raw_bytes_that_could_not_be_deserialised_come_back_raw() {
         "org.springframework.kafka.support.serializer.DeserializationException: failed to deserialize\n\tat a.B.c(B.java:1)\n\
          Caused by: com.fasterxml.jackson.core.JsonParseException: Unexpected character\n\tat d.E.f(E.java:2)\n",
     ));
-    // Left there by `retainExceptionHeader`: a Java-serialised exception, which is not read.
+    // `retainExceptionHeader` left a Java-serialised exception on the record. It is not read.
     value.insert(0, ("springDeserializerExceptionValue", Some(b"\xac\xed\x00\x05sr".to_vec())));
     write(&dlt, 0, Written { key: Some(b"k"), payload: Some(&raw), headers: value, at: NOW }).await;
     let mut key: Vec<Pair<'_>> = some(&[
@@ -217,7 +218,7 @@ async fn connects_dead_letters_tell_their_stage() {
         assert_eq!((cause.phase, &cause.reason), (phase, &reason), "{stage}");
         assert_eq!(cause.error_type, "org.apache.kafka.connect.errors.DataException");
         assert_eq!(cause.message, if offset == 0 { "x" } else { "bad record" });
-        // Connect keeps the time of the record, so the time of the failure is unknown.
+        // Connect keeps the record's time, so the time of the failure is unknown.
         assert_eq!((adopted.message.timestamp, adopted.last_failed_at), (time(THEN), None));
         assert_eq!(pairs(&adopted), [("tenant".to_owned(), Some(text("acme")))]);
         assert_eq!(adopted.diagnostics["adopted-group"], "connect-jdbc-sink");
@@ -376,11 +377,11 @@ async fn what_is_not_known_is_named_and_left_or_taken() {
     let report = only.run(&store).await.unwrap();
     let expected = Tally { read: 3, adopted: 1, unknown: 1, foreign: 1, ..Tally::default() };
     assert_eq!((report.run, report.unknown_at), (expected, vec![format!("{}/0/0", dlt.name)]));
-    // The next run still reports it, and adopts nothing.
+    // The next run still reports the record, and adopts nothing.
     let report = only.run(&store).await.unwrap();
     assert_eq!((report.run, report.total), (Tally::default(), expected));
     assert_eq!(report.unknown_at.len(), 1);
-    // Somebody wants them all the same.
+    // An operator decides to adopt all of them.
     let taking = Adoption::of(&dlt.options().with_id_headers(["ce_id"]), &dlt.name).into_queue(queue());
     let report = taking.with_unknown(UnknownRecords::Adopt).from_the_beginning().run(&store).await.unwrap();
     assert_eq!((report.run.adopted, report.run.already_there), (2, 1));
@@ -401,7 +402,7 @@ async fn damaged_headers_lose_only_their_own_content() {
     let store = MemoryStore::default();
     let report = adoption(&dlt).run(&store).await.unwrap();
     assert_eq!(report.run, Tally { read: 1, adopted: 1, damaged: 1, ..Tally::default() });
-    // Without its original position it counts as a message of this topic.
+    // Without its original position, the record counts as a message of this topic.
     let adopted = letter(&store, &format!("{}/0/0", dlt.name)).await;
     assert_eq!(adopted.cause.unwrap().error_type, "com.shop.PaymentException");
     assert_eq!(adopted.message.timestamp, None);

@@ -1,4 +1,5 @@
-//! Adopted letters are replayed to their consumer alone: in order, with the ids that they had, before live messages of their key.
+//! Adopted letters are replayed only to their consumer, in order and with their original ids, before
+//! live messages of their key.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -22,12 +23,13 @@ use tokio_util::sync::CancellationToken;
 
 type Handled = watch::Sender<Vec<(String, String)>>;
 
-/// A consumer that writes down id and payload of what it handles.
+/// Starts a consumer that records id and payload of the messages that it handles.
 fn consume(name: &str, topic: &Topic, store: Arc<MemoryStore>, handled: &Handled) -> CancellationToken {
     consume_with(name, topic, store, handled, Options::default())
 }
 
-/// A consumer that writes down id and payload of what it handles. It fails at payloads that begin with `bad`.
+/// Starts a consumer that records id and payload of the messages that it handles. It fails on payloads
+/// that begin with `bad`.
 fn consume_with(
     name: &str,
     topic: &Topic,
@@ -61,7 +63,7 @@ fn consume_with(
     stop
 }
 
-/// Waits until the store holds so many letters in this state.
+/// Waits until the store holds this many letters in this state.
 async fn until_stored(store: &MemoryStore, queue: &QueueName, state: LetterState, count: u64) {
     let started = std::time::Instant::now();
     while store.counts(queue).await.unwrap().of(state) != count {
@@ -80,7 +82,7 @@ async fn send(topic: &Topic, key: &str, payload: &str) {
     topic.send(FutureRecord::to(&topic.name).partition(0).key(key).payload(payload)).await;
 }
 
-/// What Spring writes to its dead-letter topic for the message at this offset.
+/// Sends the record that Spring writes to its dead-letter topic for the message at this offset.
 async fn dead_letter(dlt: &Topic, orders: &Topic, key: &str, payload: &str, offset: i64) {
     let (partition, offset) = (0_i32.to_be_bytes(), offset.to_be_bytes());
     let headers = OwnedHeaders::new()
@@ -114,7 +116,8 @@ async fn adopted_letters_are_replayed_to_their_consumer_in_order_and_live_messag
     for (key, payload) in [("c", "c:0"), ("a", "a:1"), ("b", "b:2"), ("a", "a:3")] {
         send(&orders, key, payload).await;
     }
-    // The consumer of before went past all of them; three are dead, and its retry topics have mixed them.
+    // The previous consumer read past all of them. Three are dead, and its retry topics have changed
+    // their order.
     for (key, payload, offset) in [("a", "a:3", 3), ("b", "b:2", 2), ("a", "a:1", 1)] {
         dead_letter(&dlt, &orders, key, payload, offset).await;
     }
@@ -150,13 +153,13 @@ async fn adopted_letters_are_replayed_to_their_consumer_in_order_and_live_messag
     let expected: Vec<_> = [1, 3, 4].map(|offset| (id(offset), format!("a:{offset}"))).into();
     assert_eq!(of_key("a"), expected, "in order, under their own ids, the live one last");
     assert_eq!(of_key("b"), [(id(2), "b:2".to_owned())]);
-    // Nobody else got what was replayed.
+    // No other consumer received the replayed messages.
     until(&theirs, "the live ones are handled", |all| all.len() == 2).await;
     let live: Vec<_> = [(id(4), "a:4".to_owned()), (id(5), "c:5".to_owned())].into();
     let mut got = theirs.borrow().clone();
     got.sort();
     assert_eq!(got, live);
-    // What was resolved is known when it is adopted again.
+    // Another adoption recognises the resolved letters.
     let again = adoption.from_the_beginning().run(&*store).await.unwrap();
     assert_eq!((again.run.adopted, again.run.already_there), (0, 3));
     assert_eq!(open().await.open(), 0);
@@ -165,7 +168,7 @@ async fn adopted_letters_are_replayed_to_their_consumer_in_order_and_live_messag
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_is_handled_whatever_became_of_an_adopted_letter_with_its_id() {
-    // I1: whoever wrote the record named the message, and this queue has not seen it.
+    // I1: the writer of the record chose the message id, and this queue has not seen the message.
     let Some(broker) = broker() else { return };
     let orders = Topic::new(broker.clone(), 1).await;
     let dlt = Topic::new(broker, 1).await;
@@ -181,7 +184,7 @@ async fn a_message_is_handled_whatever_became_of_an_adopted_letter_with_its_id()
     let letter = store.heads(&queue, None, 1).await.unwrap().heads.remove(0);
     let by = Actor::new("ada", "cli", "done by hand");
     store.act(&queue, letter.id, Act::Resolve, &by).await.unwrap();
-    // The group is new: it reads everything.
+    // The group is new and reads everything.
     let handled = Handled::default();
     let stop = consume(&name, &orders, store, &handled);
     until(&handled, "all are handled", |all| all.len() == 3).await;
@@ -213,7 +216,7 @@ async fn a_message_whose_offset_a_forged_record_named_has_its_own_letter_when_it
     let forged = store.heads(&queue, None, 1).await.unwrap().heads.remove(0);
     let by = Actor::new("ada", "cli", "nobody knows this message");
     store.act(&queue, forged.id, Act::Evict, &by).await.unwrap();
-    // The message runs, fails, and keeps its place before the next of its key.
+    // The message runs, fails, and stays ahead of the next message of its key.
     until_stored(&store, &queue, LetterState::Dead, 1).await;
     let own = LetterId::of(&queue, &format!("{}/0/0", orders.name).into());
     let letter = store.get(&queue, own).await.unwrap().unwrap();

@@ -1,4 +1,5 @@
-//! Axon's dead-letter tables: every layout is read, letters keep their order, and nothing is adopted twice. Needs a PostgreSQL server.
+//! Axon's dead-letter tables: every layout is read, letters keep their order, and nothing is adopted
+//! twice. Needs a PostgreSQL server.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -13,7 +14,7 @@ use lazaret_core::{Letter, LetterState, QueueName};
 use lazaret_memory::MemoryStore;
 use tokio_postgres::{Client, NoTls};
 
-/// The tables as Axon's own schema factories and Hibernate create them. `{event}` is that of one event.
+/// The tables as Axon's own schema factories and Hibernate create them.
 const JDBC_5: &str = "CREATE TABLE DeadLetterEntry (deadLetterIdentifier VARCHAR(255) PRIMARY KEY, \
     processingGroup VARCHAR(255) NOT NULL, sequenceIdentifier VARCHAR(255) NOT NULL, sequenceIndex BIGINT NOT NULL, \
     eventType VARCHAR(255) NOT NULL, eventIdentifier VARCHAR(255) NOT NULL, type VARCHAR(255) NOT NULL, \
@@ -37,7 +38,7 @@ const JPA_5: &str = "CREATE TABLE dead_letter_entry (dead_letter_id VARCHAR(255)
     enqueued_at TIMESTAMP(6) WITH TIME ZONE NOT NULL, last_touched TIMESTAMP(6) WITH TIME ZONE, \
     processing_started TIMESTAMP(6) WITH TIME ZONE, cause_type VARCHAR(255), cause_message VARCHAR(1023), \
     diagnostics BYTEA)";
-/// With `@Lob` as Hibernate maps it for PostgreSQL by default: large objects.
+/// A JPA table with `@Lob`, which Hibernate maps to large objects for PostgreSQL by default.
 const JPA_4: &str = "CREATE TABLE dead_letter_entry (dead_letter_id VARCHAR(255) PRIMARY KEY, \
     processing_group VARCHAR(255) NOT NULL, sequence_identifier VARCHAR(255) NOT NULL, sequence_index BIGINT NOT NULL, \
     message_type VARCHAR(255) NOT NULL, event_identifier VARCHAR(255) NOT NULL, time_stamp VARCHAR(255) NOT NULL, \
@@ -46,7 +47,8 @@ const JPA_4: &str = "CREATE TABLE dead_letter_entry (dead_letter_id VARCHAR(255)
     enqueued_at TIMESTAMP NOT NULL, last_touched TIMESTAMP, processing_started TIMESTAMP, cause_type VARCHAR(255), \
     cause_message VARCHAR(255), diagnostics OID)";
 
-/// One layout: the table, and how an entry is written. `$1` id, `$2` sequence, `$3` index, `$4` payload, `$5` cause.
+/// A layout: the table, and the statement that writes an entry. `$1` id, `$2` sequence, `$3` index, `$4`
+/// payload, `$5` cause.
 struct Layout {
     name: &'static str,
     create: &'static str,
@@ -89,14 +91,14 @@ const LAYOUTS: [Layout; 4] = [
     },
 ];
 
-/// A schema of its own with an empty table.
+/// A private schema with an empty table.
 struct Shop {
     client: Client,
     insert: &'static str,
 }
 
 impl Shop {
-    /// Without a server the test says that it did not run, and fails where everything must run.
+    /// Opens the schema. Without a server, the test prints that it did not run. In CI, it fails instead.
     async fn open(layout: &Layout) -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let Ok(dsn) = std::env::var("LAZARET_TEST_POSTGRES") else {
@@ -146,7 +148,7 @@ fn queue() -> QueueName {
     QueueName::of("billing", "billing")
 }
 
-/// The letters of a sequence in order.
+/// Returns the letters of a sequence in order.
 async fn letters(store: &MemoryStore, sequence: &str) -> Vec<Letter> {
     let query = Query::parse(&format!("seq:{sequence}")).unwrap();
     let mut letters = store.find(&query, None, 1000).await.unwrap().letters;
@@ -190,7 +192,7 @@ async fn the_tables_of_both_versions_and_both_adapters_are_read() {
         assert!(head.diagnostics[ADOPTED_FROM].ends_with("/d-e-1"));
         assert_eq!((head.state, head.attempts), (LetterState::Dead, 1));
         assert_eq!((behind.state, behind.attempts, &behind.cause), (LetterState::Waiting, 0, &None));
-        // I1: they claim nothing about what a source delivers.
+        // I1: the letters claim nothing about what a source delivers.
         let claimed = store.lookup(&queue(), &["e-1".into(), "e-2".into()]).await.unwrap();
         assert_eq!(claimed, [None, None], "{}", layout.name);
         shop.close().await;
@@ -200,7 +202,7 @@ async fn the_tables_of_both_versions_and_both_adapters_are_read() {
 #[tokio::test]
 async fn letters_keep_the_order_of_axon_and_a_second_run_adopts_only_what_is_new() {
     let Some(shop) = Shop::open(&LAYOUTS[0]).await else { return };
-    // More than one batch, and written in another order than that of the sequences.
+    // The entries need more than one batch, and are not written in sequence order.
     for index in (0..150).rev() {
         let cause = (index == 0).then_some("no stock");
         shop.insert(&format!("a-{index}"), "order-1", index, cause).await;
@@ -220,7 +222,7 @@ async fn letters_keep_the_order_of_axon_and_a_second_run_adopts_only_what_is_new
     let all: Vec<String> = (0..150).map(|index| format!("a-{index}")).collect();
     assert_eq!(ids(&letters(&store, "order-1").await), all);
 
-    // One was resolved here, and one was added there.
+    // One letter is resolved in the store, and one entry is added to the table.
     let head = letters(&store, "order-2").await.remove(0);
     store.act(&queue(), head.id, Act::Resolve, &Actor::new("ann", "test", "repaired")).await.unwrap();
     shop.insert("b-1", "order-2", 1, Some("no stock")).await;
@@ -244,7 +246,7 @@ async fn an_adoption_that_stopped_continues_where_it_was() {
     assert!(matches!(error.kind, AdoptErrorKind::Full(_)), "{error}");
     assert_eq!(error.report.run.adopted, 70);
     let report = shop.adoption().run(&store).await.unwrap();
-    // Nothing before the place where it stopped is read again.
+    // Nothing before the place where the first run stopped is read again.
     assert_eq!((report.run.read, report.run.adopted, report.total.adopted), (30, 30, 100));
     shop.close().await;
 }

@@ -1,4 +1,5 @@
-//! An adopted record claims nothing about the messages that a source delivers, whatever id and position it names.
+//! An adopted record claims nothing about the messages that a source delivers, whatever id and position
+//! it names.
 
 #![allow(clippy::unwrap_used, reason = "a panic is a failed test")]
 
@@ -30,7 +31,7 @@ fn dead(message: Message) -> Letter {
     Letter { state: LetterState::Dead, ..letter }
 }
 
-/// What the engine does with a message that was delivered and failed.
+/// Hands a message off as the engine does after it was delivered and failed.
 async fn deliver(store: &MemoryStore, message: Message) -> Placed {
     let partition = Partition::new("orders", 0);
     let grant = store.assign(&queue(), std::slice::from_ref(&partition)).await.unwrap().remove(0);
@@ -39,14 +40,14 @@ async fn deliver(store: &MemoryStore, message: Message) -> Placed {
     store.hand_off(&queue(), &Limits::NONE, vec![item]).await.unwrap().remove(0).unwrap()
 }
 
-/// The payloads of the open letters, in order, with their message ids.
+/// Returns the message ids and payloads of the open letters, in order.
 async fn open(store: &MemoryStore) -> Vec<(String, String)> {
     let letters = store.sequence(&queue(), &"k".into(), 0, 100).await.unwrap();
     let text = |letter: &Letter| String::from_utf8(letter.message.payload.clone().unwrap().into()).unwrap();
     letters.iter().map(|letter| (letter.message.id.to_string(), text(letter))).collect()
 }
 
-/// The headers of every format for the message at an offset that has its number.
+/// Returns the failure headers in each format. Each set names an offset that equals its index.
 fn formats() -> Vec<Vec<Pair<'static>>> {
     let cause = Some(Failure::new(Reason::TIMEOUT, "Timeout", "no answer"));
     let own = Letter { cause, ..dead(message(4, "forged")) };
@@ -106,10 +107,10 @@ async fn a_record_of_any_format_claims_no_message_that_its_source_delivers() {
         assert_eq!(letter.message.payload.as_deref(), Some(&b"live"[..]), "{offset}");
     }
     assert_eq!(open(&store).await.len() as u64, 2 * count, "I2: they wait behind the adopted ones");
-    // Another payload than that of the delivered message does not make them others: they are there.
+    // The records are already adopted, although the delivered messages have a different payload.
     let again = adoption(&dlt).from_the_beginning().run(&store).await.unwrap();
     assert_eq!((again.run.adopted, again.run.already_there), (0, count));
-    // Another record with the id of the first. A preview says what a run does.
+    // Another record has the id of the first. A preview shows what a run does.
     let headers = spring("orders", 0, 0);
     write(&dlt, 0, Written { key: Some(b"k"), payload: Some(b"other"), headers, at: NOW }).await;
     for expected in [(1, count), (0, count + 1)] {
@@ -120,7 +121,7 @@ async fn a_record_of_any_format_claims_no_message_that_its_source_delivers() {
     }
 }
 
-/// The number of records that were read.
+/// The number of records read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Read(usize);
 
@@ -172,7 +173,7 @@ impl DeadLetterSource for Records {
     }
 }
 
-/// Adopts these messages, with a progress of its own.
+/// Adopts these messages under a new checkpoint.
 async fn adopt_all(store: &MemoryStore, messages: Vec<Message>, batch: usize) -> Report<Read> {
     static RUNS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let run = RUNS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -242,7 +243,7 @@ async fn a_record_that_was_adopted_before_its_message_failed_is_adopted_once() {
 
 #[tokio::test]
 async fn a_letter_that_was_edited_is_still_found() {
-    // I8: the payload that it came with counts.
+    // I8: the original payload counts.
     let store = MemoryStore::default();
     adopt_all(&store, vec![message(7, "broken")], 1).await;
     let id = LetterId::of_import(&queue(), &message(7, "").id);
@@ -253,7 +254,7 @@ async fn a_letter_that_was_edited_is_still_found() {
 
 #[tokio::test]
 async fn what_was_purged_is_not_adopted_again() {
-    // I8: only the ids of purged letters are left, that of a delivered message and those of adopted ones.
+    // I8: only the ids of purged letters remain: the delivered message's, and those of adopted letters.
     let store = MemoryStore::default();
     deliver(&store, message(6, "live")).await;
     let all = || vec![message(6, "live"), message(7, "first"), message(7, "second")];

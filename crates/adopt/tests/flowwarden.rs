@@ -1,5 +1,5 @@
-//! FlowWarden's collections: dead letters are adopted once, in order, across crashes, and streams go on where they stopped. Needs a
-//! MongoDB server.
+//! FlowWarden's collections: dead letters are adopted once and in order, even across crashes, and
+//! streams continue where they stopped. Needs a MongoDB server.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -25,11 +25,11 @@ use lazaret_store_mongodb::{MongoStore, MongoStoreOptions};
 use lazaret_testkit::{Profile, Unreliable};
 use tokio::sync::watch;
 
-/// How long to wait for an event that must occur.
+/// The maximum wait for an event that must occur.
 const LONG: Duration = Duration::from_secs(240);
 const STREAM: &str = "order-stream";
 
-/// A database of its own.
+/// A private database.
 struct Shop {
     uri: String,
     database: Database,
@@ -38,7 +38,7 @@ struct Shop {
 }
 
 impl Shop {
-    /// Without a server the test says that it did not run, and fails where everything must run.
+    /// Opens the database. Without a server, the test prints that it did not run. In CI, it fails instead.
     async fn open() -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let Ok(uri) = std::env::var("LAZARET_TEST_MONGODB") else {
@@ -66,7 +66,8 @@ impl Shop {
         self.database.collection("orders")
     }
 
-    /// The options of the consumer, read from before the first write. The wire server sends the drops of all collections.
+    /// Returns the options of the consumer, which reads from before the first write. The wire server
+    /// sends the drops of all collections.
     fn consumer(&self) -> MongoSourceOptions {
         MongoSourceOptions {
             start: Start::At(self.began),
@@ -85,7 +86,7 @@ impl Shop {
         self.dlq().insert_many(documents).await.unwrap();
     }
 
-    /// All documents of the collection, in the order of their ids.
+    /// Returns all documents of the collection, ordered by id.
     async fn dump(&self) -> Vec<Document> {
         let mut cursor = self.dlq().find(doc! {}).sort(doc! { "_id": 1 }).await.unwrap();
         let mut all = Vec::new();
@@ -104,17 +105,17 @@ fn queue() -> QueueName {
     QueueName::of("orders", "orders")
 }
 
-/// A token with a cluster time, and the number of an operation in its transaction.
+/// Returns a token with a cluster time and the number of an operation in its transaction.
 fn token(second: u32, increment: u32, operation: u32) -> String {
     format!("82{second:08X}{increment:08X}2B042C0100296E5A{operation:04X}")
 }
 
-/// A document as FlowWarden 1.0.0-rc.6 writes it: every field, null where there is no value.
+/// Returns a document as FlowWarden 1.0.0-rc.6 writes it: every field, null where there is no value.
 fn dead_letter(id: &str, order: i64, token: &str) -> Document {
     let now = DateTime::from_millis(1_790_000_000_123);
     doc! {
         "_id": id, "streamName": STREAM, "operationType": "UPDATE",
-        // JSON turned the number into one of 32 bits.
+        // JSON turned the number into a 32-bit one.
         "documentKey": { "_id": i32::try_from(order).unwrap() },
         "fullDocument": { "_id": order, "kind": "poison", "token": token },
         "resumeToken": { "_data": token },
@@ -133,14 +134,14 @@ async fn letter(store: &impl LetterStore, message: &str) -> Letter {
     store.get(&queue(), id).await.unwrap().unwrap_or_else(|| panic!("no letter of {message}"))
 }
 
-/// The tokens of the letters of an order, in their order.
+/// Returns the tokens of the letters of an order, in sequence.
 async fn tokens_of(store: &impl LetterStore, order: i64) -> Vec<String> {
     let sequence = format!(r#"{{"_id":{{"$numberLong":"{order}"}}}}"#);
     let letters = store.sequence(&queue(), &sequence.as_str().into(), 0, 1000).await.unwrap();
     letters.iter().map(|letter| letter.message.id.as_str().trim_start_matches("orders:").to_owned()).collect()
 }
 
-/// Reads this many messages of the consumer.
+/// Reads this many messages from the consumer's source.
 async fn delivered(source: &mut MongoSource, count: usize) -> Vec<Message> {
     let mut messages = Vec::new();
     while messages.len() < count {
@@ -154,7 +155,7 @@ async fn delivered(source: &mut MongoSource, count: usize) -> Vec<Message> {
 
 #[tokio::test]
 async fn an_adopted_message_is_the_one_that_the_stream_delivers() {
-    // I5. I1: its letter claims nothing about it.
+    // I5. I1: the letter claims nothing about the message.
     let Some(shop) = Shop::open().await else { return };
     let order = doc! { "_id": 7_i64, "total": 12.5, "lines": [{ "sku": "a", "count": 2_i64 }] };
     shop.orders().insert_one(&order).await.unwrap();
@@ -178,7 +179,7 @@ async fn an_adopted_message_is_the_one_that_the_stream_delivers() {
         serde_json::from_slice(message.payload.as_deref().unwrap()).unwrap()
     };
     let (ours, theirs) = (payload(message), payload(&live));
-    // The wire server leaves some of them out.
+    // The wire server omits some of these fields.
     for field in ["_id", "operationType", "documentKey", "fullDocument", "ns"] {
         assert!(theirs[field].is_null() || ours[field] == theirs[field], "{field}: {ours} {theirs}");
     }
@@ -192,7 +193,8 @@ async fn an_adopted_message_is_the_one_that_the_stream_delivers() {
         (STREAM, "acme")
     );
     assert_eq!(store.lookup(&queue(), std::slice::from_ref(&live.id)).await.unwrap(), [None]);
-    // When the source delivers it and it fails, it has a letter of its own, of which the document is a copy.
+    // When the source delivers the message and it fails, it gets its own letter. The document is a copy
+    // of that letter.
     let failed = Letter {
         state: LetterState::Dead,
         ..Letter::new(queue(), "k".into(), live.into(), adopted.enqueued_at)
@@ -211,7 +213,7 @@ async fn a_second_run_adopts_nothing_also_after_letters_were_resolved() {
     let Some(shop) = Shop::open().await else { return };
     let tokens: Vec<String> = (1..=3).map(|second| token(second, 1, 0)).collect();
     shop.write([dead_letter("a", 1, &tokens[0]), dead_letter("b", 2, &tokens[1])]).await;
-    // FlowWarden's ids are random: after a crash it writes an event again under another one.
+    // FlowWarden's ids are random. After a crash it writes the event again under a different id.
     shop.write([dead_letter("c", 1, &tokens[0])]).await;
     let before = shop.dump().await;
     let store = MemoryStore::default();
@@ -221,7 +223,7 @@ async fn a_second_run_adopts_nothing_also_after_letters_were_resolved() {
     let by = Actor::new("ada", "cli", "fixed by hand");
     let id = LetterId::of_import(&queue(), &MessageId::from(format!("orders:{}", tokens[0])));
     store.act(&queue(), id, Act::Resolve, &by).await.unwrap();
-    // A document that FlowWarden added since, with an id before all others.
+    // FlowWarden has since added a document whose id sorts before all others.
     shop.write([dead_letter("0", 3, &tokens[2])]).await;
     let report = shop.adoption().run(&store).await.unwrap();
     assert_eq!((report.run.read, report.run.adopted, report.run.already_there), (4, 1, 3));
@@ -235,7 +237,7 @@ async fn a_second_run_adopts_nothing_also_after_letters_were_resolved() {
 
 #[tokio::test]
 async fn letters_of_a_document_are_in_the_order_of_its_changes() {
-    // I2: the ids say nothing about it, and operations of one transaction share a cluster time.
+    // I2: ids do not reflect the order, and operations of a transaction share a cluster time.
     let Some(shop) = Shop::open().await else { return };
     let order = [token(1, 1, 0), token(1, 2, 1), token(1, 2, 2), token(1, 2, 3), token(2, 1, 0)];
     let mixed = [3, 0, 4, 2, 1];
@@ -254,7 +256,7 @@ async fn letters_of_a_document_are_in_the_order_of_its_changes() {
     shop.close().await;
 }
 
-/// Everything that may be in the collection, and how it is counted.
+/// Writes every kind of document that may be in the collection.
 async fn mixed(shop: &Shop) {
     let with = |id: &str, name: &str, value: Bson| {
         let mut document = dead_letter(id, 9, &token(9, 1, 0));
@@ -311,7 +313,7 @@ async fn every_document_is_counted_and_unknown_ones_are_named() {
 
 #[tokio::test]
 async fn an_adoption_that_crashes_anywhere_continues_without_loss_or_duplicates() {
-    // I1, I8: the store fails before and after its effects; each failure ends the run as a crash would.
+    // I1, I8: the store fails before and after its effects. Each failure ends the run as a crash would.
     let Some(shop) = Shop::open().await else { return };
     let documents = (0..600_u32).map(|n| {
         let id = format!("{:08x}", n.wrapping_mul(2_654_435_761));
@@ -389,7 +391,7 @@ async fn the_store_and_flowwarden_may_share_a_collection() {
         let expected = if run == 0 { (7, 2, 0) } else { (7, 0, 2) };
         assert_eq!((report.run.read, report.run.adopted, report.run.already_there), expected);
     }
-    // The store sees its letters only, and FlowWarden's documents are as they were.
+    // The store sees only its letters, and FlowWarden's documents are unchanged.
     let found = store.find(&Query::parse("").unwrap(), None, 100).await.unwrap().letters;
     assert_eq!(found.len(), 2);
     assert_eq!(store.counts(&queue()).await.unwrap().open(), 2);
@@ -419,7 +421,7 @@ async fn a_wrong_name_and_a_missing_collection_are_errors_with_a_remedy() {
     shop.close().await;
 }
 
-/// Writes FlowWarden's position behind this message.
+/// Writes FlowWarden's position after this message.
 async fn stopped_behind(shop: &Shop, message: &Message) {
     let token: Document = serde_json::from_slice(message.position.token.as_deref().unwrap()).unwrap();
     let at = DateTime::from_millis(message.timestamp.unwrap().as_millisecond());
@@ -460,7 +462,7 @@ async fn a_stream_goes_on_exactly_where_flowwarden_stopped() {
     let ids = |messages: &[Message]| messages.iter().map(|message| message.id.clone()).collect::<Vec<_>>();
     assert_eq!(ids(&next), ids(&all[3..]), "neither skipped nor repeated");
 
-    // A consumer that runs is never moved, and one that went on keeps its position.
+    // A running consumer is never moved, and a consumer that continued keeps its position.
     stopped_behind(&shop, &all[0]).await;
     let replace = TakeOverOptions { replace: true, ..careful };
     assert!(matches!(take(replace).await, Err(TakeOverError::Leading { .. })));
@@ -475,7 +477,7 @@ async fn a_stream_goes_on_exactly_where_flowwarden_stopped() {
     let kept = store.load("orders").await.unwrap().unwrap().processed.unwrap();
     assert_eq!(Some(&kept.token), next[0].position.token.as_ref());
 
-    // Only when it is asked for.
+    // The position is replaced only on request.
     assert!(matches!(take(replace).await.unwrap(), Some(TakenOver::Written { .. })));
     let mut source = MongoSource::open(shop.consumer(), store.clone()).unwrap();
     assert_eq!(ids(&delivered(&mut source, 4).await), ids(&all[1..]));

@@ -1,4 +1,5 @@
-//! Copies of dead letters in a collection: all of them, in FlowWarden's layout, and as the letters stand. Needs a MongoDB server.
+//! Copies of dead letters in a collection: all of them, in FlowWarden's layout, and in their current
+//! state. Needs a MongoDB server.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -14,17 +15,17 @@ use lazaret_source_mongodb::bson::{Bson, Document, doc};
 use lazaret_source_mongodb::driver::{Client, Collection, Database};
 use tokio_util::sync::CancellationToken;
 
-/// How long to wait for an event that must occur.
+/// The maximum wait for an event that must occur.
 const LONG: Duration = Duration::from_secs(240);
 
-/// A store of another kind, and a database of its own for the copies.
+/// A store of a different kind, and a private database for the copies.
 struct Shop {
     store: Arc<MemoryStore>,
     database: Database,
 }
 
 impl Shop {
-    /// Without a server the test says that it did not run, and fails where everything must run.
+    /// Opens the database. Without a server, the test prints that it did not run. In CI, it fails instead.
     async fn open() -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let Ok(uri) = std::env::var("LAZARET_TEST_MONGODB") else {
@@ -66,7 +67,7 @@ impl Shop {
         self.copies().find_one(doc! { "_id": letter.to_string() }).await.unwrap()
     }
 
-    /// Waits until the copy of a letter has this status; `None` for no copy.
+    /// Waits until the copy of a letter has this status. `None` means no copy.
     async fn has_status(&self, letter: LetterId, status: Option<&str>) {
         self.becomes(letter, &format!("{status:?}"), |copy| {
             copy.map(|copy| copy.get_str("status").unwrap()) == status
@@ -74,7 +75,7 @@ impl Shop {
         .await;
     }
 
-    /// Waits until the copy of a letter is like this.
+    /// Waits until the copy of a letter meets the condition.
     async fn becomes(&self, letter: LetterId, what: &str, is_so: impl Fn(Option<&Document>) -> bool) {
         let began = Instant::now();
         loop {
@@ -95,7 +96,7 @@ fn queue() -> QueueName {
 fn letter(name: &str, state: LetterState) -> Letter {
     let message = Message::new(name, "orders", Position::new(0, 0)).with_key(name.to_owned());
     let message = message.with_payload(r#"{"total": 5, "of": {"$ref": "customers", "$id": 7}}"#);
-    // Milliseconds, as dates have them.
+    // Rounded to milliseconds, the precision of dates in MongoDB.
     let now = Timestamp::from_millisecond(Timestamp::now().as_millisecond()).unwrap();
     let mut letter = Letter::new(queue(), name.into(), message.into(), now);
     letter.state = state;
@@ -124,10 +125,10 @@ async fn dead_letters_of_any_store_are_copied_once_and_again_after_a_restart() {
     let error = copy.get_document("error").unwrap();
     assert_eq!(error.get_str("type").unwrap(), "java.lang.IllegalStateException");
     assert_eq!(error.get_str("stackTrace").unwrap(), "at shop.Pay.charge(Pay.java:7)");
-    // Seed 000: computed from `createdAt` and the time to live.
+    // `expiresAt` is `createdAt` plus the time to live.
     let date = |name: &str| copy.get_datetime(name).unwrap().timestamp_millis();
     assert_eq!(date("expiresAt") - date("createdAt"), 30 * 86_400_000);
-    // While nothing copies, ends are listed.
+    // Ends are listed even while no copying runs.
     stop.cancel();
     running.await.unwrap();
     let later = letter("later", LetterState::Dead);
@@ -180,7 +181,7 @@ async fn copies_of_erased_letters_lose_their_content_and_those_of_purged_ones_go
     let all = [&resolved, &skipped, &evicted, &purged, &old, &adopted];
     shop.hand_off(all.map(Clone::clone)).await;
     let (stop, running) = shop.run();
-    // A letter that is closed before it was copied gets no copy.
+    // A letter that is closed before it is copied gets no copy, so the test waits for the copies.
     for letter in [&resolved, &skipped, &evicted, &purged, &old] {
         shop.has_status(letter.id, Some("PENDING")).await;
     }
@@ -206,7 +207,7 @@ async fn copies_of_erased_letters_lose_their_content_and_those_of_purged_ones_go
     for letter in [&resolved, &skipped, &evicted] {
         assert!(shop.copy(letter.id).await.as_ref().is_some_and(has_content), "{}", letter.id);
     }
-    // Also what happens while nothing copies.
+    // This also holds for erasures while no copying runs.
     stop.cancel();
     running.await.unwrap();
     for letter in [&resolved, &evicted, &adopted] {
@@ -222,7 +223,7 @@ async fn copies_of_erased_letters_lose_their_content_and_those_of_purged_ones_go
         assert_eq!(error.get_str("message").unwrap(), "[erased]");
         assert_eq!(error.get("stackTrace"), Some(&Bson::Null));
     }
-    // By a person, and by retention.
+    // Letters are purged by a person, and by retention.
     shop.store.purge(&queue(), purged.id, &ada).await.unwrap();
     shop.has_status(purged.id, None).await;
     shop.store.expire(&queue(), Some(Timestamp::MAX), 100).await.unwrap();

@@ -1,4 +1,5 @@
-//! Dead letters are mirrored to a topic: all of them, unchanged, once without errors, and without delaying the consumer.
+//! Dead letters are mirrored to a topic. All of them arrive unchanged, exactly once if there are no
+//! errors, and without delaying the consumer.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -57,7 +58,7 @@ fn mirror(topic: &Topic) -> Mirror {
     Mirror::of(&topic.options(), queue(), &topic.name)
 }
 
-/// A mirror that runs beside the test.
+/// A mirror that runs concurrently with the test.
 struct Running {
     state: watch::Receiver<MirrorState>,
     stop: oneshot::Sender<()>,
@@ -89,7 +90,7 @@ impl Running {
     }
 }
 
-/// Everything in a topic.
+/// Returns all messages of a topic.
 async fn read(topic: &Topic) -> Vec<Message> {
     let options = topic.options().reading_to_end();
     let mut reading = Reading::new(KafkaSource::open(options).unwrap());
@@ -101,7 +102,7 @@ fn ids(messages: &[Message]) -> Vec<String> {
     messages.iter().map(|message| headers::read(&message.headers).unwrap().id.to_string()).collect()
 }
 
-/// The letter that a record names as a claim check.
+/// Returns the id of the letter that a claim check names.
 fn claim_of(message: &Message) -> Option<LetterId> {
     headers::read(&message.headers).unwrap().claim
 }
@@ -116,7 +117,7 @@ async fn dead_letters_are_mirrored_once_with_their_bytes_and_why_they_failed() {
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker, 1).await;
     let store = Arc::new(MemoryStore::default());
-    // One that is there before the mirror is.
+    // This letter exists before the mirror starts.
     put_dead(&*store, 0..1).await;
     let mut running = start(mirror(&topic).with_spring_headers(), store.clone());
     running.until("the first is there", |state| state.mirrored == 1).await;
@@ -134,7 +135,7 @@ async fn dead_letters_are_mirrored_once_with_their_bytes_and_why_they_failed() {
     put(&*store, tombstone).await;
     let state = running.until("all are there", |state| state.mirrored == 5 && state.lag == 0).await;
     assert_eq!((state.skipped, state.standby, state.error), (0, false, None));
-    // What people do and replays that fail again end nothing.
+    // Changes by operators and replays that fail again are not ends.
     let id = LetterId::of(&queue(), &"evt-1".into());
     store.act(&queue(), id, Act::Park, &Actor::engine("test")).await.unwrap();
     running.end().await;
@@ -178,7 +179,7 @@ async fn parked_letters_are_mirrored_on_request() {
 
 #[tokio::test]
 async fn a_mirrored_letter_can_be_adopted_as_it_was() {
-    // I5: the way there and back.
+    // I5: the round trip.
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker, 1).await;
     let store = Arc::new(MemoryStore::default());
@@ -201,7 +202,7 @@ async fn a_mirrored_letter_can_be_adopted_as_it_was() {
             (there.message, there.attempts, there.sequence)
         );
     }
-    // I8: in the queue that they come from, they are copies of its own letters.
+    // I8: in the queue that they came from, the records are copies of its own letters.
     let again = Adoption::of(&topic.options(), &topic.name).into_queue(queue()).run(&*store).await.unwrap();
     assert_eq!((again.run.adopted, again.run.already_there), (0, 20));
 }
@@ -257,7 +258,7 @@ async fn unreachable_brokers_delay_only_the_mirror_and_show_in_its_state() {
     put_dead(&*store, 0..3).await;
     running.until("the first are there", |state| state.mirrored == 3).await;
     cluster.broker_down(1).unwrap();
-    // The store takes letters as ever.
+    // The store still accepts letters.
     put_dead(&*store, 3..10).await;
     let state = running.until("it complains", |state| state.error.is_some()).await;
     assert!(state.lag == 7 && state.mirrored == 3, "{state:?}");
@@ -284,7 +285,7 @@ async fn a_mirror_that_crashes_repeats_at_most_its_last_letters_with_the_same_id
         running.until("some are there", |state| state.mirrored >= crash * 20).await;
         running.task.abort();
         let _ = running.task.await;
-        // The lock of the crashed one would expire; it is released here.
+        // The crashed mirror's lock would expire. It is released here instead.
         free(store.inner(), &format!("mirror/billing/billing/{}", topic.name)).await;
     }
     let mut running = start(mirror(&topic), store.clone());
@@ -366,7 +367,7 @@ async fn oversized_letters_get_a_claim_check_and_the_others_are_mirrored() {
     };
     put(&*store, with_payload(0, 100)).await;
     put(&*store, with_payload(1, 5_000)).await;
-    // Fits with the least headers only.
+    // This letter fits only with the minimal headers.
     put(&*store, with_payload(2, 1_200)).await;
     put(&*store, with_payload(3, 100)).await;
     let mut running = start(mirror(&topic), store);
@@ -404,7 +405,7 @@ async fn a_topic_that_is_denied_is_said_to_be_denied() {
     let error =
         Mirror::of(&options, queue(), &closed.name).run(&*store, std::future::pending()).await.unwrap_err();
     assert!(error.to_string().contains("denied") && error.to_string().contains("grant"), "{error}");
-    // A topic that may be read and not written to: the letters wait, and the state holds the error.
+    // The topic may be read but not written. The letters wait, and the state holds the error.
     let open = Topic::with_config(broker, &unique("open-"), 1, &[]).await;
     put_dead(&*store, 0..2).await;
     let mut running = start(Mirror::of(&quick(options), queue(), &open.name), store);

@@ -1,4 +1,4 @@
-//! The part that knows no framework: a source in memory is adopted once, in order, and resumed at its cursor.
+//! The generic part: a source in memory is adopted once and in order, and resumed at its cursor.
 
 #![allow(clippy::unwrap_used, reason = "a panic is a failed test")]
 
@@ -30,7 +30,7 @@ impl Cursor for Row {
     }
 }
 
-/// Rows with the group of each dead letter; `None` for a row that is not one.
+/// Rows, each with the group of its dead letter, or `None` for a row that is not a dead letter.
 struct Table {
     rows: Vec<Option<&'static str>>,
     next: u64,

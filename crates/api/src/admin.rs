@@ -1,4 +1,4 @@
-//! The effective configuration, and the tokens.
+//! The effective configuration and the API tokens.
 
 use lazaret_core::fingerprint::{GroupPart, GroupPattern, Grouping};
 use serde::{Deserialize, Serialize};

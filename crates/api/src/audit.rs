@@ -1,4 +1,4 @@
-//! The audit.
+//! Audit entries and the verification of the audit.
 
 use lazaret_core::store;
 use serde::{Deserialize, Serialize};

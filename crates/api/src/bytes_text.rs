@@ -4,13 +4,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 
-/// Invalid base64.
+/// The error for a field that holds invalid base64.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} is not valid base64: {why}")]
 pub struct InvalidBase64 {
-    /// The field.
+    /// The name of the field.
     pub field: &'static str,
-    /// What is wrong with it.
+    /// The problem with the field.
     pub why: String,
 }
 
@@ -23,7 +23,7 @@ pub(crate) fn split(bytes: Option<&Bytes>) -> (Option<String>, Option<String>) {
     }
 }
 
-/// Joins the two fields; `None` when both are absent. Base64 takes precedence.
+/// Joins the two fields. Returns `None` when both are absent. Base64 takes precedence.
 pub(crate) fn join(
     text: Option<String>,
     base64: Option<String>,

@@ -1,4 +1,4 @@
-//! Durations in JSON: seconds with a fraction.
+//! Durations in JSON, as fractional seconds.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Enums that mirror those of the core; the macro keeps them in step at compile time.
+//! Enums that mirror the core's enums. The macro keeps them in step at compile time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use lazaret_core::{letter, store};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// An unknown name of an enum value.
+/// The error for an unknown name of an enum value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown value {given:?}, expected one of {expected}")]
 pub struct UnknownValue {
@@ -23,7 +23,7 @@ impl UnknownValue {
     }
 }
 
-/// Defines an enum that mirrors one of the core's. A value missing on either side does not compile.
+/// Defines an enum that mirrors an enum of the core. A value missing on either side does not compile.
 macro_rules! mirrored_enum {
     ($(#[$doc:meta])* $name:ident mirrors $core:path { $($(#[$value_doc:meta])* $value:ident = $text:tt),+ $(,)? }) => {
         $(#[$doc])*
@@ -33,10 +33,10 @@ macro_rules! mirrored_enum {
         }
 
         impl $name {
-            /// Every value.
+            /// All values.
             pub const ALL: &'static [Self] = &[$(Self::$value),+];
 
-            /// The name on the wire.
+            /// Returns the name on the wire.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$value => $text),+ }
             }

@@ -1,4 +1,5 @@
-//! Events of `/v1/events`. They contain no payload, key or sequence, and no error text but that of a consumer that failed.
+//! Events of `/v1/events`. They contain no payload, key or sequence. The only error text is that of a
+//! failed consumer.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -59,7 +60,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 21] = [
         Self::Failed,
         Self::RetryScheduled,
@@ -84,7 +85,7 @@ impl EventKind {
         Self::Reset,
     ];
 
-    /// The name of the event.
+    /// Returns the name of the event.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Failed => "failed",
@@ -177,7 +178,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Creates an event with kind and time only.
+    /// Creates an event with only a kind and a time.
     pub const fn new(kind: EventKind, at: Timestamp) -> Self {
         Self {
             kind,

@@ -1,4 +1,4 @@
-//! What the letters of a group have in common.
+//! Facets of a group: values that its letters share.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

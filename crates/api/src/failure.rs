@@ -92,7 +92,7 @@ impl TryFrom<Failure> for lazaret_core::Failure {
             message: link.message,
         };
         let retry_after = wire.retry_after_seconds.map(from_seconds).transpose();
-        // Built by its constructor, so that its limits hold; then the exported fingerprint is restored.
+        // The constructor enforces the limits; then the exported fingerprint is restored.
         let mut failure = Self::new(reason, wire.error_type, wire.message).in_phase(wire.phase.into());
         failure.chain = wire.chain.into_iter().map(link).take(lazaret_core::failure::CHAIN_LIMIT).collect();
         if let Some(backtrace) = wire.backtrace {

@@ -35,7 +35,8 @@ pub struct StateCounts {
 }
 
 impl StateCounts {
-    /// The states that have letters, for people: `3 dead, 1 parked`. Empty without letters.
+    /// Returns the number of letters in each state that has any, such as `3 dead, 1 parked`. Without
+    /// letters, the text is empty.
     ///
     /// ```
     /// let counts = lazaret_api::StateCounts { dead: 1200, waiting: 2, ..Default::default() };
@@ -118,7 +119,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// When its next letter expires, if it does within a day.
+    /// Returns when the group's next letter expires, if that is within a day.
     pub fn expires_soon(&self, now: jiff::Timestamp) -> Option<jiff::Timestamp> {
         within_a_day(self.next_expiry_at, now)
     }

@@ -39,7 +39,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// Every scope.
+    /// All scopes.
     pub const ALL: [Self; 12] = [
         Self::Read,
         Self::Payload,
@@ -55,7 +55,7 @@ impl Scope {
         Self::Admin,
     ];
 
-    /// The name in configuration and output.
+    /// Returns the name in configuration and output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -109,7 +109,7 @@ impl Via {
     /// The header that names the client.
     pub const HEADER: &'static str = "lazaret-via";
 
-    /// The name in the audit.
+    /// Returns the name in the audit.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Cli => "cli",
@@ -139,8 +139,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The header in which a caller claims who it is. Where no tokens are configured, it is the person; otherwise the audit records it
-    /// beside the person of the token.
+    /// The header in which callers name themselves. Where no tokens are configured, this name is the
+    /// actor. Otherwise the audit records it in addition to the token's name.
     pub const ACTOR_HEADER: &'static str = "lazaret-actor";
 
     /// Returns `true` if the caller has this scope or `admin`.
@@ -149,8 +149,8 @@ impl Identity {
     }
 }
 
-/// The token that every form of a page must send back, in the field [`FIELD`](Self::FIELD). A server that has sessions puts it into the
-/// extensions of a page's request.
+/// The token that every form of a page must send back, in the field [`FIELD`](Self::FIELD). A server
+/// with sessions adds it to the extensions of page requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CsrfToken(pub String);
 

@@ -1,4 +1,4 @@
-//! Converts an exported letter back to one that a store accepts.
+//! Converts an exported letter back to a letter that a store accepts.
 
 use std::sync::Arc;
 
@@ -40,8 +40,9 @@ pub struct ImportFailure {
 }
 
 impl LetterDetail {
-    /// Converts to a letter for this queue, or for the one it was exported from. The id is derived from queue and message,
-    /// whatever the line contains, and is one that no message finds ([`of_import`](lazaret_core::LetterId::of_import)).
+    /// Converts to a letter for this queue, or for the queue it was exported from. The id is derived
+    /// from queue and message, whatever the line contains. It differs from the id that the message's own
+    /// letter would have (see [`of_import`](lazaret_core::LetterId::of_import)).
     ///
     /// # Errors
     /// When a field is invalid, or the payload is hidden or redacted.
@@ -96,10 +97,11 @@ impl LetterDetail {
         core.payload_left_out = payload_left_out;
         core.edits = edits.into_iter().map(CoreEdit::try_from).collect::<Result<_, _>>()?;
         for attempt in history {
-            // Through the letter's own method, so that its limit holds (I7).
+            // `record` enforces the limit on attempts (I7).
             core.record(attempt.try_into()?);
         }
-        // Only closed letters are erased. What the line holds of the content goes: no erasure would find it again.
+        // Only closed letters are erased. Content that the line still holds is dropped: no later erasure
+        // would find it.
         if let Some(erased) = erased.filter(|_| !core.state.is_open()) {
             core.erase(erased.into());
         }
@@ -196,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// A letter with something in every field.
+    /// Returns a letter with a value in every field.
     fn full() -> Letter {
         let at = |second| Timestamp::new(second, 123_456_789).unwrap();
         let mut message = Message::new(
@@ -251,7 +253,7 @@ mod tests {
         letter
     }
 
-    /// The letter as it is imported.
+    /// Returns the letter as it is after an import.
     fn imported(letter: Letter) -> Letter {
         let id = lazaret_core::LetterId::of_import(&letter.queue, &letter.message.id);
         Letter { id, ..letter }
@@ -307,7 +309,7 @@ mod tests {
         );
         let again = through_json(&LetterDetail::of(&back, true)).into_letter(None).unwrap();
         assert_eq!(again, back);
-        // An open letter is none that was erased.
+        // An open letter cannot have been erased.
         let open = marked(full()).into_letter(None).unwrap();
         assert_eq!(open, imported(full()));
     }

@@ -1,14 +1,14 @@
-//! The error of a letter that cannot be imported.
+//! The error for a letter that cannot be imported.
 
 use std::fmt;
 
-/// Why an exported line cannot be imported as a letter.
+/// The error for an exported line that cannot be imported as a letter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {why}")]
 pub struct InvalidLetter {
-    /// The field.
+    /// The name of the field.
     pub field: &'static str,
-    /// What is wrong with it.
+    /// The problem with the field.
     pub why: String,
 }
 

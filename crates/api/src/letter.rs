@@ -324,7 +324,7 @@ impl From<&lazaret_core::Letter> for Letter {
 }
 
 impl Letter {
-    /// Converts a letter of the core as these rules show it.
+    /// Converts a letter of the core, with these rules applied to its texts.
     pub fn redacted(letter: &lazaret_core::Letter, rules: &Redaction) -> Self {
         let (mut shown, texts) = (Self::from(letter), rules.texts());
         if let Some(error) = &mut shown.error {
@@ -337,7 +337,7 @@ impl Letter {
         shown
     }
 
-    /// The sequence as people know it: of a letter that left its own, that one, marked.
+    /// Returns the sequence for display. A letter that left its sequence shows the one it left, marked.
     pub fn shown_sequence(&self) -> Cow<'_, str> {
         match &self.left_sequence {
             Some(left) => Cow::Owned(format!("{left} (left)")),
@@ -352,7 +352,7 @@ impl LetterDetail {
         Self::cut(l, show_payload, usize::MAX)
     }
 
-    /// Converts a letter of the core as these rules show it, and otherwise like [`cut`](Self::cut).
+    /// Converts a letter of the core with these rules applied, and otherwise like [`cut`](Self::cut).
     pub fn redacted(
         mut letter: lazaret_core::Letter,
         rules: &Redaction,
@@ -367,8 +367,9 @@ impl LetterDetail {
         detail
     }
 
-    /// Converts a letter of the core. Of a payload, and of those that edits replaced, at most so many bytes are kept. A text is cut
-    /// between characters; a part that is text counts as text, whatever follows.
+    /// Converts a letter of the core. The payload, and each payload that an edit replaced, is cut to
+    /// this many bytes. Text is cut between characters. A payload whose first part is text is shown as
+    /// text, whatever follows.
     pub fn cut(l: &lazaret_core::Letter, show_payload: bool, payload_bytes: usize) -> Self {
         let edit = |edit: &letter::Edit| {
             let original = edit.original.as_ref().filter(|_| show_payload);
@@ -438,7 +439,7 @@ impl MessageDetail {
     }
 }
 
-/// The first bytes of a payload, without a part of a character at their end.
+/// Returns the first bytes of a payload, without an incomplete character at their end.
 fn start_of(bytes: &bytes::Bytes, most: usize) -> bytes::Bytes {
     if bytes.len() <= most {
         return bytes.clone();
@@ -454,7 +455,7 @@ fn encode(bytes: &bytes::Bytes) -> String {
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
-/// The name in the core's serialization, which defines them.
+/// Returns the name from the core's serialization, which defines the names.
 fn operation_name(operation: lazaret_core::message::Operation) -> String {
     match serde_json::to_value(operation) {
         Ok(serde_json::Value::String(name)) => name,

@@ -1,8 +1,9 @@
 //! Wire types of the HTTP API, shared by the server, the command line and the console.
 //!
-//! Every type is plain data with the field names of the public contract, in kebab-case. The server responds with them, the
-//! command line parses and prints them, and the [OpenAPI document](utoipa) is generated from them. Types that mirror one of
-//! `lazaret-core` convert from it with `From`, or with a function where the caller's scopes matter.
+//! Every type is plain data with the field names of the public contract, in kebab-case. The server
+//! responds with these types, the command line parses and prints them, and the
+//! [OpenAPI document](utoipa) is generated from them. A type that mirrors a `lazaret-core` type converts
+//! from it with `From`, or with a function where the caller's scopes matter.
 //!
 //! ```
 //! use lazaret_api::Letter;
@@ -54,8 +55,9 @@
 //! | `send CONSUMER` | `POST /v1/inbox/{consumer}`, `POST /v1/inbox/{consumer}/batch`, `GET /v1/inbox/{consumer}` | | [`InboxAnswer`], [`BatchAnswer`], [`InboxBacklog`] |
 //! | `doctor` | `GET /healthz`, `GET /readyz`, `GET /metrics` | | [`Health`], [`Readiness`], text |
 //!
-//! Errors are [`Problem`]s. Tokens are sent as `Authorization: Bearer`. `lazaret-via` names the client ([`Via`]); where no
-//! tokens are configured, `lazaret-actor` names the caller. Mutations accept an `Idempotency-Key`.
+//! Errors are [`Problem`]s. Tokens are sent as `Authorization: Bearer`. `lazaret-via` names the client
+//! ([`Via`]). Where no tokens are configured, `lazaret-actor` names the caller. Mutations accept an
+//! `Idempotency-Key`.
 
 mod activity;
 mod admin;
@@ -125,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// Asserts that every field is present, even if `null`: scripts rely on them.
+    /// Asserts that every field is present, even if `null`, because scripts rely on the fields.
     #[track_caller]
     fn has(value: impl Serialize, fields: &str) -> Value {
         let value = serde_json::to_value(value).unwrap();

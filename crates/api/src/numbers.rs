@@ -1,4 +1,4 @@
-//! Formats numbers, durations and times for people: the command line and the console write them alike.
+//! Formats numbers, durations and times for display, for both the command line and the console.
 
 use jiff::Timestamp;
 
@@ -30,7 +30,7 @@ pub fn span(seconds: f64) -> String {
     }
 }
 
-/// Formats the age of a time; `in 5m00s` for the future.
+/// Formats the age of a time, or `in 5m00s` for a time in the future.
 pub fn age(at: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(at).as_secs_f64();
     if seconds < 0.0 { format!("in {}", span(-seconds)) } else { span(seconds) }
@@ -49,7 +49,7 @@ pub fn plural(number: u64, word: &str) -> String {
     format!("{} {word}{s}", count(number))
 }
 
-/// Renders numbers as a sparkline, scaled to the largest.
+/// Renders numbers as a sparkline, scaled to the largest number.
 pub fn sparkline(numbers: &[u64]) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let most = numbers.iter().copied().max().unwrap_or(0).max(1);

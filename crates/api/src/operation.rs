@@ -73,13 +73,14 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns how long the letters and their followers take at a rate, in seconds.
+    /// Returns the time in seconds that the letters and their followers take at this rate.
     pub fn seconds_at(&self, rate: f64) -> u64 {
         let letters = self.letters.saturating_add(self.followers);
         (letters as f64 / rate).ceil() as u64
     }
 
-    /// Converts a plan of the core; `needs_approval` and the rate are decided by its consumers, `out_of_order` by its letters.
+    /// Converts a plan of the core. The plan's consumers decide `needs_approval` and the rate; its
+    /// letters decide `out_of_order`.
     pub fn of(plan: &store::Plan, needs_approval: bool, rate: Option<f64>, out_of_order: u64) -> Self {
         let mut converted = Self {
             id: plan.id.to_string(),
@@ -102,7 +103,7 @@ impl Plan {
     }
 }
 
-/// The letters that a plan excludes.
+/// Returns the letters that a plan excludes, counted by reason.
 fn excluded(plan: &store::Plan) -> Vec<Excluded> {
     let of = |(reason, letters): &(store::Exclusion, u64)| Excluded {
         reason: (*reason).into(),
@@ -156,7 +157,7 @@ pub struct BeginRequest {
 }
 
 impl BeginRequest {
-    /// The rollout policy: the core's default, with the given values.
+    /// Returns the rollout policy: the core's default, overridden by the given values.
     pub fn rollout(&self) -> store::RolloutPolicy {
         let default = store::RolloutPolicy::default();
         store::RolloutPolicy {
@@ -265,7 +266,7 @@ impl From<&store::Operation> for Operation {
 }
 
 impl Operation {
-    /// The same operation with the letters that its plan excludes.
+    /// Adds the letters that the operation's plan excludes.
     #[must_use]
     pub fn with_excluded(self, plan: &store::Plan) -> Self {
         Self { excluded: excluded(plan), ..self }

@@ -99,7 +99,7 @@ pub struct PauseRequest {
     pub reason: Option<String>,
 }
 
-/// Why a request names no single scope.
+/// The error for a request that does not name exactly one scope.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidPauseScope {
@@ -121,10 +121,10 @@ pub enum InvalidPauseScope {
 }
 
 impl PauseRequest {
-    /// Resolves the scope.
+    /// Returns the scope that the request names.
     ///
     /// # Errors
-    /// When the request names several parts, or no valid partition.
+    /// When the request names several parts, or an invalid partition.
     pub fn scope(&self) -> Result<store::PauseScope, InvalidPauseScope> {
         let stream = self.stream.as_deref();
         match (stream, &self.partition, &self.sequence, self.replay) {

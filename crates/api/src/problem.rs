@@ -1,4 +1,4 @@
-//! Errors as problem+json (RFC 9457), with a code for each kind.
+//! Errors as problem+json (RFC 9457), with a code for each kind of error.
 
 use std::fmt;
 
@@ -15,25 +15,25 @@ macro_rules! codes {
         }
 
         impl Code {
-            /// Every code.
+            /// All codes.
             pub const ALL: &'static [Self] = &[$(Self::$name),+];
 
-            /// The code, such as `LZ0203`.
+            /// Returns the code, such as `LZ0203`.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $code),+ }
             }
 
-            /// The HTTP status; 0 for start-up errors that are never sent.
+            /// Returns the HTTP status, or 0 for start-up errors, which are never sent.
             pub const fn status(self) -> u16 {
                 match self { $(Self::$name => $status),+ }
             }
 
-            /// A short description.
+            /// Returns a short description.
             pub const fn title(self) -> &'static str {
                 match self { $(Self::$name => $title),+ }
             }
 
-            /// Meaning and remedy, for the documentation.
+            /// Returns the meaning and the remedy, for the documentation.
             pub const fn page(self) -> &'static str {
                 match self { $(Self::$name => $page),+ }
             }
@@ -171,7 +171,7 @@ codes! {
 }
 
 impl Code {
-    /// The `type` URI of a problem with this code.
+    /// Returns the `type` URI of a problem with this code.
     pub fn uri(self) -> String {
         format!("urn:lazaret:error:{}", self.as_str())
     }

@@ -209,13 +209,13 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// The dead letters in the store, and the records of dead-letter topics in the broker.
+    /// Returns the number of dead letters in the store plus the records of dead-letter topics in the broker.
     pub fn dead_with_topics(&self) -> u64 {
         self.dead.saturating_add(self.in_broker.map_or(0, |counts| counts.dead))
     }
 
-    /// The age in seconds of the oldest open letter, message in memory, record of a dead-letter topic, or attempt that has been
-    /// running for a second.
+    /// Returns the age in seconds of the oldest open letter, message in memory, record of a dead-letter
+    /// topic, or attempt that has been running for at least a second.
     pub fn oldest_with_topics(&self, now: jiff::Timestamp) -> Option<f64> {
         let in_topics = self.in_broker.and_then(|counts| counts.oldest_dead_at);
         let in_topics = in_topics.map(|at| now.duration_since(at).as_secs_f64().max(0.0));
@@ -223,13 +223,13 @@ impl Consumer {
         [self.oldest_age_seconds, in_topics, attempt].into_iter().flatten().reduce(f64::max)
     }
 
-    /// When its next letter expires, if it does within a day.
+    /// Returns when the consumer's next letter expires, if that is within a day.
     pub fn expires_soon(&self, now: jiff::Timestamp) -> Option<jiff::Timestamp> {
         within_a_day(self.queues.iter().filter_map(|queue| queue.next_expiry_at).min(), now)
     }
 }
 
-/// The time of the next expiry, if it is so near that people are told.
+/// Returns the time of the next expiry if it is within a day.
 pub(crate) fn within_a_day(next: Option<jiff::Timestamp>, now: jiff::Timestamp) -> Option<jiff::Timestamp> {
     next.filter(|at| at.duration_since(now) <= jiff::SignedDuration::from_hours(24))
 }
@@ -254,12 +254,12 @@ pub struct StreamIncarnation {
 }
 
 impl StreamIncarnation {
-    /// Returns whether it was first seen within the last day, so that people are told.
+    /// Returns `true` if the incarnation was first seen within the last day.
     pub fn is_recent(&self, now: jiff::Timestamp) -> bool {
         now.duration_since(self.since) < jiff::SignedDuration::from_hours(24)
     }
 
-    /// The stream, and the partition if it is one of it.
+    /// Returns the name of the stream, or of the partition and its stream.
     pub fn name(&self) -> String {
         match self.partition {
             Some(partition) => format!("partition {partition} of {}", self.stream),
@@ -267,7 +267,7 @@ impl StreamIncarnation {
         }
     }
 
-    /// Those of these incarnations that are not the first ones.
+    /// Returns the incarnations in `seen` that are not the first of their stream or partition.
     pub fn recreated(seen: &Incarnations) -> Vec<Self> {
         let of = |stream: &StreamName, partition, life: &Incarnation| Self {
             stream: stream.to_string(),
@@ -335,7 +335,7 @@ pub enum ConsumerState {
 }
 
 impl ConsumerState {
-    /// The name in output.
+    /// Returns the name in output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -362,7 +362,7 @@ pub enum Fuse {
 }
 
 impl Fuse {
-    /// The name in output.
+    /// Returns the name in output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -387,7 +387,7 @@ pub enum Breaker {
 }
 
 impl Breaker {
-    /// The name in output.
+    /// Returns the name in output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",

@@ -1,6 +1,7 @@
-//! Text from messages, written so that it cannot deceive: the command line and the console treat the same characters as unsafe.
+//! Makes text from messages safe to display. The command line and the console treat the same characters
+//! as unsafe.
 //!
-//! Anybody who can send a message chooses its keys, ids, types, headers and error messages.
+//! Anyone who can send a message chooses its keys, ids, types, headers and error messages.
 
 use std::fmt::Write;
 
@@ -8,10 +9,11 @@ use lazaret_core::Traceback;
 use lazaret_core::traceback::last_line;
 use unicode_width::UnicodeWidthChar;
 
-/// The most combining marks on one character. More would overlap other lines.
+/// The maximum number of combining marks on one character. More would overlap other lines.
 const MAX_MARKS: usize = 3;
 
-/// Returns whether a character is not simply visible: it moves the cursor, changes the text direction, or is invisible.
+/// Returns `true` if the character is not simply visible: it moves the cursor, changes the text
+/// direction, or is invisible.
 pub fn needs_escape(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -57,8 +59,8 @@ pub fn sanitize(text: &str) -> String {
     shown
 }
 
-/// The most telling line of an error: the exception of a Python traceback anywhere in the message, the last line of a command's
-/// standard error, or otherwise the whole message.
+/// Returns the most informative line of an error. That is the exception of a Python traceback anywhere
+/// in the message, or the last line of a command's standard error. Otherwise it is the whole message.
 ///
 /// ```
 /// use lazaret_api::text::headline;
@@ -73,7 +75,7 @@ pub fn headline<'m>(error_type: &str, message: &'m str) -> &'m str {
     }
 }
 
-/// Returns whether the message is the standard error of a command handler.
+/// Returns `true` if the message is the standard error of a command handler.
 fn is_of_command(error_type: &str) -> bool {
     ["exit code ", "killed by signal "].iter().any(|prefix| error_type.starts_with(prefix))
 }
@@ -88,7 +90,8 @@ pub fn quoted(text: &str) -> String {
     if sanitize(&word) == word { word } else { ansi_c_quoted(text) }
 }
 
-/// Quotes a text with escapes for every character that is not printable ASCII, in the `$'…'` syntax of bash, zsh and ksh.
+/// Quotes a text with escapes for every character that is not printable ASCII, in the `$'…'` syntax of
+/// bash, zsh and ksh.
 fn ansi_c_quoted(text: &str) -> String {
     let mut word = String::from("$'");
     for c in text.chars() {

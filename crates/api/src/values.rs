@@ -1,36 +1,37 @@
-//! Parses values that people write: rates, ramps, shares, times and durations, on the command line and in the forms of the console.
+//! Parses values from the command line and from the console's forms: rates, ramps, shares, times and
+//! durations.
 
 use jiff::{SignedDuration, Timestamp};
 
 /// The shortest lifetime of a token.
 const MIN_LIFETIME: SignedDuration = SignedDuration::from_secs(1);
 
-/// Why a value is invalid. The command line prints it after the value and the option.
+/// The error for an invalid value. The command line prints it after the value and the option.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ValueError {
-    /// Not a rate.
+    /// The text is not a rate.
     #[error("expected a rate such as 50/s, 100/m or 3600/h, or unlimited")]
     Rate,
-    /// A rate of zero or less.
+    /// The rate is zero or less.
     #[error("a rate must be greater than 0")]
     RateNotPositive,
-    /// Not a number of letters.
+    /// The text is not a number of letters.
     #[error("{0:?} is not a number of letters: expected stages such as 1,5,25,100, or none")]
     Ramp(String),
-    /// Not a share.
+    /// The text is not a share.
     #[error("expected a share such as 5% or 0.05, or never")]
     Share,
-    /// Not a time.
+    /// The text is not a time.
     #[error("expected a time such as 2026-01-31T22:00:00Z, or an offset such as +90m")]
     Time,
-    /// A time that cannot be represented.
+    /// The time cannot be represented.
     #[error("the time is out of range")]
     TimeOutOfRange,
-    /// Not a duration.
+    /// The text is not a duration.
     #[error("{0:?} is not a duration: expected 90s, 15m, 1h 30m or 30d")]
     Duration(String),
-    /// A lifetime of a token that is too short.
+    /// The lifetime of a token is too short.
     #[error("a token must be valid for at least 1s: expected a lifetime such as 12h or 90d")]
     Lifetime,
 }
@@ -42,7 +43,7 @@ pub struct Ramp(pub Vec<u64>);
 /// Parses a rate per second: `50/s`, `100/m`, `3600/h`, `unlimited`. In the API, 0 means unlimited.
 ///
 /// # Errors
-/// When it is not a positive rate.
+/// When the text is not a positive rate.
 pub fn rate(text: &str) -> Result<f64, ValueError> {
     if text == "unlimited" {
         return Ok(0.0);
@@ -80,7 +81,7 @@ pub fn ramp(text: &str) -> Result<Ramp, ValueError> {
 /// Parses a share: `5%`, `0.05`, `never`.
 ///
 /// # Errors
-/// When it is not between 0 and 1.
+/// When the text is not a share between 0 and 1.
 pub fn share(text: &str) -> Result<f64, ValueError> {
     if text == "never" {
         return Ok(1.0);
@@ -96,7 +97,7 @@ pub fn share(text: &str) -> Result<f64, ValueError> {
 /// Parses a point in time, or an offset from now.
 ///
 /// # Errors
-/// When it is neither a time nor an offset.
+/// When the text is neither a time nor an offset.
 pub fn time(text: &str) -> Result<Timestamp, ValueError> {
     let Some(offset) = text.strip_prefix('+') else { return text.parse().map_err(|_| ValueError::Time) };
     let offset = duration(offset).map_err(|_| ValueError::Time)?;
@@ -135,10 +136,11 @@ pub fn duration(text: &str) -> Result<SignedDuration, ValueError> {
     Ok(total)
 }
 
-/// Parses the lifetime of a token, at least one second: a token that expires at once cannot be used.
+/// Parses the lifetime of a token. It is at least one second, because a token that expires at once
+/// cannot be used.
 ///
 /// # Errors
-/// When it is not a duration, or too short.
+/// When the text is not a duration, or the lifetime is too short.
 pub fn lifetime(text: &str) -> Result<SignedDuration, ValueError> {
     let lifetime = duration(text)?;
     if lifetime < MIN_LIFETIME {

@@ -28,7 +28,7 @@ fn target() -> Fuzz {
     Fuzz::target("import").corpus(corpus()).words(words).shape(Shape::Json)
 }
 
-/// A check of letters that are written by `write`.
+/// Returns a check that an imported letter, exported by `write`, imports again as the same letter.
 fn check(write: impl Fn(&Letter) -> LetterDetail) -> impl Fn(&[u8]) -> Result<(), String> {
     move |input| {
         let Ok(detail) = serde_json::from_slice::<LetterDetail>(input) else { return Ok(()) };
@@ -51,7 +51,7 @@ fn import() {
 
 #[test]
 fn a_planted_bug_of_imports_is_found() {
-    // Characters beyond ASCII are lost.
+    // Non-ASCII characters are lost.
     target().finds(check(|letter| {
         let text = serde_json::to_string(&LetterDetail::of(letter, true)).unwrap();
         serde_json::from_str(&text.replace(|c: char| !c.is_ascii(), "")).unwrap()

@@ -15,7 +15,7 @@ pub(crate) fn topics(fields: &Fields) -> impl Iterator<Item = (&'static str, &Fi
 
 pub(crate) fn check(fields: &Fields, findings: &mut Findings) {
     let Some(adopt) = fields.section("adopt") else { return };
-    // A source that is not known may be Kafka: its error is reported separately.
+    // An unknown source may be Kafka. Its error is reported separately.
     let source = fields.section("source").and_then(Fields::chosen);
     let is_kafka = source.is_none_or(|(kind, _)| kind == "kafka");
     for (format, topics) in topics(fields) {
@@ -36,7 +36,7 @@ pub(crate) fn check(fields: &Fields, findings: &mut Findings) {
     }
 }
 
-/// Refuses to adopt from a topic that the consumer itself reads: its messages are no dead letters.
+/// Rejects adopting from a topic that the consumer itself reads, because its messages are not dead letters.
 fn own_topics(source: Option<(&str, &Fields)>, topics: &Fields, findings: &mut Findings) {
     let Some(("kafka", kafka)) = source else { return };
     let is_other_cluster =

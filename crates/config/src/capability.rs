@@ -1,4 +1,4 @@
-//! The capabilities of a build, and those that a configuration requires.
+//! The capabilities of a build, and the capabilities that a configuration requires.
 
 use std::collections::BTreeSet;
 
@@ -57,7 +57,7 @@ impl Capability {
     /// The hint for a capability that another build has.
     pub const OTHER_BUILD: &'static str = "use a build that supports it: `cargo install --locked --path crates/cli` includes every source and store";
 
-    /// Every capability.
+    /// All capabilities.
     pub const ALL: [Self; 17] = [
         Self::StoreSqlite,
         Self::StorePostgres,
@@ -78,7 +78,7 @@ impl Capability {
         Self::TokensFile,
     ];
 
-    /// Returns the name for messages.
+    /// Returns the name for use in messages.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::StoreSqlite => "the store `sqlite`",
@@ -101,7 +101,7 @@ impl Capability {
         }
     }
 
-    /// Returns the alternative, if no build of this version has the capability.
+    /// Returns the alternative if no build of this version has the capability.
     const fn not_yet(self) -> Option<&'static str> {
         match self {
             Self::InboxInMemory | Self::InboxInMongodb => {
@@ -120,7 +120,7 @@ impl Capability {
     }
 }
 
-/// Why a driver rejects a property.
+/// The reason why a driver rejects a property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PropertyError {
@@ -133,17 +133,19 @@ pub enum PropertyError {
 /// Checks the name and the value of a property with a driver, without a connection.
 pub type PropertyCheck = fn(&str, &str) -> Result<(), PropertyError>;
 
-/// Checks a pipeline of a change stream without a connection. An error says what is wrong.
+/// Checks a pipeline of a change stream without a connection. The error describes the problem.
 pub type PipelineCheck = fn(&[Json]) -> Result<(), String>;
 
-/// Reviews a valid pipeline of a change stream. Returns what is probably a mistake.
+/// Reviews a valid pipeline of a change stream. Returns a description of a probable mistake.
 pub type PipelineReview = fn(&[Json]) -> Option<String>;
 
-/// Checks that a change stream does not read a collection of the store: the URI, the database and the collection of the source, and the URI of
-/// the store. An error says why.
+/// Checks that a change stream does not read a collection of the store. The arguments are the URI, the
+/// database and the collection of the source, then the URI of the store. The error describes the
+/// problem.
 pub type WatchCheck = fn(&str, &str, &str, &str) -> Result<(), String>;
 
-/// Checks the URI of a server without a connection. An error says what is wrong, without the user and the password.
+/// Checks the URI of a server without a connection. The error describes the problem without the user and
+/// the password.
 pub type UriCheck = fn(&str) -> Result<(), String>;
 
 /// The capabilities of a build, and the checks of its drivers.
@@ -182,7 +184,7 @@ impl Capabilities {
         }
     }
 
-    /// Every capability.
+    /// Returns all capabilities.
     pub fn all() -> Self {
         Self::of(Capability::ALL)
     }
@@ -201,7 +203,7 @@ impl Capabilities {
         self
     }
 
-    /// Adds a review of the pipelines of change streams that pass the check.
+    /// Adds a review of change stream pipelines that pass the check.
     #[must_use]
     pub fn with_pipeline_review(mut self, review: PipelineReview) -> Self {
         self.pipeline_review = Some(review);
@@ -222,19 +224,19 @@ impl Capabilities {
         self
     }
 
-    /// Adds a check of the MongoDB URI of the store, which has a parameter of its own.
+    /// Adds a check of the store's MongoDB URI, which accepts an extra parameter.
     #[must_use]
     pub fn with_mongodb_store_uri_check(mut self, check: UriCheck) -> Self {
         self.mongodb_store_uri = Some(check);
         self
     }
 
-    /// Returns whether the build has a capability.
+    /// Returns `true` if the build has the capability.
     pub fn has(&self, capability: Capability) -> bool {
         self.capabilities.contains(&capability)
     }
 
-    /// Reports the capabilities that a file requires and this build lacks. Invalid values require nothing.
+    /// Reports capabilities that a file requires and this build lacks. Invalid values require nothing.
     pub(crate) fn missing(&self, document: &Document, findings: &mut Findings) {
         let consumers = document.consumers.iter().flat_map(|consumer| {
             let fallback = Some(consumer.name_span);
@@ -261,7 +263,7 @@ impl Capabilities {
 }
 
 impl Config {
-    /// Reports the capabilities that this configuration requires and a build lacks.
+    /// Reports capabilities that this configuration requires and a build lacks.
     pub fn missing(&self, build: &Capabilities) -> Diagnostics {
         let mut findings = Findings::default();
         build.missing(&self.document, &mut findings);
@@ -363,7 +365,8 @@ fn wrong_properties(check: PropertyCheck, consumer: &ConsumerFields, findings: &
     }
 }
 
-/// Reports MongoDB URIs that the driver rejects: that of the store, and those of sources.
+/// Reports MongoDB URIs that the driver rejects: the URIs of the store, of sources, and of collections
+/// for copies of dead letters.
 fn wrong_uris(build: &Capabilities, document: &Document, findings: &mut Findings) {
     let store = match store_of(&document.top) {
         Some(StoreLocation::Mongodb(uri)) => {
@@ -409,7 +412,7 @@ fn wrong_pipeline(build: &Capabilities, consumer: &ConsumerFields, findings: &mu
     }
 }
 
-/// Reports a change stream of a collection of the store.
+/// Reports a change stream that reads a collection of the store.
 fn watched_store(check: WatchCheck, store: &str, consumer: &ConsumerFields, findings: &mut Findings) {
     let Some(("mongodb", mongodb)) = consumer.fields.section("source").and_then(Fields::chosen) else {
         return;

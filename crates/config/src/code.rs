@@ -1,4 +1,4 @@
-//! Diagnostic codes of the configuration, with the title and the page of each.
+//! Diagnostic codes of the configuration, each with a title and a page.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub enum Severity {
 
 macro_rules! codes {
     ($($name:ident, $number:literal, $severity:ident, $title:literal, $page:literal;)+) => {
-        /// A stable diagnostic code: `LZ0100` to `LZ0199` are about configuration.
+        /// A stable diagnostic code. Codes from `LZ0100` to `LZ0199` are about the configuration.
         ///
         /// ```
         /// use lazaret_config::Code;
@@ -27,10 +27,10 @@ macro_rules! codes {
         }
 
         impl Code {
-            /// Every code, in order.
+            /// All codes, in order.
             pub const ALL: &'static [Self] = &[$(Self::$name),+];
 
-            /// Returns the code as text, for example `LZ0120`.
+            /// Returns the code as text, such as `LZ0120`.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $number),+ }
             }

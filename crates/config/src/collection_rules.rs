@@ -7,11 +7,12 @@ use crate::formats::StoreLocation;
 use crate::source::Span;
 use crate::value::{Fields, Value};
 
-/// The database of a store whose URI names none, and the collection of its letters, as the store has them.
+/// The database of a store whose URI names none, followed by the collection of its letters. The store
+/// uses the same names.
 const STORE_DATABASE: &str = "lazaret";
 const STORE_COLLECTION: &str = "lazaret_letters";
 
-/// The servers and the database of a URI. Two spellings of one server look like two.
+/// The servers and the database of a URI. Different spellings of a server count as different servers.
 #[derive(PartialEq, Eq)]
 struct Place<'a> {
     hosts: Vec<&'a str>,
@@ -89,7 +90,7 @@ pub(crate) fn check(document: &Document, fields: &Fields, findings: &mut Finding
         }
         (Some(own), _) => own,
         (None, Some(store)) => Place { database: store.database.or(Some(STORE_DATABASE)), ..store },
-        // An invalid one is reported separately.
+        // An invalid URI is reported separately.
         (None, None) if letters.invalid.contains(&"collection-uri") || top.invalid.contains(&"store") => {
             return;
         }
@@ -110,7 +111,7 @@ pub(crate) fn check(document: &Document, fields: &Fields, findings: &mut Finding
     }
     let Some(("mongodb", mongodb)) = fields.section("source").and_then(Fields::chosen) else { return };
     let watched = mongodb.text("uri").map(Place::of);
-    // A stream of the whole database or deployment leaves it out.
+    // A stream of a whole database or deployment ignores the collection.
     let same = watched.is_some_and(|watched| watched.shares_a_server(&place))
         && mongodb.text("database").is_some_and(|database| Some(database) == place.database)
         && mongodb.text("collection") == Some(name);
@@ -122,7 +123,7 @@ pub(crate) fn check(document: &Document, fields: &Fields, findings: &mut Finding
     }
 }
 
-/// A parameter of a URI, as it is written.
+/// Returns a parameter of a URI, as written.
 fn parameter<'a>(uri: &'a str, name: &str) -> Option<&'a str> {
     let (_, parameters) = uri.split_once('?')?;
     let named = parameters.split('&').filter_map(|parameter| parameter.split_once('='));
@@ -136,7 +137,7 @@ mod tests {
 
     const MONGODB: &str = "{ mongodb: { uri: 'mongodb://a,b/', database: shop, collection: orders } }";
 
-    /// What is said about a consumer with this store, source and these keys of its dead letters.
+    /// Returns the messages for a consumer with this store, this source and these dead-letter keys.
     fn said(store: &str, source: &str, letters: &str) -> String {
         let text = format!(
             "store: {store}\nconsumers:\n  orders:\n    source: {source}\n    handler: {{ command: {{ program: [./h] }} }}\n    dead-letter: {{ {letters} }}\n"

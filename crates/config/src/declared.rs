@@ -1,8 +1,8 @@
-//! Reads the configuration of consumers that a program declares by attributes.
+//! Reads the configuration of consumers that a program declares with attributes.
 //!
-//! An attribute is a value for a key of the table, so it goes the way of all values: it is merged over those of the consumer in the
-//! file, which are merged over `defaults`, and the result is read and checked as a whole. In messages, attributes follow the last
-//! line of the file.
+//! An attribute sets a value for a key of the table and is treated like any other value. It is merged
+//! over the values of the consumer in the file, which are merged over `defaults`. The result is read and
+//! checked as a whole. In messages, attributes follow the last line of the file.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ use crate::value::{Fields, Origin};
 /// A value that an attribute sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// The attribute as it is shown in messages, on one line: `#[retry_policy(max_attempts = 5)]`.
+    /// The attribute as shown in messages, on one line: `#[retry_policy(max_attempts = 5)]`.
     pub attribute: Cow<'static, str>,
     /// The path of the key below the consumer: `retry.max-attempts`.
     pub key: &'static str,
-    /// The value as it is written in the file: `5`, `"30s"`, `[orders]`.
+    /// The value as written in the file: `5`, `"30s"`, `[orders]`.
     pub value: Cow<'static, str>,
 }
 
@@ -49,18 +49,19 @@ impl Setting {
 /// A consumer that a program declares.
 #[derive(Clone, Debug)]
 pub struct Declared<'a> {
-    /// Its name.
+    /// The name.
     pub name: &'a str,
-    /// The values that its attributes set.
+    /// The values that attributes set.
     pub settings: &'a [Setting],
-    /// The values that replace built-in defaults. Everything else overrides them.
+    /// The values that replace built-in defaults. All other values override them.
     pub defaults: &'a [Setting],
 }
 
-/// Reads the configuration of declared consumers, and the defaults for them in a file, if there is one.
+/// Reads the configuration of declared consumers, and their values from a file, if there is one.
 ///
-/// An attribute overrides the consumer of the same name in the file, which overrides `defaults`. Source and handler are the
-/// program's: the file may complete the source, for example with `uri` or `brokers`, and has no `handler`. Consumers with a handler
+/// An attribute overrides the consumer of the same name in the file, which overrides `defaults`. The
+/// program provides the source and the handler. The file may complete the source, for example with `uri`
+/// or `brokers`, but must not set `handler`. Consumers with a handler that the program does not declare
 /// belong to the daemon and are ignored.
 ///
 /// ```
@@ -110,11 +111,13 @@ pub fn declared(
     Ok(Loaded { config: Config::from_document(document), warnings: findings.finish(&source) })
 }
 
-/// The text of the file followed by one line per attribute, and the values of the attributes with their places in it.
+/// The text of the file followed by one line per attribute, and the values of the attributes with their
+/// locations in this text.
 struct Attributes {
     text: String,
     origins: Vec<(Span, Origin)>,
-    /// For each consumer: the place of its first line, the values of its attributes, and those of its defaults.
+    /// For each consumer, the location of its first line, the values of its attributes, and the values
+    /// of its defaults.
     values: Vec<(Span, Node, Node)>,
 }
 
@@ -137,7 +140,7 @@ impl Attributes {
         this
     }
 
-    /// Appends a line. Returns its place.
+    /// Appends a line and returns its location.
     fn line(&mut self, text: &str) -> Span {
         let start = self.text.len();
         self.text.extend(text.chars().map(|c| if c.is_control() { ' ' } else { c }));
@@ -158,12 +161,12 @@ impl Attributes {
     }
 }
 
-/// A section without a place of its own: its origin is that of its values.
+/// Returns a section without a location of its own. Its origin is that of its values.
 fn section(entries: Vec<Entry>) -> Node {
     Node { span: Span::default(), data: Data::Map(entries) }
 }
 
-/// Moves a value, and all values inside, to a place.
+/// Moves a value and all nested values to a location.
 fn placed(node: Node, span: Span) -> Node {
     let data = match node.data {
         Data::List { items, brackets } => {
@@ -223,7 +226,7 @@ fn read(
     (top, read.collect())
 }
 
-/// Warns about consumers of the file that would need a declaration.
+/// Warns about consumers in the file that the program would have to declare.
 fn undeclared(reader: &mut Reader<'_>, configured: &[Entry], consumers: &[Declared<'_>]) {
     let names = || consumers.iter().map(|declared| declared.name);
     for entry in configured.iter().filter(|entry| names().all(|name| name != entry.name)) {
@@ -279,7 +282,7 @@ fn consumer(
     ConsumerFields { name: name.to_owned(), name_span: at, fields }
 }
 
-/// Reports a handler in the file, and a source of another kind than the declared one.
+/// Reports a handler in the file, and a source of a different kind than the declared one.
 fn conflicts(reader: &mut Reader<'_>, own: &Entry, settings: &Node) {
     let name = &own.name;
     if let Some(handler) = child(&own.value, "handler") {

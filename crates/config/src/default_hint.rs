@@ -7,7 +7,7 @@ use crate::tree::{Data, Node};
 /// The number of keys of a section that a hint lists.
 const NAMED: usize = 6;
 
-/// Returns the hint for a key that no section has.
+/// Returns the hint for an unknown key that is in no other section either.
 pub(crate) fn for_unknown_key(section: &'static Section, name: &str) -> String {
     let names: Vec<_> = section.names().map(|name| format!("`{name}`")).collect();
     let names = names.join(", ");
@@ -61,7 +61,8 @@ pub(crate) fn for_empty_list(key: &Key, of: &Kind) -> String {
     format!("add at least one item: `{}: {example}`{}", key.name, or_remove(key))
 }
 
-/// Returns the hint for a value of the wrong shape: a list instead of a scalar, a scalar instead of a section.
+/// Returns the hint for a value of the wrong shape, such as a list in place of a scalar, or a scalar in
+/// place of a section.
 pub(crate) fn for_shape(kind: &Kind, name: &str, key: Option<&Key>, node: &Node) -> String {
     match (kind, &node.data) {
         (Kind::List { .. }, Data::Scalar { text, .. }) if !text.contains([',', ':', '$']) => {
@@ -118,8 +119,8 @@ pub(crate) fn for_shape(kind: &Kind, name: &str, key: Option<&Key>, node: &Node)
     }
 }
 
-/// Returns how to write the keys of a section: with the key that accepts this value, with the only required key, or
-/// a list of keys.
+/// Returns the hint for a section: an example with the key that accepts this value or with the only
+/// required key, or else a list of keys.
 fn keys(section: &'static Section, name: &str, data: &Data) -> String {
     if name.is_empty() {
         return "write keys such as `consumers:`; `lazaret init` writes a starter file".to_owned();
@@ -149,7 +150,8 @@ fn keys(section: &'static Section, name: &str, data: &Data) -> String {
     format!("write its keys below it: {}{more}", names.join(", "))
 }
 
-/// Returns how to write a value that was probably meant for this key: its own words in brackets, or an example.
+/// Returns how to write the value that was probably meant for this key: its own words in brackets, or an
+/// example.
 fn meant_value(key: &Key, data: &Data) -> Option<String> {
     if key.example.is_empty() {
         return None;
@@ -164,7 +166,8 @@ fn meant_value(key: &Key, data: &Data) -> Option<String> {
     }
 }
 
-/// Returns the words of a text or of a list of texts, unless they need quotes or may be more than words.
+/// Returns the words of a text or of a list of texts. Returns `None` if they need quotes or may not be
+/// plain words.
 fn words(data: &Data) -> Option<Vec<&str>> {
     let is_word =
         |text: &str| text.chars().all(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '/'));
@@ -209,12 +212,12 @@ fn example(key: &Key, kind: &Kind) -> Option<&'static str> {
     }
 }
 
-/// Returns the alternative of removing an optional key.
+/// Returns the text that suggests removing an optional key.
 fn or_remove(key: &Key) -> &'static str {
     if key.default == DefaultValue::Required { "" } else { ", or remove the key" }
 }
 
-/// Describes a text of the given format.
+/// Describes a text with the given format.
 pub(crate) fn for_format(format: Format) -> &'static str {
     match format {
         Format::Path => "a path",

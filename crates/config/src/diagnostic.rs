@@ -8,7 +8,7 @@ use miette::LabeledSpan;
 use crate::code::{Code, Severity};
 use crate::source::{SourceText, Span};
 
-/// The number of diagnostics kept per file. More than that are usually repetitions of one mistake.
+/// The maximum number of diagnostics kept per file. Further diagnostics usually repeat one mistake.
 const LIMIT: usize = 200;
 
 /// One error or warning.
@@ -23,37 +23,37 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    /// The code.
+    /// Returns the code.
     pub fn code(&self) -> Code {
         self.code
     }
 
-    /// The severity.
+    /// Returns the severity.
     pub fn severity(&self) -> Severity {
         self.code.severity()
     }
 
-    /// The message: one sentence without a full stop.
+    /// Returns the message, which is one sentence without a full stop.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The location in the file.
+    /// Returns the location in the file.
     pub fn span(&self) -> Span {
         self.span
     }
 
-    /// The hint: what to change.
+    /// Returns the hint, which says what to change.
     pub fn hint(&self) -> &str {
         &self.hint
     }
 
-    /// A related location and its label.
+    /// Returns a related location and its label.
     pub fn related(&self) -> Option<(Span, &str)> {
         self.related.as_ref().map(|(span, label)| (*span, label.as_str()))
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn source(&self) -> &SourceText {
         &self.source
     }
@@ -96,9 +96,10 @@ impl miette::Diagnostic for Diagnostic {
     }
 }
 
-/// All diagnostics of one file, ordered by location.
+/// All diagnostics of a file, ordered by location.
 ///
-/// Implements [`miette::Diagnostic`] for coloured output in a terminal; [`Diagnostics::plain`] renders plain text.
+/// Implements [`miette::Diagnostic`] for coloured output in a terminal; [`Diagnostics::plain`] renders
+/// plain text.
 ///
 /// ```
 /// use lazaret_config::{check, NoEnv};
@@ -113,27 +114,27 @@ pub struct Diagnostics {
 }
 
 impl Diagnostics {
-    /// The diagnostics.
+    /// Returns the diagnostics.
     pub fn list(&self) -> &[Diagnostic] {
         &self.list
     }
 
-    /// The number of diagnostics beyond the limit, which are not listed.
+    /// Returns the number of diagnostics beyond the limit, which are not listed.
     pub fn omitted(&self) -> usize {
         self.omitted
     }
 
-    /// The number of listed errors.
+    /// Returns the number of listed errors.
     pub fn errors(&self) -> usize {
         self.count(Severity::Error)
     }
 
-    /// The number of listed warnings.
+    /// Returns the number of listed warnings.
     pub fn warnings(&self) -> usize {
         self.count(Severity::Warning)
     }
 
-    /// Returns whether there are no diagnostics.
+    /// Returns `true` if there are no diagnostics.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -155,7 +156,8 @@ impl miette::Diagnostic for Diagnostics {
     }
 }
 
-/// A diagnostic that is not attached to a file yet. It always has a hint: [`FindingBuilder::hint`] is the only constructor.
+/// A diagnostic that is not attached to a file yet. It always has a hint, because
+/// [`FindingBuilder::hint`] is the only constructor.
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
     builder: FindingBuilder,
@@ -197,7 +199,7 @@ impl Findings {
         self.0.push(finding);
     }
 
-    /// Returns whether the limit is exceeded, so that further hints would not be shown.
+    /// Returns `true` if the limit is exceeded, so that further findings would not be shown.
     pub(crate) fn is_full(&self) -> bool {
         self.0.len() > LIMIT
     }
@@ -206,7 +208,8 @@ impl Findings {
         self.0.iter().any(|finding| finding.builder.code.severity() == Severity::Error)
     }
 
-    /// Orders the findings by location. A finding in `defaults` is repeated for each consumer, and reported once.
+    /// Orders the findings by location. A finding in `defaults` is found again for each consumer, but
+    /// reported only once.
     pub(crate) fn finish(mut self, source: &Arc<SourceText>) -> Diagnostics {
         self.0.sort_by_key(|Finding { builder, .. }| (builder.span.start, builder.span.end, builder.code));
         self.0.dedup_by(|Finding { builder: a, .. }, Finding { builder: b, .. }| {

@@ -1,4 +1,4 @@
-//! Compares two configurations, and tells which changes a reload applies.
+//! Compares two configurations, and determines which changes a reload applies.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,46 +31,46 @@ use crate::value::{Field, Fields, Value};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diff {
-    /// The changes, by path.
+    /// The changes, ordered by path.
     pub changes: Vec<Change>,
 }
 
 impl Diff {
-    /// Returns whether there are no changes.
+    /// Returns `true` if there are no changes.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// Returns whether a change requires a restart.
+    /// Returns `true` if a change requires a restart.
     pub fn needs_restart(&self) -> bool {
         self.changes.iter().any(|change| change.reload == Reload::Restart)
     }
 
-    /// The changes that a reload applies.
+    /// Returns the changes that a reload applies.
     pub fn live(&self) -> impl Iterator<Item = &Change> {
         self.changes.iter().filter(|change| change.reload == Reload::Live)
     }
 
-    /// The changes that require a restart.
+    /// Returns the changes that require a restart.
     pub fn restart(&self) -> impl Iterator<Item = &Change> {
         self.changes.iter().filter(|change| change.reload == Reload::Restart)
     }
 }
 
-/// One change.
+/// A change of one key, section or consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The path of the key: `consumers.orders.retry.hold`.
     pub path: String,
-    /// The consumer; `None` for the top level.
+    /// The consumer, or `None` for a key of the top level.
     pub consumer: Option<String>,
-    /// What changed.
+    /// The kind of the change, with its values.
     pub kind: ChangeKind,
     /// How the change is applied.
     pub reload: Reload,
 }
 
-/// The kind of a change. Values are as written in the file; secrets are redacted.
+/// The kind of a change. Values are as written in the file, with secrets redacted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChangeKind {
@@ -93,7 +93,7 @@ impl fmt::Display for Change {
         match &self.kind {
             ChangeKind::Added(value) => write!(f, "+ {value}")?,
             ChangeKind::Removed(value) => write!(f, "- {value}")?,
-            // The environment or the secret changed.
+            // The value of a variable or a secret changed.
             ChangeKind::Changed { from, to } if from == to => write!(f, "{to}, value changed")?,
             ChangeKind::Changed { from, to } => write!(f, "{from} -> {to}")?,
         }
@@ -103,9 +103,10 @@ impl fmt::Display for Change {
 
 /// Compares two configurations.
 ///
-/// A reload applies changes of policies: retry (except its strategy), classify, grouping, breaker, fuse, poison, dead-letter,
-/// replay, and the settings of a handler, and the tokens of the API. Sources, stores, addresses, order and sequences require a
-/// restart, and so do added and removed consumers.
+/// A reload applies changes of policies: retry (except its strategy), classify, grouping, breaker, fuse,
+/// poison, dead-letter and replay. It also applies changes of a handler's settings and of the API
+/// tokens. Changes of sources, stores, addresses, order and sequences require a restart, as do added and
+/// removed consumers.
 pub fn diff(old: &Config, new: &Config) -> Diff {
     let (old, new) = (leaves(old), leaves(new));
     let mut changes = Vec::new();
@@ -129,7 +130,8 @@ pub fn diff(old: &Config, new: &Config) -> Diff {
         .map(|change| format!("{}.", change.path))
         .collect();
     changes.retain(|change| !whole.iter().any(|prefix| change.path.starts_with(prefix)));
-    // Tokens change in a running process, and authentication can be added to it. It is not removed without a restart.
+    // A running process can add authentication and change its tokens. Removing authentication requires a
+    // restart.
     if let Some(removed) = changes.iter_mut().find(|change| change.path == "auth" && change.is_removal()) {
         removed.reload = Reload::Restart;
     }
@@ -212,7 +214,7 @@ fn collect(
     }
 }
 
-/// How an added or removed section is applied: by its key, or as inherited.
+/// Returns how an added or removed section is applied: as its key says, or as inherited.
 fn presence(own: Option<Reload>, inherited: Reload) -> Reload {
     own.unwrap_or(inherited)
 }
@@ -239,7 +241,7 @@ fn text(field: &Field) -> String {
     }
 }
 
-/// Returns the canonical form, in which equal values are equal: `60s` is `1m`.
+/// Returns the canonical form. Equal values have equal forms, such as `60s` and `1m`.
 fn canonical(field: &Field) -> String {
     match &field.value {
         Value::Nothing => "nothing".to_owned(),

@@ -1,4 +1,4 @@
-//! A parsed file: the values of its top level, and of its consumers merged with `defaults`.
+//! A parsed file: the values of the top level, and the values of each consumer merged with `defaults`.
 
 use std::sync::Arc;
 

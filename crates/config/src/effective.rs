@@ -7,12 +7,12 @@ use crate::secrets;
 use crate::source::{SourceText, Span};
 use crate::value::{Field, Fields, Origin, Value};
 
-/// The column of the comments.
+/// The column where comments start.
 const COMMENT_COLUMN: usize = 56;
 
 impl Config {
-    /// Renders the effective configuration of a consumer as YAML, with the origin of each value as a comment. Secrets are
-    /// redacted. Returns `None` for an unknown consumer.
+    /// Renders the effective configuration of a consumer as YAML, with secrets redacted. A comment gives
+    /// the origin of each value. Returns `None` for an unknown consumer.
     ///
     /// ```
     /// let text = "
@@ -38,7 +38,7 @@ impl Config {
         Some(out.out)
     }
 
-    /// Returns the origin of a value of a consumer by its path, for example `retry.max-attempts`.
+    /// Returns the origin of a consumer's value by its path, such as `retry.max-attempts`.
     ///
     /// ```
     /// use lazaret_config::Origin;
@@ -73,9 +73,10 @@ impl Config {
 struct Writer<'a> {
     out: String,
     source: &'a SourceText,
-    /// The section that is written.
+    /// The path of the section being written.
     section: Vec<&'static str>,
-    /// The keys that others replace, with what does: as comments, they leave the configuration one that means the same.
+    /// The keys that other keys replace, each with its replacement. They are written as comments, so
+    /// that the output keeps its meaning when it is read.
     replaced: Vec<(&'static [&'static str], String)>,
 }
 
@@ -138,7 +139,7 @@ impl<'a> Writer<'a> {
 fn flow(field: &Field) -> String {
     match &field.value {
         Value::Section(fields) => {
-            // Defaults are left out.
+            // Defaults are omitted.
             let written = fields.list.iter().filter(|(_, field)| field.origin != Origin::BuiltIn);
             let parts: Vec<_> =
                 written.map(|(key, field)| format!("{}: {}", key.name, flow(field))).collect();
@@ -187,7 +188,7 @@ pub(crate) fn shown(field: &Field) -> String {
     }
 }
 
-/// Renders a scalar that is a secret. Names of variables are shown.
+/// Renders a secret scalar. Names of variables stay visible.
 fn masked(field: &Field) -> String {
     if !field.text.contains("${") {
         return "'***'".to_owned();
@@ -195,7 +196,7 @@ fn masked(field: &Field) -> String {
     quoted(&secrets::redacted(&field.text, &[Span::new(0, field.text.len())]))
 }
 
-/// Renders a string as YAML, with quotes where they are needed.
+/// Renders a string as YAML, with quotes if needed.
 pub(crate) fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
     let looks_like_text = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/' || c == '.')

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 
-/// The largest file that a value may name, in bytes.
+/// The maximum size of a file that a value refers to, in bytes.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
-/// The prefix of a file.
+/// The prefix of a file reference.
 const FILE: &str = "file:";
 
-/// A source of environment variables.
+/// A source of environment variables and files.
 ///
 /// ```
 /// use lazaret_config::Env;
@@ -23,13 +23,14 @@ pub trait Env {
     /// Returns the content of a file.
     ///
     /// # Errors
-    /// When the file cannot be read. The reason says nothing about its content. The default reads no files.
+    /// When the file cannot be read. The reason contains none of its content. The default implementation
+    /// reads no files.
     fn read_file(&self, _path: &str) -> Result<String, String> {
         Err("files are not read here".to_owned())
     }
 }
 
-/// The environment of this process. A value that is not UTF-8 counts as not set.
+/// The environment of this process. A variable that is not UTF-8 counts as not set.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessEnv;
 
@@ -41,7 +42,7 @@ impl Env for ProcessEnv {
     fn read_file(&self, path: &str) -> Result<String, String> {
         let file = File::open(path).map_err(|error| error.to_string())?;
         let mut text = String::new();
-        // The error of a file that is not UTF-8 does not repeat it.
+        // The error for a file that is not UTF-8 does not repeat its content.
         let read = file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text);
         match read.map_err(|error| error.to_string())? as u64 {
             0..=MAX_FILE_BYTES => Ok(text),
@@ -71,7 +72,7 @@ impl Env for BTreeMap<String, String> {
     }
 }
 
-/// The error of an expansion. The range is that of the `${…}` in the text.
+/// The error of an expansion. `at` and `length` locate the `${…}` in the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum EnvError {
     Missing { name: String, at: usize, length: usize },
@@ -83,11 +84,12 @@ pub(crate) enum EnvError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Expanded {
     pub(crate) text: String,
-    /// Whether a part came from the environment, and must not be shown.
+    /// Whether a part came from the environment or a file, and must not be shown.
     pub(crate) from_env: bool,
 }
 
-/// Expands every `${…}`. `$${` is an escaped `${`. Values from the environment and from files are not expanded again.
+/// Expands every `${…}`. `$${` is an escaped `${`. Values from the environment and from files are not
+/// expanded again.
 pub(crate) fn expand(text: &str, env: &dyn Env) -> Result<Expanded, Vec<EnvError>> {
     let mut out = String::with_capacity(text.len());
     let mut errors = Vec::new();
@@ -154,7 +156,7 @@ fn variable(inside: &str, env: &dyn Env) -> Result<(String, bool), VariableError
             "expected a name, or a name, `:-` and a default, between the braces",
         ));
     }
-    // As in a shell, `:-` applies the default to an empty variable, too.
+    // As in a shell, `:-` also applies the default to an empty variable.
     match (env.lookup(name), default) {
         (Some(value), Some(default)) if value.is_empty() => Ok((default.to_owned(), false)),
         (Some(value), _) => Ok((value, true)),
@@ -163,7 +165,7 @@ fn variable(inside: &str, env: &dyn Env) -> Result<(String, bool), VariableError
     }
 }
 
-/// The content of a file, without the newline at its end.
+/// Returns the content of a file, without the trailing newline.
 fn file(path: &str, env: &dyn Env) -> Result<String, VariableError> {
     if path.is_empty() {
         return Err(VariableError::Malformed("expected the path of a file after `file:`"));

@@ -47,7 +47,7 @@ pub enum InitSource {
 }
 
 impl InitSource {
-    /// Every source.
+    /// All sources.
     pub const ALL: [Self; 5] = [Self::Inbox, Self::File, Self::Kafka, Self::Mongodb, Self::PostgresOutbox];
 }
 
@@ -60,7 +60,7 @@ pub enum InitHandler {
 }
 
 impl InitHandler {
-    /// Every handler.
+    /// All handlers.
     pub const ALL: [Self; 2] = [Self::Http, Self::Command];
 }
 
@@ -75,7 +75,7 @@ pub enum InitStore {
 }
 
 impl InitStore {
-    /// Every store.
+    /// All stores.
     pub const ALL: [Self; 4] = [Self::Memory, Self::Sqlite, Self::Postgres, Self::Mongodb];
 }
 
@@ -89,12 +89,12 @@ pub enum InitOrder {
 }
 
 impl InitOrder {
-    /// Every order.
+    /// All ordering guarantees.
     pub const ALL: [Self; 3] = [Self::Key, Self::Partition, Self::None];
 }
 
-/// Generates a commented configuration file. The file always passes [`check`](crate::check) if the name is valid. A build may lack a
-/// capability that it requires, which [`load`](crate::load) reports.
+/// Generates a commented configuration file. The file always passes [`check`](crate::check) if the name
+/// is valid. It may require a capability that the build lacks, which [`load`](crate::load) reports.
 pub fn init(options: &InitOptions) -> String {
     let name = quoted(&options.name);
     let (store, source, handler) =
@@ -189,7 +189,7 @@ fn source(source: InitSource, name: &str) -> String {
     text.to_owned()
 }
 
-/// Returns the inbox section, with an example request in its comment.
+/// Returns the inbox section, with an example request in a comment.
 fn inbox(name: &str) -> String {
     // A name that needs URL escapes is replaced by a placeholder.
     let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));

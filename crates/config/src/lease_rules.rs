@@ -1,4 +1,4 @@
-//! Checks the duration of leases.
+//! Checks the durations of leases.
 
 use std::time::Duration;
 
@@ -7,10 +7,11 @@ use crate::diagnostic::{FindingBuilder, Findings};
 use crate::formats::StoreLocation;
 use crate::value::{Fields, Value};
 
-/// The shortest lease.
+/// The minimum duration of a lease.
 const MIN: Duration = Duration::from_millis(100);
-/// A lease in a MongoDB store that outlives an election: a primary is missed after 10 seconds and replaced within two more. A lease is last
-/// renewed some time before that, and given up some time before its end.
+/// The duration at which a lease in a MongoDB store outlives an election. A failed primary is detected
+/// after 10 seconds and replaced within two more. The margin covers the time since the last renewal, and
+/// the time before the end at which the holder gives the lease up.
 const OUTLIVES_ELECTION: Duration = Duration::from_secs(20);
 
 pub(crate) fn check(top: &Fields, fields: &Fields, findings: &mut Findings) {

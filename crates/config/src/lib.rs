@@ -1,7 +1,8 @@
 //! Reads, checks and explains Lazaret's configuration file (`lazaret.yaml`).
 //!
-//! This crate turns text into a valid [`Config`], or into [`Diagnostics`] with file, line, column, the line itself and a hint. All
-//! errors of a file are reported at once. It does no I/O: the text and the environment are parameters.
+//! This crate turns text into a valid [`Config`], or into [`Diagnostics`] with file, line, column, the
+//! line itself and a hint. All errors of a file are reported at once. The text and the environment are
+//! parameters. Only [`ProcessEnv`] does I/O.
 //!
 //! ```
 //! use lazaret_config::{Capabilities, NoEnv, load};
@@ -22,25 +23,28 @@
 //! ```
 //!
 //! - [`check`] and [`load`] read a file.
-//! - [`Config::missing`] reports the capabilities that a build lacks.
+//! - [`Config::missing`] reports the capabilities that a configuration requires and a build lacks.
 //! - [`Config::effective`] renders the effective configuration of a consumer, with the origin of each value.
-//! - [`declared`] reads the defaults of consumers that a program declares by attributes.
-//! - [`diff`] tells which changes a reload applies, and which require a restart.
+//! - [`declared`] reads the configuration of consumers that a program declares with attributes.
+//! - [`diff`] determines which changes a reload applies, and which require a restart.
 //! - [`init`] generates a starter file.
-//! - [`schema`] is the JSON Schema, [`keys_markdown`] the reference of all keys.
+//! - [`schema`] returns the JSON Schema, and [`keys_markdown`] the reference of all keys.
 //!
 //! # Data flow
 //!
-//! `table` defines all keys. `load` runs the steps in order: `tree` parses YAML, `read` types it by the table (`scalar`, `text`,
-//! `formats`, `quantity`), `merge` applies `defaults`, `rules` and `capability` check the `document`, and `model` builds the values.
-//! Every step adds findings to `diagnostic`; `render` prints them.
+//! `table` defines all keys. `load` runs the steps in order. `tree` parses YAML, and `read` types the
+//! values by the table (`scalar`, `text`, `formats`, `quantity`). `merge` applies `defaults`. `rules`
+//! and `capability` check the `document`, and `model` builds the values. Every step adds findings to
+//! `diagnostic`, and `render` prints them.
 //!
 //! # Syntax of values
 //!
-//! Durations are numbers with units (`500ms`, `1s`, `5m`, `1h 30m`, `30d`, `2w`), sizes have units as well (`64KiB`), and so have
-//! rates (`50/s`, `10/m`, `5/h`). `${NAME}` and `${NAME:-default}` are expanded from the environment in values, `${file:PATH}` from a file, not in
-//! keys; `$${` is an escaped `${`. `defaults` accepts every key of a consumer. Sections and maps are merged key by key; a list of a consumer replaces that
-//! of `defaults`, and so does its choice of source or handler. Anchors, aliases, merge keys and tags of YAML are rejected.
+//! Durations are numbers with units (`500ms`, `1s`, `5m`, `1h 30m`, `30d`, `2w`). Sizes (`64KiB`) and
+//! rates (`50/s`, `10/m`, `5/h`) also have units. In values, `${NAME}` and `${NAME:-default}` expand to
+//! environment variables, `${file:PATH}` expands to the content of a file, and `$${` is an escaped `${`.
+//! Keys are not expanded. `defaults` accepts every key of a consumer. Sections and maps are merged key
+//! by key. A consumer's list replaces the list in `defaults`, and so does its choice of source or
+//! handler. YAML anchors, aliases, merge keys and tags are rejected.
 
 mod adopt_rules;
 mod capability;

@@ -39,7 +39,7 @@ pub struct Loaded {
     pub warnings: Diagnostics,
 }
 
-/// Reads and checks a file. `name` is the name of the file in messages.
+/// Reads and checks a file. `name` is the file name shown in messages.
 ///
 /// ```
 /// use lazaret_config::{check, NoEnv};
@@ -52,8 +52,8 @@ pub fn check(name: &str, bytes: &[u8], env: &dyn Env) -> Checked {
     Checked { config: document.map(Config::from_document), diagnostics }
 }
 
-/// Reads and checks a file for a build with these capabilities. Everything that prevents the configuration from running is an error, and
-/// all errors are reported at once.
+/// Reads and checks a file for a build with these capabilities. Everything that prevents the
+/// configuration from running is an error. All errors are reported at once.
 ///
 /// ```
 /// use lazaret_config::{load, Capabilities, Capability, Code, NoEnv};
@@ -71,7 +71,7 @@ pub fn load(name: &str, bytes: &[u8], env: &dyn Env, build: &Capabilities) -> Re
     }
 }
 
-/// Reads and checks a file, for a build if one is given. Returns a document if there are no errors.
+/// Reads and checks a file, for a build if one is given. Returns the document if there are no errors.
 fn read(
     name: &str,
     bytes: &[u8],
@@ -109,7 +109,7 @@ fn read(
     (document.filter(|_| usable), findings.finish(&source))
 }
 
-/// Decodes the file as UTF-8, or returns the part that can be shown in messages.
+/// Decodes the file as UTF-8. Otherwise returns the part that can be shown in messages.
 pub(crate) fn decoded<'a>(bytes: &'a [u8], findings: &mut Findings) -> Result<&'a str, String> {
     if bytes.len() > MAX_BYTES {
         let message = format!("the file has {} bytes, more than the limit of 1 MiB", bytes.len());
@@ -148,7 +148,7 @@ fn read_root(reader: &mut Reader<'_>, root: &Node) -> (Fields, Vec<ConsumerField
     (top, named.unwrap_or_default())
 }
 
-/// Reads `defaults`: reports what is invalid, and marks the origin of its values.
+/// Reads `defaults`. Reports invalid values, and marks the origin of the others.
 pub(crate) fn read_defaults(reader: &mut Reader<'_>, defaults: &Entry) {
     let span = Span::new(defaults.name_span.start, defaults.value.span.end);
     reader.origins.push((span, Origin::Defaults));

@@ -1,12 +1,13 @@
-//! Merges the values of a consumer with those of `defaults`.
+//! Merges the values of a consumer with `defaults`.
 
 use crate::table::{Kind, Section};
 use crate::tree::{Data, Entry, Node};
 
 /// Returns the values of a consumer, completed from `defaults`.
 ///
-/// Sections and maps are merged key by key, at every depth. Everything else is replaced as a whole: the list of a consumer
-/// replaces that of `defaults`, and so does its choice where exactly one key is allowed.
+/// Sections and maps are merged key by key, at every depth. All other values are replaced as a whole: a
+/// list of the consumer replaces the list in `defaults`. The same holds for a section where exactly one
+/// key is allowed.
 pub(crate) fn merged(section: &'static Section, own: &Node, defaults: &Node) -> Node {
     merged_section(section, own, defaults, false)
 }

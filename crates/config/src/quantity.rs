@@ -27,7 +27,7 @@ const SIZE_UNITS: [(&str, u64); 9] = [
     ("B", 1),
 ];
 
-/// The maximum duration: a hundred years. Longer durations are typos, and would overflow timestamps.
+/// The maximum duration: a hundred years. Longer durations are typos and would overflow timestamps.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Describes why a text is not a quantity.
@@ -41,7 +41,7 @@ fn bad(why: &'static str) -> QuantityError {
     QuantityError { why, hint: None }
 }
 
-/// Parses a duration: numbers with units from the longest to the shortest, or 0.
+/// Parses a duration: numbers with units, from the longest unit to the shortest, or 0.
 pub(crate) fn duration(text: &str) -> Result<Duration, QuantityError> {
     let text = text.trim();
     if text == "0" {
@@ -76,7 +76,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, QuantityError> {
 }
 
 fn no_duration(text: &str) -> QuantityError {
-    // The hint of the key names its value for "none", if it has one.
+    // If the key has a value for "none", its hint names it.
     if matches!(text, "forever" | "never" | "infinite" | "none" | "off" | "unlimited") {
         return bad("not a duration");
     }
@@ -125,7 +125,8 @@ fn part(text: &str) -> Option<(&str, &str, &str)> {
     (!number.is_empty() && end > 0).then(|| (number, &rest[..end], &rest[end..]))
 }
 
-/// Multiplies a decimal number by a unit, rounded down. Returns `None` if it is not a number or too large.
+/// Multiplies a decimal number by a unit and rounds down. Returns `None` if the number is invalid or too
+/// large.
 fn scaled(number: &str, unit: u128) -> Option<u128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if (whole.is_empty() && fraction.is_empty()) || whole.len() > 20 || fraction.contains('.') {
@@ -135,7 +136,7 @@ fn scaled(number: &str, unit: u128) -> Option<u128> {
         return None;
     }
     let whole: u128 = whole.parse().ok()?;
-    // Further digits are less than a nanosecond or a byte, and would overflow.
+    // Further digits are below a nanosecond or a byte, and would overflow.
     let digits = &fraction[..fraction.len().min(15)];
     let tenths = digits.parse::<u128>().unwrap_or(0).checked_mul(unit)?
         / 10_u128.pow(u32::try_from(digits.len()).ok()?);
@@ -176,7 +177,7 @@ pub(crate) fn size(text: &str) -> Result<u64, QuantityError> {
     u64::try_from(total).map_err(|_| bad("a size is limited to 16 EiB"))
 }
 
-/// Formats a size as it is written in a file.
+/// Formats a size as written in a file.
 pub(crate) fn size_text(bytes: u64) -> String {
     let fits = SIZE_UNITS.iter().filter(|(name, _)| name.ends_with("iB") || *name == "B");
     let (unit, factor) = fits

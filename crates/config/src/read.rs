@@ -1,4 +1,4 @@
-//! Reads a tree by the table of keys, and reports all unknown keys, wrong types and invalid values.
+//! Reads a tree by the table of keys. Reports all unknown keys, wrong types and invalid values.
 
 use crate::code::Code;
 use crate::default_hint;
@@ -20,19 +20,19 @@ pub(crate) struct Reader<'a> {
     pub(crate) findings: &'a mut Findings,
     /// Spans of the file that must not be shown.
     pub(crate) secrets: Vec<Span>,
-    /// The spans whose values have another origin than the section itself.
+    /// Spans whose values have a different origin than the section itself.
     pub(crate) origins: Vec<(Span, Origin)>,
 }
 
 /// The key whose value is being read.
 #[derive(Clone, Copy)]
 struct Subject<'a> {
-    /// Its name in messages.
+    /// The name of the key in messages.
     name: &'a str,
-    /// The span of the name; a missing key is reported there.
+    /// The span of the name. Missing keys are reported there.
     at: Span,
     secret: bool,
-    /// The key in the table; for items and entries, that of the list or map.
+    /// The key in the table. For items and entries, the key of the list or map.
     key: &'static Key,
     /// The keyword for "none".
     none: Option<&'static str>,
@@ -41,16 +41,16 @@ struct Subject<'a> {
 /// How completely a section is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Required keys must be present, and missing keys get their default.
+    /// Required keys must be present, and missing keys get their defaults.
     Complete,
     /// Only the present keys are read.
     Partial,
-    /// Missing keys get their default, and required keys may be absent: the program provides them.
+    /// Missing keys get their defaults. Required keys may be absent, because the program provides them.
     Declared,
 }
 
 impl Reader<'_> {
-    /// Reads a section. Invalid values are left out of the result.
+    /// Reads a section. The result omits invalid values.
     pub(crate) fn section(
         &mut self,
         section: &'static Section,
@@ -74,7 +74,7 @@ impl Reader<'_> {
         let mut fields = Fields::default();
         for key in section.keys {
             let entry = entries.iter().find(|entry| entry.name == key.name);
-            // A required key that is misspelled was reported already as unknown.
+            // A misspelled required key was already reported as unknown.
             if entry.is_none() && key.default == DefaultValue::Required && meant.contains(&key.name) {
                 fields.invalid.push(key.name);
                 continue;
@@ -88,7 +88,7 @@ impl Reader<'_> {
         fields
     }
 
-    /// Reads one key of a section, or its default, if it has one.
+    /// Reads one key of a section, or its default if it has one.
     fn key(
         &mut self,
         key: &'static Key,
@@ -98,7 +98,7 @@ impl Reader<'_> {
         mode: Mode,
     ) -> Result<Option<Field>, Reported> {
         if matches!(key.kind, Kind::Partial(_) | Kind::Named(_)) {
-            // Consumers and defaults are read together by the caller.
+            // The caller reads consumers and defaults together.
             return if mode == Mode::Declared { Ok(None) } else { self.required_key(key, entry, name, at) };
         }
         if let Some(entry) = entry {
@@ -146,7 +146,7 @@ impl Reader<'_> {
 
     /// Reports an unknown key. Returns the key that was probably meant.
     fn unknown_key(&mut self, section: &'static Section, name: &str, entry: &Entry) -> Option<&'static str> {
-        // The value of an unknown key may be a secret, too.
+        // The value of an unknown key may also be a secret.
         if is_secret_name(&entry.name) {
             self.secrets.push(entry.value.span);
         }
@@ -171,7 +171,7 @@ impl Reader<'_> {
         meant
     }
 
-    /// Reads a value of the given kind. Returns `None` if it is invalid, which was reported.
+    /// Reads a value of the given kind. Returns `None` for an invalid value, after reporting it.
     fn value(&mut self, kind: &'static Kind, subject: Subject<'_>, node: &Node, mode: Mode) -> Option<Field> {
         match (kind, &node.data) {
             (_, Data::Broken) => None,
@@ -216,14 +216,14 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns whether a value is the keyword, possibly from a variable.
+    /// Returns `true` if a value is the keyword, possibly from a variable.
     fn is_keyword(&self, word: &str, data: &Data) -> bool {
         let fits = |text: &str| text == word || (word == "off" && text == "false");
         match data {
             Data::Scalar { text, .. } if text.contains("${") => {
                 expand(text, self.env).is_ok_and(|expanded| fits(&expanded.text))
             }
-            // With quotes as well: a directory of that name is written `./off`.
+            // This includes quoted values: a directory with that name is written `./off`.
             Data::Scalar { text, .. } => fits(text),
             _ => false,
         }
@@ -300,14 +300,14 @@ impl Reader<'_> {
             } else {
                 subject.name.to_owned()
             };
-            // An item has no name; its missing keys are reported at its first line.
+            // An item has no name. Its missing keys are reported at its first line.
             let first_line = self
                 .text
                 .get(item.span.start..item.span.end)
                 .and_then(|text| text.lines().next())
                 .map_or(0, str::len);
             let at = Span::new(item.span.start, item.span.start + first_line);
-            // A rule or a token must be complete, in `defaults` as well.
+            // A rule or a token must be complete, even in `defaults`.
             let mode = if of.section().is_some() { Mode::Complete } else { mode };
             fields.extend(self.value(of, Subject { name: &name, at, ..subject }, item, mode));
         }
@@ -432,7 +432,8 @@ impl Reader<'_> {
         None
     }
 
-    /// Returns the span of a part of a value, or of the whole value if the file spells it differently.
+    /// Returns the span of a part of a value. Returns the whole value's span if the file spells the part
+    /// differently.
     fn inside(&self, span: Span, part: &str) -> Span {
         let found = self.text.get(span.start..span.end).and_then(|text| text.find(part));
         found.map_or(span, |at| Span::new(span.start + at, span.start + at + part.len()))
@@ -466,12 +467,12 @@ impl Reader<'_> {
 /// Marks an error that was already reported.
 struct Reported;
 
-/// Reads the default of a key. A test reads all defaults: an invalid default is a bug.
+/// Reads the default of a key. An invalid default is a bug; a test reads all defaults.
 fn built_in(key: &'static Key, text: &str) -> Field {
     let mut findings = Findings::default();
     let quoted = format!("'{text}'");
     let node = match key.kind.inner() {
-        // Unquoted, a star or a colon would have a meaning.
+        // Unquoted, a star or a colon would have a meaning in YAML.
         Kind::Text(_) => parse(&quoted, &mut findings),
         _ => parse(text, &mut findings),
     };

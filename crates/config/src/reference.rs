@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use crate::table::{DefaultValue, Key, Kind, Reload, Section, sections};
 
-/// Returns the reference of all keys as Markdown, one table per section: type, default, how a change is applied, and meaning.
+/// Returns the reference of all keys as Markdown. Each section has one table, with type, default, how a
+/// change is applied, and meaning.
 ///
 /// ```
 /// let reference = lazaret_config::keys_markdown();
@@ -33,7 +34,7 @@ pub fn keys_markdown() -> String {
     out
 }
 
-/// Returns the sections with the reload behaviour that their keys inherit.
+/// Returns the sections, each with the reload behaviour that its keys inherit.
 fn with_reload() -> Vec<(String, &'static Section, Reload)> {
     let mut known: Vec<(String, &'static Section, Reload)> = Vec::new();
     for (path, section) in sections() {

@@ -1,4 +1,4 @@
-//! Renders diagnostics as plain text: location, line, marker and hint.
+//! Renders diagnostics as plain text, with location, line, marker and hint.
 
 use std::fmt::{self, Write as _};
 
@@ -6,7 +6,7 @@ use crate::code::Severity;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::source::{SourceText, Span};
 
-/// The maximum number of characters shown of a line.
+/// The maximum number of characters shown per line.
 const WIDTH: usize = 120;
 /// The number of characters shown before the marker of a long line.
 const LEAD: usize = 60;
@@ -24,7 +24,7 @@ impl fmt::Display for Diagnostics {
     }
 }
 
-/// Returns the counts: "3 errors and 1 warning in lazaret.yaml".
+/// Returns the counts, such as "3 errors and 1 warning in lazaret.yaml".
 fn summary(found: &Diagnostics) -> String {
     let counted = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
     let (errors, warnings) = (found.errors(), found.warnings());
@@ -40,7 +40,7 @@ fn summary(found: &Diagnostics) -> String {
     }
 }
 
-/// Renders all diagnostics, and a last line with the counts.
+/// Renders all diagnostics, followed by a line with the counts.
 fn plain(found: &Diagnostics) -> String {
     let mut out = String::new();
     for diagnostic in found.list() {
@@ -74,7 +74,7 @@ fn one(out: &mut String, diagnostic: &Diagnostic) {
     let _ = writeln!(out, "{:margin$} = hint: {}", "", shown(diagnostic.hint()));
 }
 
-/// Renders the location, the line, and a marker below it.
+/// Renders the location, the line, and a marker below the line.
 fn place(out: &mut String, source: &SourceText, span: Span, margin: usize, label: &str, arrow: &str) {
     let (line, column) = source.position(span.start);
     let _ = writeln!(out, "{:margin$}{arrow} {}:{line}:{column}", "", source.name());
@@ -106,7 +106,7 @@ fn cut(source: &SourceText, span: Span, line: usize, column: usize) -> (String, 
     (shown(&text), indent, marked.min(WIDTH.saturating_sub(before - skip)))
 }
 
-/// Replaces control characters that a terminal would interpret, one character by one.
+/// Replaces each control character that a terminal would interpret with one visible character.
 fn shown(text: &str) -> String {
     let plain = |c: char| match c {
         '\t' => '→',

@@ -1,4 +1,4 @@
-//! Checks retry topics, and the dead-letter topic.
+//! Checks retry topics and the dead-letter topic.
 
 use crate::code::Code;
 use crate::diagnostic::{FindingBuilder, Findings};
@@ -48,7 +48,7 @@ pub(crate) fn check(fields: &Fields, retry: &Fields, findings: &mut Findings) {
     }
 }
 
-/// Checks the keys that listed delays of retry topics replace.
+/// Checks the keys that the listed delays of retry topics replace.
 fn listed_delays(retry: &Fields, findings: &mut Findings) {
     let Some(topics) = retry.section("topics") else { return };
     let (of_list, of_first) = (model::closeness(topics, "delays"), model::closeness(retry, "initial-delay"));

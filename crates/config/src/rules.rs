@@ -1,4 +1,4 @@
-//! Checks combinations of values: conflicts, and valid values that are probably mistakes.
+//! Checks combinations of values for conflicts, and for valid values that are probably mistakes.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::secrets::is_secret_name;
 use crate::source::Span;
 use crate::value::{Field, Fields, Origin, Value};
 
-/// Checks all valid values, also if there are errors elsewhere.
+/// Checks all valid values, even if there are errors elsewhere.
 pub(crate) fn check(document: &Document, findings: &mut Findings) {
     top(document, findings);
     for consumer in &document.consumers {
@@ -98,7 +98,7 @@ fn top(document: &Document, findings: &mut Findings) {
     }
 }
 
-/// Checks that each key comes from one place.
+/// Checks that each key has exactly one origin.
 fn encryption_keys(encryption: &Fields, findings: &mut Findings) {
     for key in encryption.list("keys") {
         let Value::Section(fields) = &key.value else { continue };
@@ -108,7 +108,7 @@ fn encryption_keys(encryption: &Fields, findings: &mut Findings) {
                 let finding = FindingBuilder::new(Code::Contradiction, file, message);
                 findings.add(finding.hint("remove one of them, or make two keys"));
             }
-            // An invalid one is reported separately.
+            // An invalid origin is reported separately.
             (None, None) if fields.is_complete() => {
                 let message = "a key has neither a `file` nor a `command`";
                 let finding = FindingBuilder::new(Code::MissingKey, key.span.unwrap_or_default(), message);
@@ -172,7 +172,7 @@ fn listens_on_loopback(top: &Fields) -> bool {
     }
 }
 
-/// Checks that the URL to which the provider sends browsers back is not that of a client's choice.
+/// Checks that no client can choose the URL to which the provider sends browsers back.
 fn provider_needs_a_name(top: &Fields, oidc: Option<Span>, findings: &mut Findings) {
     // Invalid `hosts` are reported separately.
     if !top.texts("hosts").is_empty() || top.invalid.contains(&"hosts") {
@@ -252,7 +252,7 @@ fn auth_has_tokens(top: &Fields, auth: &Fields, findings: &mut Findings) {
     }
 }
 
-/// Reports the consumers of tokens or roles that the file does not have.
+/// Reports consumers that tokens or roles name and the file does not have.
 fn consumers_are_known(document: &Document, holders: &[Field], kind: &str, findings: &mut Findings) {
     let is_known = |name: &str| document.consumers.iter().any(|consumer| consumer.name == name);
     for holder in holders {
@@ -294,7 +294,8 @@ fn policies(fields: &Fields, at: Span, findings: &mut Findings) {
     }
 }
 
-/// Reports an initial delay above the maximum delay, at the key that is set in the file. The text of a built-in value is its default.
+/// Reports an initial delay above the maximum delay, at the key that the file sets. For a built-in
+/// value, the text is the default.
 fn delays(retry: &Fields, why: &str, at: Span, findings: &mut Findings) {
     let written = |name: &str| retry.get(name).map(|field| field.text.as_str()).unwrap_or_default();
     let (first, longest) = (written("initial-delay"), written("max-delay"));
@@ -330,7 +331,7 @@ fn poison(fields: &Fields, findings: &mut Findings) {
     }
 }
 
-/// Warns about approval by a second person without tokens: all callers are the same person then.
+/// Warns about approval by a second person without tokens. Without tokens, all callers are the same person.
 fn approval(top: &Fields, fields: &Fields, findings: &mut Findings) {
     let Some(replay) = fields.section("replay") else { return };
     let needs_two = replay.text("approval") == Some("second-person");
@@ -357,7 +358,7 @@ fn approval(top: &Fields, fields: &Fields, findings: &mut Findings) {
     }
 }
 
-/// Warns about a `Content-Type` that is never sent, because all messages have their own.
+/// Warns about a `Content-Type` that is never sent because all messages have their own.
 fn content_type(fields: &Fields, findings: &mut Findings) {
     let Some(("file", _)) = fields.section("source").and_then(Fields::chosen) else { return };
     let Some(("http", http)) = fields.section("handler").and_then(Fields::chosen) else { return };
@@ -426,8 +427,7 @@ fn reasons(fields: &Fields, name: &str) -> Vec<(String, Span)> {
     fields.list(name).iter().filter_map(read).collect()
 }
 
-/// Checks that retry topics and the dead-letter topic have a Kafka source.
-/// Refuses an override without conditions, which would replace the keys of the consumer.
+/// Rejects an override without conditions, which would replace the keys of the consumer.
 fn overrides(fields: &Fields, message: &str, hint: &str, findings: &mut Findings) {
     for over in fields.list("overrides") {
         let Value::Section(parts) = &over.value else { continue };
@@ -472,7 +472,8 @@ fn letters(fields: &Fields, findings: &mut Findings) {
         findings.add(finding.hint("set a `ttl`, or `include-payload: false`"));
     }
     if letters.flag("enabled") == Some(false) {
-        // Some letters are kept all the same, such as those that a handler sends there: they have an owner and an alert.
+        // Some letters are kept anyway, such as letters that a handler dead-letters itself. They have an
+        // owner and alerts.
         let used = ["enabled", "owner", "alert-on-first"];
         let idle =
             letters.list.iter().find(|(key, field)| !used.contains(&key.name) && field.origin == Origin::Own);
@@ -491,7 +492,8 @@ fn letters(fields: &Fields, findings: &mut Findings) {
     }
     let Some(reprocess) = letters.section("reprocess") else { return };
     let by_clock = reprocess.text("strategy") == Some("cron");
-    // An explicit `strategy: manual` beside a schedule is intended; a missing strategy is probably not.
+    // An explicit `strategy: manual` next to a schedule is intended. A missing strategy is probably a
+    // mistake.
     if !by_clock && is_own(reprocess, "cron") && is_built_in(reprocess, "strategy") {
         let finding = FindingBuilder::new(
             Code::NoEffect,
@@ -610,7 +612,7 @@ fn mongodb(fields: &Fields, findings: &mut Findings) {
     let Some(("mongodb", mongodb)) = fields.section("source").and_then(Fields::chosen) else { return };
     if let Some(span) = mongodb.span("collection")
         && mongodb.text("database").is_none()
-        // A program that declares the consumer may provide both.
+        // A program that declares the consumer may provide both the URI and the database.
         && mongodb.get("uri").is_some()
         && !mongodb.invalid.contains(&"database")
     {
@@ -669,7 +671,7 @@ fn plain_secret(span: Span, name: &str, findings: &mut Findings) {
     findings.add(finding.hint("read it from the environment: `${NAME}`"));
 }
 
-/// Returns whether a URL contains a password that is not a variable.
+/// Returns `true` if a URL contains a password that is not a variable.
 fn has_password(url: &str) -> bool {
     let user_info = url.split_once("://").and_then(|(_, rest)| {
         let authority = rest.split(['/', '?']).next()?;

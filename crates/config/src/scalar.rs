@@ -14,7 +14,7 @@ use crate::value::Value;
 /// Describes why a scalar is invalid.
 pub(crate) struct ScalarError {
     pub(crate) code: Code,
-    /// The message; `{}` is replaced by the value.
+    /// The message, in which `{}` stands for the value.
     pub(crate) why: String,
     pub(crate) hint: Option<String>,
 }
@@ -85,12 +85,13 @@ fn count(text: &str, name: &str, min: u64, max: u64) -> Result<u64, ScalarError>
             hint,
         });
     }
-    // Digits that do not parse are too many.
+    // If digits do not parse, there are too many.
     let value = text.parse::<u64>().map_err(|_| range(is_negative))?;
     if (min..=max).contains(&value) { Ok(value) } else { Err(range(value < min)) }
 }
 
-/// "at least 1", "at most 9", "between 1 and 9". A maximum beyond practical values is left out.
+/// Returns a text such as "at least 1", "at most 9" or "between 1 and 9". Omits a maximum beyond
+/// practical values.
 fn between(min: u64, max: u64, is_low: bool) -> String {
     match (min, max) {
         (min, max) if max >= u64::from(u32::MAX) && is_low => format!("at least {min}"),

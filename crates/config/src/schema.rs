@@ -6,7 +6,7 @@ use crate::diagnostic::Findings;
 use crate::table::{CONSUMER, DefaultValue, Format, Key, Kind, Section, TOP};
 use crate::tree::parse;
 
-/// A `${…}` in place of a value that is not a string.
+/// The pattern of a `${…}` in place of a value that is not a string.
 const VARIABLE: &str = r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}";
 const DURATION: &str = r"^\s*(0|([0-9]+(\.[0-9]+)?\s*(w|d|h|m|s|ms|us|ns)\s*)+)\s*$";
 const SIZE: &str = r"^\s*[0-9]+(\.[0-9]+)?\s*(B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)\s*$";
@@ -14,8 +14,8 @@ const RATE: &str = r"^[^/]*[1-9][^/]*/\s*[smh]\s*$";
 
 /// Returns the JSON Schema (draft 2020-12) of a configuration file.
 ///
-/// The schema is weaker than [`check`](crate::check): it does not parse patterns and schedules, and does not compare values.
-/// Everything that the schema rejects, [`check`](crate::check) rejects as well.
+/// The schema is weaker than [`check`](crate::check): it does not parse patterns and schedules, and does
+/// not compare values. [`check`](crate::check) rejects everything that the schema rejects.
 ///
 /// ```
 /// let schema = lazaret_config::schema();
@@ -28,7 +28,7 @@ pub fn schema() -> Json {
     let object = top.as_object_mut().expect("a section is an object");
     object.insert("$schema".to_owned(), "https://json-schema.org/draft/2020-12/schema".into());
     object.insert("title".to_owned(), "lazaret.yaml".into());
-    // With `defaults`, required keys of a consumer may be missing.
+    // With `defaults`, a consumer may omit required keys.
     object.insert("if".to_owned(), json!({ "not": { "required": ["defaults"] } }));
     object.insert(
         "then".to_owned(),
@@ -53,7 +53,7 @@ struct Definitions {
 }
 
 impl Definitions {
-    /// Returns a reference to a section, which is defined once.
+    /// Returns a reference to a section. The section is defined once.
     fn reference(&mut self, section: &'static Section, strict: Strict) -> Json {
         let name = match strict {
             Strict::Yes => section.name.to_owned(),
@@ -126,7 +126,7 @@ impl Definitions {
             }
             Kind::Any => json!({}),
             Kind::List { of, min } => {
-                // A rule or a token must be complete, in `defaults` as well.
+                // A rule or a token must be complete, even in `defaults`.
                 let strict = if of.section().is_some() { Strict::Yes } else { strict };
                 json!({ "type": "array", "items": self.kind(of, strict), "minItems": min })
             }
@@ -144,7 +144,7 @@ impl Definitions {
                 };
                 json!({ "allOf": [inner, bound] })
             }
-            // Required keys may be set in `defaults`; without `defaults` the strict form applies.
+            // Required keys may be set in `defaults`. Without `defaults`, the strict form applies.
             Kind::Named(section) => {
                 json!({ "type": ["object", "null"], "additionalProperties": self.reference(section, Strict::No) })
             }
@@ -160,7 +160,7 @@ impl Definitions {
     }
 }
 
-/// Requires the pattern, and a digit other than 0.
+/// Requires the pattern and a digit other than 0.
 fn above_zero(pattern: &str) -> Json {
     json!({ "type": "string", "allOf": [{ "pattern": pattern }, { "pattern": "[1-9]" }] })
 }
@@ -178,7 +178,7 @@ fn text(format: Format) -> Json {
         }
         Format::Reason => or_variable(json!({ "type": "string", "pattern": "^[A-Z][A-Z0-9_]{0,63}$" })),
         Format::Failure => {
-            // A letter is in it.
+            // At least one letter is required.
             let part = "[A-Za-z0-9_.:$*<>\\\\]*";
             or_variable(
                 json!({ "type": ["string", "integer"], "pattern": format!("^{part}[A-Za-z]{part}$") }),

@@ -1,4 +1,4 @@
-//! Redacts secrets in the text of a file before it is kept for messages.
+//! Redacts secrets in the text of a file, before the text is kept for messages.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use lazaret_core::redaction::known_tokens;
 
 use crate::source::Span;
 
-/// Endings of key names that hold a secret, without separators.
+/// Endings of key names that mark a secret, compared without separators.
 const ENDINGS: [&str; 17] = [
     "password",
     "passwd",
@@ -27,13 +27,13 @@ const ENDINGS: [&str; 17] = [
     "signature",
 ];
 
-/// Last words of such names that are parts of other words.
+/// Last words of key names that mark a secret. As endings they would match other words.
 const LAST_WORDS: [&str; 4] = ["pass", "pw", "jwt", "sas"];
 
-/// Parts of names of properties that hold several values, secrets among them.
+/// Parts of names of properties that hold several values, including secrets.
 const PARTS: [&str; 2] = ["jaas", "oauthbearerconfig"];
 
-/// Returns whether a key holds a secret, judged by its name: `sasl.password`, `API_TOKEN`.
+/// Returns `true` if the name of a key marks its value as a secret, such as `sasl.password` or `API_TOKEN`.
 pub(crate) fn is_secret_name(name: &str) -> bool {
     let letters: String =
         name.chars().filter(|c| c.is_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect();
@@ -43,22 +43,24 @@ pub(crate) fn is_secret_name(name: &str) -> bool {
         || LAST_WORDS.iter().any(|word| last_word.eq_ignore_ascii_case(word))
 }
 
-/// Returns whether an argument of a program is an option whose value, the next argument, is a secret: `--token`.
+/// Returns `true` if an argument of a program is an option whose value, the next argument, is a secret,
+/// such as `--token`.
 pub(crate) fn is_secret_option(argument: &str) -> bool {
     argument.starts_with('-')
         && !argument.contains('=')
         && (is_secret_name(argument) || is_auth_option(argument))
 }
 
-/// Returns whether this is the option `--auth`. A key of that name is no secret: it is a section of the configuration.
+/// Returns `true` for the option `--auth`. A key with that name is not a secret: it is a section of the
+/// configuration.
 fn is_auth_option(name: &str) -> bool {
     name.starts_with('-') && name.trim_start_matches('-').eq_ignore_ascii_case("auth")
 }
 
-/// What stands for a secret. Its length says nothing about that of the secret.
+/// The replacement for a secret. Its length does not depend on the secret.
 pub(crate) const MASK: &str = "***";
 
-/// A text without its secrets.
+/// A text with its secrets replaced.
 #[derive(Debug, Default)]
 pub(crate) struct Redacted {
     pub(crate) text: String,
@@ -66,12 +68,13 @@ pub(crate) struct Redacted {
     pub(crate) masked: Vec<Span>,
 }
 
-/// Returns the text with the given spans, and everything that looks like a secret, redacted. Lines do not change.
+/// Returns the text with the given spans and everything that looks like a secret redacted. The number of
+/// lines does not change.
 pub(crate) fn redacted(text: &str, spans: &[Span]) -> String {
     redact(text, spans).text
 }
 
-/// Redacts like [`redacted`], and returns what was replaced.
+/// Redacts like [`redacted`], and also returns the replaced ranges.
 pub(crate) fn redact(text: &str, spans: &[Span]) -> Redacted {
     let mut ranges = Vec::new();
     let found = [
@@ -105,7 +108,8 @@ pub(crate) fn redact(text: &str, spans: &[Span]) -> Redacted {
     Redacted { text: out, masked }
 }
 
-/// Adds the ranges of a value to mask. The name of a variable or a file is not secret and stays visible; a default is masked.
+/// Adds the ranges to mask in a value. Defaults are masked. The name of a variable or a file is not
+/// secret and stays visible.
 fn mask(ranges: &mut Vec<Span>, value: &str, at: usize) {
     let mut from = 0;
     while from < value.len() {
@@ -128,7 +132,7 @@ fn mask(ranges: &mut Vec<Span>, value: &str, at: usize) {
     }
 }
 
-/// Adds the content of each line, without the quotes and spaces around it.
+/// Adds the content of each line, without the surrounding quotes and spaces.
 fn mask_lines(ranges: &mut Vec<Span>, text: &str, at: usize) {
     let is_around = |c: char| c.is_whitespace() || c == '"' || c == '\'';
     let mut line_start = at;
@@ -142,7 +146,8 @@ fn mask_lines(ranges: &mut Vec<Span>, text: &str, at: usize) {
     }
 }
 
-/// Finds the values of keys with a secret name, line by line: this also works for broken YAML.
+/// Finds the values of keys with a secret name. It searches line by line, so that it also works for
+/// broken YAML.
 fn secret_values(text: &str) -> Vec<Span> {
     let mut found = Vec::new();
     let mut line_start = 0;
@@ -152,7 +157,7 @@ fn secret_values(text: &str) -> Vec<Span> {
         while let Some(colon) = content[from..].find(':').map(|at| from + at) {
             from = colon + 1;
             let word = word_before(&content[..colon]);
-            // What follows in `${NAME:-default}` has rules of its own.
+            // A default in `${NAME:-default}` has its own rules.
             let is_variable =
                 content[..colon].strip_suffix(word).is_some_and(|before| before.ends_with("${"));
             if is_secret_name(word) && !is_variable {
@@ -173,7 +178,8 @@ fn word_before(text: &str) -> &str {
     &text[start.map_or(0, |at| at + text[at..].chars().next().map_or(1, char::len_utf8))..]
 }
 
-/// Returns the range of the value that starts here: up to the end of the line, or of the enclosing braces.
+/// Returns the range of the value that starts here. It extends to the end of the line, or of the
+/// enclosing braces.
 fn value_after(line: &str, from: usize) -> (usize, usize) {
     let rest = &line[from..];
     let start = from + rest.len() - rest.trim_start().len();
@@ -187,7 +193,7 @@ fn value_after(line: &str, from: usize) -> (usize, usize) {
     (start, start + end)
 }
 
-/// Returns the end of a value inside of braces: a comma, or a brace that does not close a variable.
+/// Returns the end of a value inside braces: a comma, or a brace that does not close a variable.
 fn end_in_braces(value: &str) -> usize {
     let mut from = 0;
     while let Some(at) = value[from..].find([',', '}', '$']).map(|at| from + at) {
@@ -203,7 +209,8 @@ fn end_in_braces(value: &str) -> usize {
     value.len()
 }
 
-/// Finds the values of `name=value` with a secret name: arguments of programs, and databases in `host=… password=…`.
+/// Finds the values of `name=value` with a secret name, in arguments of programs and in database strings
+/// such as `host=… password=…`.
 fn assigned_secrets(text: &str) -> Vec<Span> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices('=') {
@@ -218,7 +225,8 @@ fn assigned_secrets(text: &str) -> Vec<Span> {
     found
 }
 
-/// The length of the value at the beginning of a text: in quotes, or up to a space, a `&`, or a sign that ends it in YAML.
+/// Returns the length of the value at the beginning of a text. The value is quoted, or ends at a space,
+/// a `&`, or a character that ends it in YAML.
 fn assigned_length(text: &str) -> usize {
     let quote = text.chars().next().filter(|c| matches!(c, '"' | '\''));
     let (mut in_variable, mut is_escaped) = (false, false);
@@ -245,7 +253,8 @@ fn assigned_length(text: &str) -> usize {
     text.len()
 }
 
-/// Finds the values behind options with a secret name, in a list of arguments or in one text: `--token VALUE`.
+/// Finds the values after options with a secret name, such as `--token VALUE`, in a list of arguments or
+/// in one text.
 fn option_values(text: &str) -> Vec<Span> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices("--") {
@@ -257,7 +266,7 @@ fn option_values(text: &str) -> Vec<Span> {
         if !is_secret_option(&text[at..end]) {
             continue;
         }
-        // The signs between two items of a list.
+        // Skips the characters between two items of a list.
         let mut rest = text[end..].trim_start_matches([' ', '\t', '\r', '\n', '"', '\'', ',']);
         rest = rest.strip_prefix("- ").unwrap_or(rest).trim_start_matches([' ', '"', '\'']);
         if rest.len() < text.len() - end && !rest.starts_with(['-', '[', ']', '{', '}', '#']) {
@@ -268,7 +277,7 @@ fn option_values(text: &str) -> Vec<Span> {
     found
 }
 
-/// Finds the defaults of variables with a secret name: `${API_TOKEN:-value}`.
+/// Finds the defaults of variables with a secret name, such as `${API_TOKEN:-value}`.
 fn secret_defaults(text: &str) -> Vec<Span> {
     let mut found = Vec::new();
     for (at, opening) in text.match_indices("${") {
@@ -283,12 +292,13 @@ fn secret_defaults(text: &str) -> Vec<Span> {
     found
 }
 
-/// Schemes of databases and brokers. Their URLs have no `@` but the one behind the credentials, so that everything before the last one is
-/// taken for credentials: a password may contain what is not percent-encoded, by mistake.
+/// Schemes of databases and brokers. In these URLs, `@` only ends the credentials. Everything before the
+/// last `@` is treated as credentials, because a password may contain characters that should have been
+/// percent-encoded.
 const DATABASES: [&str; 9] =
     ["postgres", "postgresql", "mongodb", "mongodb+srv", "amqp", "amqps", "redis", "rediss", "nats"];
 
-/// Names of parameters of URLs that hold a secret, beside those that keys of the configuration have.
+/// Names of URL parameters that hold a secret, in addition to the names that mark secret keys.
 const PARAMETERS: [&str; 6] = ["key", "sig", "auth", "code", "assertion", "authMechanismProperties"];
 
 /// Finds the passwords in `scheme://user:password@host`, and the secrets in `?name=value&name=value`.
@@ -306,7 +316,7 @@ fn url_secrets(text: &str) -> Vec<Span> {
         {
             found.push(Span::new(from + colon + 1, from + end));
         } else if let Some(end) = credentials.filter(|end| is_database && url[..*end].contains('@')) {
-            // `user@rest@host`: nobody knows which part is the password.
+            // In `user@rest@host`, the password cannot be told apart.
             found.push(Span::new(from, from + end));
         }
         found.extend(
@@ -317,20 +327,20 @@ fn url_secrets(text: &str) -> Vec<Span> {
     found
 }
 
-/// The end of the credentials of a URL in whose path there may be an `@`.
+/// Returns the end of the credentials of a URL whose path may contain an `@`.
 fn credentials_in_authority(url: &str) -> Option<usize> {
     let authority = &url[..url.find(['/', '?', '#', ',']).unwrap_or(url.len())];
     if let Some(end) = authority.rfind('@') {
         return Some(end);
     }
-    // A password with a slash ends the authority early: what follows the colon is no port.
+    // A slash in the password ends the authority early. The text after the colon is then not a port.
     let (_, port) = authority.split_once(':')?;
     let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     let is_address = authority.starts_with('[') || is_port;
     url.rfind('@').filter(|_| !is_address)
 }
 
-/// The length of the URL at the beginning of a text. One of a database may contain spaces, by mistake.
+/// Returns the length of the URL at the beginning of a text. A database URL may contain spaces by mistake.
 fn url_length(text: &str, is_database: bool) -> usize {
     let mut previous_quote = None;
     for (at, c) in text.char_indices() {
@@ -349,8 +359,8 @@ fn url_length(text: &str, is_database: bool) -> usize {
     previous_quote.unwrap_or(text.len())
 }
 
-/// Finds the values of the parameters of a URL that are secret, after this offset: those of the query, and those of the fragment. The URL
-/// of a database has no fragment, so a `#` is a part of a value that is not percent-encoded.
+/// Finds the values of secret parameters in the query and the fragment of a URL, after this offset. A
+/// database URL has no fragment, so a `#` belongs to a value that is not percent-encoded.
 fn secret_parameters(url: &str, after: usize, is_database: bool) -> impl Iterator<Item = Span> {
     let start = url[after..].find(['?', '#']).map_or(url.len(), |at| after + at + 1);
     let end = url[start..].find([' ', '"', '\'']).map_or(url.len(), |at| start + at);

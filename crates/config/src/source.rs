@@ -1,4 +1,4 @@
-//! The text of a file, with offsets translated to lines and columns.
+//! The text of a file. Translates offsets to lines and columns.
 
 use miette::{MietteError, MietteSpanContents, NamedSource, SourceCode, SourceSpan, SpanContents};
 
@@ -9,7 +9,7 @@ use crate::secrets::{MASK, Redacted};
 pub struct Span {
     /// The start offset.
     pub start: usize,
-    /// The end offset, exclusive.
+    /// The end offset (exclusive).
     pub end: usize,
 }
 
@@ -19,12 +19,12 @@ impl Span {
         Self { start, end }
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     pub const fn len(self) -> usize {
         self.end.saturating_sub(self.start)
     }
 
-    /// Returns whether the range is empty, and marks only a position.
+    /// Returns `true` if the range is empty, so that it marks only a position.
     pub const fn is_empty(self) -> bool {
         self.len() == 0
     }
@@ -46,13 +46,14 @@ impl SourceText {
         Self { named: NamedSource::new(name, text), lines, masked }
     }
 
-    /// Returns the place in the shown text of a span of the original one.
+    /// Translates a span of the original text to the shown text.
     pub(crate) fn shown(&self, span: Span) -> Span {
         let start = self.shown_offset(span.start, |masked| masked.start);
         Span::new(start, self.shown_offset(span.end, |masked| masked.end).max(start))
     }
 
-    /// `inside` says which end of a masked range stands for an offset in it.
+    /// Translates an offset. If it is inside a masked range, `inside` selects the end of the range that
+    /// replaces it.
     fn shown_offset(&self, mut offset: usize, inside: impl Fn(&Span) -> usize) -> usize {
         let (mut removed, mut added) = (0, 0);
         for masked in &self.masked {
@@ -70,17 +71,17 @@ impl SourceText {
         offset + added - removed
     }
 
-    /// The name of the file.
+    /// Returns the name of the file.
     pub fn name(&self) -> &str {
         self.named.name()
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn text(&self) -> &str {
         self.named.inner()
     }
 
-    /// Returns the line and the column of an offset, both from 1. Columns count characters.
+    /// Returns the line and the column of an offset, both starting at 1. Columns count characters.
     ///
     /// ```
     /// let text = "store: sqlte:x\nconsumers: {}\n";

@@ -1,13 +1,13 @@
 //! Finds the candidate for a "did you mean" hint.
 
-/// Returns the nearest candidate, if its edit distance is small enough.
+/// Returns the nearest candidate if its edit distance is small enough.
 ///
-/// Differences in case and separators do not count; up to a third of the letters may differ.
+/// Differences in case and separators do not count. Up to a third of the letters may differ.
 pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = simple(word);
     let distance = |candidate: &str| distance(&plain, &simple(candidate));
     let best = candidates.into_iter().map(|c| (distance(c), c)).min_by_key(|(distance, _)| *distance)?;
-    // Two letters are half of a short word: `drop` is not a typo of `stop`.
+    // Two letters are half of a short word. `drop` is not a typo of `stop`.
     let allowed = match plain.len().max(best.1.len()) {
         ..=4 => 1,
         length => length.div_ceil(3).min(4),
@@ -15,7 +15,7 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
     (best.0 <= allowed && best.0 < plain.len()).then_some(best.1)
 }
 
-/// Terms of other systems for verdicts and keys.
+/// Terms that other systems use for verdicts and keys.
 const SYNONYMS: [(&str, &[&str]); 6] = [
     ("skip", &["drop", "ignore", "discard", "ack", "pass"]),
     ("dead-letter", &["dlq", "dlt", "dead", "reject", "fail", "nack"]),
@@ -25,19 +25,19 @@ const SYNONYMS: [(&str, &[&str]); 6] = [
     ("initial-delay", &["backoff", "delay", "interval"]),
 ];
 
-/// Returns the candidate for a term of another system.
+/// Returns the candidate that corresponds to a term of another system.
 pub(crate) fn synonym<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word: String = simple(word).into_iter().collect();
     let (meant, _) = SYNONYMS.iter().find(|(_, others)| others.contains(&word.as_str()))?;
     candidates.into_iter().find(|candidate| candidate == meant)
 }
 
-/// Normalizes up to 64 characters to lower case with dashes: longer words are not typos.
+/// Normalizes up to 64 characters to lower case with dashes. Longer words are not typos.
 fn simple(word: &str) -> Vec<char> {
     let mut plain = Vec::new();
     let mut lower = false;
     for c in word.chars().take(64) {
-        // `maxAttempts` is `max-attempts`.
+        // `maxAttempts` becomes `max-attempts`.
         if c.is_uppercase() && lower {
             plain.push('-');
         }
@@ -47,7 +47,7 @@ fn simple(word: &str) -> Vec<char> {
     plain
 }
 
-/// The Damerau-Levenshtein distance (optimal string alignment).
+/// Returns the Damerau-Levenshtein distance (optimal string alignment).
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut rows: [Vec<usize>; 3] = [Vec::new(), (0..=b.len()).collect(), vec![0; b.len() + 1]];
     for i in 1..=a.len() {

@@ -110,7 +110,8 @@ fn tab_in_indentation(text: &str, at: usize) -> Option<usize> {
     tab(this).or_else(|| tab(line_start(text[..this].trim_end().len())))
 }
 
-/// Reports a colon where no key is allowed: a value that contains a colon, or a line that is indented too far.
+/// Reports a colon where no key is allowed: a value that contains a colon, or a line that is indented
+/// too far.
 fn second_colon(text: &str, at: usize) -> Finding {
     let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
     let before = &text[start..at];
@@ -130,7 +131,8 @@ fn second_colon(text: &str, at: usize) -> Finding {
         .hint("start all keys of a section in the same column; a section cannot have a value")
 }
 
-/// Shows how to write a value that contains a colon, for example `store: "memory:"`. Values that may be secret are left out.
+/// Shows how to write a value that contains a colon, such as `store: "memory:"`. Omits values that may
+/// be secret.
 fn in_quotes(key: &str, value: &str) -> String {
     let (key, value) = (key.trim_start_matches([' ', '-', '{']), value.trim());
     let is_plain = |text: &str, also: &str| {
@@ -143,7 +145,8 @@ fn in_quotes(key: &str, value: &str) -> String {
     "quote the value".to_owned()
 }
 
-/// Returns the hint for an unclosed brace. A `${…}` inside of braces needs quotes, because YAML parses its braces.
+/// Returns the hint for an unclosed brace. A `${…}` inside braces needs quotes, because YAML parses its
+/// braces.
 fn brace_hint(text: &str, at: usize) -> &'static str {
     let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
     let end = text[at..].find('\n').map_or(text.len(), |offset| at + offset);
@@ -164,7 +167,7 @@ fn without_colon(text: &str, place: Span) -> Finding {
     finding.hint("write `key: value`, with a space after the colon")
 }
 
-/// Returns the previous line, if it contains a word but no key.
+/// Returns the previous line if it contains a word but no key.
 fn line_without_colon(text: &str, line_start: usize) -> Option<Span> {
     let before = text[..line_start].trim_end();
     let start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -176,7 +179,8 @@ fn line_without_colon(text: &str, line_start: usize) -> Option<Span> {
     (!line.is_empty() && !is_key).then(|| Span::new(before.len() - line.len(), before.len()))
 }
 
-/// Finds the opening quote of the unclosed string: the last quote in a line with an odd number of them.
+/// Finds the opening quote of the unclosed string, which is the last quote in a line with an odd number
+/// of them.
 fn opening_quote(text: &str, at: usize) -> Option<usize> {
     let mut end = at;
     loop {

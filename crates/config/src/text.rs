@@ -12,7 +12,7 @@ use crate::formats::{
 use crate::table::Format;
 use crate::value::Value;
 
-/// Parses a text of the given format. Error messages leave out the text, which may be a secret.
+/// Parses a text of the given format. Error messages omit the text, which may be a secret.
 pub(crate) fn parse(format: Format, text: &str) -> Result<Value, FormatError> {
     if text.is_empty() && !matches!(format, Format::Free | Format::HeaderValue) {
         return Err(bad(Code::EmptyValue, "must not be empty", ""));

@@ -26,12 +26,12 @@ pub(crate) enum Data {
     Null,
     Scalar {
         text: String,
-        /// Whether it is unquoted, and may be a number.
+        /// Whether the scalar is unquoted, and may be a number.
         plain: bool,
     },
     List {
         items: Vec<Node>,
-        /// Whether it is written in brackets, not with dashes.
+        /// Whether the list is written in brackets, not with dashes.
         brackets: bool,
     },
     Map(Vec<Entry>),
@@ -64,7 +64,7 @@ impl Node {
         }
     }
 
-    /// Converts the value to JSON, by the rules of YAML 1.2.
+    /// Converts the value to JSON by the rules of YAML 1.2.
     pub(crate) fn json(&self) -> Json {
         match &self.data {
             Data::Null | Data::Broken => Json::Null,
@@ -80,7 +80,7 @@ impl Node {
     }
 }
 
-/// Parses a plain scalar as a number, if it is one.
+/// Parses a plain scalar as a number if it is one.
 fn number(text: &str) -> Option<Json> {
     let digits = text.trim_start_matches(['-', '+']);
     if !digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
@@ -90,7 +90,8 @@ fn number(text: &str) -> Option<Json> {
     whole.ok().or_else(|| serde_json::Number::from_f64(text.parse().ok()?).map(Json::Number))
 }
 
-/// Parses the single document of a text. Returns `None` after a fatal error, which the findings report.
+/// Parses the single document of a text. Returns `None` after a fatal error, which is reported in the
+/// findings.
 pub(crate) fn parse(text: &str, findings: &mut Findings) -> Option<Node> {
     let options = granit_parser::options! {
         emit_unresolved_aliases: true,
@@ -103,7 +104,7 @@ pub(crate) fn parse(text: &str, findings: &mut Findings) -> Option<Node> {
         match next {
             Ok((event, span)) => builder.handle(event, span),
             Err(error) => {
-                // After a literal star, the parser also rejects the rest of the line; one finding is enough.
+                // After a literal star, the parser also rejects the rest of the line. One finding is enough.
                 let at = error.marker().byte_offset().unwrap_or(text.len());
                 let explained = builder
                     .refused
@@ -139,7 +140,7 @@ struct Entries {
     places: HashMap<String, Span>,
 }
 
-/// A list or a map whose end was not parsed yet.
+/// A list or a map whose end is not parsed yet.
 enum Frame {
     List { start: usize, items: Vec<Node> },
     Map { start: usize, entries: Entries, key: Option<(String, Span)> },
@@ -151,7 +152,7 @@ struct Builder<'a> {
     frames: Vec<Frame>,
     root: Option<Node>,
     documents: usize,
-    /// The last anchor or alias.
+    /// The location of the last anchor or alias.
     refused: Option<Span>,
 }
 
@@ -230,7 +231,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Returns whether the keys of the innermost map are the names of consumers.
+    /// Returns `true` if the keys of the innermost map are the names of consumers.
     fn names_consumers(&self) -> bool {
         match self.frames.as_slice() {
             [Frame::Map { key: Some((name, _)), .. }, Frame::Map { .. }] => name == "consumers",
@@ -260,7 +261,7 @@ fn key_of(node: Node, findings: &mut Findings) -> (String, Span) {
     }
 }
 
-/// Adds an entry, unless its key is invalid or a duplicate.
+/// Adds an entry unless its key is invalid or a duplicate.
 fn add_entry(entries: &mut Entries, entry: Entry, names_consumers: bool, findings: &mut Findings) {
     if entry.name.is_empty() {
         return;

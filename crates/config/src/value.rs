@@ -17,7 +17,7 @@ use crate::table::Key;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Origin {
-    /// Set where it is used.
+    /// Set at the place where it is used.
     Own,
     /// Set in `defaults`.
     Defaults,
@@ -73,7 +73,7 @@ pub(crate) enum Value {
 pub(crate) struct Field {
     pub(crate) value: Value,
     pub(crate) origin: Origin,
-    /// Its location; `None` for built-in values.
+    /// The location. `None` for built-in values.
     pub(crate) span: Option<Span>,
     /// The text in the file, before the expansion of variables.
     pub(crate) text: String,
@@ -94,7 +94,7 @@ impl Field {
     }
 }
 
-/// Leaves out the value, which may be a secret from the environment.
+/// Omits the value, which may be a secret from the environment.
 impl fmt::Debug for Field {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.value {
@@ -104,19 +104,19 @@ impl fmt::Debug for Field {
     }
 }
 
-/// The keys of a section with their values. Invalid values are left out; the file then has an error, and no configuration is built
-/// from it.
+/// The keys of a section with their values. Invalid values are omitted. The file then has an error, and
+/// no configuration is built from it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fields {
     pub(crate) list: Vec<(&'static Key, Field)>,
-    /// Keys with an invalid value, and missing required keys.
+    /// Keys with an invalid value, and required keys that are missing.
     pub(crate) invalid: Vec<&'static str>,
-    /// Absent keys whose absence has a meaning, and that meaning.
+    /// Absent keys whose absence has a meaning, each with that meaning.
     pub(crate) absent: Vec<(&'static str, &'static str)>,
 }
 
 impl Fields {
-    /// Returns whether all keys are valid, in nested sections as well.
+    /// Returns `true` if all keys are valid, including keys of nested sections.
     pub(crate) fn is_complete(&self) -> bool {
         let whole = |field: &Field| match &field.value {
             Value::Section(inner) => inner.is_complete(),
@@ -133,7 +133,7 @@ impl Fields {
         self.get(name).map(|field| &field.value)
     }
 
-    /// Returns the location of a value, unless it is built-in.
+    /// Returns the location of a value, or `None` for a built-in value.
     pub(crate) fn span(&self, name: &str) -> Option<Span> {
         self.get(name)?.span
     }

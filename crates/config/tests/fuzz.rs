@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use lazaret_config::{Checked, Config, NoEnv, StoreLocation, check};
 use lazaret_fuzz::{Fuzz, Shape};
 
-/// All files of a folder, in order.
+/// Returns all files of a folder, in order.
 fn files(folder: &str) -> Vec<Vec<u8>> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
     let mut paths: Vec<_> = folder.read_dir().unwrap().map(|file| file.unwrap().path()).collect();
@@ -16,7 +16,8 @@ fn files(folder: &str) -> Vec<Vec<u8>> {
     paths.into_iter().map(|path| std::fs::read(path).unwrap()).collect()
 }
 
-/// Half of the inputs are mutations of valid files: one change makes nearly every file invalid, and only valid ones are written again.
+/// Returns the inputs to mutate, half of them valid files. One change makes almost every file invalid,
+/// and only valid files are written again.
 fn corpus() -> Vec<Vec<u8>> {
     let good = files("good");
     let broken = [files("broken"), files("suspicious")].concat();
@@ -70,13 +71,14 @@ fn target() -> Fuzz {
     Fuzz::target("config").corpus(corpus()).words(words).shape(Shape::Lines).count(1500)
 }
 
-/// The lines of an effective configuration without the comments, which name the origin of each value.
+/// Returns the lines of an effective configuration without their comments, which name the origin of each
+/// value.
 fn values(text: &str) -> Vec<String> {
     let value = |line: &str| line.split_once(" #").map_or(line, |(value, _)| value).trim_end().to_owned();
     text.lines().map(value).collect()
 }
 
-/// A check of configurations whose effective values are written by `effective`.
+/// Returns a check of configurations whose effective values are rendered by `effective`.
 fn check_with(effective: impl Fn(&Config, &str) -> Option<String>) -> impl Fn(&[u8]) -> Result<(), String> {
     move |input| {
         let Checked { config, diagnostics } = check("lazaret.yaml", input, &NoEnv);
@@ -89,24 +91,24 @@ fn check_with(effective: impl Fn(&Config, &str) -> Option<String>) -> impl Fn(&[
             if span.start > span.end || line == 0 || column == 0 || found.message().is_empty() {
                 return Err(format!("a diagnostic without a place: {found:?}"));
             }
-            // A file that is not UTF-8 or too large is shown in part.
+            // A file that is not UTF-8 or is too large is shown only in part.
             let is_whole = text.len() >= input.len();
             if is_whole && (span.end > text.len() || !text.is_char_boundary(span.start)) {
                 return Err(format!("a place outside of the file: {found:?}"));
             }
         }
-        // All forms of output.
+        // Exercises all forms of output.
         let _ = diagnostics.plain();
         let Some(config) = config else { return Ok(()) };
         let _ = config.effective_top();
-        // A collection for dead letters may be in the store.
+        // A collection for dead letters may belong to the store.
         let store = match config.store {
             StoreLocation::Mongodb(_) => "store: 'mongodb://h/d'\n",
             _ => "",
         };
         for consumer in &config.consumers {
             let shown = effective(&config, &consumer.name).ok_or("a consumer without effective values")?;
-            // It is YAML again, with all values written out.
+            // The output is valid YAML, with all values written out.
             let indented: String = shown.lines().map(|line| format!("  {line}\n")).collect();
             let again = check("effective.yaml", format!("{store}consumers:\n{indented}").as_bytes(), &NoEnv);
             let Some(again) = again.config else {
@@ -138,7 +140,7 @@ fn config() {
 
 #[test]
 fn a_planted_bug_of_configurations_is_found() {
-    // Only the values that the corpus has are written.
+    // Only values from the corpus are rendered.
     let configs = corpus().into_iter().filter_map(|file| check("lazaret.yaml", &file, &NoEnv).config);
     let known: BTreeSet<Vec<String>> = configs
         .flat_map(|config| {

@@ -1,4 +1,4 @@
-//! Files that are right, and what comes of them.
+//! Valid files and the configurations they produce.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -42,7 +42,7 @@ fn read(text: &str) -> Config {
     checked.config.unwrap_or_else(|| panic!("{}", checked.diagnostics.plain()))
 }
 
-/// A consumer with these lines.
+/// Returns a consumer with these lines.
 fn consumer(lines: &str) -> String {
     format!(
         "consumers:\n  orders:\n    source: {{ inbox: {{}} }}\n    handler: {{ command: {{ program: [./h] }} }}\n{lines}\n"
@@ -299,7 +299,7 @@ fn an_adoption_reads_as_the_kafka_source_unless_it_says_otherwise() {
     assert_eq!((spring.format, connect.format), (TopicFormat::SpringDlt, TopicFormat::Connect));
     assert_eq!(spring.kafka.topics, ["orders-dlt", "payments-dlt"]);
     assert_eq!((spring.kafka.brokers.as_str(), spring.group.as_deref()), ("k1:9092,k2:9092", Some("shop")));
-    // The same ids as in the source, so that a redelivered message finds its letter (I8).
+    // The ids are the same as in the source, so that a redelivered message finds its letter (I8).
     assert_eq!(spring.kafka.id_headers, ["ce_id"]);
     assert_eq!(spring.kafka.type_headers, ["__TypeId__"]);
     let names = |adopt: &AdoptTopics| -> Vec<String> {
@@ -310,7 +310,7 @@ fn an_adoption_reads_as_the_kafka_source_unless_it_says_otherwise() {
             && names(spring).contains(&"client.id".to_owned())
     );
     assert!(!spring.continuous && spring.adopts_unknown && spring.separate_sequences);
-    // Another cluster gets no credentials of the source.
+    // Another cluster does not receive the source's credentials.
     assert_eq!(
         (connect.kafka.brokers.as_str(), names(connect)),
         ("k3:9092", vec!["sasl.password".to_owned()])
@@ -410,7 +410,7 @@ fn defaults_are_merged_key_by_key_and_lists_are_one_value() {
     assert_eq!(orders.retry.no_retry_on, [Reason::CONFLICT]);
     assert_eq!((orders.retry.budget.rate, orders.retry.budget.backlog), (None, Some(10)));
     assert_eq!((&orders.breaker, orders.fuse.as_ref().unwrap().consecutive), (&None, 5));
-    // Another choice replaces that of the defaults, with all its keys.
+    // A different choice replaces the choice in the defaults, with all its keys.
     let payments = config.consumer("payments").unwrap();
     assert!(
         matches!(payments.source, Source::File { .. }) && matches!(payments.handler, Handler::Command(_))
@@ -489,7 +489,7 @@ fn every_schedule_that_is_taken_is_one_for_the_engine() {
         let text =
             consumer(&format!("    dead-letter: {{ reprocess: {{ strategy: cron, cron: '{cron}' }} }}"));
         let config = check("f", text.as_bytes(), &NoEnv).config;
-        // One whose time never comes is a schedule for the engine, and a mistake in a file.
+        // A cron expression that never fires is a valid schedule for the engine, but an error in a file.
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
         let comes = cron.parse::<Schedule>().is_ok_and(|schedule| schedule.next_after(now).is_some());
         assert_eq!(config.is_some(), comes, "{cron}");
@@ -514,7 +514,7 @@ fn off_and_false_mean_the_same_wherever_something_can_be_switched_off() {
     }
 }
 
-/// The table has limits of its own for the schema; they must be those of the core.
+/// The table has its own limits for the schema. They must equal the limits of the core.
 #[test]
 fn the_limits_of_the_table_are_those_of_the_core() {
     let retry = RetryPolicy::default;
@@ -581,7 +581,7 @@ fn the_effective_configuration_is_a_configuration_and_means_the_same() {
             let indented: String = shown.lines().map(|line| format!("  {line}\n")).collect();
             let again = read(&format!("{}consumers:\n{indented}", config.effective_top()));
             let again = again.consumer(&consumer.name).unwrap();
-            // A secret in the file is not shown, so it is not the same.
+            // Secrets are redacted in the output, so they differ.
             let mut expected = consumer.clone();
             (expected.source, expected.handler) = (again.source.clone(), again.handler.clone());
             assert_eq!(format!("{again:?}"), format!("{expected:?}"), "{}", path.display());
@@ -644,7 +644,7 @@ fn a_reload_takes_over_policies_and_nothing_that_needs_a_restart() {
         }
     }
     assert!(diff(&read(&base), &read(&base)).is_empty());
-    // The same value in other words, in another place, is no change.
+    // The same value, spelled differently and in another place, is not a change.
     let other = base.replace("max-attempts: 3", "hold: 5000ms");
     assert_eq!(
         diff(&read(&base), &read(&format!("{other}defaults: {{ retry: {{ max-attempts: 3 }} }}\n"))).changes,

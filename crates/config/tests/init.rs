@@ -1,4 +1,4 @@
-//! A file to begin with is always right.
+//! A starter file is always valid.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -44,7 +44,7 @@ fn every_answer_gives_a_file_that_passes() {
                         .config
                         .unwrap_or_else(|| panic!("{options:?}\n{}", checked.diagnostics.plain()));
                     assert!(config.missing(&Capabilities::all()).is_empty());
-                    // A store in memory is what was asked for, and worth a word.
+                    // A store in memory was asked for, but deserves a warning.
                     let expected = usize::from(store == InitStore::Memory);
                     assert_eq!(checked.diagnostics.warnings(), expected, "{}", checked.diagnostics.plain());
                 }

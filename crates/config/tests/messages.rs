@@ -1,7 +1,8 @@
 //! Golden messages of invalid and suspicious files.
 //!
-//! `broken/` contains files with errors, `suspicious/` files with warnings. The message of each is in the `.txt` file beside it.
-//! `LAZARET_BLESS=1` rewrites the messages; review the difference before you commit it.
+//! `broken/` contains files with errors, `suspicious/` contains files with warnings. Next to each file
+//! is a `.txt` file with its message. `LAZARET_BLESS=1` rewrites the messages. Review the difference
+//! before you commit it.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -13,7 +14,7 @@ use lazaret_config::{
     Capabilities, Capability, Code, Diagnostic, Diagnostics, PropertyError, check, keys_markdown, load,
 };
 
-/// What must never be seen, wherever it came from.
+/// Secrets that must never be shown, wherever they came from.
 const SECRETS: [&str; 2] = ["hunter2", "do-not-show"];
 
 fn folder(name: &str) -> PathBuf {
@@ -34,7 +35,8 @@ fn env() -> BTreeMap<String, String> {
         .into()
 }
 
-/// A build with all that a build can have; for the files that say so, one without databases on servers.
+/// Returns a build with all capabilities except the inbox of a store in MongoDB. For files named
+/// `build-without-…`, it also lacks databases on servers.
 fn build(file: &str) -> Capabilities {
     let servers = [Capability::StorePostgres, Capability::StoreMongodb, Capability::SourceMongodb];
     let is_missing = |part: &Capability| {
@@ -48,7 +50,7 @@ fn build(file: &str) -> Capabilities {
         .with_watch_check(watched_store)
 }
 
-/// A driver that knows one stage that removes the operation.
+/// A driver that recognizes one stage that removes the operation type.
 fn hidden_invalidation(stages: &[serde_json::Value]) -> Option<String> {
     let removes = stages.iter().position(|stage| stage.get("$project").is_some())?;
     let filters = stages.iter().skip(removes).any(|stage| stage.get("$match").is_some());
@@ -63,7 +65,7 @@ fn watched_store(_source: &str, database: &str, collection: &str, _store: &str) 
     }
 }
 
-/// A driver that knows one thing about pipelines.
+/// A driver that knows one rule about pipelines.
 fn pipeline(stages: &[serde_json::Value]) -> Result<(), String> {
     match stages.iter().position(|stage| stage.get("$unset").is_some()) {
         Some(at) => Err(format!("stage {} of the pipeline (`$unset`) removes or changes `_id`", at + 1)),
@@ -71,7 +73,7 @@ fn pipeline(stages: &[serde_json::Value]) -> Result<(), String> {
     }
 }
 
-/// A Kafka client that knows little.
+/// A Kafka client that knows few properties.
 fn property(name: &str, value: &str) -> Result<(), PropertyError> {
     match (name, value) {
         ("max.poll.records", _) => Err(PropertyError::Unknown),
@@ -84,7 +86,7 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap().to_string_lossy().into_owned()
 }
 
-/// Compares the message with the one beside the file. Says what is wrong, if something is.
+/// Compares the message with the file next to the configuration. The error describes the difference.
 fn compare(path: &Path, found: &Diagnostics) -> Result<(), String> {
     let message = found.plain();
     let golden = path.with_extension("txt");
@@ -138,7 +140,7 @@ fn every_suspicious_file_gets_its_warnings_and_can_be_used() {
 
 #[test]
 fn every_message_has_a_file_and_every_code_a_message() {
-    // The last one is for programs that declare consumers.
+    // The last code is for programs that declare consumers.
     let mut seen: Vec<Code> = vec![Code::TooLarge, Code::NotDeclared];
     for folder in ["broken", "suspicious"] {
         for path in files(folder) {
@@ -160,7 +162,7 @@ fn every_message_has_a_file_and_every_code_a_message() {
 /// The contract: file, line, column, the offending line and a hint.
 #[test]
 fn every_message_has_a_place_its_line_and_a_hint_that_says_what_to_do() {
-    // What a key is for is no answer to what to do.
+    // A description of the key does not say what to change.
     let reference = keys_markdown();
     for folder in ["broken", "suspicious"] {
         for path in files(folder) {
@@ -191,7 +193,7 @@ fn what_the_build_does_not_have_is_told_with_everything_else() {
     let found = load("lazaret.yaml", text, &env(), &build("build-without-postgres.yaml")).unwrap_err();
     let codes: Vec<_> = found.list().iter().map(Diagnostic::code).collect();
     assert_eq!(codes, [Code::NotInThisBuild, Code::UnknownKey, Code::NoConsumers]);
-    // What cannot be read asks for nothing.
+    // A value that cannot be read requires no capability.
     let text = b"store: oracle:x\nconsumers: { a: { source: { inbox: {} }, handler: { command: { program: [x] } } } }\n";
     let found = load("lazaret.yaml", text, &env(), &Capabilities::of([])).unwrap_err();
     let codes: Vec<_> = found.list().iter().map(Diagnostic::code).collect();

@@ -1,4 +1,4 @@
-//! The schema takes what is right, and refuses what a schema can refuse.
+//! The schema accepts valid files, and rejects what a schema can reject.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -17,7 +17,7 @@ fn files(folder: &str) -> Vec<PathBuf> {
     files
 }
 
-/// What a schema can see.
+/// The codes of errors that a schema can detect.
 const VISIBLE: [Code; 11] = [
     Code::UnknownKey,
     Code::MissingKey,
@@ -32,7 +32,7 @@ const VISIBLE: [Code; 11] = [
     Code::InvalidReason,
 ];
 
-/// Files whose mistake has one of these codes, and is still not to be seen by a schema.
+/// Files whose error has one of these codes but cannot be detected by a schema.
 const INVISIBLE: [&str; 5] = [
     "adopt-without-topic",
     "env-of-wrong-type",
@@ -62,7 +62,7 @@ fn the_schema_refuses_every_broken_file_that_it_can() {
             && !INVISIBLE.contains(&name.as_str());
         let refused = !errors(&schema, &schema, &value, "").is_empty();
         assert!(refused || !visible, "{} is taken by the schema:\n{}", path.display(), found.plain());
-        // What the schema refuses is never taken by the reader.
+        // The reader never accepts what the schema rejects.
         assert!(!refused || found.errors() > 0, "{}", path.display());
         seen += usize::from(visible);
     }
@@ -98,8 +98,8 @@ fn the_reference_in_the_documentation_is_that_of_the_table() {
     assert!(got == expected, "docs/configuration.md is old; `cargo xtask book` writes it anew");
 }
 
-/// The tree of a file as JSON, where it is YAML of one document. `check` does not hand it out, so the schema of a list of
-/// anything does: the pipeline of a source.
+/// Returns the tree of a file as JSON, if the file is one YAML document. `check` does not return the
+/// tree, so the file is read as a stage of a source's pipeline, which may hold any value.
 fn lazaret_config_json(path: &Path) -> Option<Json> {
     let text = fs::read_to_string(path).ok()?;
     let text = text.trim_start_matches('\u{feff}');
@@ -114,7 +114,7 @@ fn lazaret_config_json(path: &Path) -> Option<Json> {
     }
 }
 
-/// The part of JSON Schema that the schema uses. A keyword that it does not know fails the test.
+/// Validates against the subset of JSON Schema that the schema uses. An unknown keyword fails the test.
 fn errors(root: &Json, schema: &Json, value: &Json, at: &str) -> Vec<String> {
     let object = schema.as_object().unwrap();
     let mut found = Vec::new();

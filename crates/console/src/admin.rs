@@ -1,5 +1,5 @@
-//! Admin: your permissions, pauses, the audit with its verification, rules on trial, tokens, grouping rules, the configuration, and
-//! what the store can do.
+//! The admin page: your permissions, pauses, the audit with its verification, rules on trial, tokens,
+//! grouping rules, the configuration, and the capabilities of the store.
 
 mod grouping;
 mod rules;
@@ -25,10 +25,10 @@ use crate::{badge, cli_line, links, problem};
 
 pub(crate) use rules::{PATH as RULES_PATH, show as show_rules};
 
-/// The entries of a page of the audit.
+/// The number of audit entries on a page.
 const PAGE: &str = "50";
 
-/// The page of the audit, and whether to verify all of it.
+/// The page of the audit, and whether to verify the whole audit.
 #[derive(Deserialize)]
 pub(crate) struct AdminParams {
     after: Option<String>,
@@ -187,7 +187,7 @@ fn row(visit: &Visit, entry: &AuditEntry) -> Markup {
     }
 }
 
-/// The subject of an entry, with a link where it has a page.
+/// Renders the subject of an entry, with a link if it has a page.
 fn subject(subject: &str) -> Markup {
     let link = if subject.parse::<OperationId>().is_ok() {
         Some(links::operation(subject))
@@ -201,7 +201,7 @@ fn subject(subject: &str) -> Markup {
     html! { @if let Some(link) = link { a href=(link) { (visible(subject)) } } @else { (visible(subject)) } }
 }
 
-/// A path of the console that does not exist.
+/// Shows the page for a path of the console that does not exist.
 pub(crate) async fn not_found(visit: Visit) -> Response {
     let problem = Problem::new(Code::NoRoute).with_detail(visit.uri.path());
     visit.respond::<Page>(Err(Box::new(problem)))

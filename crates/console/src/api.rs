@@ -1,4 +1,4 @@
-//! Calls of the HTTP API, in process, as the caller of the page.
+//! Calls the HTTP API in process, as the caller of the page.
 
 use axum::Router;
 use axum::body::Body;
@@ -12,19 +12,19 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tower::ServiceExt;
 
-/// The most bytes of a response in memory: pages ask for parts of what is larger.
+/// The maximum number of response bytes in memory. Pages request parts of larger content.
 const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
-/// What is escaped in a part of a path and in a value of a query.
+/// The characters that are escaped in path segments and query values.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// The result of a call.
 pub(crate) type Result<T> = std::result::Result<T, Box<Problem>>;
 
-/// The API, for one request of a page.
+/// The API for one request of a page.
 #[derive(Clone)]
 pub(crate) struct Api {
     router: Router,
-    /// Those of the page's request: the server keeps its caller there.
+    /// The extensions of the page's request, in which the server keeps its caller.
     extensions: Extensions,
 }
 
@@ -49,7 +49,7 @@ impl Api {
         parse(&self.change_with(method, path, body, &[]).await?)
     }
 
-    /// Makes a change, with headers. Returns the body of the response.
+    /// Makes a change with headers. Returns the body of the response.
     pub(crate) async fn change_with(
         &self,
         method: Method,
@@ -61,7 +61,7 @@ impl Api {
         read(self.send(method, path, Body::from(body), headers).await?).await
     }
 
-    /// Sends a request. A response that is no success is a problem.
+    /// Sends a request. An unsuccessful response becomes a problem.
     pub(crate) async fn send(
         &self,
         method: Method,
@@ -102,17 +102,17 @@ fn internal(error: &dyn std::fmt::Display) -> Box<Problem> {
     Box::new(Problem::new(Code::Internal).with_detail(error.to_string()))
 }
 
-/// A failed response that is no problem.
+/// Returns the problem for a failed response that contains none.
 fn unreadable(status: StatusCode) -> Problem {
     Problem::new(Code::Internal).with_detail(format!("the API answered {status}"))
 }
 
-/// Escapes a part of a path, or a value of a query.
+/// Escapes a path segment or a query value.
 pub(crate) fn escape(text: &str) -> String {
     utf8_percent_encode(text, ESCAPED).to_string()
 }
 
-/// Writes a path with a query of the values that are present.
+/// Builds a path with a query of the values that are present.
 pub(crate) fn with_query(path: &str, values: &[(&str, Option<&str>)]) -> String {
     let mut written = path.to_owned();
     for (name, value) in values {

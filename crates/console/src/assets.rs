@@ -1,4 +1,5 @@
-//! Styles and scripts, from the binary. Their names contain a hash of their content, so browsers keep them for good.
+//! Serves styles and scripts from the binary. Their names contain a hash of their content, so browsers
+//! cache them permanently.
 
 use std::sync::OnceLock;
 
@@ -40,7 +41,7 @@ assets! {
 }
 
 impl Asset {
-    /// The name with the hash of the content.
+    /// Returns the name with the hash of the content.
     fn file(&self) -> String {
         let hash = self.hash.get_or_init(|| {
             let digest = Sha256::digest(self.content);
@@ -49,13 +50,13 @@ impl Asset {
         format!("{}.{hash}.{}", self.name, self.extension)
     }
 
-    /// The path of the file.
+    /// Returns the path of the file.
     pub(crate) fn path(&self) -> String {
         format!("/console/assets/{}", self.file())
     }
 }
 
-/// Serves a file. It is public: it contains nothing but the program.
+/// Serves a file. Files are public, because they contain only the program.
 pub(crate) async fn serve(Path(file): Path<String>) -> Response {
     let Some(asset) = ALL.iter().find(|asset| asset.file() == file) else {
         return StatusCode::NOT_FOUND.into_response();

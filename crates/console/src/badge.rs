@@ -1,11 +1,11 @@
-//! States as an icon and a word: never by colour alone.
+//! Shows states as an icon and a word, never by colour alone.
 
 use lazaret_api::{Breaker, ConsumerState, Fuse, OperationState, Outcome, State};
 use maud::{Markup, html};
 
 use crate::icon::icon;
 
-/// How good a state is; its colour.
+/// The quality of a state, which determines its colour.
 #[derive(Clone, Copy)]
 enum Tone {
     Good,
@@ -31,7 +31,7 @@ fn badge(tone: Tone, symbol: &str, word: &str) -> Markup {
     html! { span class=(tone.class()) { (icon(symbol)) (word) } }
 }
 
-/// The state of a letter.
+/// Renders the state of a letter.
 pub(crate) fn letter(state: State) -> Markup {
     let (tone, symbol) = match state {
         State::Retrying => (Tone::Busy, "retry"),
@@ -47,7 +47,7 @@ pub(crate) fn letter(state: State) -> Markup {
     badge(tone, symbol, state.as_str())
 }
 
-/// The state of an operation.
+/// Renders the state of an operation.
 pub(crate) fn operation(state: OperationState) -> Markup {
     let (tone, symbol, word) = match state {
         OperationState::AwaitingApproval => (Tone::Warning, "person", "needs approval"),
@@ -61,7 +61,7 @@ pub(crate) fn operation(state: OperationState) -> Markup {
     badge(tone, symbol, word)
 }
 
-/// The state of a consumer.
+/// Renders the state of a consumer.
 pub(crate) fn consumer(state: ConsumerState) -> Markup {
     let (tone, symbol) = match state {
         ConsumerState::Starting => (Tone::Quiet, "wait"),
@@ -75,7 +75,7 @@ pub(crate) fn consumer(state: ConsumerState) -> Markup {
     badge(tone, symbol, state.as_str())
 }
 
-/// The state of a circuit breaker.
+/// Renders the state of a circuit breaker.
 pub(crate) fn breaker(state: Breaker) -> Markup {
     match state {
         Breaker::None => html! { span.none { "–" } },
@@ -85,7 +85,7 @@ pub(crate) fn breaker(state: Breaker) -> Markup {
     }
 }
 
-/// The state of a fuse.
+/// Renders the state of a fuse.
 pub(crate) fn fuse(state: Fuse) -> Markup {
     match state {
         Fuse::None => html! { span.none { "–" } },
@@ -94,7 +94,7 @@ pub(crate) fn fuse(state: Fuse) -> Markup {
     }
 }
 
-/// The outcome of a letter in an operation; `None` while it has none.
+/// Renders the outcome of a letter in an operation. `None` means that it has no outcome yet.
 pub(crate) fn outcome(outcome: Option<Outcome>) -> Markup {
     match outcome {
         None => badge(Tone::Quiet, "wait", "not yet"),
@@ -106,17 +106,17 @@ pub(crate) fn outcome(outcome: Option<Outcome>) -> Markup {
     }
 }
 
-/// Something that is as it should be.
+/// Renders a badge for something that is as it should be.
 pub(crate) fn good(word: &str) -> Markup {
     badge(Tone::Good, "ok", word)
 }
 
-/// Something that is wrong.
+/// Renders a badge for something that is wrong.
 pub(crate) fn bad(word: &str) -> Markup {
     badge(Tone::Bad, "warn", word)
 }
 
-/// Something to know.
+/// Renders a badge for neutral information.
 pub(crate) fn quiet(symbol: &str, word: &str) -> Markup {
     badge(Tone::Quiet, symbol, word)
 }

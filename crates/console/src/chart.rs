@@ -1,4 +1,4 @@
-//! Charts as SVG, each with its numbers as text and as a table.
+//! Renders charts as SVG, each with its numbers as text and as a table.
 
 use std::collections::BTreeSet;
 
@@ -6,15 +6,15 @@ use jiff::Timestamp;
 use lazaret_api::numbers::{age, count, plural};
 use maud::{Markup, html};
 
-/// The bars of the throughput chart.
+/// The maximum number of bars in the throughput chart.
 const BARS: usize = 60;
-/// The size of the throughput chart, in its own units.
+/// The width of the throughput chart, followed by its height, in its own units.
 const WIDTH: usize = 960;
 const HEIGHT: usize = 104;
-/// The room below the bars, for the axis.
+/// The space below the bars for the axis.
 const AXIS: usize = 2;
 
-/// Handled and failed per bucket of time, the current one last.
+/// Renders the handled and failed attempts per time bucket, current bucket last.
 pub(crate) fn throughput(handled: &[u64], failed: &[u64], bucket_seconds: u64) -> Markup {
     let per_bar = handled.len().max(1).div_ceil(BARS);
     let handled = grouped(handled, per_bar);
@@ -23,7 +23,7 @@ pub(crate) fn throughput(handled: &[u64], failed: &[u64], bucket_seconds: u64) -
     let minutes = (handled.len() * per_bar) as u64 * bucket_seconds / 60;
     let seconds = per_bar as u64 * bucket_seconds;
     let step = WIDTH / BARS;
-    // The current bar is at the right end, however few there are.
+    // The current bar is at the right end, even if there are few bars.
     let bars = handled.len();
     let first = BARS.saturating_sub(bars);
     let scale = |number: u64| scaled(number, most, (HEIGHT - AXIS) as u64);
@@ -45,7 +45,7 @@ pub(crate) fn throughput(handled: &[u64], failed: &[u64], bucket_seconds: u64) -
             }
             line.axis x1="0" y1=(HEIGHT - AXIS) x2=(WIDTH) y2=(HEIGHT - AXIS) {}
         }
-        // As text of the page: within the picture it would shrink with it.
+        // The labels are text of the page, because text within the picture would shrink with it.
         div.axis-labels {
             span { (minutes) " min ago" }
             span { "peak " (count(most)) " in " (plural(seconds, "second")) }
@@ -70,12 +70,12 @@ pub(crate) fn throughput(handled: &[u64], failed: &[u64], bucket_seconds: u64) -
     }
 }
 
-/// Sums of so many neighbours.
+/// Sums groups of `by` neighbours.
 fn grouped(numbers: &[u64], by: usize) -> Vec<u64> {
     numbers.chunks(by.max(1)).map(|chunk| chunk.iter().sum()).collect()
 }
 
-/// The height of a bar. Only zero has none.
+/// Returns the height of a bar. Only zero has no height.
 fn scaled(number: u64, most: u64, height: u64) -> u64 {
     match number {
         0 => 0,
@@ -83,7 +83,8 @@ fn scaled(number: u64, most: u64, height: u64) -> u64 {
     }
 }
 
-/// The trend of a group: a bar per bucket, the current one last, and a mark where instances of its consumer started.
+/// Renders the trend of a group: a bar per bucket, current bucket last, and a mark where instances of
+/// its consumer started.
 pub(crate) fn spark(numbers: &[u64], bucket_seconds: u64, starts: &[Timestamp], now: Timestamp) -> Markup {
     let most = numbers.iter().copied().max().unwrap_or(0);
     let hours = numbers.len() as u64 * bucket_seconds / 3600;
@@ -115,7 +116,7 @@ pub(crate) fn spark(numbers: &[u64], bucket_seconds: u64, starts: &[Timestamp], 
     }
 }
 
-/// The table behind the trend of one group: a row per bucket, the current one first.
+/// Renders the table for the trend of one group, with a row per bucket, current bucket first.
 pub(crate) fn trend_table(
     numbers: &[u64],
     bucket_seconds: u64,
@@ -139,7 +140,8 @@ pub(crate) fn trend_table(
     }
 }
 
-/// The table behind the trends of a list: a row per group with its link and numbers, a column per bucket, the current one first.
+/// Renders the table for the trends of a list. It has a row per group with its link and numbers, and a
+/// column per bucket, current bucket first.
 pub(crate) fn trends_table(rows: &[(Markup, &[u64])], bucket_seconds: u64) -> Markup {
     let buckets = rows.iter().map(|(_, numbers)| numbers.len()).max().unwrap_or(0);
     html! {
@@ -159,20 +161,20 @@ pub(crate) fn trends_table(rows: &[(Markup, &[u64])], bucket_seconds: u64) -> Ma
     }
 }
 
-/// How many hours ago a bucket is, of so many.
+/// Returns how many hours ago a bucket is, with the current bucket as the last of `buckets`.
 fn hours_ago(index: usize, buckets: usize, bucket_seconds: u64) -> u64 {
     buckets.saturating_sub(index + 1) as u64 * bucket_seconds / 3600
 }
 
-/// The place of a time among so many buckets, the current one last; `None` if it is in none of them. Buckets begin at whole multiples of
-/// their width.
+/// Returns the index of the bucket that contains a time, with the current bucket last. Returns `None` if
+/// no bucket contains it. Buckets begin at whole multiples of their width.
 fn bucket_of(at: Timestamp, now: Timestamp, width_seconds: u64, buckets: usize) -> Option<usize> {
     let width = i64::try_from(width_seconds).ok().filter(|width| *width > 0)?;
     let ago = now.as_second().div_euclid(width) - at.as_second().div_euclid(width);
     buckets.checked_sub(usize::try_from(ago).ok()?.checked_add(1)?)
 }
 
-/// A bar of shares of a whole, by class. What is missing is left.
+/// Renders a bar with the shares of a whole, by class. A missing share leaves a gap.
 pub(crate) fn meter(label: &str, whole: u64, parts: &[(&str, u64)], tall: bool) -> Markup {
     let share = |number: u64| number as f64 * 100.0 / whole.max(1) as f64;
     let starts = parts.iter().scan(0, |from, (_, number)| Some(std::mem::replace(from, *from + number)));
@@ -216,7 +218,7 @@ mod tests {
         let rows = "<tr><td>0</td><td class=\"num\">7</td><td class=\"num\">2</td></tr>\
                     <tr><td>59</td><td class=\"num\">1,234</td><td class=\"num\">0</td></tr></tbody>";
         assert!(chart.contains(rows), "{chart}");
-        // Fewer buckets than bars.
+        // There are fewer buckets than bars.
         let chart = throughput(&[5, 0, 8], &[0, 0, 1], 60).into_string();
         let rows = "<tr><td>0</td><td class=\"num\">8</td><td class=\"num\">1</td></tr>\
                     <tr><td>2</td><td class=\"num\">5</td><td class=\"num\">0</td></tr></tbody>";
@@ -234,7 +236,7 @@ mod tests {
         assert_eq!(chart.matches("class=\"start\"").count(), 2, "one for each bucket: {chart}");
         assert!(chart.contains("x=\"93\" y=\"0\"") && chart.contains("x=\"81\" y=\"0\""), "{chart}");
         assert!(chart.contains("3 instances of the consumer started in that time, the last one"), "{chart}");
-        // Too long ago, and by a clock that is ahead.
+        // One time is too long ago, and one is from a clock that is ahead.
         let chart = spark(&[1; 24], 3600, &[at("2026-01-01T12:59:59Z"), at("2026-01-02T13:00:00Z")], now);
         assert!(!chart.into_string().contains("start"), "nothing is marked");
     }

@@ -1,14 +1,15 @@
-//! The command that does the same as a page. It can be copied and run.
+//! Shows the command that does the same as a page. It can be copied and run.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use lazaret_api::text::quoted;
 use maud::{Markup, html};
 
-/// The value of an option that is still missing.
+/// The placeholder for an option value that is still missing.
 const MISSING: &str = "TEXT";
 
-/// Writes a command: its verbs, options with a value, and arguments. Values and arguments are quoted for a shell.
+/// Formats a command: its verbs, options with a value, and arguments. Values and arguments are quoted
+/// for a shell.
 pub(crate) fn command(verbs: &str, options: &[(&str, &str)], arguments: &[&str]) -> String {
     let mut line = format!("lazaret {verbs}");
     for (name, value) in options {
@@ -17,7 +18,7 @@ pub(crate) fn command(verbs: &str, options: &[(&str, &str)], arguments: &[&str])
             if *value == MISSING { MISSING.to_owned() } else { quoted(value) }
         ));
     }
-    // An argument that looks like an option comes behind the end of the options.
+    // An argument that looks like an option is placed after the end of the options.
     if arguments.iter().any(|argument| argument.starts_with('-')) {
         line.push_str(" --");
     }
@@ -28,7 +29,7 @@ pub(crate) fn command(verbs: &str, options: &[(&str, &str)], arguments: &[&str])
     line
 }
 
-/// A command line, with a button that copies it.
+/// Renders a command line with a button that copies it.
 pub(crate) fn line(id: &str, command: &str) -> Markup {
     html! {
         div.cli {
@@ -38,7 +39,7 @@ pub(crate) fn line(id: &str, command: &str) -> Markup {
     }
 }
 
-/// A command line below a small form, folded. Its id keeps it open when live updates replace the form.
+/// Renders a folded command line below a small form. Its id keeps it open when live updates replace the form.
 pub(crate) fn folded(command: &str) -> Markup {
     let mut hasher = DefaultHasher::new();
     command.hash(&mut hasher);
@@ -46,7 +47,8 @@ pub(crate) fn folded(command: &str) -> Markup {
     html! { details.command id=(id) { summary { "Command line" } div.cli { code { (command) } } } }
 }
 
-/// A command line that a script keeps in step with a form: its start, and the options of the form's fields.
+/// Renders a command line that a script keeps in step with a form: its start, followed by the options of
+/// the form's fields.
 pub(crate) fn following(id: &str, start: &str, command: &str) -> Markup {
     html! {
         div.cli {

@@ -1,13 +1,13 @@
-//! The difference between two texts, line by line. Its cost is bounded.
+//! Computes the difference between two texts, line by line and with a bounded cost.
 
 use maud::{Markup, html};
 
 use crate::payload::json;
 use crate::text::block;
 
-/// The most lines that are compared, after equal lines at the start and the end.
+/// The maximum number of lines that are compared, not counting equal lines at the start and the end.
 const MAX_LINES: usize = 600;
-/// The equal lines around a change.
+/// The number of equal lines shown around a change.
 const CONTEXT: usize = 3;
 
 /// A line of a difference.
@@ -16,11 +16,11 @@ enum Line<'t> {
     Same(&'t str),
     Removed(&'t str),
     Added(&'t str),
-    /// So many equal lines that are not shown.
+    /// A number of equal lines that are not shown.
     Gap(usize),
 }
 
-/// Renders the difference of two payloads. JSON is compared field by field, whatever its line breaks.
+/// Renders the difference between two payloads. JSON is compared field by field, regardless of line breaks.
 pub(crate) fn render(before: &str, after: &str) -> Markup {
     let (as_json, as_text) = (json::lines(before).zip(json::lines(after)), || (lines(before), lines(after)));
     let (one, other) = as_json.unwrap_or_else(as_text);
@@ -49,7 +49,7 @@ fn lines(text: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// The longest common subsequence decides what stays; `None` if there is too much to compare.
+/// Compares lines by their longest common subsequence. Returns `None` if there is too much to compare.
 fn compare<'t>(one: &'t [String], other: &'t [String]) -> Option<Vec<Line<'t>>> {
     let start = one.iter().zip(other).take_while(|(a, b)| a == b).count();
     let (one_rest, other_rest) = (&one[start..], &other[start..]);
@@ -59,7 +59,7 @@ fn compare<'t>(one: &'t [String], other: &'t [String]) -> Option<Vec<Line<'t>>> 
         return None;
     }
     let width = b.len() + 1;
-    // The length of the longest common subsequence of what follows each pair of lines.
+    // The length of the longest common subsequence of the lines after each pair.
     let mut longest = vec![0_u16; (a.len() + 1) * width];
     for i in (0..a.len()).rev() {
         for j in (0..b.len()).rev() {
@@ -88,7 +88,7 @@ fn compare<'t>(one: &'t [String], other: &'t [String]) -> Option<Vec<Line<'t>>> 
     Some(folded(&all))
 }
 
-/// Leaves out equal lines that are far from a change.
+/// Omits equal lines that are far from a change.
 fn folded<'t>(all: &[Line<'t>]) -> Vec<Line<'t>> {
     let is_change = |line: &Line<'_>| !matches!(line, Line::Same(_));
     let mut near = vec![false; all.len()];

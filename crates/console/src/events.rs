@@ -1,6 +1,6 @@
-//! Live updates: the latest events of the API, reduced to the fact that something changed. The API tells them at most twice a second, and
-//! more rarely the more browsers listen. Each browser answers with a load of its page, so all of them together cost the same, however
-//! many they are.
+//! Live updates: the latest events of the API, reduced to the information that something changed. The
+//! API sends them at most twice a second, and less often the more browsers listen. Each browser responds
+//! by loading its page, so the total cost does not grow with the number of browsers.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -16,7 +16,7 @@ use crate::visit::{Page, Visit};
 
 /// The interval of comments that keep the connection open.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// The longest line that is read; longer ones are cut.
+/// The maximum length of a line. Longer lines are cut.
 const MAX_LINE: usize = 64;
 
 pub(crate) async fn stream(visit: Visit) -> Response {
@@ -33,16 +33,17 @@ pub(crate) async fn stream(visit: Visit) -> Response {
     response
 }
 
-/// The events of the API, as they are read.
+/// The events of the API as they are read.
 struct Changes {
     body: BodyDataStream,
-    /// The line that is being read.
+    /// The line being read.
     line: Vec<u8>,
-    /// The kinds since the last update.
+    /// The kinds of events since the last update.
     kinds: BTreeSet<String>,
 }
 
-/// The kinds of events that happened, separated by commas. The stream ends with that of the API, and the browser connects again.
+/// Returns the kinds of events that happened, separated by commas. The stream ends with the API's
+/// stream, and the browser then reconnects.
 fn changes(body: BodyDataStream) -> impl Stream<Item = String> {
     let changes = Changes { body, line: Vec::new(), kinds: BTreeSet::new() };
     futures_util::stream::unfold(changes, |mut changes| async move {
@@ -60,7 +61,7 @@ impl Changes {
         Some(std::mem::take(&mut self.kinds).into_iter().collect::<Vec<_>>().join(","))
     }
 
-    /// Reads the kinds out of a part of the stream.
+    /// Reads the kinds from a part of the stream.
     fn read(&mut self, part: &[u8]) {
         for byte in part {
             if *byte != b'\n' {
@@ -81,7 +82,7 @@ impl Changes {
 mod tests {
     use super::*;
 
-    /// The updates of a stream of these parts.
+    /// Returns the updates of a stream with these parts.
     async fn updates(parts: Vec<&'static str>) -> Vec<String> {
         let parts = futures_util::stream::iter(parts.into_iter().map(Ok::<_, Infallible>));
         changes(Body::from_stream(parts).into_data_stream()).collect().await

@@ -1,4 +1,4 @@
-//! Forms: their hidden fields, and the values that they send.
+//! Forms: their hidden fields and the values that they send.
 
 use axum::extract::rejection::FormRejection;
 use axum::extract::{Form, FromRequest, Request};
@@ -9,24 +9,24 @@ use maud::{Markup, html};
 use crate::visit::Visit;
 use crate::{cli_line, problem};
 
-/// The hidden field that every form has, against requests of other sites. Without sessions there is no token: then the server checks
-/// where a request comes from.
+/// Renders the hidden field that protects every form against requests from other sites. Without sessions
+/// there is no token, and the server checks the origin of a request instead.
 pub(crate) fn csrf_field(visit: &Visit) -> Markup {
     html! {
         @if let Some(CsrfToken(token)) = &visit.csrf { input type="hidden" name=(CsrfToken::FIELD) value=(token); }
     }
 }
 
-/// A hidden field.
+/// Renders a hidden field.
 pub(crate) fn hidden(name: &str, value: &str) -> Markup {
     html! { input type="hidden" name=(name) value=(value); }
 }
 
-/// The longest reason.
+/// The maximum length of a reason.
 const MAX_REASON: u16 = 1024;
 
-/// A form in one line: a text, a button, and nothing else to decide. Without the right both are disabled, and say so. Below it is the
-/// command that does the same.
+/// A one-line form with a text and a button. Without the right, both are disabled and say so. Below the
+/// form is the command that does the same.
 pub(crate) struct LineForm<'a> {
     action: String,
     right: Scope,
@@ -41,7 +41,7 @@ pub(crate) struct LineForm<'a> {
 }
 
 impl<'a> LineForm<'a> {
-    /// A form for a text that may be empty.
+    /// Creates a form for a text that may be empty.
     pub(crate) fn new(
         action: String,
         right: Scope,
@@ -54,7 +54,7 @@ impl<'a> LineForm<'a> {
         Self { action, right, field, limit, is_required: false, label, placeholder, value, more, command }
     }
 
-    /// A form for an act that needs a reason.
+    /// Creates a form for an act that needs a reason.
     pub(crate) fn reason(action: String, right: Scope, placeholder: &'a str, command: String) -> Self {
         Self::new(action, right, "reason", MAX_REASON, placeholder, command).required()
     }
@@ -63,12 +63,13 @@ impl<'a> LineForm<'a> {
         Self { is_required: true, ..self }
     }
 
-    /// Names the field for those who do not see it beside its subject; default: the placeholder.
+    /// Sets the label of the field, for people who do not see it next to its subject. Default: the
+    /// placeholder.
     pub(crate) fn label(self, label: &'a str) -> Self {
         Self { label, ..self }
     }
 
-    /// Sets the text to begin with.
+    /// Sets the initial text.
     pub(crate) fn value(self, value: &'a str) -> Self {
         Self { value, ..self }
     }
@@ -78,7 +79,7 @@ impl<'a> LineForm<'a> {
         Self { more, ..self }
     }
 
-    /// The form, with this on its button.
+    /// Renders the form with this content on its button.
     pub(crate) fn render(&self, visit: &Visit, button: &Markup) -> Markup {
         let why = visit.missing(self.right);
         html! {
@@ -95,7 +96,7 @@ impl<'a> LineForm<'a> {
     }
 }
 
-/// The form that assigns what a page shows, as this command does.
+/// Renders the form that assigns the subject of a page, like this command.
 pub(crate) fn assign_form(visit: &Visit, page: &str, assignee: Option<&str>, command: String) -> Markup {
     let action = format!("{page}/assignee");
     let form = LineForm::new(action, Scope::Triage, "name", 200, "Nobody", command).label("Assignee");
@@ -107,17 +108,17 @@ pub(crate) fn assign_form(visit: &Visit, page: &str, assignee: Option<&str>, com
 pub(crate) struct Fields(Vec<(String, String)>);
 
 impl Fields {
-    /// The first value of this name, trimmed; `None` if it is missing or blank.
+    /// Returns the first value with this name, trimmed. Returns `None` if it is missing or blank.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.raw(name).map(str::trim).filter(|value| !value.is_empty())
     }
 
-    /// The first value of this name, as it was sent.
+    /// Returns the first value with this name, as sent.
     pub(crate) fn raw(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// All values of this name.
+    /// Returns all values with this name.
     pub(crate) fn all(&self, name: &str) -> Vec<String> {
         self.0.iter().filter(|(known, _)| known == name).map(|(_, value)| value.clone()).collect()
     }

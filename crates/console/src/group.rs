@@ -1,4 +1,5 @@
-//! One group: why its letters belong together, what they have in common, who works on them, and what to do with them.
+//! The page of a group: why its letters belong together, what they have in common, who works on them,
+//! and what to do with them.
 
 mod activity;
 
@@ -29,9 +30,9 @@ use crate::time::{age, maybe_age};
 use crate::visit::{Answer, Page, Visit};
 use crate::{chart, cli_line, groups, letters, links, operations, plan, short_id};
 
-/// The letters shown.
+/// The number of letters shown.
 const LETTERS: &str = "10";
-/// The most calls that assign letters for one form. A call assigns a bounded number of letters.
+/// The maximum number of assignment calls per form. Each call assigns a bounded number of letters.
 const ASSIGN_CALLS: usize = 5;
 
 pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Response {
@@ -39,7 +40,7 @@ pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Response {
     visit.respond(answer)
 }
 
-/// The page of a group, or a redirect to its complete id: a page has one address.
+/// Returns the page of a group, or a redirect to its complete id, because a page has only one address.
 async fn answer(visit: &Visit, id: &str) -> Result<Answer> {
     match visit.api.get::<Group>(&format!("/v1/groups/{}", escape(id))).await {
         Ok(group) if group.id == id => Ok(page(visit, &group).await?.into()),
@@ -98,7 +99,7 @@ async fn page(visit: &Visit, group: &Group) -> Result<Page> {
 
 fn numbers(visit: &Visit, group: &Group, starts: &[Timestamp]) -> Markup {
     let states = group.states.summary();
-    // Of a single state, its number stands above it already.
+    // For a single state, its number is already shown above.
     let states = match states.split_once(' ') {
         Some((_, state)) if !states.contains(',') => format!("{state} letters"),
         Some(_) => states,
@@ -121,7 +122,7 @@ fn numbers(visit: &Visit, group: &Group, starts: &[Timestamp]) -> Markup {
     }
 }
 
-/// Who works on the letters of the group, and the forms to claim or assign them.
+/// Renders who works on the letters of the group, and the forms to claim or assign them.
 fn assigned(visit: &Visit, group: &Group, facets: &GroupFacets) -> Markup {
     let why = visit.missing(Scope::Triage);
     let facet = facets.facets.iter().find(|facet| facet.field == "assignee");
@@ -151,7 +152,7 @@ fn assigned(visit: &Visit, group: &Group, facets: &GroupFacets) -> Markup {
     }
 }
 
-/// Assigns the open letters of the group. Later letters of it are not assigned.
+/// Assigns the open letters of the group. Letters that join it later are not assigned.
 pub(crate) async fn assign(Path(id): Path<String>, visit: Visit, fields: Fields) -> Response {
     let answer = assign_all(&visit, &id, fields.get("name")).await;
     visit.respond(answer)
@@ -160,7 +161,7 @@ pub(crate) async fn assign(Path(id): Path<String>, visit: Visit, fields: Fields)
 async fn assign_all(visit: &Visit, id: &str, name: Option<&str>) -> Result<Answer> {
     let group: Group = visit.api.get(&format!("/v1/groups/{}", escape(id))).await?;
     let group_term = group_term([group.id.as_str()]).unwrap_or_default();
-    // Without those that are assigned already, each call goes on where the last one ended.
+    // Letters that are already assigned are excluded, so each call continues where the last one ended.
     let left = match name {
         Some(name) => format!("{group_term} -{}", term(TextField::Assignee, name)),
         None => format!("{group_term} assignee:*"),
@@ -177,7 +178,7 @@ async fn assign_all(visit: &Visit, id: &str, name: Option<&str>) -> Result<Answe
     Ok(Answer::SeeOther(links::group(&group.id)))
 }
 
-/// The operations that touched the group.
+/// Renders the operations that touched the group.
 fn operated(visit: &Visit, facets: &GroupFacets) -> Markup {
     html! {
         @if !facets.operations.is_empty() {
@@ -187,7 +188,7 @@ fn operated(visit: &Visit, facets: &GroupFacets) -> Markup {
     }
 }
 
-/// How the fingerprint is made: the parts that all letters of the group share.
+/// Renders how the fingerprint is derived, with the parts that all letters of the group share.
 fn why(group: &Group, facets: &GroupFacets) -> Markup {
     html! {
         section.panel {
@@ -208,7 +209,7 @@ fn why(group: &Group, facets: &GroupFacets) -> Markup {
     }
 }
 
-/// The message without what varies: of a stack trace, only the exception counts.
+/// Returns the message without its variable parts. In a stack trace, only the exception counts.
 fn normalised(message: &str) -> String {
     normalise(Traceback::last(message).map_or(message, |trace| trace.exception))
 }

@@ -1,4 +1,4 @@
-//! Groups: the inbox of failures, one row per cause.
+//! The list of groups, which is the inbox of failures, with one row per cause.
 
 use axum::extract::Query;
 use axum::response::Response;
@@ -17,7 +17,7 @@ use crate::time::{age, maybe_age};
 use crate::visit::{Page, Visit};
 use crate::{chart, cli_line, links, plan};
 
-/// The groups of a page.
+/// The number of groups on a page.
 const PAGE: &str = "50";
 const EXAMPLE: &str = "queue:payments reason:TIMEOUT error:\"connection reset\" age:>1h";
 
@@ -77,7 +77,7 @@ fn command(query: &str) -> String {
     }
 }
 
-/// Common filters, as links.
+/// Renders common filters as links.
 fn chips(params: &GroupParams) -> Markup {
     let chips = [
         ("Open", "", false),
@@ -151,7 +151,7 @@ fn nothing(params: &GroupParams, next: Option<&str>) -> Markup {
     }
 }
 
-/// The table behind the trends of groups.
+/// Renders the table for the trends of groups.
 pub(crate) fn trends(groups: &[Group]) -> Markup {
     let name = |group: &Group| html! { a href=(links::group(&group.id)) { (visible(&title(group))) } };
     let rows: Vec<(Markup, &[u64])> =
@@ -160,7 +160,7 @@ pub(crate) fn trends(groups: &[Group]) -> Markup {
     chart::trends_table(&rows, bucket_seconds)
 }
 
-/// A table of groups.
+/// Renders a table of groups.
 pub(crate) fn table(visit: &Visit, groups: &[Group], starts: &Starts, selectable: bool) -> Markup {
     html! {
         table {
@@ -195,7 +195,7 @@ fn row(visit: &Visit, group: &Group, starts: &Starts, selectable: bool) -> Marku
     }
 }
 
-/// The name of a group: the most telling line of its latest error, or its reason.
+/// Returns the name of a group: the most informative line of its latest error, or its reason.
 pub(crate) fn title(group: &Group) -> String {
     let headline = headline(&group.error.error_type, &group.error.message).trim();
     cut(if headline.is_empty() { &group.reason } else { headline }, 160)

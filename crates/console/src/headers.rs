@@ -1,11 +1,12 @@
-//! The headers of pages: what a browser may load and run.
+//! The response headers of pages, which restrict what a browser loads and runs.
 
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
-/// Only files of the console, no inline script or style, no frame, and no text that becomes markup in a script.
+/// The policy: only files of the console, no inline script or style, no frames, and no text that becomes
+/// markup in a script.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
     connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'; require-trusted-types-for 'script'";
 
@@ -14,7 +15,7 @@ pub(crate) async fn secure(request: Request, next: Next) -> Response {
     secured(next.run(request).await)
 }
 
-/// Adds the headers of pages. Those that every response of the server has are added there.
+/// Adds the headers of pages. The server itself adds the headers of all responses.
 pub(crate) fn secured(mut response: Response) -> Response {
     let headers = response.headers_mut();
     let policy = HeaderValue::from_static(CONTENT_SECURITY_POLICY);

@@ -1,8 +1,8 @@
-//! Icons, drawn with lines. They repeat what a word beside them says.
+//! Icons drawn with lines. They repeat the meaning of the word next to them.
 
 use maud::{Markup, html};
 
-/// The icon of this name; a dot for an unknown one.
+/// Renders the icon with this name, or a dot for an unknown name.
 pub(crate) fn icon(name: &str) -> Markup {
     let lines: &[&str] = match name {
         "brand" => &["M3 20h18", "M5 20V9l7-5 7 5v11", "M9 20v-6h6v6", "M12 4V2"],

@@ -1,4 +1,4 @@
-//! The frame of every page: navigation, search, who you are, and the help on keys.
+//! The frame of every page: navigation, search, the current person, and the help on keys.
 
 use lazaret_api::Scope;
 use lazaret_api::text::sanitize;
@@ -17,11 +17,11 @@ pub(crate) enum Section {
     Letters,
     Operations,
     Admin,
-    /// None, such as an error.
+    /// No section, for example for an error.
     None,
 }
 
-/// The navigation: section, path, name, icon and key.
+/// The entries of the navigation: section, path, name, icon and key.
 const NAVIGATION: [(Section, &str, &str, &str, &str); 5] = [
     (Section::Overview, "/console/overview", "Overview", "overview", "o"),
     (Section::Groups, "/console/groups", "Groups", "groups", "g"),
@@ -30,7 +30,7 @@ const NAVIGATION: [(Section, &str, &str, &str, &str); 5] = [
     (Section::Admin, "/console/admin", "Admin", "admin", "a"),
 ];
 
-/// The keys, as the help lists them.
+/// The keys that the help lists.
 const KEYS: [(&str, &str); 13] = [
     ("?", "this help"),
     ("/", "search"),
@@ -47,7 +47,7 @@ const KEYS: [(&str, &str); 13] = [
     ("Esc", "leave a field, close this help"),
 ];
 
-/// The whole document of a page.
+/// Renders the whole document of a page.
 pub(crate) fn document(visit: &Visit, page: &Page) -> Markup {
     html! {
         (DOCTYPE)
@@ -64,7 +64,7 @@ pub(crate) fn document(visit: &Visit, page: &Page) -> Markup {
     }
 }
 
-/// A document without navigation, for callers who are not known.
+/// Renders a document without navigation, for unknown callers.
 pub(crate) fn bare(title: &str, main: &Markup) -> Markup {
     html! {
         (DOCTYPE)
@@ -87,7 +87,7 @@ fn head(title: &str, has_scripts: bool) -> Markup {
             title { (sanitize(title)) " · Lazaret" }
             link rel="icon" href=(assets::ICON.path()) type="image/svg+xml";
             link rel="stylesheet" href=(assets::STYLE.path());
-            // Before the first paint: the chosen theme must not flash.
+            // Loaded before the first paint, so that the wrong theme does not flash.
             script src=(assets::THEME.path()) {}
             @if has_scripts {
                 @for module in [&assets::PAGE, &assets::KEYS, &assets::LIVE] {
@@ -133,14 +133,14 @@ fn sidebar(visit: &Visit, section: Section) -> Markup {
     }
 }
 
-/// The rights of the caller, for those who wonder why a button is disabled.
+/// Returns the rights of the caller, as an explanation for disabled buttons.
 fn rights(visit: &Visit) -> String {
     let held: Vec<&str> =
         Scope::ALL.iter().filter(|scope| visit.may(**scope)).map(|scope| scope.as_str()).collect();
     format!("rights: {}", held.join(", "))
 }
 
-/// The state of live updates. Without scripts there are none, and it stays hidden.
+/// Renders the state of live updates. Without scripts there are none, and it stays hidden.
 fn live_pill() -> Markup {
     html! {
         div.live hidden data-live-pill data-state="connecting" {
@@ -169,7 +169,7 @@ fn help() -> Markup {
     }
 }
 
-/// The head of a page: its title, what it is about, and what one can do.
+/// Renders the head of a page: its title, its subject, and its actions.
 pub(crate) fn page_head(title: &Markup, about: &Markup, actions: &Markup) -> Markup {
     html! {
         div.page-head {
@@ -179,12 +179,12 @@ pub(crate) fn page_head(title: &Markup, about: &Markup, actions: &Markup) -> Mar
     }
 }
 
-/// A part of a page that live updates replace.
+/// Renders a part of a page that live updates replace.
 pub(crate) fn region(id: &str, content: &Markup) -> Markup {
     html! { div id=(id) data-region { (content) } }
 }
 
-/// An empty state that says what would be here.
+/// Renders an empty state that says what would be shown here.
 pub(crate) fn empty(symbol: &str, title: &str, body: &Markup) -> Markup {
     html! { div.state.empty { (icon(symbol)) h2 { (title) } div { (body) } } }
 }

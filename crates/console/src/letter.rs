@@ -1,4 +1,4 @@
-//! One letter: its lane on top, why it failed, its content, its history, and what to do with it.
+//! The page of a letter: its lane on top, why it failed, its content, its history, and what to do with it.
 
 mod annotate;
 mod audit;
@@ -34,7 +34,7 @@ use crate::time::exact_with_age;
 use crate::visit::{Answer, Page, Visit};
 use crate::{badge, cli_line, letters, links, plan, short_id};
 
-/// How to show the payload.
+/// The view of the payload.
 #[derive(Default, Deserialize)]
 pub(crate) struct LetterParams {
     view: Option<String>,
@@ -49,16 +49,16 @@ pub(crate) async fn show(
     visit.respond(answer)
 }
 
-/// How a letter is shown.
+/// The way in which a letter is shown.
 #[derive(Clone, Copy)]
 enum Shown<'a> {
-    /// Without its redacted values, its payload in this view.
+    /// Without its redacted values, with its payload in this view.
     Redacted(Option<&'a str>),
     /// With its redacted values.
     Revealed,
 }
 
-/// Reads a letter, with the beginning of its payload.
+/// Reads a letter with the beginning of its payload.
 pub(crate) async fn read(visit: &Visit, id: &str, payload_bytes: usize) -> Result<LetterDetail> {
     let most = payload_bytes.to_string();
     visit
@@ -67,7 +67,7 @@ pub(crate) async fn read(visit: &Visit, id: &str, payload_bytes: usize) -> Resul
         .await
 }
 
-/// The page of a letter, or a redirect to its complete id.
+/// Returns the page of a letter, or a redirect to its complete id.
 async fn answer(visit: &Visit, id: &str, params: &LetterParams) -> Result<Answer> {
     match read(visit, id, INLINE_BYTES).await {
         Ok(detail) => Ok(page_of(visit, &detail, Shown::Redacted(params.view.as_deref())).await?.into()),
@@ -135,7 +135,7 @@ fn is_open(state: State) -> bool {
     lazaret_core::LetterState::from(state).is_open()
 }
 
-/// What closed a letter, and when.
+/// Renders what closed a letter, and when.
 fn closed(visit: &Visit, detail: &LetterDetail, audit: &AuditPage) -> Markup {
     let letter = &detail.letter;
     let how = match letter.state {
@@ -193,7 +193,7 @@ fn facts(visit: &Visit, detail: &LetterDetail, sequence: &Sequence) -> Markup {
     }
 }
 
-/// What belongs to the letter.
+/// Renders links to related pages.
 fn related(letter: &Letter, sequence: &Sequence) -> Markup {
     let kind = letter.message.event_type.as_deref();
     html! {

@@ -1,4 +1,4 @@
-//! Letters: a search with the query language, and lists of letters.
+//! The letters page: a search with the query language, and lists of letters.
 
 use axum::extract::Query;
 use axum::response::Response;
@@ -17,7 +17,7 @@ use crate::time::age;
 use crate::visit::{Page, Visit};
 use crate::{badge, cli_line, links, plan};
 
-/// The letters of a page.
+/// The number of letters on a page.
 const PAGE: &str = "50";
 const EXAMPLE: &str =
     "state:dead type:Charge* reason:TIMEOUT attempts:>=3 payload./customer/id:42 header.tenant:acme";
@@ -117,12 +117,12 @@ fn results(visit: &Visit, params: &LetterParams, found: &LetterPage) -> Markup {
     }
 }
 
-/// A list of letters that can be marked and planned.
+/// Renders a list of letters that can be selected and planned.
 pub(crate) fn list(visit: &Visit, letters: &[Letter]) -> Markup {
     listed(visit, letters, true)
 }
 
-/// A list of letters with the same cause, which the page states once.
+/// Renders a list of letters with the same cause, which the page states once.
 pub(crate) fn list_of_one_cause(visit: &Visit, letters: &[Letter]) -> Markup {
     listed(visit, letters, false)
 }
@@ -174,12 +174,12 @@ fn state(letter: &Letter) -> Markup {
     html! { (badge::letter(letter.state)) @if letter.poison { " " (badge::bad("poison")) } }
 }
 
-/// The name of a letter: the type of its message, or the id of the message.
+/// Returns the name of a letter: the type of its message, or the id of the message.
 pub(crate) fn name(letter: &Letter) -> &str {
     letter.message.event_type.as_deref().filter(|kind| !kind.trim().is_empty()).unwrap_or(&letter.message.id)
 }
 
-/// The first part of an id, which the command line accepts as well.
+/// Returns the first part of an id, which the command line also accepts.
 pub(crate) fn short(id: &str) -> &str {
     id.get(..8).unwrap_or(id)
 }

@@ -2,37 +2,37 @@
 
 use crate::api::{escape, with_query};
 
-/// A search of letters.
+/// Returns the path of a letter search.
 pub(crate) fn letters(query: &str) -> String {
     with_query("/console/letters", &[("q", Some(query).filter(|query| !query.is_empty()))])
 }
 
-/// A search of groups.
+/// Returns the path of a group search.
 pub(crate) fn groups(query: &str) -> String {
     with_query("/console/groups", &[("q", Some(query).filter(|query| !query.is_empty()))])
 }
 
-/// A group.
+/// Returns the path of a group.
 pub(crate) fn group(id: &str) -> String {
     format!("/console/groups/{}", escape(id))
 }
 
-/// A letter.
+/// Returns the path of a letter.
 pub(crate) fn letter(id: &str) -> String {
     format!("/console/letters/{}", escape(id))
 }
 
-/// A sequence.
+/// Returns the path of a sequence.
 pub(crate) fn sequence(queue: &str, sequence: &str) -> String {
     with_query("/console/sequences", &[("queue", Some(queue)), ("sequence", Some(sequence))])
 }
 
-/// An operation.
+/// Returns the path of an operation.
 pub(crate) fn operation(id: &str) -> String {
     format!("/console/operations/{}", escape(id))
 }
 
-/// A plan.
+/// Returns the path of a plan.
 pub(crate) fn plan(id: &str) -> String {
     format!("/console/plans/{}", escape(id))
 }

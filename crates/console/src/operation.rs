@@ -1,4 +1,4 @@
-//! One operation: its state, its stages, its outcomes, and the commands to it.
+//! The page of an operation: its state, its stages, its outcomes, and its commands.
 
 use axum::body::Body;
 use axum::extract::{Path, Query};
@@ -21,9 +21,9 @@ use crate::time::{age, exact_with_age};
 use crate::visit::{Answer, Page, Visit};
 use crate::{badge, cli_line, letters, links, operations, plan, problem};
 
-/// The letters of a page.
+/// The number of letters on a page.
 const PAGE: &str = "50";
-/// The most letters that failed again of one new plan.
+/// The maximum number of letters that failed again in one new plan.
 const MAX_FAILED: &str = "500";
 
 /// The letters to show.
@@ -38,7 +38,7 @@ pub(crate) async fn show(Path(id): Path<String>, Query(params): Query<ItemParams
     visit.respond(page)
 }
 
-/// The outcome of each letter as a download, one JSON object per line.
+/// Serves the outcome of each letter as a download, one JSON object per line.
 pub(crate) async fn download(
     Path(id): Path<String>,
     Query(params): Query<ItemParams>,
@@ -56,7 +56,8 @@ async fn result(visit: &Visit, id: &str, params: &ItemParams) -> Result<Response
     let path = with_query(&path, &[("outcome", params.outcome.as_deref())]);
     let lines = (header::ACCEPT, HeaderValue::from_static("application/x-ndjson"));
     let mut response = visit.api.send(Method::GET, &path, Body::empty(), &[lines]).await?;
-    // An attachment, which no browser renders. The id is that of the API: letters, digits and an underscore.
+    // Sent as an attachment, which no browser renders. The id comes from the API, and has letters,
+    // digits and an underscore.
     if let Ok(name) = HeaderValue::try_from(format!("attachment; filename=\"{}.jsonl\"", of.id)) {
         response.headers_mut().insert(header::CONTENT_DISPOSITION, name);
     }
@@ -86,7 +87,7 @@ async fn send(visit: &Visit, id: &str, command: &str, fields: &Fields) -> Result
 async fn page(visit: &Visit, id: &str, params: &ItemParams, problem: Option<&Problem>) -> Result<Page> {
     let path = format!("/v1/operations/{}", escape(id));
     let of: Operation = visit.api.get(&path).await?;
-    // The plan may be gone before its operation.
+    // The plan may be deleted before its operation.
     let plan: Option<Plan> = visit.api.get(&format!("/v1/plans/{}", escape(&of.plan))).await.ok();
     let outcome = params.outcome.as_deref().filter(|outcome| outcome.parse::<Outcome>().is_ok());
     let list = with_query(
@@ -117,7 +118,7 @@ async fn page(visit: &Visit, id: &str, params: &ItemParams, problem: Option<&Pro
     Ok(if let Some(problem) = problem { page.status(problem.status) } else { page })
 }
 
-/// Where the operation is on its way.
+/// Renders the progress of the operation through its states.
 fn steps(of: &Operation) -> Markup {
     let mut way = vec![(OperationState::Running, "play", "Running")];
     if of.start_at.is_some() || of.state == OperationState::Scheduled {
@@ -147,7 +148,7 @@ fn steps(of: &Operation) -> Markup {
     }
 }
 
-/// The stages of the canary: letters each, then the rest.
+/// Renders the stages of the canary, with the number of letters in each stage and in the rest.
 fn stages(of: &Operation) -> Markup {
     let rest = of.letters.saturating_sub(of.ramp.iter().sum());
     let stages = of.ramp.iter().scan(of.letters, |left, stage| {
@@ -184,7 +185,7 @@ fn note(of: &Operation) -> Markup {
     }
 }
 
-/// The letters that a finished retry leaves behind, up to a page.
+/// Returns the letters that failed again in a finished retry, up to one page.
 async fn failed_letters(visit: &Visit, of: &Operation) -> Result<ItemPage> {
     if of.failed_again == 0 || of.action != Action::Retry || !of.state.is_over() {
         return Ok(ItemPage { items: Vec::new(), next: None });
@@ -193,7 +194,7 @@ async fn failed_letters(visit: &Visit, of: &Operation) -> Result<ItemPage> {
     visit.api.get(&with_query(&format!("/v1/operations/{}/items", escape(&of.id)), &values)).await
 }
 
-/// What to do with letters that failed again.
+/// Renders what to do with letters that failed again.
 fn retry_failed(visit: &Visit, failed: &ItemPage) -> Markup {
     let ids: Vec<&str> = failed.items.iter().map(|item| item.letter.as_str()).collect();
     html! {
@@ -206,7 +207,7 @@ fn retry_failed(visit: &Visit, failed: &ItemPage) -> Markup {
     }
 }
 
-/// The page of the letters of an operation that failed again.
+/// Returns the link to the letters of an operation that failed again.
 fn failed_again(of: &Operation) -> String {
     with_query(&links::operation(&of.id), &[("outcome", Some(Outcome::FailedAgain.as_str()))])
 }
@@ -234,7 +235,7 @@ fn outcomes(visit: &Visit, of: &Operation) -> Markup {
     }
 }
 
-/// The commands that the state allows, each with its right.
+/// Renders the commands that the state allows, each with its right.
 fn commands(visit: &Visit, of: &Operation) -> Markup {
     let right = if of.action == Action::Evict { Scope::Evict } else { Scope::Triage };
     let possible: &[(Command, Scope, &str, &str)] = match of.state {

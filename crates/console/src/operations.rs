@@ -1,4 +1,5 @@
-//! Operations: all retries, evictions, parkings and releases, the latest first, and the plans that nobody has started.
+//! The list of operations: all retries, evictions, parkings and releases, latest first, and the plans
+//! that were not started.
 
 use axum::extract::Query;
 use axum::response::Response;
@@ -14,7 +15,7 @@ use crate::time::age;
 use crate::visit::{Page, Visit};
 use crate::{badge, chart, cli_line, links, plan};
 
-/// The operations of a page.
+/// The number of operations on a page.
 const PAGE: &str = "50";
 
 #[derive(Deserialize)]
@@ -30,7 +31,7 @@ pub(crate) async fn show(Query(params): Query<OperationParams>, visit: Visit) ->
 async fn page(visit: &Visit, params: &OperationParams) -> Result<Page> {
     let path = with_query("/v1/operations", &[("after", params.after.as_deref()), ("limit", Some(PAGE))]);
     let found: OperationPage = visit.api.get(&path).await?;
-    // What comes next stands on the first page only.
+    // Plans that were not started are shown only on the first page.
     let drafts: Option<PlanPage> = match params.after {
         None => Some(visit.api.get(&with_query("/v1/plans", &[("limit", Some(PAGE))])).await?),
         Some(_) => None,
@@ -65,7 +66,7 @@ fn nothing() -> Markup {
     )
 }
 
-/// The plans that nobody has started. Those without letters have nothing to start.
+/// Renders the plans that were not started. Plans without letters have nothing to start.
 fn drafts_table(visit: &Visit, page: &PlanPage) -> Markup {
     let plans: Vec<&Plan> = page.plans.iter().filter(|of| of.letters > 0).collect();
     html! {
@@ -96,7 +97,7 @@ fn drafts_table(visit: &Visit, page: &PlanPage) -> Markup {
     }
 }
 
-/// A table of operations.
+/// Renders a table of operations.
 pub(crate) fn table(visit: &Visit, operations: &[Operation]) -> Markup {
     html! {
         table {
@@ -124,7 +125,7 @@ pub(crate) fn table(visit: &Visit, operations: &[Operation]) -> Markup {
     }
 }
 
-/// The outcomes so far, as a bar.
+/// Renders the outcomes so far as a bar.
 pub(crate) fn progress(of: &Operation, tall: bool) -> Markup {
     let label = format!(
         "{} ok, {} failed again, {} skipped, of {}",

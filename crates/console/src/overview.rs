@@ -1,4 +1,5 @@
-//! Overview: consumers and instances, what is wrong, what is paused and why, throughput, and running operations.
+//! The overview: consumers and instances, problems, pauses with their reasons, throughput, and running
+//! operations.
 
 use axum::response::Response;
 use lazaret_api::numbers::{count, plural, span};
@@ -17,7 +18,7 @@ use crate::visit::{Page, Visit};
 use crate::{badge, chart, cli_line, groups, links, operations, pause};
 use lazaret_core::query::TextField;
 
-/// The age from which a running attempt is shown, in seconds.
+/// The age in seconds from which a running attempt is shown.
 const LONG_ATTEMPT_SECONDS: f64 = 60.0;
 
 pub(crate) async fn show(visit: Visit) -> Response {
@@ -81,7 +82,7 @@ fn numbers(status: &Status) -> Markup {
     }
 }
 
-/// What needs a person, worst first.
+/// Renders what needs a person, worst first.
 fn alerts(visit: &Visit, status: &Status) -> Markup {
     html! {
         @for of in &status.consumers {
@@ -166,7 +167,7 @@ fn nothing_runs() -> Markup {
     )
 }
 
-/// All consumers of this process together.
+/// Renders the throughput of all consumers of this process together.
 fn throughput(activity: &Activity) -> Markup {
     let sum = |pick: fn(&lazaret_api::ConsumerActivity) -> &Vec<u64>| {
         let mut total = Vec::new();
@@ -228,7 +229,7 @@ fn consumers(visit: &Visit, consumers: &[Consumer]) -> Markup {
     }
 }
 
-/// Breaker and fuse: quiet while they are as they should be.
+/// Renders breaker and fuse. They are inconspicuous while they are as they should be.
 fn guards(of: &Consumer) -> Markup {
     let (breaker, fuse) = (of.breaker, of.fuse);
     html! {

@@ -16,7 +16,7 @@ use crate::text::visible;
 use crate::time::age;
 use crate::visit::{Answer, Visit};
 
-/// What is paused, by whom, since when and why.
+/// Renders what is paused, by whom, since when and why.
 pub(crate) fn pause_line(consumer: &str, pause: &Pause, now: Timestamp) -> Markup {
     html! {
         (icon("pause")) " " strong { (visible(consumer)) } " " (scope(pause)) " paused by " strong { (visible(&pause.who)) }
@@ -24,7 +24,7 @@ pub(crate) fn pause_line(consumer: &str, pause: &Pause, now: Timestamp) -> Marku
     }
 }
 
-/// The part that is paused.
+/// Renders the part that is paused.
 pub(crate) fn scope(pause: &Pause) -> Markup {
     let stream = pause.stream.as_deref().unwrap_or("?");
     html! {
@@ -38,7 +38,7 @@ pub(crate) fn scope(pause: &Pause) -> Markup {
     }
 }
 
-/// The form that ends a pause, and returns to a page.
+/// Renders the form that ends a pause and returns to a page.
 pub(crate) fn resume_form(visit: &Visit, consumer: &str, pause: &Pause, back: &str) -> Markup {
     let paused = html! {
         (hidden("back", back))
@@ -53,7 +53,7 @@ pub(crate) fn resume_form(visit: &Visit, consumer: &str, pause: &Pause, back: &s
     form.render(visit, &html! { (icon("play")) "Resume" })
 }
 
-/// The command that ends a pause.
+/// Returns the command that ends a pause.
 fn resume_command(consumer: &str, pause: &Pause) -> String {
     let partition = pause.partition.map(|partition| partition.to_string());
     let parts = [
@@ -68,7 +68,7 @@ fn resume_command(consumer: &str, pause: &Pause) -> String {
     cli_line::command(verbs, &options, &[consumer])
 }
 
-/// The form that pauses a consumer, and returns to a page.
+/// Renders the form that pauses a consumer and returns to a page.
 pub(crate) fn pause_form(visit: &Visit, consumer: &str, back: &str) -> Markup {
     let label = format!("Reason to pause {}", sanitize(consumer));
     let more = html! {
@@ -81,7 +81,7 @@ pub(crate) fn pause_form(visit: &Visit, consumer: &str, back: &str) -> Markup {
     form.render(visit, &html! { (icon("pause")) "Pause" })
 }
 
-/// The request that a form describes.
+/// Returns the request that a form describes.
 fn request(fields: &Fields) -> PauseRequest {
     let text = |name: &str| fields.get(name).map(str::to_owned);
     PauseRequest {
@@ -93,7 +93,7 @@ fn request(fields: &Fields) -> PauseRequest {
     }
 }
 
-/// Where to go after the change: a page of the console.
+/// Returns the page of the console to show after the change.
 fn back(fields: &Fields) -> String {
     let back = fields.get("back").filter(|back| back.starts_with("/console/"));
     back.unwrap_or("/console/admin").to_owned()

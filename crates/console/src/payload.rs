@@ -1,4 +1,4 @@
-//! Payloads: as a tree, as text, or as bytes. Whatever a payload is, it can be shown and downloaded.
+//! Payloads as a tree, as text, or as bytes. Every payload can be shown and downloaded.
 
 pub(crate) mod hex;
 pub(crate) mod json;
@@ -8,10 +8,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use lazaret_api::{MessageDetail, PayloadState};
 
-/// The most bytes of a payload on a page; the rest is loaded on demand.
+/// The maximum number of payload bytes on a page. The rest is loaded on demand.
 pub(crate) const INLINE_BYTES: usize = 64 * 1024;
 
-/// How a payload is shown.
+/// The view of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum View {
     Tree,
@@ -31,7 +31,7 @@ impl View {
     }
 }
 
-/// The payload of a letter, or its beginning.
+/// The payload of a letter or its beginning.
 pub(crate) struct Payload {
     pub(crate) bytes: Vec<u8>,
     /// The size of the whole payload.
@@ -39,7 +39,7 @@ pub(crate) struct Payload {
 }
 
 impl Payload {
-    /// The payload of a letter; `None` if it is hidden or there is none.
+    /// Returns the payload of a letter, or `None` if it is hidden or missing.
     pub(crate) fn of(content: &MessageDetail) -> Option<Self> {
         if content.payload_state != PayloadState::Shown {
             return None;
@@ -49,22 +49,22 @@ impl Payload {
         Some(Self { bytes, size: content.payload_bytes })
     }
 
-    /// Returns `true` if nothing was cut off.
+    /// Returns `true` if nothing was cut.
     pub(crate) fn is_whole(&self) -> bool {
         self.bytes.len() as u64 == self.size
     }
 
-    /// The payload as text, if it is UTF-8.
+    /// Returns the payload as text if it is UTF-8.
     pub(crate) fn text(&self) -> Option<&str> {
         std::str::from_utf8(&self.bytes).ok()
     }
 
-    /// The payload as JSON, if it is whole.
+    /// Returns the payload as JSON if it is complete.
     pub(crate) fn json(&self) -> Option<json::Value<'_>> {
         self.text().filter(|_| self.is_whole()).and_then(json::parse)
     }
 
-    /// The views that are possible, the best first.
+    /// Returns the possible views, best first.
     pub(crate) fn views(&self) -> Vec<View> {
         let mut views = vec![View::Hex];
         if self.text().is_some() {
@@ -77,7 +77,7 @@ impl Payload {
     }
 }
 
-/// Bytes that the API sent as text or as base64.
+/// Decodes bytes that the API sent as text or as base64.
 pub(crate) fn decoded(text: Option<&str>, base64: Option<&str>) -> Option<Vec<u8>> {
     match (text, base64) {
         (Some(text), _) => Some(text.as_bytes().to_vec()),
@@ -86,7 +86,7 @@ pub(crate) fn decoded(text: Option<&str>, base64: Option<&str>) -> Option<Vec<u8
     }
 }
 
-/// A size in bytes, for people.
+/// Formats a size in bytes for display.
 pub(crate) fn size(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),

@@ -1,4 +1,5 @@
-//! Plans: the one way to change many letters. A plan freezes them and shows what would happen; a reason starts it.
+//! Plans, which are the only way to change many letters. A plan freezes them and shows what would
+//! happen. A reason starts it.
 
 use axum::extract::Path;
 use axum::http::Method;
@@ -21,10 +22,10 @@ use crate::time::{age, exact_with_age};
 use crate::visit::{Answer, Page, Visit};
 use crate::{cli_line, letters, links, problem};
 
-/// The letters shown of a plan.
+/// The number of letters of a plan that are shown.
 const SAMPLE: usize = 20;
 
-/// The right that an action needs.
+/// Returns the right that an action needs.
 const fn right(action: Action) -> Scope {
     match action {
         Action::Retry | Action::Park | Action::Release => Scope::Triage,
@@ -49,7 +50,8 @@ fn symbol(action: Action) -> &'static str {
     }
 }
 
-/// The buttons of a form that plans each action. One that the caller may not use says which right is missing.
+/// Renders the buttons of a form that plans each action. A button that the caller may not use names the
+/// missing right.
 fn buttons(visit: &Visit, prefix: &str) -> Markup {
     html! {
         @for action in [Action::Retry, Action::Evict, Action::Park, Action::Release] {
@@ -65,21 +67,21 @@ fn buttons(visit: &Visit, prefix: &str) -> Markup {
     }
 }
 
-/// The buttons that plan an action for all letters of a query.
+/// Renders the buttons that plan an action for all letters of a query.
 pub(crate) fn query_buttons(visit: &Visit, query: &str) -> Markup {
     html! {
         form method="post" action="/console/plans" { (csrf_field(visit)) (hidden("query", query)) (buttons(visit, "")) }
     }
 }
 
-/// The buttons that plan an action for one letter.
+/// Renders the buttons that plan an action for one letter.
 pub(crate) fn letter_buttons(visit: &Visit, id: &str) -> Markup {
     html! {
         form method="post" action="/console/plans" { (csrf_field(visit)) (hidden("id", id)) (buttons(visit, "")) }
     }
 }
 
-/// The button that plans a retry of these letters, as it says.
+/// Renders the button that plans a retry of these letters, with this text.
 pub(crate) fn retry_button(visit: &Visit, ids: &[&str], text: &str) -> Markup {
     let why = visit.missing(right(Action::Retry));
     html! {
@@ -91,7 +93,7 @@ pub(crate) fn retry_button(visit: &Visit, ids: &[&str], text: &str) -> Markup {
     }
 }
 
-/// The buttons above a list with marks, within its form.
+/// Renders the buttons above a selectable list, within its form.
 pub(crate) fn bulk_bar(visit: &Visit, what: &str) -> Markup {
     html! {
         div.bulk {
@@ -102,7 +104,7 @@ pub(crate) fn bulk_bar(visit: &Visit, what: &str) -> Markup {
     }
 }
 
-/// Freezes a plan, and goes to its preview.
+/// Freezes a plan and goes to its preview.
 pub(crate) async fn freeze(visit: Visit, fields: Fields) -> Response {
     let answer = frozen(&visit, &fields).await;
     visit.respond(answer)
@@ -132,7 +134,7 @@ pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Response {
     visit.respond(page)
 }
 
-/// Starts the operation. A problem is shown above the form, which keeps what was written.
+/// Starts the operation. A problem is shown above the form, which keeps its input.
 pub(crate) async fn start(Path(id): Path<String>, visit: Visit, fields: Fields) -> Response {
     let answer = match begin(&visit, &id, &fields).await {
         Ok(operation) => Ok(Answer::SeeOther(links::operation(&operation.id))),
@@ -146,7 +148,7 @@ async fn begin(visit: &Visit, id: &str, fields: &Fields) -> Result<Operation> {
     visit.api.change(Method::POST, "/v1/operations", &request).await
 }
 
-/// The request that the form describes. Values are written as on the command line.
+/// Returns the request that the form describes. Values have the syntax of the command line.
 fn request(id: &str, fields: &Fields) -> Result<BeginRequest> {
     let wrong = |field: &str, error: &dyn std::fmt::Display| {
         Box::new(Problem::new(Code::InvalidRequest).with_detail(format!("{field}: {error}")))
@@ -215,7 +217,7 @@ fn nothing(plan: &Plan) -> Markup {
     )
 }
 
-/// What would happen.
+/// Renders what would happen.
 fn preview(visit: &Visit, plan: &Plan) -> Markup {
     html! {
         section.panel {
@@ -255,7 +257,7 @@ fn preview(visit: &Visit, plan: &Plan) -> Markup {
     }
 }
 
-/// The excluded letters by reason, on one line.
+/// Formats the excluded letters by reason, on one line.
 pub(crate) fn exclusions(excluded: &[Excluded]) -> String {
     let parts = excluded.iter().map(|of| format!("{} {}", count(of.letters), exclusion(of.reason)));
     parts.collect::<Vec<_>>().join(", ")

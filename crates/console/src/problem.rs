@@ -1,4 +1,4 @@
-//! What a page shows when the API refuses or fails.
+//! Shows a request that the API refused or that failed.
 
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
@@ -10,7 +10,7 @@ use crate::layout::{self, Section};
 use crate::text::visible;
 use crate::visit::Page;
 
-/// The page of a problem.
+/// Renders the page of a problem.
 pub(crate) fn page(problem: &Problem) -> Page {
     let main = html! {
         div.state.problem role="alert" {
@@ -23,7 +23,7 @@ pub(crate) fn page(problem: &Problem) -> Page {
     Page::new(problem.title.clone(), Section::None, main).status(problem.status)
 }
 
-/// The page of a problem for a caller who is not known, without navigation.
+/// Renders the page of a problem without navigation, for an unknown caller.
 pub(crate) fn bare(problem: &Problem) -> Response {
     let main = html! {
         div.state.problem role="alert" {
@@ -37,13 +37,13 @@ pub(crate) fn bare(problem: &Problem) -> Response {
     (status, Html(layout::bare(&problem.title, &main).into_string())).into_response()
 }
 
-/// The page of a problem that the server reports before a page is asked, such as a form of another site. For
-/// `Builder::problem_page` of the server.
+/// Renders the page of a problem that the server reports before a page is called, such as a form from
+/// another site. For `Builder::problem_page` of the server.
 pub fn problem_page(problem: &Problem) -> Response {
     headers::secured(bare(problem))
 }
 
-/// A problem above the form that caused it.
+/// Renders a problem above the form that caused it.
 pub(crate) fn banner(problem: &Problem) -> Markup {
     html! {
         div.banner.bad role="alert" {
@@ -75,7 +75,7 @@ fn detail(problem: &Problem) -> Markup {
             code.code { (problem.code.as_str()) } " "
             (problem.title)
         }
-        // A query shows its error under the exact place.
+        // A query shows its error below the exact place.
         @if let Some(detail) = &problem.detail {
             @if problem.code == Code::InvalidQuery { pre.caret { (visible(detail)) } } @else { p { (visible(detail)) } }
         }

@@ -1,4 +1,4 @@
-//! Queries: those that pages build, and the box to write one.
+//! Queries: conditions that pages build, and the box for writing a query.
 
 use lazaret_api::{Code, Problem};
 use lazaret_core::query::{GroupPattern, Query, Term, Text, TextField};
@@ -8,19 +8,19 @@ use maud::{Markup, html};
 use crate::icon::icon;
 use crate::text::block;
 
-/// The condition that a field has exactly this value.
+/// Returns the condition that a field has exactly this value.
 pub(crate) fn term(field: TextField, value: &str) -> String {
     Term::Text(field, vec![Text::Exact(value.to_owned())]).to_string()
 }
 
-/// The condition that a letter is in one of these groups; `None` if one of them is no group id.
+/// Returns the condition that a letter is in one of these groups, or `None` if one of them is not a group id.
 pub(crate) fn group_term<'i>(ids: impl IntoIterator<Item = &'i str>) -> Option<String> {
     let pattern = |id: &str| id.parse::<GroupId>().ok().map(|id| GroupPattern::from(&id));
     let patterns: Vec<GroupPattern> = ids.into_iter().map(pattern).collect::<Option<_>>()?;
     Some(Term::Group(patterns).to_string())
 }
 
-/// The search box of a page. A query that cannot be read is shown with a mark under the exact place.
+/// Renders the search box of a page. An invalid query is shown with a mark below the exact place.
 pub(crate) fn search_box(action: &str, query: &str, example: &str, error: Option<&Problem>) -> Markup {
     html! {
         form.search.query role="search" action=(action) method="get" {
@@ -43,7 +43,8 @@ pub(crate) fn search_box(action: &str, query: &str, example: &str, error: Option
     }
 }
 
-/// Where and why a query cannot be read. The parser marks the place; a query that the list does not support has none.
+/// Returns where and why a query is invalid. The parser marks the place. A query that the list does not
+/// support has no mark.
 fn mark(query: &str, problem: &Problem) -> String {
     match Query::parse(query) {
         Err(error) => error.to_string(),

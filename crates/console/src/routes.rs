@@ -18,14 +18,15 @@ use crate::{
 /// The options of the console.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The provider to sign in with, beside tokens.
+    /// The provider to sign in with, in addition to tokens.
     pub oidc: Option<OidcOptions>,
-    /// The URL of a trace in the system that shows traces, `http` or `https`. `{trace-id}` stands for the id of the trace; without it, the
-    /// id is added at the end.
+    /// The `http` or `https` URL of a trace in the system that shows traces. `{trace-id}` is replaced by
+    /// the id of the trace. Without it, the id is added at the end.
     pub trace_url: Option<String>,
 }
 
-/// The state of all pages: the API that they call, the provider to sign in with, and where traces are shown.
+/// The state that all pages share: the API that they call, the provider to sign in with, and the URL of
+/// traces.
 #[derive(Clone)]
 pub(crate) struct Console {
     pub(crate) api: Router,
@@ -38,13 +39,14 @@ pub(crate) struct Console {
 pub struct PageRoute {
     /// The path, with its parameters in braces.
     pub path: &'static str,
-    /// What it does.
+    /// The kind of the route.
     pub kind: Kind,
-    /// The right that it needs, one of these; empty for everybody who is signed in. The API checks further, by what is asked for.
+    /// The rights, one of which is required. If empty, every signed-in caller has access. The API makes
+    /// further checks, depending on the request.
     pub scopes: &'static [Scope],
 }
 
-/// What a route of the console does.
+/// The kind of a route of the console.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Serves files of the program, and redirects. Public.
@@ -86,7 +88,7 @@ fn table() -> Table {
         route(Read, "/console/letters/{id}", get(letter::show), READ),
         route(Read, "/console/letters/{id}/payload", get(letter::part), PAYLOAD),
         route(Read, "/console/letters/{id}/download", get(letter::download), PAYLOAD),
-        // Live updates of a revealed letter read its page without what was revealed.
+        // Live updates of a revealed letter read its page without the revealed values.
         route(Read, "/console/letters/{id}/reveal", get(letter::show), READ),
         route(Change, "/console/letters/{id}/reveal", post(letter::reveal), REVEAL),
         route(Read, "/console/letters/{id}/edit", get(letter::show_edit), EDIT),
@@ -112,12 +114,12 @@ fn table() -> Table {
     ]
 }
 
-/// All routes of the console.
+/// Returns all routes of the console.
 pub fn routes() -> Vec<PageRoute> {
     table().into_iter().map(|(route, _)| route).collect()
 }
 
-/// Makes the pages from an API, for `Builder::pages` of the server.
+/// Creates the pages from an API, for `Builder::pages` of the server.
 ///
 /// # Errors
 /// When the options of the provider are invalid.
@@ -127,8 +129,8 @@ pub fn pages(options: Options) -> Result<impl FnOnce(Router) -> Router + Send + 
     Ok(move |api| with_state(Console { api, oidc, trace_url }))
 }
 
-/// The pages, on this API, with the default options. A request to it must carry the extensions of the page's request; see
-/// `Builder::pages` of the server.
+/// Creates the pages for this API, with the default options. A request to the API must carry the
+/// extensions of the page's request. See `Builder::pages` of the server.
 pub fn router(api: Router) -> Router {
     with_state(Console { api, oidc: None, trace_url: None })
 }

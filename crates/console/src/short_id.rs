@@ -1,4 +1,5 @@
-//! Short ids: a group or a letter by a unique prefix of its id, as the command line prints and accepts them.
+//! Short ids: finds a group or a letter by a unique prefix of its id, as the command line prints and
+//! accepts them.
 
 use lazaret_api::{Code, GroupPage, LetterPage, Problem};
 use lazaret_core::query::Query;
@@ -8,15 +9,15 @@ use crate::api::{Result, with_query};
 use crate::links;
 use crate::visit::{Answer, Visit};
 
-/// Fewer characters are no prefix of a letter's id.
+/// The minimum length of a prefix of a letter's id.
 const MIN_PREFIX: usize = 4;
 /// The length of a complete letter id.
 const LETTER_ID: usize = 36;
 
-/// Redirects to the group with this prefix, if the API knows no group of that id.
+/// Redirects to the group with this prefix, if the API knows no group with that id.
 ///
 /// # Errors
-/// With the problem of the API if it is another one, or if not exactly one group has the prefix.
+/// With the problem of the API if it is a different one, or if not exactly one group has the prefix.
 pub(crate) async fn group(visit: &Visit, prefix: &str, problem: Box<Problem>) -> Result<Answer> {
     let is_word = prefix.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     let query = format!("group:{prefix} state:open,closed");
@@ -28,18 +29,18 @@ pub(crate) async fn group(visit: &Visit, prefix: &str, problem: Box<Problem>) ->
     Ok(Answer::SeeOther(links::group(&only(prefix, found, problem)?)))
 }
 
-/// Redirects to the letter with this prefix, if the API knows no letter of that id.
+/// Redirects to the letter with this prefix, if the API knows no letter with that id.
 ///
 /// # Errors
-/// As [`find_letter`].
+/// As for [`find_letter`].
 pub(crate) async fn letter(visit: &Visit, prefix: &str, problem: Box<Problem>) -> Result<Answer> {
     Ok(Answer::SeeOther(links::letter(&find_letter(visit, prefix, problem).await?)))
 }
 
-/// The complete id of the letter with this prefix, if the API knows no letter of that id.
+/// Returns the complete id of the letter with this prefix, if the API knows no letter with that id.
 ///
 /// # Errors
-/// With the problem of the API if it is another one, or if not exactly one letter has the prefix.
+/// With the problem of the API if it is a different one, or if not exactly one letter has the prefix.
 pub(crate) async fn find_letter(visit: &Visit, prefix: &str, problem: Box<Problem>) -> Result<String> {
     let is_prefix = (MIN_PREFIX..LETTER_ID).contains(&prefix.len())
         && prefix.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
@@ -51,7 +52,7 @@ pub(crate) async fn find_letter(visit: &Visit, prefix: &str, problem: Box<Proble
     only(prefix, matching(visit, "/v1/letters", &query, ids).await?, problem)
 }
 
-/// The first ids that match a query; more than one if there are several.
+/// Returns the first ids that match a query. If several match, returns more than one.
 async fn matching<P: DeserializeOwned>(
     visit: &Visit,
     list: &str,

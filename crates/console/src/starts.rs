@@ -1,4 +1,4 @@
-//! Deploy marks: when the processes that run a consumer started.
+//! Deploy marks: the start times of the processes that run a consumer.
 
 use jiff::Timestamp;
 use lazaret_api::{Instance, InstanceList};
@@ -7,7 +7,7 @@ use lazaret_core::QueueName;
 use crate::api::Result;
 use crate::visit::Visit;
 
-/// The starts of the instances that live.
+/// The start times of the live instances.
 pub(crate) struct Starts(Vec<Instance>);
 
 impl Starts {
@@ -19,7 +19,7 @@ impl Starts {
         Self(instances.to_vec())
     }
 
-    /// When the instances that run the consumer of a queue started.
+    /// Returns when the instances that run the consumer of a queue started.
     pub(crate) fn of_queue(&self, queue: &str) -> Vec<Timestamp> {
         let queue = QueueName::from(queue);
         let runs = |instance: &&Instance| instance.consumers.iter().any(|name| name == queue.consumer());

@@ -1,14 +1,15 @@
-//! Text from outside, made visible. Templates escape markup; this shows characters that hide, reorder or break text.
+//! Makes text from outside visible. Templates escape markup. This module shows characters that hide,
+//! reorder or break text.
 
 use lazaret_api::text::needs_escape;
 use maud::{Markup, html};
 
-/// Text on one line. Characters that cannot be seen are shown as their code.
+/// Renders text on one line. Invisible characters are shown as their code.
 pub(crate) fn visible(text: &str) -> Markup {
     shown(text, false)
 }
 
-/// Text with its line breaks and tabs, for blocks that keep white space.
+/// Renders text with its line breaks and tabs, for blocks that keep white space.
 pub(crate) fn block(text: &str) -> Markup {
     shown(text, true)
 }
@@ -35,7 +36,7 @@ fn parts(text: &str, hides: impl Fn(char) -> bool) -> Vec<(&str, Option<char>)> 
     parts
 }
 
-/// The code of a character, as it is written in Rust and in the output of the command line.
+/// Returns the code of a character, as written in Rust and in the output of the command line.
 fn code_of(c: char) -> String {
     match c {
         '\n' => "\\n".to_owned(),
@@ -45,7 +46,7 @@ fn code_of(c: char) -> String {
     }
 }
 
-/// The first characters of a long text, and an ellipsis.
+/// Returns the first characters of a long text, followed by an ellipsis.
 pub(crate) fn cut(text: &str, characters: usize) -> String {
     match text.char_indices().nth(characters) {
         Some((at, _)) => format!("{}…", &text[..at]),
@@ -53,7 +54,8 @@ pub(crate) fn cut(text: &str, characters: usize) -> String {
     }
 }
 
-/// The type of an error that says something: an error that was made from a text alone has the type `message`.
+/// Returns the type of an error if it is informative. An error that was created from only a text has the
+/// type `message`.
 pub(crate) fn telling_type(error_type: &str) -> Option<String> {
     (!error_type.is_empty() && error_type != "message").then(|| cut(error_type, 80))
 }

@@ -1,4 +1,4 @@
-//! One request of a page: its caller, its calls of the API, and its response.
+//! A request of a page: its caller, its calls of the API, and its response.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use crate::layout::{self, Section};
 use crate::problem;
 use crate::routes::Console;
 
-/// One request of a page.
+/// A request of a page.
 pub(crate) struct Visit {
     pub(crate) api: Api,
     pub(crate) identity: Identity,
     pub(crate) csrf: Option<CsrfToken>,
     pub(crate) sign_in: Option<SignIn>,
     pub(crate) uri: Uri,
-    /// The time of the request: all ages of a page refer to it.
+    /// The time of the request, to which all ages on the page refer.
     pub(crate) now: Timestamp,
     /// The URL of a trace in another system.
     pub(crate) trace_url: Option<Arc<str>>,
@@ -34,14 +34,14 @@ pub(crate) struct Page {
     pub(crate) title: String,
     pub(crate) section: Section,
     pub(crate) main: Markup,
-    /// What is wrong with the request, if anything.
+    /// The status, which shows what is wrong with the request, if anything.
     pub(crate) status: StatusCode,
 }
 
-/// The answer of a page.
+/// The answer to a page's request.
 pub(crate) enum Answer {
     Page(Box<Page>),
-    /// Another page, which shows the result.
+    /// A redirect to another page, which shows the result.
     SeeOther(String),
 }
 
@@ -50,7 +50,7 @@ impl Page {
         Self { title: title.into(), section, main, status: StatusCode::OK }
     }
 
-    /// The same page as the response to an invalid request.
+    /// Sets the status, for a page that responds to an invalid request.
     pub(crate) fn status(mut self, status: u16) -> Self {
         self.status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         self
@@ -64,12 +64,12 @@ impl From<Page> for Answer {
 }
 
 impl Visit {
-    /// Returns `true` if the caller has a right. The API enforces it; pages disable what would be refused.
+    /// Returns `true` if the caller has a right. The API enforces it. Pages disable what would be refused.
     pub(crate) fn may(&self, scope: Scope) -> bool {
         self.identity.may(scope)
     }
 
-    /// Says which right a control needs that the caller may not use.
+    /// Names the right that a control needs, if the caller lacks it.
     pub(crate) fn missing(&self, right: Scope) -> Option<String> {
         (!self.may(right)).then(|| format!("needs the right {right}"))
     }
@@ -85,7 +85,7 @@ impl Visit {
     }
 }
 
-/// Redirects to a page after a change, or to where a page moved.
+/// Redirects to a page after a change, or to the new address of a page.
 pub(crate) fn see_other(to: &str) -> Response {
     (StatusCode::SEE_OTHER, [(header::LOCATION, to)]).into_response()
 }

@@ -1,4 +1,5 @@
-//! Verifies the guarantees after a demo: pure functions of the evidence, independent of the engine.
+//! Verifies the guarantees after a demo, with pure functions of the evidence that are independent of the
+//! engine.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,10 +11,10 @@ use crate::journal::{Entry, Fact};
 use crate::orders::{self, Poison};
 use crate::worker::{CONSUMER, MAX_ATTEMPTS, MAX_CRASHES};
 
-/// The most attempts of an order that a crash loses from memory: the first, whose retry waits in memory, and the second, while it
-/// runs or its failure is being stored.
+/// The maximum number of attempts of an order that a crash loses from memory: the first, whose retry
+/// waits in memory, and the second, while it runs or its failure is being stored.
 const ATTEMPTS_IN_MEMORY: u32 = 2;
-/// The most breaches that are listed.
+/// The maximum number of breaches that are listed.
 const MAX_BREACHES_SHOWN: usize = 5;
 
 /// A guarantee, and whether it held.
@@ -77,14 +78,15 @@ fn no_loss(evidence: &Evidence) -> Finding {
 /// The progress of one order in the journal.
 #[derive(Default)]
 struct OrderProgress {
-    /// The incarnation that handled it last.
+    /// The last incarnation that handled it.
     done: Option<u32>,
-    /// The incarnation in which an attempt runs.
+    /// The incarnation that is running an attempt.
     running: Option<u32>,
 }
 
-/// Checks the order per customer: no attempt starts while an earlier order of the customer is unhandled or another attempt of the
-/// customer runs. An order is handled again only after a crash, or once after a lost lease of its customer.
+/// Checks the order per customer. No attempt starts while an earlier order of the customer is unhandled
+/// or another attempt of the customer is running. An order is handled again only after a crash, or once
+/// after the customer's lease was lost.
 fn order(evidence: &Evidence) -> Finding {
     let mut place = HashMap::new();
     let customers = evidence.by_customer();
@@ -94,7 +96,7 @@ fn order(evidence: &Evidence) -> Finding {
         }
     }
     let mut progress = HashMap::<&str, OrderProgress>::new();
-    // Counted before: the loss is told beside the next attempt, not before it.
+    // Counted in advance, because the journal may name the loss after the attempt that repeats an order.
     let mut lost = HashMap::<&str, u64>::new();
     for entry in evidence.journal.iter().filter(|entry| entry.fact == Fact::LeaseLost) {
         *lost.entry(&entry.id).or_default() += 1;
@@ -142,7 +144,7 @@ fn order(evidence: &Evidence) -> Finding {
     finding("I2", "order per customer", seen, breaches)
 }
 
-/// Checks the attempts, by the engine's attempt numbers and by the handler's own count of calls.
+/// Checks the number of attempts, by the engine's attempt numbers and by the handler's own count of calls.
 fn bounded(evidence: &Evidence) -> Finding {
     let (mut most, mut breaches) = (0, Vec::new());
     let mut calls = HashMap::<&str, u32>::new();
@@ -195,7 +197,7 @@ fn one_letter(evidence: &Evidence) -> Finding {
             breaches.push(format!("{} has two letters", letter.id));
         }
     }
-    // A letter may change its state as often as it wants to, but it is closed once.
+    // A letter may change its state any number of times, but it is closed only once.
     let mut closed = HashSet::new();
     for entry in &evidence.journal {
         let is_again = match entry.fact {
@@ -256,12 +258,13 @@ struct Waiting {
     incarnation: u32,
 }
 
-/// Checks that no retry starts before it is due, in any incarnation, nor unscheduled in the same incarnation. After a crash before
-/// the failure was durable, the attempt is repeated under its own number: that is not a retry.
+/// Checks that no retry starts before it is due, in any incarnation, and that none starts unscheduled in
+/// the incarnation of the failure. If a crash came before the failure was durable, the attempt is
+/// repeated under its own number. That repetition is not a retry.
 fn never_early(evidence: &Evidence) -> Finding {
     let mut attempts = HashMap::<&str, u32>::new();
     let mut waiting = HashMap::<&str, Waiting>::new();
-    // The incarnation in which an order failed whose retry is not scheduled yet.
+    // The incarnation of each order's last failure, until its retry is scheduled.
     let mut undecided = HashMap::<&str, u32>::new();
     let (mut breaches, mut retries, mut repeated, mut latest) = (Vec::new(), 0_u64, 0_u64, 0_i64);
     for Entry { incarnation, at, id, fact } in &evidence.journal {
@@ -303,8 +306,8 @@ fn never_early(evidence: &Evidence) -> Finding {
     finding("I12", "never early", seen, breaches)
 }
 
-/// Checks the demo's own guarantee: poison orders are dead letters with their reason, later orders of the same customers wait
-/// behind them, and no other letter is open.
+/// Checks the demo's own guarantee. Poison orders are dead letters with the expected reason, later
+/// orders of the same customers wait behind them, and no other letter is open.
 fn only_poison_remains(evidence: &Evidence) -> Finding {
     let poison: HashMap<String, Poison> = orders::poison_orders()
         .filter_map(|number| Some((orders::id(number), orders::poison(number)?)))
@@ -330,7 +333,7 @@ fn only_poison_remains(evidence: &Evidence) -> Finding {
     finding("story", "only poison remains", seen, breaches)
 }
 
-/// Checks that the console answered during the outage, with the consumer and with every group of the story.
+/// Checks that the console responded during the outage, and showed the consumer and every group of the story.
 fn console_shows_the_causes(evidence: &Evidence) -> Finding {
     let console = &evidence.console;
     let mut breaches = Vec::new();

@@ -1,4 +1,4 @@
-//! Reads pages of the console as a browser does, over HTTP, for the verification.
+//! Reads pages of the console over HTTP, as a browser does, for the verification.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,20 +9,20 @@ use tokio::net::TcpStream;
 
 use crate::protocol::Group;
 
-/// The pages that are read.
+/// The paths of the pages that are read.
 const OVERVIEW: &str = "/console/overview";
 const GROUPS: &str = "/console/groups";
-/// The largest response.
+/// The maximum size of a response.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 /// The timeout of a response.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The address of the console, for people.
+/// Returns the address of the console, for display.
 pub(crate) fn url(port: u16) -> String {
     format!("http://127.0.0.1:{port}/console/")
 }
 
-/// The pages of the console in the middle of the story.
+/// The console's pages from the middle of the story.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ConsolePages {
     pub(crate) overview: Page,
@@ -31,12 +31,12 @@ pub(crate) struct ConsolePages {
     pub(crate) fingerprints: Vec<String>,
 }
 
-/// A page as it was answered.
+/// A page as the console returned it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Page {
-    /// The HTTP status; 0 without a readable response.
+    /// The HTTP status, or 0 without a readable response.
     pub(crate) status: u16,
-    /// The document, or why there is none.
+    /// The document, or the reason why there is none.
     pub(crate) text: String,
 }
 
@@ -51,7 +51,7 @@ impl ConsolePages {
     }
 }
 
-/// Fetches a page. A failure is a page without a status, which the verification reports.
+/// Fetches a page. A failure returns a page without a status, which the verification reports.
 async fn get(port: u16, path: &str) -> Page {
     let fetched = tokio::time::timeout(TIMEOUT, fetch(port, path)).await;
     match fetched.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
@@ -60,7 +60,7 @@ async fn get(port: u16, path: &str) -> Page {
     }
 }
 
-/// Asks with HTTP/1.0: the response then ends with the connection, and has no chunks.
+/// Sends an HTTP/1.0 request, so that the response ends with the connection and is not chunked.
 async fn fetch(port: u16, path: &str) -> io::Result<Page> {
     let mut stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).await?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n").as_bytes()).await?;

@@ -1,4 +1,4 @@
-//! The state of a running demo, from the journal and the worker's reports. Story and screen read it.
+//! The state of a running demo, from the journal and the worker's reports. The story and the screen read it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use crate::orders;
 use crate::protocol::{Report, State};
 use crate::supervisor::WorkerEvent;
 
-/// The most log entries that are kept.
+/// The maximum number of log entries that are kept.
 const MAX_LOG: usize = 64;
-/// The failure reason of orders whose bank is down.
+/// The failure reason of orders while their bank is down.
 const OUTAGE_REASON: &str = "DEPENDENCY_UNAVAILABLE";
-/// The time window of rates.
+/// The time window for rates.
 const RATE_WINDOW: Duration = Duration::from_secs(2);
 
 /// The kind of a log entry.
@@ -35,7 +35,7 @@ pub(crate) enum Subject {
     Demo,
     /// One order.
     Order,
-    /// One order that no retry can save.
+    /// An order that no retry can save.
     PoisonOrder,
 }
 
@@ -53,35 +53,35 @@ pub(crate) struct LogEntry {
 #[derive(Debug)]
 pub(crate) struct Dashboard {
     begun: Instant,
-    /// Orders that were sent.
+    /// The number of orders sent.
     pub(crate) sent: u32,
-    /// Attempts, those that were not the first of their order, and those that failed.
+    /// The number of attempts, then of attempts after an order's first, then of failed attempts.
     pub(crate) attempts: u64,
     pub(crate) retries: u64,
     pub(crate) failed: u64,
-    /// The orders that were handled.
+    /// The ids of the handled orders.
     handled: HashSet<String>,
     /// The last failure reason of each unhandled order.
     reasons: HashMap<String, String>,
     /// The number of handled orders over time, for the rate.
     marks: VecDeque<(Instant, usize)>,
-    /// How often the worker crashed.
+    /// The number of crashes of the worker.
     pub(crate) deaths: u32,
     /// Whether the worker runs.
     pub(crate) running: bool,
     /// The port of the API and the console.
     pub(crate) port: Option<u16>,
-    /// The last state report of the worker, and the number of reports.
+    /// The worker's last state report, followed by the number of reports.
     pub(crate) state: State,
     pub(crate) reports: u64,
     /// Whether the bank is down.
     pub(crate) is_outage: bool,
     /// Whether the worker was stopped and has exited.
     pub(crate) ended: bool,
-    /// Why the demo cannot continue.
+    /// The reason why the demo cannot continue.
     pub(crate) fatal: Option<String>,
     log: VecDeque<LogEntry>,
-    /// The number of log entries, including those that are not kept.
+    /// The number of log entries, including dropped ones.
     logged: u64,
 }
 
@@ -119,8 +119,8 @@ impl Dashboard {
         self.handled.len()
     }
 
-    /// Returns the number of orders that are handled or open letters. Letters are counted from the worker's report: a crashed
-    /// worker may have stored a letter without a journal entry.
+    /// Returns the number of orders that are handled or open letters. Letters are counted from the
+    /// worker's report, because a crashed worker may have stored a letter without a journal entry.
     pub(crate) fn settled(&self) -> u64 {
         self.handled.len() as u64 + self.state.open()
     }
@@ -134,12 +134,12 @@ impl Dashboard {
         if over < 0.1 { 0.0 } else { (after - before) as f64 / over }
     }
 
-    /// Returns the recent log entries, the oldest first.
+    /// Returns the recent log entries, oldest first.
     pub(crate) fn log(&self) -> impl DoubleEndedIterator<Item = &LogEntry> {
         self.log.iter()
     }
 
-    /// Returns the log entries after the first `before`, and the number of entries so far.
+    /// Returns the log entries after the first `before` ones, and the total number of entries.
     pub(crate) fn since(&self, before: u64) -> (Vec<LogEntry>, u64) {
         let new = usize::try_from(self.logged - before).unwrap_or(usize::MAX).min(self.log.len());
         (self.log.iter().skip(self.log.len() - new).cloned().collect(), self.logged)
@@ -189,7 +189,7 @@ impl Dashboard {
             Fact::Failed { reason } => {
                 self.failed += 1;
                 self.reasons.insert(id.clone(), reason.clone());
-                // An outage has too many failures to log; letters and groups show them.
+                // Too many orders fail during an outage to log them all. Letters and groups show them.
                 if reason == "TIMEOUT" {
                     self.note_order(Kind::Warning, format!("{} failed: {reason}; retry scheduled", name(id)));
                 }

@@ -9,7 +9,7 @@ pub enum Error {
     /// An I/O error.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The worker does not stay up.
+    /// The worker does not keep running.
     #[error("the worker does not stay up: {0}")]
     Worker(String),
     /// An expected event did not happen in time.
@@ -18,7 +18,7 @@ pub enum Error {
     /// The store cannot be read.
     #[error("cannot read the letters: {0}")]
     Letters(String),
-    /// The user interrupted it.
+    /// The user interrupted the demo.
     #[error("interrupted")]
     Interrupted,
 }

@@ -1,4 +1,5 @@
-//! Collects the evidence after a demo: the orders as sent, the journal, the stored letters and the pages of the console.
+//! Collects the evidence after a demo: the orders as sent, the journal, the stored letters and the pages
+//! of the console.
 
 use std::collections::HashMap;
 
@@ -20,7 +21,7 @@ const PAGE: usize = 500;
 /// The evidence after a demo.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Evidence {
-    /// The orders, in the order in which they were sent.
+    /// The orders, in the order sent.
     pub(crate) sent: Vec<Sent>,
     /// The journal of the handler and the observer.
     pub(crate) journal: Vec<Entry>,
@@ -65,7 +66,8 @@ struct Line<'a> {
 }
 
 impl Evidence {
-    /// Reads the evidence from the folder of an exited worker, beside what the console showed while it ran.
+    /// Reads the evidence from the folder of an exited worker, and adds the pages that the console
+    /// showed while the worker ran.
     pub(crate) async fn gather(folder: &Folder, console: ConsolePages) -> Result<Self, Error> {
         let unreadable = |error: lazaret::store::StoreError| Error::Letters(error.to_string());
         let store = SqliteStore::open(folder.store(), Default::default())
@@ -104,7 +106,7 @@ fn sent(text: &str) -> Result<Vec<Sent>, Error> {
     text.lines().map(read).collect()
 }
 
-/// Reads all letters in any state.
+/// Reads all letters, in any state.
 async fn letters(store: &SqliteStore) -> Result<Vec<StoredLetter>, Error> {
     let states: Vec<String> =
         LetterState::ALL.iter().map(|state| format!("state:{}", state.as_str())).collect();

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The files of a demo.
+/// The folder of a demo, with the paths of its files.
 #[derive(Clone, Debug)]
 pub(crate) struct Folder {
     root: PathBuf,
@@ -19,32 +19,33 @@ impl Folder {
         &self.root
     }
 
-    /// The orders, one per line; the consumer follows this file.
+    /// Returns the path of the orders, one per line. The consumer follows this file.
     pub(crate) fn orders(&self) -> PathBuf {
         self.root.join("orders.jsonl")
     }
 
-    /// The embedded store.
+    /// Returns the path of the embedded store.
     pub(crate) fn store(&self) -> PathBuf {
         self.root.join("lazaret.db")
     }
 
-    /// The flight recorder: orders in progress, for crash detection.
+    /// Returns the path of the flight recorder, which holds the orders in progress for crash detection.
     pub(crate) fn flight(&self) -> PathBuf {
         self.root.join("orders.flight")
     }
 
-    /// The journal of the handler.
+    /// Returns the path of the handler's journal.
     pub(crate) fn journal(&self) -> PathBuf {
         self.root.join("journal.jsonl")
     }
 
-    /// The log of the worker.
+    /// Returns the path of the worker's log.
     pub(crate) fn log(&self) -> PathBuf {
         self.root.join("worker.log")
     }
 
-    /// Exists while the bank is down. A file, so that the outage outlives the worker.
+    /// Returns the path of the file that exists while the bank is down. As a file, the outage outlives
+    /// the worker.
     pub(crate) fn outage(&self) -> PathBuf {
         self.root.join("harbour-bank-is-down")
     }

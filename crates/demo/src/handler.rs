@@ -9,7 +9,7 @@ use crate::folder::Folder;
 use crate::journal::{Fact, Journal, fnv1a};
 use crate::orders::{HARBOUR, Order, mix};
 
-/// One in this many first attempts times out, even when every bank works.
+/// One in this many first attempts times out, even when every bank is up.
 const TIMEOUT_ONE_IN: u64 = 40;
 
 /// The state of the handler.
@@ -18,8 +18,8 @@ pub(crate) struct Shop {
     pub(crate) journal: Arc<Journal>,
 }
 
-/// A call of the handler. On a machine that stands still for longer than a lease, calls are dropped before they end: no event tells
-/// when.
+/// A call of the handler. If the machine stalls for longer than a lease, calls are dropped before they
+/// end, and no event reports it.
 struct Call<'a> {
     journal: &'a Journal,
     id: &'a str,
@@ -29,15 +29,15 @@ struct Call<'a> {
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         if !self.done {
-            // A journal that cannot be written fails the next call.
+            // If the journal cannot be written, the next call fails.
             let _ = self.journal.write(self.id, Fact::Left);
         }
     }
 }
 
 impl Shop {
-    /// Handles one order, and records the call and its success in the journal. The observer records failures, because a panicking
-    /// handler cannot.
+    /// Handles one order, and records the call and its success in the journal. The observer records
+    /// failures, because a handler that panics cannot.
     pub(crate) async fn handle(
         &self,
         order: Result<Json<Order>, HandlerError>,
@@ -65,7 +65,7 @@ impl Shop {
         self.pay(order, price + tax, attempt).await
     }
 
-    /// Calls the payment service. One of its banks may be down, and calls time out now and then.
+    /// Calls the payment service. One of its banks may be down, and some calls time out.
     async fn pay(&self, order: &Order, _cents: i64, attempt: u32) -> Result<(), HandlerError> {
         let drawn = mix(u64::from(order.number) | u64::from(attempt) << 32);
         tokio::time::sleep(Duration::from_millis(2 + drawn % 12)).await;
@@ -81,7 +81,7 @@ impl Shop {
     }
 }
 
-/// Returns the price after the voucher. Panics for an order without items: a bug on purpose.
+/// Returns the price after the voucher. Panics for an order without items, which is an intentional bug.
 fn price(order: &Order) -> Result<i64, HandlerError> {
     let wrapping = if order.items[0] == "lamp" { 150 } else { 0 };
     let price = order.cents + wrapping - order.cents * order.voucher / 100;
@@ -92,7 +92,7 @@ fn price(order: &Order) -> Result<i64, HandlerError> {
     Ok(price)
 }
 
-/// Computes the tax. Stands for native code with a bug that aborts the process.
+/// Computes the tax. This stands for native code with a bug that aborts the process.
 fn tax(country: &str, cents: i64) -> i64 {
     if country == "Atlantis" {
         std::process::abort();

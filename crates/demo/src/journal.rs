@@ -1,6 +1,7 @@
-//! The journal: every call and outcome that the handler and the observer see, one line each.
+//! The journal: one line for every call and outcome that the handler and the observer see.
 //!
-//! It is evidence from outside the engine. A line is one `write` to the end of a file, so it survives a crash of the process.
+//! The journal is evidence from outside the engine. A line is one `write` to the end of a file, so it
+//! survives a crash of the process.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -37,7 +38,8 @@ pub(crate) enum Fact {
     },
     /// The handler succeeded.
     Done,
-    /// The handler ended without success: it failed or panicked, or its call was dropped because its lease was lost.
+    /// The call ended without success: the handler failed or panicked, or the call was dropped because
+    /// its lease was lost.
     Left,
     /// The attempt failed.
     Failed {
@@ -52,8 +54,8 @@ pub(crate) enum Fact {
     Letter(String),
     /// The letter was closed in this state.
     Closed(String),
-    /// The lease of a customer, whose name is the id here, was lost: the process stood still for longer. What its run did last may be
-    /// repeated.
+    /// A customer's lease was lost, because the process stalled for longer than the lease. The entry's
+    /// id is the customer. The customer's last order may be repeated.
     LeaseLost,
 }
 
@@ -76,7 +78,7 @@ impl Journal {
         let entry = Entry { incarnation: self.incarnation, at: now_micros(), id: id.to_owned(), fact };
         let mut line = serde_json::to_vec(&entry)?;
         line.push(b'\n');
-        // One write in append mode: lines of several threads do not interleave.
+        // One write in append mode: lines from several threads do not interleave.
         (&self.file).write_all(&line)
     }
 }
@@ -90,7 +92,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Starts at the beginning of this file, which may not exist yet.
+    /// Creates a reader from the beginning of this file, which may not exist yet.
     pub(crate) fn new(path: PathBuf) -> Self {
         Self { path, file: None, rest: Vec::new() }
     }

@@ -1,21 +1,25 @@
-//! Lazaret's demo: a guided story on the embedded defaults, in a temporary folder, without a server.
+//! Lazaret's demo: a guided story in a temporary folder, with the embedded defaults and without a server.
 //!
-//! A shop sends the orders of 200 customers. The payment service is flaky, and one of its banks goes down; a few orders are
-//! poison, and one of them crashes the process. A **worker** (this program, started a second time) handles the orders with a
-//! [`lazaret::Consumer`] on an SQLite store, a file source and a flight recorder, and serves the API and the console. The **session** sends
-//! orders, restarts the worker when it crashes, and shows the progress.
+//! A shop sends the orders of 200 customers. The payment service is flaky, and one of its banks goes
+//! down. A few orders are poison, and one of them crashes the process. A **worker** (this program,
+//! started a second time) handles the orders with a [`lazaret::Consumer`] on an SQLite store, a file
+//! source and a flight recorder. It also serves the API and the console. The **session** sends orders,
+//! restarts the worker when it crashes, and shows the progress.
 //!
-//! - [`run_live`] runs it on a terminal, with keys to repair the bank and to replay.
-//! - [`run_headless`] runs the story to its end, and verifies the guarantees from outside: from the orders as sent, the handler's
-//!   own journal and the stored letters.
+//! - [`run_live`] runs the demo on a terminal, with keys to repair the bank and to replay.
+//! - [`run_headless`] runs the story to its end. It then verifies the guarantees from outside: from the
+//!   orders as sent, the handler's own journal and the stored letters.
 //!
 //! # Modules
 //!
-//! - `orders`, `handler`: the stream of orders, and the handler with its bugs and the payment service.
-//! - `worker`, `worker_state`, `protocol`: the process with the consumer, the API and the console, and its reports to the session.
-//! - `session`, `supervisor`, `sender`, `folder`: restarts the worker, sends orders, files.
-//! - `journal`, `console_pages`, `evidence`, `check`, `outcome`: the verification of the guarantees, independent of the engine.
-//! - `story`: the headless run. `live`, `dashboard`, `view`: the run on a terminal, drawn by [`lazaret_tui`].
+//! - `orders`, `handler`: the stream of orders, and the handler with its bugs and its payment service.
+//! - `worker`, `worker_state`, `protocol`: the process with the consumer, the API and the console, and
+//!   its reports to the session.
+//! - `session`, `supervisor`, `sender`, `folder`: restart the worker, send orders, and manage files.
+//! - `journal`, `console_pages`, `evidence`, `check`, `outcome`: verify the guarantees, independently of
+//!   the engine.
+//! - `story`: runs without a terminal. `live`, `dashboard`, `view`: run on a terminal, drawn by
+//!   [`lazaret_tui`].
 
 mod check;
 mod console_pages;
@@ -48,13 +52,15 @@ pub use worker::run as run_worker;
 use session::Session;
 use story::LogWriter;
 
-/// Runs the story to its end with orders for this many seconds, and verifies the guarantees. Calls `print` for each log line.
+/// Runs the story to its end and verifies the guarantees. Orders are sent for this many seconds. Calls
+/// `print` for each log line.
 ///
-/// `program` is the command line of the worker: the folder is appended, and it must call [`run_worker`]. `command` is how the
-/// user calls this program, for the suggested commands.
+/// `program` is the command line of the worker. It receives the folder as an extra argument and must
+/// call [`run_worker`]. `command` is how the user calls this program, for the suggested commands.
 ///
 /// # Errors
-/// When the story cannot be completed. A broken guarantee is not an error, but an [`Outcome`] that is not ok.
+/// When the story cannot be completed. A broken guarantee is not an error. It yields an [`Outcome`] that
+/// is not ok.
 pub async fn run_headless(
     program: Vec<OsString>,
     seconds: u32,
@@ -71,11 +77,11 @@ pub async fn run_headless(
     played
 }
 
-/// Runs the demo on the terminal until the user quits, with keys to repair the bank and to replay. Restores the terminal at the
-/// end. `program` as for [`run_headless`].
+/// Runs the demo on the terminal until the user quits, with keys to repair the bank and to replay.
+/// Restores the terminal at the end. For `program`, see [`run_headless`].
 ///
 /// # Errors
-/// When there is no terminal, or the worker does not stay up.
+/// When there is no terminal, or the worker does not keep running.
 pub async fn run_live(program: Vec<OsString>, options: &LiveOptions) -> Result<LiveSummary, Error> {
     live::play(program, options).await
 }

@@ -13,7 +13,7 @@ use crate::orders::{self, LAST_HEALTHY};
 use crate::session::Session;
 use crate::view::{Hints, view};
 
-/// The preferred port of the API and the console: the default of the command line.
+/// The preferred port of the API and the console, which is the default of the command line.
 pub(crate) const DEFAULT_PORT: u16 = 7117;
 /// Orders per second.
 const RATE: f64 = 70.0;
@@ -23,17 +23,17 @@ const DRAW_INTERVAL: Duration = Duration::from_millis(100);
 /// The options of the demo on a terminal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveOptions {
-    /// How the user calls this program.
+    /// The command with which the user calls this program.
     pub command: String,
     /// Whether the command line uses the default address.
     pub is_default_address: bool,
     /// Whether to use colors.
     pub color: bool,
-    /// End after this many seconds; otherwise when the user quits.
+    /// The number of seconds after which the demo ends. Without it, the demo runs until the user quits.
     pub seconds: Option<u32>,
 }
 
-/// The counts of a demo on a terminal.
+/// Counts from a demo on a terminal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveSummary {
     /// The number of orders sent.
@@ -42,7 +42,7 @@ pub struct LiveSummary {
     pub handled: usize,
     /// The number of open letters at the end.
     pub open: u64,
-    /// How often the process crashed.
+    /// The number of crashes of the process.
     pub deaths: u32,
 }
 
@@ -77,7 +77,7 @@ async fn play_on(session: &mut Session, options: &LiveOptions) -> Result<LiveSum
                     None | Some(Key::Char('q') | Key::Interrupt) => break,
                     Some(key) => press(session, key, options).await?,
                 }
-                // Drawn at once: by the next update, newer entries may push this one off the screen.
+                // Draws at once: by the next update, newer entries may have pushed this one off the screen.
                 terminal.draw(&view(&session.dashboard, &hints(session, options)))?;
             }
             () = &mut interrupted => break,
@@ -114,7 +114,7 @@ async fn press(session: &mut Session, key: Key, options: &LiveOptions) -> Result
     Ok(())
 }
 
-/// Sends the orders that are due. The bank goes down at its place in the story; afterwards the user decides.
+/// Sends the orders that are due. The bank goes down at its point in the story. Afterwards the user decides.
 fn send(session: &mut Session, first_order: &mut Option<Instant>) -> Result<(), Error> {
     if !session.dashboard.running && first_order.is_none() {
         return Ok(());

@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 pub(crate) const CUSTOMERS: u64 = 200;
 /// The number of customers of the bank that goes down.
 pub(crate) const HARBOUR_CUSTOMERS: u64 = CUSTOMERS / BANKS.len() as u64;
-/// The bank goes down after this order.
+/// The last order before the bank goes down.
 pub(crate) const LAST_HEALTHY: u32 = 120;
-/// The fewest orders of a complete story.
+/// The minimum number of orders for a complete story.
 pub(crate) const MIN_ORDERS: u32 = 400;
 
-/// The banks; the first one goes down.
+/// The banks. The first one goes down.
 const BANKS: [&str; 8] = [HARBOUR, "North", "South", "East", "West", "Hill", "Valley", "Forest"];
 /// The bank that goes down.
 pub(crate) const HARBOUR: &str = "Harbour Bank";
@@ -27,9 +27,9 @@ const ITEMS: [&str; 5] = ["tea", "lamp", "rope", "bread", "map"];
 /// An order, as the handler reads it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Order {
-    /// Its number, from 1.
+    /// The number, from 1.
     pub(crate) number: u32,
-    /// The customer. It is the key: the orders of one customer are handled in order.
+    /// The customer. This is the key: orders of the same customer are handled in order.
     pub(crate) customer: String,
     /// The bank that pays.
     pub(crate) bank: String,
@@ -43,21 +43,21 @@ pub(crate) struct Order {
     pub(crate) voucher: i64,
 }
 
-/// Why an order is poison: no retry can succeed.
+/// The reason why an order is poison, so that no retry can succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Poison {
-    /// A discount of more than the price.
+    /// The discount exceeds the price.
     Voucher,
     /// Fields are missing.
     Schema,
-    /// No items, on which the handler panics.
+    /// The order has no items, and the handler panics.
     Panic,
-    /// A country on which the tax table aborts the whole process.
+    /// The tax table aborts the process for the country.
     Crash,
 }
 
 impl Poison {
-    /// Returns the expected reason code of its letter.
+    /// Returns the reason code that the order's letter should have.
     pub(crate) const fn reason(self) -> &'static str {
         match self {
             Self::Voucher => "DOMAIN_INVALID",
@@ -68,7 +68,7 @@ impl Poison {
     }
 }
 
-/// The poison orders: number, customer and cause. None of these customers uses the bank that goes down.
+/// The poison orders, with number, customer and cause. None of these customers uses the bank that goes down.
 const POISON: [(u32, u64, Poison); 5] = [
     (60, 9, Poison::Voucher),
     (140, 18, Poison::Schema),
@@ -76,10 +76,10 @@ const POISON: [(u32, u64, Poison); 5] = [
     (220, 36, Poison::Panic),
     (260, 45, Poison::Voucher),
 ];
-/// The same customer orders again this many orders after a poison one. That order has to wait.
+/// The customer of a poison order orders again this many orders later. That order has to wait.
 const NEXT_ORDER_AFTER: u32 = 30;
 
-/// Returns why this order is poison; `None` when it is not.
+/// Returns why this order is poison, or `None` if it is not.
 pub(crate) fn poison(number: u32) -> Option<Poison> {
     POISON.iter().find(|(at, ..)| *at == number).map(|(.., poison)| *poison)
 }
@@ -101,7 +101,7 @@ pub(crate) fn id(number: u32) -> String {
     format!("order-{number}")
 }
 
-/// Returns the order number of a message id; `None` for messages from elsewhere.
+/// Returns the order number of a message id, or `None` for messages from elsewhere.
 pub(crate) fn number_of(id: &str) -> Option<u32> {
     id.strip_prefix("order-")?.parse().ok()
 }
@@ -159,7 +159,7 @@ pub(crate) fn line(number: u32) -> String {
     format!("{line}\n")
 }
 
-/// Returns a pseudorandom number that is the same in every run (the finalizer of SplitMix64).
+/// Returns a pseudorandom number that is the same in every run, with the finalizer of SplitMix64.
 pub(crate) fn mix(number: u64) -> u64 {
     let mut x = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

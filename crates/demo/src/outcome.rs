@@ -24,13 +24,13 @@ pub struct Outcome {
     pub failed_attempts: u64,
     /// The number of retries and replays.
     pub retries: u64,
-    /// How often the process crashed.
+    /// The number of crashes of the process.
     pub deaths: u32,
     /// The number of stored letters.
     pub letters: usize,
     /// The number of resolved letters.
     pub resolved: usize,
-    /// The open letters.
+    /// The letters that are still open.
     pub open: Vec<OpenLetter>,
     /// The guarantees.
     pub checks: Vec<Finding>,
@@ -45,9 +45,9 @@ pub struct OpenLetter {
     pub id: String,
     /// The customer.
     pub customer: String,
-    /// Its state.
+    /// The state.
     pub state: String,
-    /// The reason code; none for waiting letters.
+    /// The reason code, absent for waiting letters.
     pub reason: Option<String>,
 }
 

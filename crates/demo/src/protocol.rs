@@ -8,24 +8,24 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum WorkerCommand {
-    /// Start. The first command.
+    /// Starts the worker. This is the first command.
     Start {
         /// The incarnation of the worker, from 1.
         incarnation: u32,
-        /// The preferred port of the API; another one when it is in use.
+        /// The preferred port of the API. If it is in use, the worker takes another one.
         port: u16,
     },
-    /// Replay the orders that were dead-lettered because of the bank.
+    /// Replays the orders that were dead-lettered because of the bank.
     Replay,
-    /// Settle messages in flight and exit.
+    /// Settles messages in flight and exits.
     Stop,
 }
 
-/// A report of the worker.
+/// A report from the worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Report {
-    /// The worker runs and serves the API and the console.
+    /// The worker is running, and serves the API and the console.
     Ready {
         /// The port.
         port: u16,
@@ -40,19 +40,19 @@ pub(crate) enum Report {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct State {
-    /// Letters by state.
+    /// The number of letters by state.
     pub(crate) letters: BTreeMap<String, u64>,
     /// The number of blocked customers.
     pub(crate) blocked: u64,
-    /// The blocked customers with the oldest activity.
+    /// The blocked customers whose last activity is the oldest.
     pub(crate) customers: Vec<Blocked>,
     /// The groups with open letters.
     pub(crate) groups: Vec<Group>,
     /// The latest operation.
     pub(crate) operation: Option<Operation>,
-    /// Orders that are read but not settled.
+    /// The number of orders that are read but not settled.
     pub(crate) in_flight: u64,
-    /// Why the fuse is blown.
+    /// The reason why the fuse is blown.
     pub(crate) fuse: Option<String>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Blocked {
     pub(crate) state: String,
     /// The reason code of the head.
     pub(crate) reason: String,
-    /// Attempts so far.
+    /// The number of attempts so far.
     pub(crate) attempts: u32,
     /// The time until the next retry, in milliseconds.
     pub(crate) due_ms: Option<u64>,
@@ -91,11 +91,11 @@ pub(crate) struct Group {
     pub(crate) id: String,
     pub(crate) reason: String,
     pub(crate) message: String,
-    /// Open letters.
+    /// The number of open letters.
     pub(crate) open: u64,
-    /// Dead letters among them.
+    /// The number of dead letters.
     pub(crate) dead: u64,
-    /// Open letters waiting behind them.
+    /// The number of open letters waiting behind them.
     pub(crate) behind: u64,
 }
 

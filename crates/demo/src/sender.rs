@@ -1,4 +1,4 @@
-//! Sends orders: appends them to the file that the consumer follows.
+//! Sends orders by appending them to the file that the consumer follows.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

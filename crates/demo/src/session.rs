@@ -18,7 +18,7 @@ use crate::supervisor::Supervisor;
 /// The timeout for expected events.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A running demo. Its folder is removed when it is dropped.
+/// A running demo. Dropping it removes its folder.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) folder: Folder,
@@ -30,7 +30,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Creates the folder and starts the worker with this command line and the folder.
+    /// Creates the folder, and starts the worker with this command line followed by the folder.
     pub(crate) fn open(mut program: Vec<OsString>, port: u16) -> Result<Self, Error> {
         let temp_dir = tempfile::Builder::new().prefix("lazaret-demo-").tempdir()?;
         let folder = Folder::new(temp_dir.path());
@@ -41,7 +41,7 @@ impl Session {
         Ok(Self { folder, dashboard: Dashboard::new(), sender, worker, journal, _temp_dir: temp_dir })
     }
 
-    /// Applies worker events and journal entries since the last call.
+    /// Applies the worker events and journal entries since the last call.
     pub(crate) fn poll(&mut self) -> Result<(), Error> {
         while let Some(event) = self.worker.try_next() {
             self.dashboard.apply(event);
@@ -72,7 +72,7 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until a condition holds. Polls, because the state comes from files and another process.
+    /// Waits until a condition holds. Polls, because the state comes from files and from another process.
     pub(crate) async fn until(
         &mut self,
         what: &str,
@@ -103,7 +103,7 @@ impl Session {
         )
     }
 
-    /// Ends the demo at any point: kills the worker, then removes the folder.
+    /// Ends the demo at any point. Kills the worker, then removes the folder.
     pub(crate) async fn shut_down(self) {
         self.worker.kill().await;
     }

@@ -12,7 +12,7 @@ use crate::orders::{self, CUSTOMERS, HARBOUR, LAST_HEALTHY};
 use crate::outcome::Outcome;
 use crate::session::Session;
 
-/// The default rate of orders per second; raised when it is too low for a complete story.
+/// The default rate of orders per second. It is raised if it is too low for a complete story.
 const DEFAULT_RATE: u32 = 200;
 /// The interval between batches of orders.
 const SEND_INTERVAL: Duration = Duration::from_millis(25);
@@ -32,7 +32,8 @@ impl<'a> LogWriter<'a> {
         (self.print)(&format!("{:>5.1} s  {text}", dashboard.elapsed().as_secs_f64()));
     }
 
-    /// Prints new log entries: general ones and poison orders. Single orders that fail in the outage are too many.
+    /// Prints new log entries about the demo as a whole and about poison orders. Too many other orders
+    /// fail in the outage.
     fn follow(&mut self, dashboard: &Dashboard) {
         let (new, printed) = dashboard.since(self.printed);
         self.printed = printed;
@@ -44,7 +45,7 @@ impl<'a> LogWriter<'a> {
     }
 }
 
-/// Runs the story with orders for this many seconds, and verifies the guarantees.
+/// Runs the story and verifies the guarantees. Orders are sent for this many seconds.
 pub(crate) async fn play(
     session: &mut Session,
     seconds: u32,
@@ -91,7 +92,8 @@ pub(crate) async fn play(
     Ok(Outcome::of(&session.dashboard, &evidence))
 }
 
-/// Returns a condition: no retries and nothing in flight, confirmed by two reports after the first `reports`.
+/// Returns a condition that holds when two reports have arrived after the first `reports` ones, and
+/// nothing is retried or in flight.
 fn quiet(reports: u64) -> impl Fn(&Dashboard) -> bool {
     move |dashboard| {
         dashboard.reports >= reports + 2
@@ -100,12 +102,12 @@ fn quiet(reports: u64) -> impl Fn(&Dashboard) -> bool {
     }
 }
 
-/// Returns the rate of orders per second that completes the story in this time.
+/// Returns the rate of orders per second that completes the story within this many seconds.
 fn rate(seconds: u32) -> u32 {
     DEFAULT_RATE.max(orders::MIN_ORDERS.div_ceil(seconds.max(1)))
 }
 
-/// Sends orders up to this one at a rate per second.
+/// Sends orders up to this one, at a rate per second.
 async fn send(session: &mut Session, up_to: u32, rate: u32, log: &mut LogWriter<'_>) -> Result<(), Error> {
     let (begun, first) = (Instant::now(), session.sender.sent());
     while session.sender.sent() < up_to {
@@ -118,7 +120,7 @@ async fn send(session: &mut Session, up_to: u32, rate: u32, log: &mut LogWriter<
     Ok(())
 }
 
-/// Waits until every sent order is handled or a letter.
+/// Waits until every order sent is handled or has become a letter.
 async fn settled(session: &mut Session, log: &mut LogWriter<'_>) -> Result<(), Error> {
     let all = |dashboard: &Dashboard| dashboard.settled() >= u64::from(dashboard.sent);
     session.until("orders were neither handled nor stored", all, |dashboard| log.follow(dashboard)).await

@@ -1,4 +1,5 @@
-//! Supervises the worker: starts it, reads its reports, and restarts it after a crash, as systemd or Kubernetes would.
+//! Supervises the worker: starts it, reads its reports, and restarts it after a crash, as systemd or
+//! Kubernetes would.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -19,35 +20,35 @@ use crate::protocol::{Report, WorkerCommand};
 
 /// The delay before a crashed worker is restarted.
 const RESTART_DELAY: Duration = Duration::from_millis(250);
-/// The most crashes in a row before the worker was ready.
+/// The number of consecutive crashes before the worker was ready at which the supervisor gives up.
 const MAX_FAILED_STARTS: u32 = 3;
-/// The time for a worker to exit after it was stopped.
+/// The time a worker has to exit after it was told to stop.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// An event of the worker.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum WorkerEvent {
-    /// It sent a report.
+    /// The worker sent a report.
     Report(Report),
-    /// It crashed.
+    /// The worker crashed.
     Crashed {
         /// The incarnation.
         incarnation: u32,
-        /// Describes the exit.
+        /// A description of the exit.
         how: String,
     },
-    /// It was stopped and has exited.
+    /// The worker was stopped and has exited.
     Ended,
-    /// It does not stay up.
+    /// The worker does not keep running, or failed to shut down.
     Fatal(String),
 }
 
-/// A handle of the supervisor. The worker is killed when it is dropped.
+/// A handle of the supervisor. Dropping it kills the worker.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     commands: mpsc::Sender<WorkerCommand>,
     events: mpsc::Receiver<WorkerEvent>,
-    /// The supervisor task, aborted when this is dropped.
+    /// The supervisor task. Dropping this aborts it.
     task: JoinSet<()>,
 }
 
@@ -68,7 +69,7 @@ impl Supervisor {
         Self { commands, events, task }
     }
 
-    /// Waits for the next event; `None` at the end.
+    /// Waits for the next event. Returns `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<WorkerEvent> {
         self.events.recv().await
     }
@@ -88,7 +89,7 @@ impl Supervisor {
         let _ = self.commands.send(WorkerCommand::Stop).await;
     }
 
-    /// Kills the worker if it runs, and waits until it has exited.
+    /// Kills the worker if it is running, and waits until it has exited.
     pub(crate) async fn kill(self) {
         let Self { commands, events, mut task } = self;
         drop((commands, events));
@@ -102,7 +103,7 @@ struct SupervisorTask {
     port: u16,
     commands: mpsc::Receiver<WorkerCommand>,
     events: mpsc::Sender<WorkerEvent>,
-    /// A replay was asked for, and not answered: the next incarnation is asked again.
+    /// Whether a replay was requested and not answered. The request is repeated to the next incarnation.
     replay_asked: bool,
 }
 
@@ -176,7 +177,7 @@ impl SupervisorTask {
                     Some(command) => {
                         was_stopped = command == WorkerCommand::Stop;
                         self.replay_asked |= command == WorkerCommand::Replay;
-                        // One that does not run yet is asked for a replay when it does.
+                        // A worker that is not ready yet receives the request when it is.
                         if was_ready || was_stopped {
                             send(&mut input, &command).await;
                         }
@@ -198,7 +199,7 @@ impl SupervisorTask {
             }
         }
         let status = child.wait().await.map_err(Error::Io)?;
-        // A worker that was stopped while it crashed is not restarted.
+        // A worker that crashed while it was being stopped is not restarted.
         while let Ok(command) = self.commands.try_recv() {
             was_stopped |= command == WorkerCommand::Stop;
             self.replay_asked |= command == WorkerCommand::Replay;
@@ -218,7 +219,8 @@ impl SupervisorTask {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log)
-            // Ctrl-C must reach this process only, which stops the worker; otherwise it would count as a crash.
+            // Ctrl-C must reach only this process, which then stops the worker. Otherwise it would count
+            // as a crash.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
@@ -233,7 +235,7 @@ impl SupervisorTask {
     }
 }
 
-/// Sends a command to the worker. Errors are ignored: the exit of the worker is detected elsewhere.
+/// Sends a command to the worker. Errors are ignored, because the exit of the worker is detected elsewhere.
 async fn send(input: &mut Option<ChildStdin>, command: &WorkerCommand) {
     if let (Some(input), Ok(mut line)) = (input, serde_json::to_vec(command)) {
         line.push(b'\n');
@@ -321,7 +323,7 @@ mod tests {
         assert_eq!(worker.next().await, Some(WorkerEvent::Crashed { incarnation: 1, how }));
         assert_eq!(worker.next().await, Some(WorkerEvent::Report(Report::Ready { port: 7 })));
         assert_eq!(worker.next().await, Some(WorkerEvent::Report(Report::Log("started".to_owned()))));
-        // It was answered, and is not asked for once more.
+        // The replay was answered, so it is not requested again.
         worker.stop().await;
         assert_eq!(worker.next().await, Some(WorkerEvent::Ended));
     }

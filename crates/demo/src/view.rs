@@ -10,10 +10,10 @@ use crate::dashboard::{self, Dashboard, Kind};
 use crate::orders::{self, CUSTOMERS, HARBOUR, LAST_HEALTHY};
 use crate::protocol;
 
-/// The parts of suggested commands.
+/// Parts of suggested commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hints {
-    /// How the user calls this program, with the address unless it is the default.
+    /// How the user calls this program, including the address unless it is the default.
     pub(crate) command: String,
     /// The address of the console.
     pub(crate) console: String,
@@ -173,7 +173,7 @@ fn log_entry(entry: &dashboard::LogEntry) -> LogEntry {
 /// Returns commands to try in a second terminal, with values from the current state.
 fn try_next(dashboard: &Dashboard, hints: &Hints) -> Vec<String> {
     let customer = dashboard.state.customers.first().map_or("ada-0", |blocked| blocked.customer.as_str());
-    // Users may send orders of their own, with any customer name.
+    // Users may send their own orders, with any customer name.
     let is_plain = customer.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     let customer = if is_plain { customer } else { "ada-0" };
     let queue = crate::worker::queue();
@@ -196,7 +196,7 @@ fn commands(dashboard: &Dashboard, hints: &Hints) -> Vec<StyledLine> {
         if index > 0 {
             line = line.add(" · ", Tone::Dim);
         }
-        // The program is named once; the others are subcommands.
+        // Only the first command includes the name of the program. The others show their subcommands.
         let words =
             if index == 0 { command } else { command.strip_prefix(&hints.command).unwrap_or(command).trim() };
         line = line.add(words, Tone::Hint);

@@ -1,4 +1,5 @@
-//! The worker: the process with the consumer, the API and the console, as in a user's service. It may crash.
+//! The worker: the process that runs the consumer, the API and the console, like a user's service. It
+//! may crash.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -28,7 +29,7 @@ use crate::worker_state::{self, replay};
 
 /// The consumer. Its only component has the same name.
 pub(crate) const CONSUMER: &str = "orders";
-/// The interval of state reports.
+/// The interval between state reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(150);
 
 /// The maximum number of automatic attempts of an order.
@@ -46,7 +47,7 @@ pub(crate) fn queue() -> QueueName {
 /// # Errors
 /// When a file cannot be opened, or the consumer fails.
 pub async fn run(folder: &Path) -> Result<(), Box<dyn Error + Send + Sync>> {
-    // A crash is part of the story; it need not write a core dump.
+    // A crash is part of the story and need not write a core dump.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let folder = Folder::new(folder);
     let mut commands = BufReader::new(tokio::io::stdin()).lines();
@@ -87,7 +88,7 @@ pub async fn run(folder: &Path) -> Result<(), Box<dyn Error + Send + Sync>> {
             message = next_command(&mut commands) => match message? {
                 Some(WorkerCommand::Replay) => send(&Report::Log(replay(&store, &handle).await?))?,
                 Some(WorkerCommand::Start { .. }) => {}
-                // Stopped, or the parent process has exited.
+                // The worker was stopped, or the parent process has exited.
                 Some(WorkerCommand::Stop) | None => {
                     drain.cancel();
                     (&mut running).await??;
@@ -102,7 +103,7 @@ pub async fn run(folder: &Path) -> Result<(), Box<dyn Error + Send + Sync>> {
     Ok(())
 }
 
-/// Builds a consumer as a service would.
+/// Builds a consumer as a user's service would.
 async fn consumer(
     folder: &Folder,
     incarnation: u32,
@@ -118,7 +119,7 @@ async fn consumer(
         max_attempts: MAX_ATTEMPTS,
         initial_delay: Duration::from_millis(400),
         multiplier: 2.0,
-        // The first retry waits in memory; later ones exceed this and wait in the store.
+        // The first retry waits in memory. Later ones exceed this limit and wait in the store.
         hold: Duration::from_millis(500),
         max_crashes: MAX_CRASHES,
         ..RetryPolicy::default()
@@ -126,7 +127,7 @@ async fn consumer(
     let options = Options {
         concurrency: 32,
         retry,
-        // One bank of eight is down. A circuit breaker would hold the customers of the other seven as well.
+        // One bank of eight is down. A circuit breaker would also hold the customers of the other seven.
         breaker: None,
         dead_letter: Some(DeadLetterOptions {
             limits: Limits { max_sequence_size: Some(100_000), ..Limits::default() },
@@ -134,9 +135,9 @@ async fn consumer(
             ..DeadLetterOptions::default()
         }),
         flight_recorder: Some(Arc::new(recorder)),
-        // Leases of a crashed process must expire before its letters are retried; short for the demo.
+        // The leases of a crashed process must expire before its letters are retried. Short for the demo.
         lease: Duration::from_secs(2),
-        // Messages after the last commit are handled again after a crash; keep them few.
+        // Messages after the last commit are handled again after a crash. A short interval keeps them few.
         commit_interval: Duration::from_millis(50),
         // Changes to letters take effect quickly.
         refresh: Duration::from_millis(200),
@@ -179,7 +180,7 @@ fn note(journal: &Journal, event: &Event<'_>) {
 
 async fn listen(port: u16) -> io::Result<TcpListener> {
     match TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], port))).await {
-        // The port is in use: take any other.
+        // The port is in use, so any other port is taken.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await
         }
@@ -187,7 +188,7 @@ async fn listen(port: u16) -> io::Result<TcpListener> {
     }
 }
 
-/// Reads the next command; `None` when standard input is closed.
+/// Reads the next command. Returns `None` when standard input is closed.
 async fn next_command(lines: &mut Lines<BufReader<Stdin>>) -> io::Result<Option<WorkerCommand>> {
     match lines.next_line().await? {
         Some(line) => Ok(Some(serde_json::from_str(&line)?)),

@@ -14,17 +14,17 @@ use lazaret::{FuseState, Handle};
 use crate::protocol;
 use crate::worker::queue;
 
-/// The most blocked customers in a report.
+/// The maximum number of blocked customers in a report.
 const MAX_CUSTOMERS: usize = 16;
-/// The most orders of each customer in a report.
+/// The maximum number of orders per customer in a report.
 const MAX_ORDERS: usize = 12;
-/// The most groups in a report.
+/// The maximum number of groups in a report.
 const MAX_GROUPS: usize = 8;
 
-/// Letters per second in a replay.
+/// The number of letters per second in a replay.
 const REPLAY_RATE: f64 = 15.0;
 
-/// The letters of a replay: dead letters caused by the bank.
+/// The query for the letters of a replay: dead letters caused by the bank.
 pub(crate) const REPLAY_QUERY: &str = "state:dead reason:DEPENDENCY_UNAVAILABLE";
 
 /// Reads the current state.
@@ -94,8 +94,8 @@ fn operation(operation: lazaret::store::Operation) -> protocol::Operation {
     }
 }
 
-/// Replays the dead letters of the bank as `lazaret retry` does: one letter first, then more, pausing when letters fail again.
-/// Resumes a paused replay. Returns a log message.
+/// Replays the dead letters of the bank as `lazaret retry` does: one letter first, then more, pausing
+/// when letters fail again. If a paused replay exists, resumes it instead. Returns a log message.
 pub(crate) async fn replay(store: &SqliteStore, handle: &Handle) -> Result<String> {
     let by = Actor::new("demo", "library", "the bank is up again");
     let latest = store.operations(None, 1).await?.operations.into_iter().next();

@@ -1,4 +1,4 @@
-//! Claim checks: small records in place of messages that are letters in the store.
+//! Claim checks: small records that stand for messages stored as letters.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use lazaret_core::{Headers, Letter, Message};
 
 use crate::headers::HeaderStyle;
 
-/// The longest key that is written.
+/// The maximum length of a key that is written.
 const KEY_LIMIT: usize = 1024;
 
-/// Returns the letter that is written in place of this one.
+/// Returns the letter to write in place of this one.
 pub(crate) fn of(letter: &Letter) -> Letter {
     let Letter { id, queue, message, .. } = letter;
-    // Text, not null: a reader that ignores headers must not take it for a tombstone.
+    // Text, not null: a reader that ignores headers must not mistake it for a tombstone.
     let payload = format!("claim check: letter {id} of {queue} in Lazaret's store holds the message");
     let key = message.key.clone().filter(|key| key.len() <= KEY_LIMIT);
     let small =
@@ -20,7 +20,7 @@ pub(crate) fn of(letter: &Letter) -> Letter {
     Letter { message: Arc::new(small), payload_left_out: false, ..letter.clone() }
 }
 
-/// Returns the style of its headers.
+/// Returns the header style of a claim check.
 pub(crate) fn style(style: HeaderStyle) -> HeaderStyle {
     HeaderStyle { minimal: true, claim_check: true, ..style }
 }

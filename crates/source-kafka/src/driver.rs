@@ -1,8 +1,9 @@
-//! The thread of the group member: it reads ahead and executes the commands of the engine.
+//! The thread of the group member. It reads ahead and executes the commands of the engine.
 //!
-//! Only this thread uses the member. It reads ahead a few batches (I7), and serves the group even when it may not read more.
-//! For a dead engine it does neither: when the engine stops asking, the client is not polled, and the group gives the
-//! partitions to other members after `max.poll.interval.ms`, as it would without the thread.
+//! Only this thread uses the member. It reads a few batches ahead (I7), and keeps serving the group even
+//! when it may not read more. For a dead engine it does neither. When the engine stops asking, the
+//! client is not polled, and the group gives the partitions to other members after
+//! `max.poll.interval.ms`, as it would without the thread.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -18,12 +19,13 @@ use tokio::sync::{mpsc, oneshot};
 use crate::membership::Membership;
 use crate::read_ahead::{CloseOnDrop, Item, ReadAhead, TICK};
 
-/// A command of the engine.
+/// A command from the engine.
 pub(crate) enum Command {
-    /// What the consumer knows of incarnations, and the runtime of its store; `None` when no engine runs the source.
+    /// Sets the consumer's registry of incarnations and the runtime of its store. `None` when no engine
+    /// runs the source.
     Attach(Option<(Arc<dyn IncarnationRegistry>, Handle)>),
     Commit(Commits, oneshot::Sender<Result<(), SourceError>>),
-    /// A commit whose outcome is an item with this number.
+    /// Starts a commit. Its outcome arrives as an item with this number.
     Begin(u64, Commits),
     Pause(Vec<Partition>),
     Resume(Vec<Partition>),
@@ -32,19 +34,21 @@ pub(crate) enum Command {
     Close(oneshot::Sender<Result<(), SourceError>>),
 }
 
-/// Positions, and how many changes of assignments the engine had seen: a partition may have restarted since, in another log.
+/// Positions to commit. `changes` shows which assignments the engine had seen, because a partition may
+/// since have restarted in a different log.
 pub(crate) struct Commits {
     pub(crate) commits: Vec<Commit>,
-    /// The number of [changes](is_change) taken before.
+    /// The number of [changes](is_change) that the engine took before.
     pub(crate) changes: u64,
 }
 
-/// Returns whether an event changes the assignment.
+/// Returns `true` if an event changes the assignment.
 pub(crate) fn is_change(event: &SourceEvent) -> bool {
     matches!(event, SourceEvent::Assigned(_) | SourceEvent::Lost(_))
 }
 
-/// Starts the thread of a member. It ends when the member is closed, or when the sender of commands is dropped.
+/// Starts the thread of a member. The thread ends when the member is closed, or when the sender of
+/// commands is dropped.
 pub(crate) fn start(
     membership: Membership,
 ) -> Result<(mpsc::UnboundedSender<Command>, Arc<ReadAhead>), SourceError> {
@@ -69,9 +73,9 @@ struct Driver {
     membership: Membership,
     commands: mpsc::UnboundedReceiver<Command>,
     read: Arc<ReadAhead>,
-    /// The number of the last commit that was begun.
+    /// The number of the last commit that was started.
     begun: u64,
-    /// The number of changes so far, and the last one of each partition.
+    /// The number of changes so far, followed by the last change of each partition.
     changes: u64,
     latest: HashMap<Partition, u64>,
 }
@@ -103,7 +107,7 @@ impl Driver {
         if let Ok(event) = &event {
             self.count_change(event);
         }
-        // Before the messages can be taken: they must not be counted twice.
+        // Published before the messages can be taken, so that they are not counted twice.
         self.publish_lag();
         self.read.put(match event {
             Ok(SourceEvent::Committed(outcome)) => Item::Committed(self.begun, outcome),
@@ -128,7 +132,7 @@ impl Driver {
         }
     }
 
-    /// Removes commits of partitions that changed after the engine sent them.
+    /// Removes commits of partitions that changed after the engine sent the commits.
     fn current(&self, Commits { commits, changes }: Commits) -> Vec<Commit> {
         let is_current =
             |commit: &Commit| self.latest.get(&commit.partition).is_none_or(|latest| *latest <= changes);
@@ -136,7 +140,7 @@ impl Driver {
     }
 
     async fn execute(&mut self, command: Command) -> ControlFlow<()> {
-        // The receiver of an answer may be gone.
+        // The receiver of an answer may have been dropped.
         match command {
             Command::Commit(commits, answer) => {
                 let commits = self.current(commits);
@@ -144,7 +148,7 @@ impl Driver {
             }
             Command::Begin(number, commits) => {
                 self.begun = number;
-                // An earlier one timed out and is pending. Reading does not wait for it.
+                // An earlier commit timed out and is still pending. Reading does not wait for it.
                 let commits = self.current(commits);
                 if self.membership.begin_commit(commits).is_err() {
                     let error =

@@ -1,16 +1,16 @@
-//! Classifies errors of the Kafka client: which ones the client retries itself, which are temporary, which need an operator.
+//! Classifies errors of the Kafka client: retried by the client, temporary, or in need of an operator.
 
 use lazaret_core::source::SourceError;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use crate::options::KafkaOptions;
 
-/// An error of the client, classified.
+/// A classified error of the client.
 #[derive(Debug)]
 pub(crate) enum ClientError {
-    /// The client retries by itself: logged only.
+    /// The client retries by itself. The error is only logged.
     Retried,
-    /// Reported to the engine.
+    /// The error is reported to the engine.
     Reported(SourceError),
 }
 
@@ -24,7 +24,7 @@ impl ClientError {
     }
 }
 
-/// Describes an error: by the client's description, or else by its name and its code.
+/// Describes an error with the client's description, or else with its name and its code.
 pub(crate) fn describe(error: &KafkaError, reason: &str) -> String {
     let text = error.to_string();
     match error.rdkafka_error_code() {
@@ -35,8 +35,8 @@ pub(crate) fn describe(error: &KafkaError, reason: &str) -> String {
     }
 }
 
-/// Classifies an error. `reason` is the client's description, `reading` whether partitions are being read: then the client
-/// itself retries a lost connection to a broker, or to a server for credentials.
+/// Classifies an error. `reason` is the client's description. `reading` says whether partitions are
+/// being read: the client then retries a lost connection to a broker, or to a server for credentials.
 pub(crate) fn classify(
     error: KafkaError,
     reason: &str,
@@ -75,7 +75,7 @@ pub(crate) fn classify(
 /// Converts an error from creating a client.
 pub(crate) fn config_error(error: KafkaError) -> SourceError {
     match error {
-        // Neither the value nor the error that holds it is included: a mistyped name may have a password as its value.
+        // Omits the value and the error that contains it. With a mistyped name, the value may be a password.
         KafkaError::ClientConfig(_, why, name, _) => SourceError::permanent(format!(
             "the Kafka client refuses the property {name}: {why}; correct it in `properties`"
         )),
@@ -86,7 +86,7 @@ pub(crate) fn config_error(error: KafkaError) -> SourceError {
     }
 }
 
-/// Returns whether the client retries after this error of one broker or one request.
+/// Returns `true` if the client retries after this error of one broker or one request.
 pub(crate) fn is_retried_by_client(code: Code) -> bool {
     matches!(
         code,
@@ -108,13 +108,13 @@ pub(crate) fn is_retried_by_client(code: Code) -> bool {
     )
 }
 
-/// Returns whether an error says that a topic or partition does not exist, or has no leader yet. Not every broker knows a topic
-/// that was created a moment ago.
+/// Returns `true` if an error says that a topic or partition does not exist, or has no leader yet. Not
+/// every broker knows a newly created topic.
 pub(crate) fn is_unknown_topic(error: &KafkaError) -> bool {
     error.rdkafka_error_code().is_some_and(is_unknown_topic_code)
 }
 
-/// Returns whether a code says that a topic or partition does not exist, or has no leader yet.
+/// Returns `true` if a code says that a topic or partition does not exist, or has no leader yet.
 pub(crate) fn is_unknown_topic_code(code: Code) -> bool {
     matches!(
         code,
@@ -126,12 +126,13 @@ pub(crate) fn is_unknown_topic_code(code: Code) -> bool {
     )
 }
 
-/// Returns whether an error that has a remedy may also disappear without it: credentials that worked before may work again.
+/// Returns `true` if an error that has a remedy may also disappear without it. Credentials that worked
+/// before may work again.
 fn may_recover(code: Code) -> bool {
     matches!(code, Code::Authentication | Code::SaslAuthenticationFailed | Code::SSL)
 }
 
-/// Returns what an operator can do about a permanent error.
+/// Returns the remedy for a permanent error, for an operator.
 fn remedy(code: Code, options: &KafkaOptions) -> Option<String> {
     let KafkaOptions { topics, group, .. } = options;
     let topics = topics.join(", ");

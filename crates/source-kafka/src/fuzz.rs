@@ -12,7 +12,7 @@ use crate::headers::{self, HeaderStyle, Relayed};
 use crate::positions::metadata::{self, CommitKey, DEFAULT_LIMIT};
 use crate::positions::settled::SettledOffsets;
 
-/// A line per header, `name=value`, each byte of the value as a character.
+/// Formats one line `name=value` per header, with each byte of the value as a character.
 fn to_lines(headers: &Headers) -> String {
     let line = |(name, value): (&str, Option<&Bytes>)| match value {
         None => name.to_owned(),
@@ -47,7 +47,7 @@ fn letter() -> Letter {
     letter
 }
 
-/// A letter as the headers describe it.
+/// Returns a letter as the headers describe it.
 fn described(relayed: &Relayed) -> Letter {
     let (incarnation, position) = (relayed.incarnation, Position::new(relayed.partition, relayed.offset));
     let position = Position { incarnation, ..position };
@@ -74,7 +74,7 @@ fn headers_target() -> Fuzz {
     Fuzz::target("kafka-headers").corpus(corpus).words(words).shape(Shape::Lines)
 }
 
-/// A check of headers; `relayed_again` is the letter that is written at the next hop.
+/// Returns a check of headers. `relayed_again` returns the letter that is written at the next hop.
 fn headers_check(relayed_again: impl Fn(&Relayed) -> Letter) -> impl Fn(&[u8]) -> Result<(), String> {
     move |input| {
         let given = from_lines(&String::from_utf8_lossy(input));
@@ -83,7 +83,8 @@ fn headers_check(relayed_again: impl Fn(&Relayed) -> Letter) -> impl Fn(&[u8]) -
             Err(error) if error.0.is_empty() => return Err("an error without a reason".into()),
             Err(_) => return Ok(()),
         };
-        // Written and read again at the next hop: nothing changes, and nothing grows (I5, I7).
+        // Writes and reads the headers again, as the next hop does. Nothing changes, and nothing grows
+        // (I5, I7).
         let style = HeaderStyle { unmasked_errors: true, ..HeaderStyle::default() };
         let written = headers::write(&relayed_again(&relayed), &relayed.group, relayed.same_failure, style);
         let again = headers::read(&written).map_err(|error| format!("not read again: {}", error.0))?;
@@ -106,7 +107,7 @@ fn kafka_headers() {
 
 #[test]
 fn a_planted_bug_of_headers_is_found() {
-    // A header without a value becomes one with an empty value.
+    // The bug turns a header without a value into a header with an empty value.
     headers_target().finds(headers_check(|relayed| {
         let mut headers = Headers::new();
         for (name, value) in relayed.headers.iter_nullable() {
@@ -120,7 +121,7 @@ const KEY: CommitKey<'static> = CommitKey { topic: "orders", partition: 3, offse
 
 type Encode = fn(&[RangeInclusive<u64>], CommitKey<'_>, Option<&str>, usize) -> String;
 
-/// Checks metadata, whoever wrote it, that is written again by `encode`.
+/// Checks metadata from any writer, after `encode` has written it again.
 fn check_metadata(text: &str, encode: Encode) -> Result<(), String> {
     let key = CommitKey { log: metadata::log_of(text), ..KEY };
     let Ok(ranges) = metadata::decode(text, key) else { return Ok(()) };
@@ -140,7 +141,7 @@ fn check_metadata(text: &str, encode: Encode) -> Result<(), String> {
     if encode(&ranges, key, store, DEFAULT_LIMIT).len() > DEFAULT_LIMIT {
         return Err("beyond the limit".into());
     }
-    // As after an assignment and a commit: what was settled stays settled.
+    // After an assignment and a commit, settled offsets stay settled.
     let merged = metadata::with_earlier(vec![150..=160], &ranges, key.offset);
     let settled = SettledOffsets::new(key.offset, merged, DEFAULT_LIMIT, None);
     if settled.offset < key.offset {
@@ -164,7 +165,7 @@ fn metadata_target() -> Fuzz {
         let key = CommitKey { log: Some("AAAAAAAAAAAAAAAAAAAAAQ"), ..KEY };
         metadata::encode(ranges, key, Some("3f2a"), DEFAULT_LIMIT).into_bytes()
     });
-    // The ranges alone, without prefix and checksum.
+    // Only the ranges, without prefix and checksum.
     let bodies = [&[1, 0][..], &[2, 5, 92, 100, 0xbb, 5, 0xe8, 0x9a, 4], &[0xff; 20]].map(<[u8]>::to_vec);
     Fuzz::target("commit-metadata")
         .corpus(texts)
@@ -177,7 +178,7 @@ fn metadata_target() -> Fuzz {
 fn metadata_check(encode: Encode) -> impl Fn(&[u8]) -> Result<(), String> {
     move |input| {
         check_metadata(&String::from_utf8_lossy(input), encode)?;
-        // Behind a valid checksum the mutation reaches the ranges.
+        // With a valid checksum in front, the mutation reaches the ranges.
         check_metadata(&metadata::sealed(input, KEY), encode)
     }
 }
@@ -189,7 +190,7 @@ fn commit_metadata() {
 
 #[test]
 fn a_planted_bug_of_commit_metadata_is_found() {
-    // The id of a store ends at its first dot.
+    // The bug ends the id of a store at its first dot.
     metadata_target().finds(metadata_check(|ranges, key, store, limit| {
         let store = store.map(|id| id.split_once('.').map_or(id, |(start, _)| start));
         metadata::encode(ranges, key, store, limit)

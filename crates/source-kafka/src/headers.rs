@@ -1,11 +1,13 @@
-//! The headers of records in retry topics and dead-letter topics: written by the relay, read back by the source.
+//! The headers of records in retry topics and dead-letter topics. The relay writes them, and the source
+//! reads them back.
 //!
-//! The headers of the message come first, unchanged. Lazaret's follow in one block, and the last one, `x-lazaret`, holds
-//! their number. So reading restores exactly the headers that the message had, including those with the same names, and the
-//! block is replaced at every hop: it does not grow (I5, I7).
+//! The headers of the message come first, unchanged. Lazaret's headers follow in one block, whose last
+//! header `x-lazaret` holds their number. Reading therefore restores exactly the headers that the
+//! message had, even if they have the same names. The block is replaced at every hop, so it does not
+//! grow (I5, I7).
 //!
-//! All values are UTF-8 except `x-original-key`: numbers are decimal, times are RFC 3339. Spring's `kafka_dlt-*` headers are
-//! binary as Spring writes them.
+//! All values are UTF-8 except `x-original-key`. Numbers are decimal, and times are RFC 3339. Spring's
+//! `kafka_dlt-*` headers are binary, as Spring writes them.
 //!
 //! ```
 //! use lazaret_core::{Letter, Message, Position, QueueName, Timestamp};
@@ -30,7 +32,7 @@ use lazaret_core::{
     Reason, StreamName, Timestamp,
 };
 
-/// The last header of the block: its version, and the number of headers in the block before it.
+/// The last header of the block. It holds the version, and the number of headers before it in the block.
 ///
 /// ```
 /// assert_eq!(lazaret_source_kafka::headers::MARKER, "x-lazaret");
@@ -63,28 +65,29 @@ const DUE: &str = "x-due-at";
 const CLAIM: &str = "x-claim-check";
 const CORRELATION: &str = "x-correlation-id";
 
-/// The maximum bytes of an error message, an error type and a key.
+/// The maximum number of bytes of an error message, an error type or a key.
 const TEXT_LIMIT: usize = 512;
 const CLASS_LIMIT: usize = 256;
 const KEY_LIMIT: usize = 256;
-/// The maximum bytes of a backtrace in Spring's headers.
+/// The maximum number of bytes of a backtrace in Spring's headers.
 const TRACE_LIMIT: usize = 8 * 1024;
 
-/// Which headers are written.
+/// The selection of headers to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeaderStyle {
-    /// Adds Spring Kafka's `kafka_dlt-*` headers, for tools that read these.
+    /// Adds Spring Kafka's `kafka_dlt-*` headers, for tools that read them.
     pub spring: bool,
-    /// Writes error messages unmasked, and backtraces in Spring's headers. By default the variable parts of a message
-    /// (numbers, ids, quoted text) are masked, because headers are visible to people who may not see payloads.
+    /// Writes error messages unmasked, and backtraces in Spring's headers. By default, the variable
+    /// parts of a message (numbers, ids, quoted text) are masked, because people who may not see
+    /// payloads can see headers.
     pub unmasked_errors: bool,
     /// Writes only the headers that a retry needs, for a record that would be too large.
     pub minimal: bool,
-    /// Writes a claim check: the message is a letter in the store, and its own headers are omitted.
+    /// Writes a claim check. The message is a letter in the store, and its own headers are omitted.
     pub claim_check: bool,
 }
 
-/// Returns the headers of the record that holds this letter: those of its message, then Lazaret's.
+/// Returns the headers of the record that holds this letter: its message's headers, then Lazaret's.
 ///
 /// `same_failure` is the number of consecutive failures with the same fingerprint.
 pub fn write(letter: &Letter, group: &str, same_failure: u32, style: HeaderStyle) -> Headers {
@@ -154,7 +157,7 @@ fn write_failure(headers: &mut Headers, letter: &Letter, same_failure: u32, styl
     }
 }
 
-/// Returns the message of a failure, masked unless the style says otherwise.
+/// Returns the message of a failure, masked unless the style disables it.
 fn message_of(failure: &Failure, style: HeaderStyle) -> String {
     let masked;
     let text = if style.unmasked_errors {
@@ -166,7 +169,7 @@ fn message_of(failure: &Failure, style: HeaderStyle) -> String {
     cut(text, TEXT_LIMIT).to_owned()
 }
 
-/// Writes the headers of Spring Kafka: numbers are big-endian.
+/// Writes the headers of Spring Kafka. Numbers are big-endian.
 fn write_spring(headers: &mut Headers, letter: &Letter, group: &str, style: HeaderStyle) {
     let message = &letter.message;
     let number = |n: u64| Bytes::copy_from_slice(&i64::try_from(n).unwrap_or(i64::MAX).to_be_bytes());
@@ -199,43 +202,43 @@ pub struct Relayed {
     pub headers: Headers,
     /// The id of the message.
     pub id: MessageId,
-    /// The topic it was consumed from.
+    /// The topic that the message was consumed from.
     pub stream: StreamName,
-    /// Its partition there.
+    /// The partition in that topic.
     pub partition: u32,
     /// The incarnation of that topic.
     pub incarnation: u32,
-    /// Its offset there.
+    /// The offset in that partition.
     pub offset: u64,
-    /// Its timestamp, if it had one.
+    /// The timestamp, if the message had one.
     pub timestamp: Option<Timestamp>,
-    /// The group that consumed it.
+    /// The group that consumed the message.
     pub group: String,
     /// The queue of the component whose attempts failed.
     pub queue: QueueName,
-    /// The id of the handover: copies of one have the same.
+    /// The id of the handover. Copies of the same handover have the same id.
     pub handover: String,
-    /// The state of the letter; `None` for one that this version does not know.
+    /// The state of the letter. `None` for a state that this version does not know.
     pub state: Option<LetterState>,
-    /// The last failure; `None` when there was none.
+    /// The last failure. `None` if there was none.
     pub failure: Option<Failure>,
-    /// Automatic attempts so far.
+    /// The number of automatic attempts so far.
     pub attempts: u32,
-    /// Attempts that ended with a crash of the process.
+    /// The number of attempts that ended with a crash of the process.
     pub crashes: u32,
-    /// Consecutive failures with the same fingerprint.
+    /// The number of consecutive failures with the same fingerprint.
     pub same_failure: u32,
-    /// When it first failed.
+    /// When the message first failed.
     pub first_failed_at: Option<Timestamp>,
-    /// When it last failed.
+    /// When the message last failed.
     pub last_failed_at: Option<Timestamp>,
-    /// When it may be retried.
+    /// When the message may be retried.
     pub due_at: Option<Timestamp>,
     /// The letter in the store that holds the message, if the record is a claim check.
     pub claim: Option<LetterId>,
 }
 
-/// The headers of a record are not Lazaret's, or damaged.
+/// The error for headers that are not Lazaret's, or are damaged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidHeaders(
     /// The reason.
@@ -245,12 +248,12 @@ pub struct InvalidHeaders(
 /// Reads the headers of a record.
 ///
 /// # Errors
-/// When they are not Lazaret's, or damaged.
+/// When they are not Lazaret's, or are damaged.
 pub fn read(headers: &Headers) -> Result<Relayed, InvalidHeaders> {
     let (own, rest) = split(headers).ok_or_else(|| InvalidHeaders(format!("{MARKER} is missing")))?;
     let id = required(&own, ID)?;
     if id.is_empty() {
-        // All messages with an empty id would be one.
+        // All messages with an empty id would count as one.
         return Err(InvalidHeaders(format!("{ID} is empty")));
     }
     let queue = QueueName::from(required(&own, QUEUE)?);
@@ -278,7 +281,8 @@ pub fn read(headers: &Headers) -> Result<Relayed, InvalidHeaders> {
     })
 }
 
-/// Separates Lazaret's block from the other headers, in order. Other tools may have appended some after the block.
+/// Separates Lazaret's block from the other headers, in order. Other tools may have appended headers
+/// after the block.
 fn split(headers: &Headers) -> Option<(Headers, Headers)> {
     let mark = headers.iter().enumerate().filter(|(_, (name, _))| *name == MARKER).last();
     let (end, (_, value)) = mark?;
@@ -315,7 +319,7 @@ fn failure(own: &Headers) -> Option<Failure> {
     let panicked = reason == Reason::PANICKED;
     let mut failure = Failure::new(reason, text(CLASS), text(TEXT)).in_phase(phase);
     failure.panicked = panicked;
-    // The stored one covers the whole message, of which this is a part.
+    // The stored fingerprint covers the whole message. This failure holds only a part of it.
     failure.fingerprint = text(FINGERPRINT).parse::<Fingerprint>().unwrap_or(failure.fingerprint);
     Some(failure)
 }
@@ -343,7 +347,7 @@ mod tests {
         message.correlation = Some("c-1".into());
         message.headers.push("tenant", "acme");
         message.headers.push_null("nothing");
-        // Headers with Lazaret's names that belong to the message.
+        // These headers have Lazaret's names but belong to the message.
         message.headers.push("x-correlation-id", "theirs");
         message.headers.push("x-lazaret", "theirs too");
         message

@@ -1,8 +1,9 @@
-//! The incarnations of topics: which log is read, and whether it is the one that was read before.
+//! The incarnations of topics: determines which log is read, and whether it is the one that was read before.
 //!
-//! The broker gives each topic an id when it is created. The store of the consumer keeps the id that was seen last, so a topic that was
-//! deleted and created again is found at the next lookup of positions, and while it is read. A log without an id, or one that lost its
-//! end, is found by positions that it cannot have.
+//! The broker assigns each topic an id when it is created. The consumer's store keeps the last id seen.
+//! A topic that was deleted and recreated is therefore detected at the next lookup of positions, and
+//! while it is read. A log without an id, or a log that lost its end, is detected by positions that it
+//! cannot have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,29 +15,30 @@ use lazaret_core::source::SourceError;
 use lazaret_core::{Clock, Partition, StreamName, SystemClock};
 use tokio::runtime::Handle;
 
-/// How long positions of other tools are ignored after an incarnation was first seen: they may be those of the topic that was deleted.
-/// Another member may have recorded the incarnation a moment ago.
+/// How long positions of other tools are ignored after an incarnation was first seen, because they may
+/// belong to the deleted topic. Another member may have just recorded the incarnation.
 const FRESH: Duration = Duration::from_secs(60);
 
-/// The logs that the consumer has seen, and what to do about others.
+/// The logs that the consumer has seen, and how to treat other logs.
 #[derive(Clone, Default)]
 pub(crate) struct SeenLogs {
-    /// Where they are recorded; `None` when the source runs without an engine.
+    /// The registry that records them. `None` when the source runs without an engine.
     registry: Option<(Arc<dyn IncarnationRegistry>, Handle)>,
-    /// A log without an id whose positions are lost begins a new incarnation.
+    /// Whether a log without an id begins a new incarnation when its positions are lost.
     may_start_fresh: bool,
-    /// What lookups recorded whose starts may not be committed yet: one that is repeated must decide as the first one.
+    /// Findings of lookups whose starts may not be committed yet. A repeated lookup must decide as the
+    /// first one did.
     pending: Arc<Mutex<BTreeMap<StreamName, Finding>>>,
 }
 
-/// What a lookup recorded about a topic.
+/// The finding of a lookup about a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
     /// The topic is seen for the first time.
     First,
-    /// The topic has an id now. Nothing tells whether it is the one that was read without an id.
+    /// The topic now has an id. It is unknown whether it is the topic that was read without an id.
     Identified,
-    /// The topic is another one than before.
+    /// The topic is a different one than before.
     Recreated,
 }
 
@@ -45,7 +47,7 @@ impl SeenLogs {
         Self { registry: None, may_start_fresh, pending: Arc::default() }
     }
 
-    /// Sets where they are recorded. The registry is asked in this runtime, which has the drivers of its store.
+    /// Sets the registry. It is called in this runtime, which has the drivers of its store.
     pub(crate) fn attach(&mut self, registry: Arc<dyn IncarnationRegistry>, runtime: Handle) {
         self.registry = Some((registry, runtime));
     }
@@ -81,7 +83,8 @@ impl SeenLogs {
                 let context = format!("the topic {stream} was recreated while its id was looked up");
                 return Err(SourceError::temporary(context));
             }
-            // What it had not read before, it has not read since.
+            // A repeated lookup keeps the first finding: partitions not read before it have not been
+            // read since.
             let mut pending = self.pending();
             if finding == Finding::Recreated || !pending.contains_key(stream) {
                 pending.insert(stream.clone(), finding);
@@ -93,7 +96,7 @@ impl SeenLogs {
         Ok(lives)
     }
 
-    /// The starts of these lives are committed, or need not be.
+    /// Records that the starts of these lives are committed, or need not be.
     pub(crate) fn complete(&self, lives: &Lives) {
         self.pending().retain(|stream, _| !lives.found.contains_key(stream));
     }
@@ -121,8 +124,9 @@ impl SeenLogs {
         Ok(())
     }
 
-    /// Begins an incarnation of one partition, whose log is another one for this reason. Without an id of the topic it may have been
-    /// recreated, and only a person knows whether the messages that it has are all to be handled.
+    /// Begins an incarnation of one partition whose log is a different one. `what` is the reason. A
+    /// topic without an id may have been recreated, and only a person knows whether all of its messages
+    /// should be handled.
     pub(crate) fn begin_anew(
         &self,
         lives: &mut Lives,
@@ -153,13 +157,13 @@ impl fmt::Debug for SeenLogs {
     }
 }
 
-/// The lives of the streams of one lookup.
+/// The lives of the streams in one lookup.
 #[derive(Debug, Default)]
 pub(crate) struct Lives {
     known: Incarnations,
-    /// What this lookup, or one that it repeats, recorded.
+    /// The findings that this lookup, or the lookup that it repeats, recorded.
     found: BTreeMap<StreamName, Finding>,
-    /// The partitions that have a horizon, although their stream is seen for the first time.
+    /// The partitions that have a horizon although their stream is seen for the first time.
     read_before: BTreeSet<Partition>,
 }
 
@@ -168,22 +172,23 @@ pub(crate) struct Lives {
 pub(crate) struct Life {
     /// The number of its incarnation.
     pub(crate) number: u32,
-    /// What this lookup recorded about its stream; `None` if an earlier one had recorded the same.
+    /// The finding of this lookup about the stream. `None` if an earlier lookup had recorded the same.
     pub(crate) found: Option<Finding>,
-    /// It was first seen a moment ago, and is not the first one of its stream.
+    /// Whether the incarnation was first seen a moment ago, and is not the first of its stream.
     pub(crate) is_fresh: bool,
-    /// The store knows of it: an earlier lookup recorded its stream, or messages of it were handed off.
+    /// Whether the store knew the log: an earlier lookup recorded its stream, or messages from it were
+    /// handed off.
     pub(crate) was_known: bool,
 }
 
 impl Life {
-    /// Returns whether this lookup found that the topic was recreated.
+    /// Returns `true` if this lookup found that the topic was recreated.
     pub(crate) fn is_recreated(self) -> bool {
         self.found == Some(Finding::Recreated)
     }
 
-    /// Returns whether a position that is missing was lost: the partition was read before, and nothing tells that its log is still the
-    /// same. `has_id` says that the topic has an id.
+    /// Returns `true` if a missing position was lost: the partition was read before, and nothing shows
+    /// that its log is still the same. `has_id` says whether the topic has an id.
     pub(crate) fn lost_its_position(self, has_id: bool) -> bool {
         let is_identified = has_id && !matches!(self.found, Some(Finding::First | Finding::Identified));
         self.was_known && !is_identified
@@ -191,7 +196,7 @@ impl Life {
 }
 
 impl Lives {
-    /// The partition in its current incarnation.
+    /// Returns the partition in its current incarnation.
     fn in_incarnation(&self, partition: &Partition) -> Partition {
         partition.in_incarnation(self.known.current(partition).map_or(0, |current| current.number))
     }
@@ -256,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_topic_that_gets_an_id_goes_on_with_it() {
-        // I1: without the id, the next topic of that name would be taken for this one.
+        // I1: without the id, the next topic with that name would be mistaken for this one.
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let mut seen = SeenLogs::new(false);
         let kept = Arc::new(Kept::default());
@@ -269,7 +274,7 @@ mod tests {
             (life.number, life.found)
         };
         assert_eq!([identify(None), identify(None)], [(0, Some(Finding::First)), (0, None)]);
-        // The brokers were upgraded, and one of them was not yet when it was asked.
+        // The brokers are being upgraded. One of them was not upgraded yet when it was asked.
         assert_eq!(identify(Some("a")), (0, Some(Finding::Identified)));
         assert_eq!([identify(None), identify(Some("a"))], [(0, None); 2]);
         let recorded = kept.known.lock().unwrap().clone();
@@ -279,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_lookup_that_is_repeated_decides_as_the_first_one() {
-        // I1: the first one recorded what it found, and failed before the starts were committed.
+        // I1: the first lookup recorded its finding, and failed before the starts were committed.
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let mut seen = SeenLogs::new(false);
         seen.attach(Arc::new(Kept::default()), runtime.handle().clone());
@@ -307,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_partition_with_a_horizon_was_read_before_its_stream_was_recorded() {
-        // I1: the store is one of an earlier version, and the topic is another one.
+        // I1: the store was written by an earlier version, and the topic is a different one.
         for log in [None, Some(LOG)] {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             let mut seen = SeenLogs::new(false);
@@ -325,9 +330,9 @@ mod tests {
             let mut lives = seen.identify([(&known.stream, &log)].into_iter()).unwrap();
             let begun = seen.begin_anew(&mut lives, &known, log.as_ref(), "lost".to_owned());
             match log {
-                // Only a person knows.
+                // Only a person can decide this.
                 None => assert!(matches!(begun, Err(error) if !error.is_temporary())),
-                // A repetition does not take the new incarnation for the old one.
+                // A repetition does not mistake the new incarnation for the old one.
                 Some(_) => {
                     assert_eq!(begun.unwrap().number, 1);
                     let mut lives = seen.identify([(&known.stream, &log)].into_iter()).unwrap();

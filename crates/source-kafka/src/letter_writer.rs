@@ -19,8 +19,8 @@ use crate::error::config_error;
 use crate::headers::HeaderStyle;
 use crate::options::KafkaOptions;
 
-/// Writes letters to one topic, each as a record with Lazaret's [headers](crate::headers). A letter goes to the partition with
-/// the number of its original one.
+/// Writes letters to one topic, each as a record with Lazaret's [headers](crate::headers). A letter goes
+/// to the partition with the same number as its original partition.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -49,12 +49,13 @@ pub struct LetterWriter {
     producer: Arc<FutureProducer>,
 }
 
-/// A record that was sent and is not confirmed yet.
+/// A record that was sent and is not yet confirmed.
 pub struct Delivery(DeliveryFuture);
 
 impl LetterWriter {
-    /// Opens a producer for a topic. The options are those of the consumer whose letters are written. Each record is confirmed
-    /// or fails within the timeout. A topic that does not exist yet is [waited for](KafkaOptions::with_topic_timeout).
+    /// Opens a producer for a topic. The options are the options of the consumer whose letters are
+    /// written. Each record is confirmed or fails within the timeout. A topic that does not exist yet is
+    /// [waited for](KafkaOptions::with_topic_timeout).
     ///
     /// # Errors
     /// When the topic does not exist or is denied, the brokers are unreachable, or a property is invalid.
@@ -77,11 +78,11 @@ impl LetterWriter {
     /// Queues a record for a letter.
     ///
     /// # Errors
-    /// When the record cannot be queued: nothing was written.
+    /// When the record cannot be queued. Nothing was written then.
     pub fn send(&self, letter: &Letter, style: HeaderStyle) -> Result<Delivery, RelayError> {
         let message = &letter.message;
         let partition = (message.position.partition % self.partitions) as i32;
-        // A letter that failed without a recorded attempt has failed once.
+        // A letter that failed without a recorded attempt counts as failed once.
         let headers = record_headers(letter, &self.group, letter.same_failures().max(1), style);
         let mut record: FutureRecord<'_, [u8], [u8]> =
             FutureRecord::to(&self.topic).partition(partition).headers(headers);
@@ -91,7 +92,8 @@ impl LetterWriter {
         sent.map(Delivery).map_err(|(error, _)| classify_produce_error(&error, &self.topic))
     }
 
-    /// Waits until the brokers confirm a record. A record that is too large is written again with minimal headers.
+    /// Waits until the brokers confirm a record. A record that is too large is written again with
+    /// minimal headers.
     ///
     /// # Errors
     /// When the record was not written, or may not have been written.
@@ -106,8 +108,8 @@ impl LetterWriter {
         }
     }
 
-    /// Writes a claim check for a letter that is too large for the topic: a small record that names the letter in the store. Returns
-    /// when the brokers have confirmed it.
+    /// Writes a claim check for a letter that is too large for the topic: a small record that names the
+    /// letter in the store. Returns when the brokers have confirmed it.
     ///
     /// # Errors
     /// When the record was not written, or may not have been written.
@@ -127,8 +129,8 @@ impl LetterWriter {
         }
     }
 
-    /// Replaces a producer that met a fatal error: it sends nothing more. Returns that error, because the records queued in it
-    /// fail with another one.
+    /// Replaces a producer that had a fatal error, because it sends nothing more. Returns that error,
+    /// because the records queued in the producer fail with a different one.
     fn replace_failed_producer(&mut self) -> Option<KafkaError> {
         let (code, reason) = self.producer.client().fatal_error()?;
         tracing::warn!(topic = self.topic, reason, "producer failed and was replaced");

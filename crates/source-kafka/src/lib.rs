@@ -2,11 +2,12 @@
 //!
 //! [`KafkaSource`] is one member of a consumer group:
 //!
-//! - The committed offset of a partition is the first one that is not settled (I1). What is settled beyond it is stored in the
-//!   metadata of the commit, so a restart repeats only what must be.
-//! - Polling never blocks and never stops: a consumer that is paused for an hour stays a member of its group.
-//! - A revoked partition is kept until the engine has finished it, while the others are read.
-//! - A record becomes a message byte for byte: null is not empty, neither in keys nor in payloads nor in headers.
+//! - The committed offset of a partition is the first offset that is not settled (I1). Settled offsets
+//!   beyond it are stored in the metadata of the commit, so a restart repeats only what it must.
+//! - Polling never blocks and never stops. A consumer that is paused for an hour stays a member of its group.
+//! - A revoked partition is kept until the engine has finished it. Other partitions are still read in
+//!   the meantime.
+//! - A record becomes a message byte for byte. Null differs from empty in keys, payloads and headers.
 //!
 //! ```no_run
 //! use lazaret_source_kafka::{KafkaOptions, KafkaSource};
@@ -18,20 +19,26 @@
 //! # Ok::<(), lazaret_core::source::SourceError>(())
 //! ```
 //!
-//! [`KafkaRelay`] writes failed messages to retry topics and dead-letter topics (strategy `topics`). [`TopicReader`] and
-//! [`LetterWriter`] read and write dead-letter topics without a group; adoption and mirroring are built on them.
+//! [`KafkaRelay`] writes failed messages to retry topics and dead-letter topics (strategy `topics`).
+//! [`TopicReader`] and [`LetterWriter`] read and write dead-letter topics without a group. Adoption and
+//! mirroring are built on them.
 //!
-//! The modules, each importing only those above it:
+//! The modules. Each imports only modules listed above it:
 //!
-//! - `positions`: settled offsets, their encoding as commit metadata, commits.
-//! - `options`, `state`, `error`: options, state, and classified errors of the client.
-//! - `record`: records as bytes, and the messages that they become; [`headers`]: the headers of relayed records.
-//! - `client`: the librdkafka client: callbacks, assignments, batches and topic ids (the only `unsafe`), topic metadata, producers.
-//! - `transaction_hook`, `retry_topics`, `topology`: configuration of retry topics, and which message goes where.
-//! - `incarnations`, `start_position`, `store_check`, `lookup`: where a partition starts, from what its brokers and the store know.
-//! - `retry_reader`, `owned_partition`: reading a partition.
-//! - `relay`, `letter_writer`, `topic_reader`: records out, and records in without a group.
-//! - `membership`, `read_ahead`, `driver`, `source`: the member of the group, its thread, and the source for the engine.
+//! - `positions`: settled offsets, their encoding as commit metadata, and commits.
+//! - `options`, `state`, `error`: options, state, and classified client errors.
+//! - `record`: records as bytes, and their conversion to messages. [`headers`]: the headers of relayed
+//!   records.
+//! - `client`: the librdkafka client, with callbacks, assignments, batches and topic ids (the only
+//!   `unsafe`), topic metadata, and producers.
+//! - `transaction_hook`, `retry_topics`, `topology`: the configuration of retry topics, and the routing
+//!   of messages to them.
+//! - `incarnations`, `start_position`, `store_check`, `lookup`: determine where a partition starts, from
+//!   its brokers and the store.
+//! - `retry_reader`, `owned_partition`: read a partition.
+//! - `relay`, `letter_writer`, `topic_reader`: write records, and read records without a group.
+//! - `membership`, `read_ahead`, `driver`, `source`: the group member, its thread, and the source for
+//!   the engine.
 
 mod claim_check;
 mod client;

@@ -1,6 +1,7 @@
-//! Looks up where to start reading partitions: requests to the brokers, which block and run in their own thread.
+//! Looks up where to start reading partitions. The requests to the brokers block, and run in their own
+//! thread.
 //!
-//! `start_position` chooses the start from what they answer.
+//! `start_position` chooses the start from the responses.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,7 +27,7 @@ use crate::store_check::StoreCheck;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a lookup failed.
+/// The error of a lookup.
 #[derive(Debug)]
 pub(crate) enum LookupError {
     Client(KafkaError),
@@ -45,18 +46,20 @@ impl From<KafkaError> for LookupError {
     }
 }
 
-/// What a lookup is for.
+/// The purpose of a lookup.
 #[derive(Clone, Debug)]
 pub(crate) enum LookupPurpose {
-    /// The partitions were assigned.
+    /// Start partitions that were assigned.
     Assign(Vec<Partition>),
-    /// Owned partitions are rewound to the committed offset, or without one to the offset where the assignment started.
+    /// Rewind owned partitions to the committed offset, or without one to the offset where the
+    /// assignment started.
     Rewind(Vec<(Partition, u64)>),
-    /// A record of an owned partition had this offset, below those that were delivered: the log is another one from there on.
+    /// Continue after a truncation. A record of an owned partition had this offset, which is below the
+    /// delivered ones, so the log is a different one from there on.
     Truncated(Partition, u64),
 }
 
-/// What a lookup goes by.
+/// The rules of a lookup.
 #[derive(Clone, Debug)]
 pub(crate) struct LookupRules {
     pub(crate) reset: ResetPolicy,
@@ -77,13 +80,13 @@ pub(crate) fn start(
     let (sender, pending) = oneshot::channel();
     let request = move || {
         let positions = look_up(&clients, &purpose, &rules);
-        // Dropped first: the receiver may hold the last reference, and dropping a client blocks.
+        // Dropped first, because the receiver may hold the last reference, and dropping a client blocks.
         drop(clients);
-        // The receiver may be gone.
+        // The receiver may have been dropped.
         let _ = sender.send(positions);
         callbacks.wake();
     };
-    // Without a thread the sender is dropped, and the receiver sees that.
+    // Without a thread, the sender is dropped, and the receiver detects that.
     if let Err(error) = thread::Builder::new().name("lazaret-kafka-lookup".to_owned()).spawn(request) {
         tracing::warn!(%error, "lookup thread not started");
     }
@@ -141,7 +144,7 @@ fn look_up(
                     life = seen.begin_anew(&mut lives, &plain, log.as_ref(), what)?;
                 }
                 let partition = plain.in_incarnation(life.number);
-                // All of a new topic; of a log that was cut, what follows the cut.
+                // A recreated topic is read from its beginning, a truncated log from the cut.
                 let start = if life.is_recreated() { low } else { low.max(*offset) };
                 let (committed, settled) = (None, Vec::new());
                 let recreated = true;
@@ -163,11 +166,11 @@ fn sought(clients: &Clients, position: StartPosition) -> KafkaResult<StartPositi
     Ok(position)
 }
 
-/// Requests the offsets of partitions. Those that their topics do not have are left out: the group assigned what a topic had before it
-/// was recreated.
+/// Requests the offsets of partitions. Omits partitions that their topics do not have: the group may
+/// have assigned the partitions from before a topic was recreated.
 fn fetch_offsets(client: &Arc<Client>, partitions: &[Partition]) -> KafkaResult<Vec<BrokerOffsets>> {
     let names: BTreeSet<&str> = partitions.iter().map(|partition| partition.stream.as_str()).collect();
-    // Before the offsets: what is committed for a topic that is recreated in between has the id of the new one.
+    // Requested before the offsets: if a topic is recreated in between, its commits carry the new id.
     let topics = describe_topics(client, names.iter().copied(), REQUEST_TIMEOUT)?;
     if !names.into_iter().all(|name| topics.contains_key(name)) {
         return Err(KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownTopicOrPartition));
@@ -185,7 +188,7 @@ fn fetch_offsets(client: &Arc<Client>, partitions: &[Partition]) -> KafkaResult<
         element.error()?;
         let committed = match element.offset() {
             Offset::Offset(offset) => {
-                // The client panics on metadata that is not UTF-8. It counts as metadata of another tool.
+                // The client panics on metadata that is not UTF-8. Such metadata counts as another tool's.
                 let metadata = catch_unwind(AssertUnwindSafe(|| element.metadata().to_owned()));
                 Some((offset.unsigned_abs(), metadata.unwrap_or_else(|_| "not UTF-8".to_owned())))
             }
@@ -200,8 +203,9 @@ fn fetch_offsets(client: &Arc<Client>, partitions: &[Partition]) -> KafkaResult<
     Ok(found)
 }
 
-/// Commits starts that are not committed yet. A consumer that starts at the end and crashes must not start at a later end, and where
-/// topics have no ids, a position that is missing later is one that was deleted.
+/// Commits starts that are not committed yet. A consumer that starts at the end and crashes must not
+/// start at a later end. Where topics have no ids, this also shows that a position missing later was
+/// deleted.
 fn commit_starts(
     client: &Client,
     positions: &[StartPosition],

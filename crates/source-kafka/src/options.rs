@@ -1,4 +1,4 @@
-//! Options of a Kafka source, and the client settings derived from them.
+//! Options of a Kafka source, and client settings derived from them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,19 +13,21 @@ use crate::positions::metadata;
 /// The default maximum number of messages per batch.
 pub const DEFAULT_BATCH: usize = 512;
 
-/// librdkafka's session timeout, and the default of brokers, which decide about it with `group.protocol=consumer`.
+/// librdkafka's session timeout. It is also the default of brokers, which set it with
+/// `group.protocol=consumer`.
 const SESSION_TIMEOUT_MS: u64 = 45_000;
-/// The interval of heartbeats: librdkafka's is 3 seconds, the default of brokers, which decide about it with
-/// `group.protocol=consumer`, 5.
+/// The interval of heartbeats. librdkafka's default is 3 seconds. The default of brokers, which set it
+/// with `group.protocol=consumer`, is 5 seconds.
 const HEARTBEAT_MS: u64 = 5_000;
 
 /// The default wait for topics that do not exist yet.
 pub const DEFAULT_TOPIC_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The id of every store in memory, for [`KafkaOptions::with_store`]. Any other store may take its positions over.
+/// The id of every store in memory, for [`KafkaOptions::with_store`]. Any other store may take over its
+/// positions.
 pub const MEMORY_STORE: &str = "memory";
 
-/// Properties that the source sets itself, with the reason.
+/// Properties that the source sets itself, each with the reason.
 const RESERVED: [(&str, &str); 5] = [
     ("bootstrap.servers", "the brokers are an option of their own"),
     ("group.id", "the group is an option of its own"),
@@ -34,7 +36,7 @@ const RESERVED: [(&str, &str); 5] = [
     ("enable.partition.eof", "it is set when the source reads to the end"),
 ];
 
-/// Properties of the group member only.
+/// Properties that apply only to the group member.
 const MEMBERSHIP: [&str; 4] =
     ["group.instance.id", "group.protocol", "group.remote.assignor", "partition.assignment.strategy"];
 
@@ -54,21 +56,21 @@ const CONNECTION: [&str; 12] = [
     "api.version.",
 ];
 
-/// Defaults that a property overrides.
+/// Default properties, which can be overridden.
 const DEFAULTS: [(&str, &str); 6] = [
     ("client.id", "lazaret"),
     // A group without a position must not miss existing records.
     ("auto.offset.reset", "earliest"),
-    // Per partition; librdkafka's default of 64 MiB is too much for a consumer of many.
+    // Applies per partition. librdkafka's default of 64 MiB is too much for a consumer of many.
     ("queued.max.messages.kbytes", "16384"),
-    // The pause of fetching when that much is queued; librdkafka's default of 1 s stalls a fast consumer.
+    // The pause of fetching when the queue is full. librdkafka's default of 1 s stalls a fast consumer.
     ("fetch.queue.backoff.ms", "20"),
-    // The source of the lag.
+    // Statistics provide the lag.
     ("statistics.interval.ms", "1000"),
     ("partition.assignment.strategy", "cooperative-sticky"),
 ];
 
-/// Where to read without a committed position, or when it was deleted.
+/// The position to read from if the committed offset is missing or was deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OffsetReset {
     Earliest,
@@ -76,7 +78,7 @@ pub(crate) enum OffsetReset {
     Error,
 }
 
-/// Options of a Kafka source: brokers, group, topics, and how records become messages.
+/// Options of a Kafka source: brokers, group, topics, and the conversion of records to messages.
 ///
 /// ```
 /// use lazaret_source_kafka::KafkaOptions;
@@ -107,7 +109,7 @@ pub struct KafkaOptions {
 
 type Notify = dyn Fn(&str) + Send + Sync;
 
-/// Is called with a description when a topic is waited for.
+/// A callback that receives a description when a topic is waited for.
 #[derive(Clone, Default)]
 pub(crate) struct TopicNotice(Option<Arc<Notify>>);
 
@@ -158,17 +160,19 @@ impl KafkaOptions {
         &self.group
     }
 
-    /// Sets a property of librdkafka: SASL and TLS, `group.instance.id` for static membership, `auto.offset.reset` (default:
-    /// `earliest`), `isolation.level`, `partition.assignment.strategy` (default: `cooperative-sticky`) and so on.
+    /// Sets a property of librdkafka. Examples are SASL and TLS, `group.instance.id` for static
+    /// membership, `auto.offset.reset` (default: `earliest`), `isolation.level`, and
+    /// `partition.assignment.strategy` (default: `cooperative-sticky`).
     #[must_use]
     pub fn with_property(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.properties.insert(name.into(), value.into());
         self
     }
 
-    /// Joins the group as the static member with this id: the property `group.instance.id`, which takes precedence. After a crash
-    /// the member gets its partitions back at once, without waiting for the end of its former session; after an orderly stop
-    /// nobody else gets them before that. Two members with one id fence each other, so it must be unique in the group.
+    /// Joins the group as the static member with this id. The property `group.instance.id` takes
+    /// precedence. After a crash, the member gets its partitions back at once, without waiting for its
+    /// former session to end. After an orderly stop, no other member gets them before that session ends.
+    /// Two members with the same id fence each other, so the id must be unique in the group.
     ///
     /// ```
     /// use lazaret_source_kafka::KafkaOptions;
@@ -181,31 +185,31 @@ impl KafkaOptions {
         self
     }
 
-    /// Takes the id of a message from the first of these headers that is present. Default, and without such a header: the id
-    /// is `topic/partition/offset`.
+    /// Takes the id of a message from the first of these headers that is present. By default, and
+    /// without such a header, the id is `topic/partition/offset`.
     #[must_use]
     pub fn with_id_headers<T: Into<String>>(mut self, names: impl IntoIterator<Item = T>) -> Self {
         self.id_headers = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Takes the event type from the first of these headers that is present; default: `ce_type`.
+    /// Takes the event type from the first of these headers that is present. Default: `ce_type`.
     #[must_use]
     pub fn with_type_headers<T: Into<String>>(mut self, names: impl IntoIterator<Item = T>) -> Self {
         self.type_headers = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Takes the correlation id from the first of these headers that is present; default: `correlation-id`, then
-    /// `ce_correlationid`.
+    /// Takes the correlation id from the first of these headers that is present. Default:
+    /// `correlation-id`, then `ce_correlationid`.
     #[must_use]
     pub fn with_correlation_headers<T: Into<String>>(mut self, names: impl IntoIterator<Item = T>) -> Self {
         self.correlation_headers = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Makes the source finite: each partition is read up to its end at the time of its assignment. Later records are left to
-    /// the next run.
+    /// Makes the source finite. Each partition is read up to its end at the time of its assignment.
+    /// Later records are left to the next run.
     #[must_use]
     pub fn reading_to_end(mut self) -> Self {
         self.read_to_end = true;
@@ -219,15 +223,16 @@ impl KafkaOptions {
         self
     }
 
-    /// Sets the limit of commit metadata, for brokers whose `offset.metadata.max.bytes` is not 4096.
+    /// Sets the size limit of commit metadata, for brokers whose `offset.metadata.max.bytes` is not 4096.
     #[must_use]
     pub fn with_metadata_limit(mut self, characters: usize) -> Self {
         self.metadata_limit = characters;
         self
     }
 
-    /// Names the store of this consumer by its [id](lazaret_core::store::store_id): it is written into each commit, and a member
-    /// of the group with another store stops with an error instead of handling messages out of order.
+    /// Sets the [id](lazaret_core::store::store_id) of this consumer's store. The id is written into
+    /// each commit. A group member with a different store then stops with an error instead of handling
+    /// messages out of order.
     #[must_use]
     pub fn with_store(mut self, id: impl Into<Arc<str>>) -> Self {
         self.store = Some(id.into());
@@ -241,38 +246,39 @@ impl KafkaOptions {
         self
     }
 
-    /// Reads a log from its beginning, as one of new messages, when the position of the group cannot be one of it and its broker gives
-    /// topics no ids. Otherwise that is an error: the topic may have been recreated, or its log truncated.
+    /// Reads a log from its beginning, as a log of new messages, when the group's position cannot belong
+    /// to it and its broker assigns no topic ids. Otherwise that is an error, because the topic may have
+    /// been recreated or its log truncated.
     #[must_use]
     pub fn starting_fresh(mut self) -> Self {
         self.may_start_fresh = true;
         self
     }
 
-    /// Sets how long a topic that does not exist is waited for before that is an error; default:
-    /// [`DEFAULT_TOPIC_TIMEOUT`]. Not every broker knows a topic that was created a moment ago.
+    /// Sets how long a missing topic is waited for before that is an error. Default:
+    /// [`DEFAULT_TOPIC_TIMEOUT`]. Not every broker knows a newly created topic.
     #[must_use]
     pub fn with_topic_timeout(mut self, timeout: Duration) -> Self {
         self.topic_timeout = timeout;
         self
     }
 
-    /// Calls this with a description when opening has to wait for a topic, for monitoring. Once the source is open, its
-    /// [state](crate::KafkaSource::state) and its errors say so.
+    /// Sets a callback for monitoring. It receives a description when opening has to wait for a topic.
+    /// Once the source is open, its [state](crate::KafkaSource::state) and its errors report this.
     #[must_use]
     pub fn with_topic_notice(mut self, notice: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.topic_notice = TopicNotice(Some(Arc::new(notice)));
         self
     }
 
-    /// Returns the settings of the client that is the member of the group. It fetches nothing.
+    /// Returns the settings of the group member's client. It fetches nothing.
     pub(crate) fn group_client(&self) -> Result<ClientConfig, SourceError> {
         let mut client = self.client()?;
         client.set("statistics.interval.ms", "0").set("enable.partition.eof", "false");
         Ok(client)
     }
 
-    /// Returns the settings of the client that fetches. It is not a member of the group.
+    /// Returns the settings of the fetching client. It is not a member of the group.
     pub(crate) fn fetching_client(&self) -> Result<ClientConfig, SourceError> {
         let mut client = self.client()?;
         for name in MEMBERSHIP {
@@ -294,7 +300,8 @@ impl KafkaOptions {
         Ok(client)
     }
 
-    /// Refuses the id of a store that cannot be written into a commit: without it, other stores would not be found.
+    /// Rejects a store id that cannot be written into a commit. Without the id, a different store would
+    /// not be detected.
     fn check_store_id(&self, id: &str) -> Result<(), SourceError> {
         if id.is_empty() {
             return Err(SourceError::permanent("the id of the store must not be empty"));
@@ -321,7 +328,7 @@ impl KafkaOptions {
         }
         let mut client = ClientConfig::new();
         for (name, value) in DEFAULTS {
-            // The new group protocol has its assignors on the broker.
+            // With the new group protocol, the broker has the assignors.
             let is_omitted = name == "partition.assignment.strategy" && self.has_new_protocol();
             if !is_omitted {
                 client.set(name, value);
@@ -376,9 +383,9 @@ impl KafkaOptions {
         Duration::from_millis(given.unwrap_or(300_000))
     }
 
-    /// Returns how long this is certainly a member of the group after the group has accepted a commit. A plain commit starts the session
-    /// of the classic protocol anew; otherwise the heartbeats of the client do, and the last one may have been sent an interval
-    /// before.
+    /// Returns how long this process is certainly a member of the group after the group accepted a
+    /// commit. In the classic protocol, a plain commit restarts the session. Otherwise the client's
+    /// heartbeats do, and the last one may have been sent up to one interval earlier.
     pub(crate) fn membership_lasts(&self, transactional: bool) -> Duration {
         let millis = |name: &str, default| {
             let given = self.properties.get(name).and_then(|text| text.parse().ok());
@@ -390,17 +397,18 @@ impl KafkaOptions {
             true => usable.saturating_sub(millis("heartbeat.interval.ms", HEARTBEAT_MS)).max(session / 4),
             false => usable,
         };
-        // A rebalance ends the membership of those that do not answer it in time, which begins before they know of it.
+        // A rebalance ends the membership of members that do not answer in time. That time starts before
+        // they know of the rebalance.
         since_commit.min(self.max_poll_interval() / 4)
     }
 
-    /// Returns whether only committed transactions are read.
+    /// Returns `true` if only committed transactions are read.
     pub(crate) fn reads_committed(&self) -> bool {
         self.properties.get("isolation.level").is_none_or(|level| level != "read_uncommitted")
     }
 }
 
-/// Omits the values of properties: some are secret.
+/// Omits the values of properties, because some are secret.
 impl fmt::Debug for KafkaOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KafkaOptions")
@@ -431,7 +439,7 @@ mod tests {
 
     #[test]
     fn the_id_of_a_store_must_fit_into_a_commit() {
-        // Without it, a member with another store would not be found.
+        // Without the id, a member with another store would not be detected.
         assert!(options().with_store("3f2a.example").client().is_ok());
         let too_small = options().with_store("3f2a").with_metadata_limit(8);
         for refused in [options().with_store(""), options().with_store("a".repeat(5000)), too_small] {

@@ -1,4 +1,4 @@
-//! One partition from its assignment to its revocation.
+//! A partition from its assignment to its revocation.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -20,8 +20,9 @@ use crate::topology::Topology;
 
 /// A partition that this member owns.
 ///
-/// It has its own queue of records. To pause it, the queue is not polled: nothing is fetched twice, and what librdkafka has
-/// prefetched stays there, bounded by `queued.max.messages.kbytes`.
+/// The partition has its own queue of records. While it is paused, the queue is not polled. Nothing is
+/// fetched twice, and records that librdkafka has prefetched stay there, bounded by
+/// `queued.max.messages.kbytes`.
 pub(crate) struct OwnedPartition {
     pub(crate) partition: Partition,
     batches: Batches,
@@ -30,42 +31,42 @@ pub(crate) struct OwnedPartition {
     names: PartitionNames,
     pub(crate) stage: Stage,
     pub(crate) paused: bool,
-    /// The id of the topic, if its broker has told it.
+    /// The id of the topic, if its broker has reported it.
     pub(crate) log: Option<Arc<str>>,
-    /// Unique to each assignment, of whatever partition.
+    /// The id of the assignment, unique across all partitions.
     pub(crate) assignment_id: u64,
     /// The first offset of this assignment.
     pub(crate) start: u64,
     /// The first offset that was not delivered.
     pub(crate) next: u64,
     pub(crate) committed: Option<u64>,
-    /// The ranges beyond it that were committed with it since the assignment.
+    /// The ranges beyond the committed offset that were committed with it since the assignment.
     pub(crate) committed_beyond: Vec<RangeInclusive<u64>>,
     /// The ranges that were settled before this assignment.
     settled: Vec<RangeInclusive<u64>>,
     /// The offset after the last message at the time of the assignment.
     pub(crate) end: u64,
-    /// The end was reached.
+    /// Whether the end was reached.
     at_end: bool,
-    /// Set for a partition of a retry topic.
+    /// The reader, for a partition of a retry topic.
     retry: Option<RetryReader>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// It is read.
+    /// The partition is being read.
     Reading,
-    /// It waits for the lookup of its committed offset.
+    /// The partition waits for the lookup of its committed offset.
     Rewinding,
     /// The engine is finishing its messages.
     Revoking,
 }
 
-/// Why reading a partition stopped.
+/// The reason why reading a partition stopped.
 pub(crate) enum ReadEnd {
     /// There are no more records, or the batch is full.
     Done,
-    /// The next record has this offset, which is before delivered ones: the log was truncated.
+    /// The next record has this offset, which is below the delivered ones, so the log was truncated.
     Truncated(u64),
 }
 
@@ -75,8 +76,8 @@ fn next_assignment_id() -> u64 {
 }
 
 impl OwnedPartition {
-    /// Takes over a partition before it is assigned to the fetching client, so that no record arrives in the common queue.
-    /// `None` when the client has no queue for it.
+    /// Takes over a partition before it is assigned to the fetching client, so that no record arrives in
+    /// the common queue. Returns `None` if the client has no queue for it.
     pub(crate) fn new(
         client: &Arc<Client>,
         callbacks: &Callbacks,
@@ -113,7 +114,8 @@ impl OwnedPartition {
         })
     }
 
-    /// Restarts at another position, after the client was repositioned. It may be in another incarnation.
+    /// Restarts at a new position, after the client was repositioned. The position may be in a new
+    /// incarnation.
     pub(crate) fn restart(&mut self, position: StartPosition) {
         let StartPosition { partition, log, start, committed, settled, end, .. } = position;
         self.names = PartitionNames::new(&partition);
@@ -140,20 +142,20 @@ impl OwnedPartition {
         SettledOffsets::new(offset, self.settled.clone(), metadata_limit, self.log.clone())
     }
 
-    /// Returns whether its messages may be delivered.
+    /// Returns `true` if the partition's messages may be delivered.
     pub(crate) fn is_readable(&self) -> bool {
         self.stage == Stage::Reading && !self.paused
     }
 
-    /// Returns whether everything was delivered up to its end at the time of the assignment, and in a retry topic everything
-    /// that this relay wrote since.
+    /// Returns `true` if everything up to the end at the time of the assignment was delivered. In a
+    /// retry topic, everything that this relay has written since must also be delivered.
     pub(crate) fn is_at_end(&self) -> bool {
         let written = self.retry.as_ref().map_or(0, RetryReader::written);
         self.stage == Stage::Reading && (self.at_end || self.next >= self.end) && self.next >= written
     }
 
-    /// Adds available messages to the batch, up to its size, and errors to `errors`. A finite read skips messages that were
-    /// written after the assignment.
+    /// Adds available messages to the batch, up to its size, and errors to `errors`. A finite read skips
+    /// messages written after the assignment.
     pub(crate) fn read(
         &mut self,
         messages: &mut Vec<Message>,
@@ -170,7 +172,8 @@ impl OwnedPartition {
             if remaining == 0 {
                 break;
             }
-            // Once for the whole batch: records of other partitions follow, and growing would move these.
+            // Reserved once for the whole batch. Records of other partitions follow, and growing would
+            // move the messages.
             messages.reserve(limit);
             for record in batch.iter() {
                 remaining -= 1;
@@ -190,7 +193,8 @@ impl OwnedPartition {
                     reader.finish(&self.names, messages);
                     return ReadEnd::Truncated(offset);
                 }
-                // Offsets in between hold no message: compacted, aborted, or a transaction marker.
+                // Offsets in between hold no message: they were compacted or aborted, or are transaction
+                // markers.
                 self.next = offset + 1;
                 if let Some(retry) = &mut self.retry {
                     messages.push(retry.read(reader, &record, offset, &self.names));
@@ -203,7 +207,8 @@ impl OwnedPartition {
         ReadEnd::Done
     }
 
-    /// Merges the ranges of the engine's commit with those settled before the assignment, from this offset on.
+    /// Merges the ranges of the engine's commit with the ranges settled before the assignment, from this
+    /// offset on.
     pub(crate) fn settled_beyond(
         &self,
         ranges: Vec<RangeInclusive<u64>>,

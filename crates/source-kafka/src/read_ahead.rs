@@ -1,4 +1,4 @@
-//! The queue between the thread that reads ahead and the engine.
+//! The queue between the engine and the thread that reads ahead.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,14 +9,15 @@ use lazaret_core::Message;
 use lazaret_core::source::{SourceError, SourceEvent};
 use tokio::sync::Notify;
 
-/// The limits of reading ahead: batches, and bytes; one batch more may be added. They are small, so that copied records are
-/// still in the processor's cache when they are handled.
+/// The limit of batches for reading ahead, followed by the limit of bytes. One more batch may be added.
+/// The limits are small, so that copied records are still in the processor's cache when they are
+/// handled.
 const BATCHES: usize = 6;
 const BYTES: usize = 4 * 1024 * 1024;
 
-/// The engine asks at least this often if it is alive, and the driver checks that this often.
+/// The interval at which a live engine asks at least once, and at which the driver checks this.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
-/// An engine that has not asked for this long counts as dead until it asks again.
+/// The time without a request after which an engine counts as dead until it asks again.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// An item for the engine.
@@ -32,9 +33,9 @@ pub(crate) struct ReadAhead {
     queue: Mutex<Queue>,
     arrived: Notify,
     taken: Notify,
-    /// The lag of the source without the queue.
+    /// The lag of the source, without the queue.
     lag: AtomicU64,
-    /// The time of creation, and how many milliseconds later the engine asked last.
+    /// The time of creation, followed by the number of milliseconds from then until the engine last asked.
     created: Instant,
     asked: AtomicU64,
 }
@@ -43,35 +44,36 @@ pub(crate) struct ReadAhead {
 struct Queue {
     /// The items, each with the size of its messages in bytes.
     items: VecDeque<(Item, usize)>,
-    /// Totals of its messages.
+    /// The totals of batches, then of messages and of bytes.
     batches: usize,
     messages: usize,
     bytes: usize,
-    /// The driver has ended.
+    /// Whether the driver has ended.
     closed: bool,
 }
 
 impl Queue {
-    /// Returns whether this error is queued already. The client repeats its errors, and the engine pauses after each: it
-    /// should not have to take old ones first.
+    /// Returns `true` if this error is already queued. The client repeats its errors, and the engine
+    /// pauses after each. It should not have to take old errors first.
     fn contains(&self, error: &SourceError) -> bool {
         let error = error.to_string();
         let is_same = |item: &Item| matches!(item, Item::Error(known) if known.to_string() == error);
         self.items.iter().any(|(item, _)| is_same(item))
     }
 
-    /// Returns whether more may be read.
+    /// Returns `true` if more may be read.
     fn has_room(&self) -> bool {
         self.batches < BATCHES && self.bytes < BYTES
     }
 
-    /// Returns whether the reader should be woken. Not for every batch: waking takes as long as reading one.
+    /// Returns `true` if the reader should be woken. It is not woken for every batch, because waking
+    /// takes as long as reading one.
     fn is_low(&self) -> bool {
         self.batches <= BATCHES / 2 && self.bytes <= BYTES / 2
     }
 }
 
-/// The error after the end of the driver.
+/// Returns the error for use after the driver has ended.
 pub(crate) fn closed_error() -> SourceError {
     SourceError::permanent("the source was closed")
 }
@@ -97,7 +99,7 @@ impl ReadAhead {
         self.asked.store(self.created.elapsed().as_millis() as u64, Ordering::Release);
     }
 
-    /// Returns whether the engine has asked recently.
+    /// Returns `true` if the engine has asked recently.
     pub(crate) fn is_engine_alive(&self) -> bool {
         let asked = self.created + Duration::from_millis(self.asked.load(Ordering::Acquire));
         asked.elapsed() < SILENCE
@@ -108,22 +110,22 @@ impl ReadAhead {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether more may be read.
+    /// Returns `true` if more may be read.
     pub(crate) fn has_room(&self) -> bool {
         self.queue().has_room()
     }
 
-    /// Waits until the engine has taken enough for reading to go on.
+    /// Waits until the engine has taken enough items for reading to continue.
     pub(crate) async fn taken(&self) {
         self.taken.notified().await;
     }
 
-    /// Sets the lag of the source without the queue.
+    /// Sets the lag of the source, without the queue.
     pub(crate) fn set_lag(&self, lag: u64) {
         self.lag.store(lag, Ordering::Release);
     }
 
-    /// Adds an item. An error that is queued already is dropped.
+    /// Adds an item. Drops an error that is already queued.
     pub(crate) fn put(&self, item: Item) {
         let bytes = match &item {
             Item::Event(SourceEvent::Messages(messages)) => size(messages),
@@ -145,7 +147,7 @@ impl ReadAhead {
         self.arrived.notify_one();
     }
 
-    /// Takes the next item, if there is one.
+    /// Takes the next item if there is one.
     pub(crate) fn take(&self) -> Option<Item> {
         self.record_asked();
         let mut queue = self.queue();
@@ -164,7 +166,7 @@ impl ReadAhead {
         Some(item)
     }
 
-    /// Waits until an item is added, at most for a tick.
+    /// Waits until an item is added, but at most one tick.
     pub(crate) async fn arrived(&self) {
         tokio::select! {
             biased;
@@ -173,14 +175,14 @@ impl ReadAhead {
         }
     }
 
-    /// Returns the lag of the source, with the messages in the queue.
+    /// Returns the lag of the source, including the messages in the queue.
     pub(crate) fn lag(&self) -> u64 {
         let queued = self.queue().messages as u64;
         self.lag.load(Ordering::Acquire) + queued
     }
 }
 
-/// Closes the queue when it is dropped, however the thread of the driver ends.
+/// Closes the queue when dropped, however the thread of the driver ends.
 pub(crate) struct CloseOnDrop(pub(crate) Arc<ReadAhead>);
 
 impl Drop for CloseOnDrop {

@@ -1,4 +1,4 @@
-//! Reads records of a retry topic back into the original messages, with their attempts so far.
+//! Restores the original messages from records of a retry topic, with their attempts so far.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -11,34 +11,34 @@ use crate::headers::{self, Relayed};
 use crate::record::{PartitionNames, Record, RecordReader};
 use crate::topology::Topology;
 
-/// How many handovers of a partition are remembered to detect copies. A copy follows soon: it is sent when the outcome of
-/// the first send is unknown, or after a restart.
+/// The number of handovers per partition that are remembered to detect copies. A copy follows soon: it
+/// is sent when the outcome of the first send is unknown, or after a restart.
 const REMEMBERED: usize = 4096;
 
 /// Reads one partition of a retry topic.
 pub(crate) struct RetryReader {
     topology: Arc<Topology>,
     partition: Partition,
-    /// Handovers since the partition was assigned, the latest last.
+    /// The handovers since the partition was assigned, latest last.
     order: VecDeque<Arc<str>>,
-    /// A digest of the message of each.
+    /// A digest of each handover's message.
     seen: HashMap<Arc<str>, u64>,
     digests: RandomState,
 }
 
-/// The result of looking a handover up among those that were read before.
+/// The result of looking up a handover among the ones read before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
-    /// No.
+    /// The handover is new.
     New,
-    /// Yes, with the same message.
+    /// The handover was read before, with the same message.
     Copy,
-    /// Yes, with another message: two messages have one id.
+    /// The handover was read before with a different message, so two messages have the same id.
     Other,
 }
 
 impl RetryReader {
-    /// Creates a reader. `None` when the partition does not belong to a retry topic.
+    /// Creates a reader. Returns `None` if the partition does not belong to a retry topic.
     pub(crate) fn new(topology: &Arc<Topology>, partition: &Partition, start: u64) -> Option<Self> {
         topology.of_retry_topic(partition.stream.as_str())?;
         topology.record_start(partition, Some(start));
@@ -80,7 +80,7 @@ impl RetryReader {
         });
         match relayed {
             Ok(relayed) => self.restore(reader, stored, relayed, names),
-            // No handler runs: the record becomes a letter as it is.
+            // No handler runs. The record becomes a letter as it is.
             Err(reason) => {
                 let reason =
                     format!("the record of a retry topic was not written by this consumer: {reason}");
@@ -98,13 +98,13 @@ impl RetryReader {
         names: &PartitionNames,
     ) -> Message {
         let seen = self.remember(relayed.handover, self.digests.hash_one((&stored.key, &stored.payload)));
-        // It is not the message that was read before, and must not be settled as a copy of it.
+        // This is not the message that was read before, so it must not be settled as its copy.
         let id = match seen {
             Seen::New | Seen::Copy => relayed.id,
             Seen::Other => names.at(stored.position.offset),
         };
         let written_at = stored.timestamp.unwrap_or(Timestamp::UNIX_EPOCH);
-        // The wait is bounded whatever a header contains, and a relayed message failed at least once.
+        // The wait is bounded whatever a header contains, and a relayed message has failed at least once.
         let latest = written_at.checked_add(self.topology.max_wait).unwrap_or(Timestamp::MAX);
         let failure = relayed.failure.unwrap_or_else(|| {
             lazaret_core::Failure::new(lazaret_core::Reason::HANDLER_ERROR, "unknown", "")
@@ -139,7 +139,7 @@ impl RetryReader {
         message
     }
 
-    /// Remembers a handover with the digest of its message, and returns whether it was read before.
+    /// Remembers a handover with the digest of its message. Returns whether it was read before.
     fn remember(&mut self, handover: String, digest: u64) -> Seen {
         if let Some(known) = self.seen.get(&*handover) {
             return if *known == digest { Seen::Copy } else { Seen::Other };
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_original_message_is_restored() {
-        // I5: a tombstone with an empty key, here.
+        // I5: the message is a tombstone with an empty key.
         let letter = letter();
         let mut message = read(&mut retry_reader(), &written(&letter));
         let hop = message.hop.take().unwrap();
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn another_message_with_the_id_of_the_first_is_no_copy_of_it() {
-        // I1, I8: it is handled under an id of its own.
+        // I1, I8: the message is handled under its own id.
         let (mut retry, letter) = (retry_reader(), letter());
         assert_eq!(read(&mut retry, &written(&letter)).id.as_str(), "evt-1");
         let other = Message { key: Some("other".into()), ..(*letter.message).clone() };

@@ -9,9 +9,10 @@ use lazaret_core::policy::RetryPolicy;
 use crate::headers::HeaderStyle;
 use crate::transaction_hook::TransactionHook;
 
-/// The maximum number of retry topics of a stream.
+/// The maximum number of retry topics per stream.
 const MAX_TIERS: usize = 16;
-/// No message waits longer than this, or twice the longest delay, whatever its headers contain.
+/// The maximum wait of a message, whatever its headers contain. Twice the longest delay, or the maximum
+/// retry-after of the policy, may raise it.
 const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
 const DAY: u128 = 24 * 3600 * 1000;
 
@@ -45,14 +46,14 @@ pub struct RetryTopics {
     pub(crate) header_style: HeaderStyle,
     pub(crate) delivery_timeout: Duration,
     pub(crate) transactional_id: Option<String>,
-    /// All streams share one dead-letter topic.
+    /// Whether all streams share one dead-letter topic.
     pub(crate) shares_dead_letters: bool,
     pub(crate) hook: TransactionHook,
     pub(crate) properties: Vec<(String, String)>,
 }
 
 impl RetryTopics {
-    /// Creates a configuration with one retry topic for each delay, for this consumer.
+    /// Creates a configuration for this consumer, with one retry topic for each delay.
     pub fn new(consumer: impl Into<String>, delays: impl IntoIterator<Item = Duration>) -> Self {
         let delays: BTreeSet<Duration> = delays.into_iter().map(whole_millis).collect();
         Self {
@@ -74,8 +75,9 @@ impl RetryTopics {
         }
     }
 
-    /// Creates a configuration with one retry topic for each delay of the policy, before jitter. A policy with more than 16
-    /// different delays gets a topic for some of them, unless it lists them.
+    /// Creates a configuration with one retry topic for each delay of the policy, before jitter. If a
+    /// policy has more than 16 different delays, only some of them get a topic, unless the policy lists
+    /// its delays.
     ///
     /// ```
     /// use lazaret_core::policy::RetryPolicy;
@@ -107,45 +109,48 @@ impl RetryTopics {
         topics
     }
 
-    /// Also reads the retry topics of these delays, and writes nothing to them: after a change of the delays, messages in the
-    /// old topics are retried when they are due.
+    /// Also reads the retry topics of these delays, without writing to them. After a change of the
+    /// delays, messages in the old topics are still retried when they are due.
     #[must_use]
     pub fn draining(mut self, delays: impl IntoIterator<Item = Duration>) -> Self {
         self.draining = delays.into_iter().map(whole_millis).filter(|d| !self.delays.contains(d)).collect();
         self
     }
 
-    /// Sets the names of the topics: templates with `{stream}`, `{consumer}` and, for retry topics, `{delay}`.
+    /// Sets the names of the topics. They are templates with `{stream}`, `{consumer}` and, for retry
+    /// topics, `{delay}`.
     #[must_use]
     pub fn with_names(mut self, retry: impl Into<String>, dead_letter: impl Into<String>) -> Self {
         (self.retry_name, self.dead_letter_name) = (retry.into(), dead_letter.into());
         self
     }
 
-    /// Writes the dead letters of all streams to this topic. It may have other writers.
+    /// Writes the dead letters of all streams to this topic. The topic may have other writers.
     #[must_use]
     pub fn with_dead_letter_topic(mut self, name: impl Into<String>) -> Self {
         (self.dead_letter_name, self.shares_dead_letters) = (name.into(), true);
         self
     }
 
-    /// Creates missing topics: with as many partitions as the consumed topic, not compacted, and with a retention that
-    /// outlasts the delay; dead-letter topics keep their records without limit.
+    /// Creates missing topics. They have as many partitions as the consumed topic, are not compacted,
+    /// and have a retention that outlasts the delay. Dead-letter topics keep their records without
+    /// limit.
     #[must_use]
     pub fn creating_topics(mut self) -> Self {
         self.create = true;
         self
     }
 
-    /// Sets the replication factor of created topics; default: the broker's.
+    /// Sets the replication factor of created topics. Default: the broker's.
     #[must_use]
     pub fn with_replication(mut self, replicas: i32) -> Self {
         self.replication = replicas;
         self
     }
 
-    /// Skips the checks of topic settings and rights when the relay is opened, for brokers that do not report them. A topic
-    /// that is compacted or denied is then found when the first message fails.
+    /// Skips the checks of topic settings and rights when the relay is opened, for brokers that do not
+    /// report them. A topic that is compacted or denied is then detected only when the first message
+    /// fails.
     #[must_use]
     pub fn without_checks(mut self) -> Self {
         self.check = false;
@@ -159,22 +164,22 @@ impl RetryTopics {
         self
     }
 
-    /// Writes error messages unmasked. By default their variable parts are masked.
+    /// Writes error messages unmasked. By default, their variable parts are masked.
     #[must_use]
     pub fn with_unmasked_errors(mut self) -> Self {
         self.header_style.unmasked_errors = true;
         self
     }
 
-    /// Sets how long the broker may take to confirm a record; default: 10 s.
+    /// Sets how long the broker may take to confirm a record. Default: 10 s.
     #[must_use]
     pub fn with_delivery_timeout(mut self, timeout: Duration) -> Self {
         self.delivery_timeout = timeout;
         self
     }
 
-    /// Relays each message and commits its position in one transaction. The id must be unique to this instance and the same
-    /// after a restart: a producer with the same id fences the one before.
+    /// Relays each message and commits its position in one transaction. The id must be unique to this
+    /// instance and the same after a restart, because a producer fences an earlier one with the same id.
     #[must_use]
     pub fn in_transactions(mut self, transactional_id: impl Into<String>) -> Self {
         self.transactional_id = Some(transactional_id.into());
@@ -188,7 +193,7 @@ impl RetryTopics {
         self
     }
 
-    /// Calls a hook at each step of a transaction, for tests that end the process there.
+    /// Sets a hook that is called at each step of a transaction, for tests that end the process there.
     #[doc(hidden)]
     #[must_use]
     pub fn with_transaction_hook(mut self, hook: impl Fn(&'static str) + Send + Sync + 'static) -> Self {
@@ -202,7 +207,7 @@ impl RetryTopics {
         name.replace("{delay}", &format_delay(whole_millis(delay)))
     }
 
-    /// Returns the names of the retry topics of a stream, the shortest delay first, without those that are drained.
+    /// Returns the names of a stream's retry topics, shortest delay first, without drained ones.
     pub fn retry_topics(&self, stream: &str) -> Vec<String> {
         self.delays.iter().map(|delay| self.retry_topic(stream, *delay)).collect()
     }
@@ -219,7 +224,7 @@ fn whole_millis(delay: Duration) -> Duration {
     Duration::from_millis(millis as u64)
 }
 
-/// Formats a delay as `1m`, `1h30m`, `500ms`.
+/// Formats a delay such as `1m`, `1h30m` or `500ms`.
 fn format_delay(delay: Duration) -> String {
     let mut rest = delay.as_millis();
     let mut text = String::new();

@@ -1,8 +1,9 @@
-//! The source for the engine: it returns what the driver has read ahead.
+//! The source for the engine. It returns events that the driver has read ahead.
 //!
-//! Reading and copying records takes as long as handling them. So that both run in parallel, the member of the group runs in
-//! its own thread and reads ahead a little (docs/decisions/0022-kafka-reads-ahead.md). This side keeps the contract of a
-//! source for what was read ahead: messages of a paused partition are buffered here, those of a revoked one are dropped.
+//! Reading and copying records takes as long as handling them. So that both run in parallel, the group
+//! member runs in its own thread and reads a little ahead (docs/decisions/0022-kafka-reads-ahead.md).
+//! This side keeps the contract of a source for messages read ahead: messages of a paused partition are
+//! buffered here, and messages of a revoked one are dropped.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -33,22 +34,22 @@ pub struct KafkaSource {
     paused: HashSet<Partition>,
     /// Messages that were read before their partition was paused, in order.
     buffered: VecDeque<(Partition, Vec<Message>)>,
-    /// Resumed partitions that the driver resumes when none of their messages is buffered any more: otherwise the buffer could
-    /// grow with every pause (I7).
+    /// Resumed partitions that the driver resumes when none of their messages is buffered any more.
+    /// Otherwise the buffer could grow with every pause (I7).
     resuming: HashSet<Partition>,
-    /// The number of changes of the assignment that were taken.
+    /// The number of assignment changes that were taken.
     changes: u64,
-    /// The number of commits that were begun, and whether the outcome of the last one is pending.
+    /// The number of commits started, followed by whether the outcome of the last one is pending.
     begun: u64,
     committing: bool,
-    /// The end was read, and messages before it are buffered.
+    /// Whether the end was read while messages before it are still buffered.
     ended: bool,
-    /// The driver knows whether an engine runs the source.
+    /// Whether the driver knows if an engine runs the source.
     attached: bool,
 }
 
 impl KafkaSource {
-    /// Starts to join the group; [`next`](Source::next) and [`state`](Self::state) report how it proceeds.
+    /// Starts to join the group. [`next`](Source::next) and [`state`](Self::state) report the progress.
     ///
     /// # Errors
     /// When an option is invalid.
@@ -56,8 +57,8 @@ impl KafkaSource {
         Self::drive(Membership::join(options, None, None)?, None)
     }
 
-    /// Joins the group and also reads the retry topics of this relay: relayed messages are restored, with their attempts so
-    /// far.
+    /// Joins the group and also reads the retry topics of this relay. Relayed messages are restored with
+    /// their attempts so far.
     ///
     /// # Errors
     /// When an option is invalid.
@@ -94,12 +95,12 @@ impl KafkaSource {
         }
     }
 
-    /// Returns its state, for monitoring while the engine runs it.
+    /// Returns the state, for monitoring while the engine runs the source.
     pub fn state(&self) -> watch::Receiver<KafkaState> {
         self.state.clone()
     }
 
-    /// Returns the next event, without waiting.
+    /// Returns the next event without waiting.
     fn step(&mut self) -> Option<Result<SourceEvent, SourceError>> {
         loop {
             if let Some(messages) = self.take_buffered() {
@@ -111,7 +112,7 @@ impl KafkaSource {
             }
             match self.read.take()? {
                 Item::Event(SourceEvent::Messages(messages)) => {
-                    // Without messages, it reports that an error is over.
+                    // An empty batch reports that an error is over.
                     let is_empty = messages.is_empty();
                     let messages = self.buffer_paused(messages);
                     if is_empty || !messages.is_empty() {
@@ -124,7 +125,7 @@ impl KafkaSource {
                     match &event {
                         SourceEvent::Assigned(all) => {
                             all.iter().for_each(|new| self.forget(&new.partition));
-                            // The new partitions have another end.
+                            // The new partitions have a different end.
                             self.ended = false;
                         }
                         SourceEvent::Lost(partitions) => partitions.iter().for_each(|gone| self.forget(gone)),
@@ -133,7 +134,7 @@ impl KafkaSource {
                     return Some(Ok(event));
                 }
                 Item::Committed(number, outcome) => {
-                    // A commit that was begun before the last blocking one is not reported.
+                    // A commit that was started before the last blocking one is not reported.
                     if self.committing && number == self.begun {
                         self.committing = false;
                         return Some(Ok(SourceEvent::Committed(outcome)));
@@ -144,7 +145,8 @@ impl KafkaSource {
         }
     }
 
-    /// Notes which records of retry topics the engine takes, so that a consumer that runs until idle waits for the others.
+    /// Records which records of retry topics the engine takes, so that a consumer that runs until idle
+    /// waits for the others.
     fn deliver(&self, messages: Vec<Message>) -> SourceEvent {
         if let Some(topology) = &self.topology {
             // Other records of a retry topic are undecodable.
@@ -170,7 +172,7 @@ impl KafkaSource {
         self.buffered.iter().any(|(of, _)| of == partition)
     }
 
-    /// Buffers messages of paused partitions. Returns the others.
+    /// Buffers messages of paused partitions. Returns the other messages.
     fn buffer_paused(&mut self, messages: Vec<Message>) -> Vec<Message> {
         if self.paused.is_empty() {
             return messages;
@@ -208,12 +210,12 @@ impl KafkaSource {
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
     ) -> Result<T, SourceError> {
         let (answer, answered) = oneshot::channel();
-        // A driver that has ended drops the sender, and the receiver sees that.
+        // If the driver has ended, the sender is dropped, and the receiver detects that.
         let _ = self.commands.send(command(answer));
         answered.await.map_err(|_| closed_error())
     }
 
-    /// Sends a command. A driver that has ended reports that by itself.
+    /// Sends a command. A driver that has ended reports this itself.
     fn send(&self, command: Command) {
         let _ = self.commands.send(command);
     }
@@ -232,11 +234,11 @@ impl Source for KafkaSource {
             self.send(Command::Attach(None));
         }
         loop {
-            // No await between taking and returning an event: cancellation loses nothing.
+            // No await between taking and returning an event, so that cancellation loses nothing.
             if let Some(event) = self.step() {
                 return event;
             }
-            // A change since then has left its permit.
+            // A change since then has left a permit.
             self.read.arrived().await;
         }
     }
@@ -316,7 +318,7 @@ mod tests {
     use super::*;
     use crate::retry_topics::RetryTopics;
 
-    /// Creates a source whose driver is the test.
+    /// Creates a source for which the test acts as the driver.
     fn source() -> (KafkaSource, mpsc::UnboundedReceiver<Command>) {
         let (commands, received) = mpsc::unbounded_channel();
         let (_, state) = watch::channel(KafkaState::Joining);
@@ -410,7 +412,7 @@ mod tests {
 
     #[test]
     fn commits_carry_the_changes_that_the_engine_has_seen() {
-        // I1: a commit must not apply to another assignment of its partition.
+        // I1: a commit must not apply to a different assignment of its partition.
         let (mut source, mut received) = source();
         source.read.put(Item::Event(SourceEvent::Lost(vec![partition(0)])));
         source.begin_commit(Vec::new()).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Chooses where to start reading a partition: the committed offset, within what the log still has.
+//! Chooses where to start reading a partition: the committed offset, within the current log.
 //!
-//! The start is always an offset, never "the end": a consumer that starts at the end and crashes before its first commit would start at
-//! a later end.
+//! The start is always an offset, never "the end". A consumer that starts at the end and crashes before
+//! its first commit would otherwise start at a later end.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -14,40 +14,40 @@ use crate::options::OffsetReset;
 use crate::positions::metadata::{self, CommitKey};
 use crate::topology::Topology;
 
-/// Where reading a partition starts.
+/// The position at which reading a partition starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StartPosition {
     /// The partition, in its incarnation.
     pub(crate) partition: Partition,
-    /// The id of the topic, if its broker has told it.
+    /// The id of the topic, if its broker has reported it.
     pub(crate) log: Option<Arc<str>>,
-    /// The lookup found that the stream began a new incarnation.
+    /// Whether the lookup found that the stream began a new incarnation.
     pub(crate) recreated: bool,
     /// The first offset to read.
     pub(crate) start: u64,
-    /// The committed offset: the first one that is not settled.
+    /// The committed offset, which is the first one that is not settled.
     pub(crate) committed: Option<u64>,
-    /// The ranges that are settled beyond it.
+    /// The settled ranges beyond it.
     pub(crate) settled: Vec<RangeInclusive<u64>>,
     /// The offset after the last message.
     pub(crate) end: u64,
 }
 
-/// The offsets of a partition, from the brokers.
+/// The offsets of a partition as reported by the brokers.
 #[derive(Clone, Debug)]
 pub(crate) struct BrokerOffsets {
     pub(crate) partition: Partition,
-    /// The id of the topic, if its broker has told it.
+    /// The id of the topic, if its broker has reported it.
     pub(crate) log: Option<Arc<str>>,
     /// The committed offset, with its metadata.
     pub(crate) committed: Option<(u64, String)>,
-    /// The first offset that the log has.
+    /// The first offset in the log.
     pub(crate) low: u64,
     /// The offset after the last message.
     pub(crate) high: u64,
 }
 
-/// Where to start without a committed offset.
+/// The policy for partitions without a committed offset.
 #[derive(Clone, Debug)]
 pub(crate) struct ResetPolicy {
     pub(crate) streams: OffsetReset,
@@ -55,7 +55,8 @@ pub(crate) struct ResetPolicy {
 }
 
 impl ResetPolicy {
-    /// The reset of a topic. Retry topics start at their beginning: this group wrote their records before it first read them.
+    /// Returns the reset of a topic. Retry topics start at their beginning, because this group wrote
+    /// their records before it first read them.
     pub(crate) fn of(&self, topic: &str) -> OffsetReset {
         let topology = self.topology.as_ref();
         let is_retry_topic = topology.is_some_and(|topology| topology.of_retry_topic(topic).is_some());
@@ -63,7 +64,7 @@ impl ResetPolicy {
     }
 }
 
-/// Determines where to start, given the offsets of the brokers and the life of the stream.
+/// Determines where to start, from the brokers' offsets and the life of the stream.
 pub(crate) fn start_position(
     found: BrokerOffsets,
     reset: OffsetReset,
@@ -91,17 +92,18 @@ pub(crate) fn start_position(
     }
 }
 
-/// The start of a partition.
+/// The choice of a start.
 #[derive(Debug, PartialEq, Eq)]
 enum Choice {
     Start(StartPosition),
-    /// The log is another one than the one that was read, for this reason.
+    /// The log is not the one that was read, for this reason.
     BeginAnew(String),
     /// There is no position, and no reset.
     Refuse(String),
 }
 
-/// Chooses the start of a partition in this life of its stream. `is_kept` says that incarnations are recorded.
+/// Chooses the start of a partition in this life of its stream. `is_kept` says whether incarnations are
+/// recorded.
 fn choose(found: &BrokerOffsets, reset: OffsetReset, life: Life, is_kept: bool) -> Choice {
     let BrokerOffsets { partition, log, committed, low, high } = found;
     let (low, high) = (*low, *high);
@@ -110,7 +112,8 @@ fn choose(found: &BrokerOffsets, reset: OffsetReset, life: Life, is_kept: bool) 
         let recreated = life.is_recreated();
         Choice::Start(StartPosition { partition, log, recreated, start, committed, settled, end: high })
     };
-    // Nothing of a new log was read before, and nothing of it may be skipped (I1), whenever its incarnation was recorded.
+    // Nothing of a new log was read before, and nothing of it may be skipped (I1), no matter when its
+    // incarnation was recorded.
     let or_refuse = |what: String, settled: Vec<RangeInclusive<u64>>, is_new: bool| {
         let from = match reset {
             OffsetReset::Error => return Choice::Refuse(what),
@@ -152,7 +155,7 @@ fn choose(found: &BrokerOffsets, reset: OffsetReset, life: Life, is_kept: bool) 
         return start(offset, Some(offset), metadata::within(settled, offset, high));
     }
     if offset > high {
-        // The topic was recreated or truncated: the settled ranges belong to another log.
+        // The topic was recreated or truncated, so the settled ranges belong to a different log.
         let what =
             format!("the committed position {offset} of {partition} is beyond the end of its log, {high}");
         if is_kept {
@@ -245,7 +248,7 @@ mod tests {
 
     #[test]
     fn positions_of_a_deleted_topic_are_not_those_of_its_successor() {
-        // I1: its offsets are those of other messages, and nothing of the new topic may be skipped.
+        // I1: its offsets belong to other messages, and nothing of the new topic may be skipped.
         let text = metadata_of(Some("BBBBBBBBBBBBBBBBBBBBBA"), 15, &[17..=18]);
         for (life, reset) in [
             (Life::default(), OffsetReset::Earliest),
@@ -255,7 +258,7 @@ mod tests {
         ] {
             assert_eq!(started_in(life, &found(Some((15, &text))), reset), (10, None, vec![]));
         }
-        // Somebody put the old positions back, and no metadata with them.
+        // An operator restored the old positions without their metadata.
         let life = Life { is_fresh: true, ..recreated() };
         assert_eq!(started_in(life, &found(Some((15, ""))), OffsetReset::Earliest), (10, None, vec![]));
         assert_eq!(started_in(life, &found(None), OffsetReset::Latest), (10, None, vec![]));
@@ -272,7 +275,7 @@ mod tests {
         for commit in [None, Some((15, of_the_old.as_str())), Some((4, ""))] {
             assert_eq!(started_in(later, &found(commit), OffsetReset::Latest), (10, None, vec![]));
         }
-        // Its own position counts, and where retention deleted it, the reset does.
+        // The consumer's own position counts. If retention deleted it, the reset applies.
         let own = metadata(12, &[14..=15]);
         assert_eq!(
             started_in(later, &found(Some((12, &own))), OffsetReset::Latest),
@@ -286,7 +289,8 @@ mod tests {
 
     #[test]
     fn a_position_is_lost_if_the_partition_was_read_and_no_id_tells_that_its_log_is_the_same() {
-        // I1: a source that resets by itself would skip messages, or take them for those of the deleted topic.
+        // I1: a source that resets by itself would skip messages, or mistake them for messages of the
+        // deleted topic.
         let life = |found, was_known| Life { found, was_known, ..Life::default() };
         for (has_id, life, is_lost) in [
             (false, life(Some(Finding::First), false), false),
@@ -303,7 +307,7 @@ mod tests {
             for reset in [OffsetReset::Earliest, OffsetReset::Latest, OffsetReset::Error] {
                 let choice = choose(&found, reset, life, true);
                 assert_eq!(matches!(choice, Choice::BeginAnew(_)), is_lost, "{has_id} {life:?} {choice:?}");
-                // Without an engine nothing is known.
+                // Without an engine, nothing is known.
                 assert!(!matches!(choose(&found, reset, life, false), Choice::BeginAnew(_)));
             }
         }

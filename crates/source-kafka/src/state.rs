@@ -1,15 +1,15 @@
 //! The state of a source, for monitoring.
 
-/// State of a [`KafkaSource`](crate::KafkaSource).
+/// The state of a [`KafkaSource`](crate::KafkaSource).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KafkaState {
-    /// Waits for its first assignment.
+    /// The source waits for its first assignment.
     Joining,
-    /// Is a member of its group and owns this many partitions.
+    /// The source is a member of its group and owns this many partitions.
     Reading(usize),
-    /// Met an error and retries.
+    /// The source had an error and is retrying.
     Error(String),
-    /// Left the group.
+    /// The source has left the group.
     Closed,
 }

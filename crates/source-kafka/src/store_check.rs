@@ -8,8 +8,9 @@ use crate::options::{KafkaOptions, MEMORY_STORE};
 use crate::positions::metadata;
 use crate::start_position::BrokerOffsets;
 
-/// Checks that the positions of a group were committed with the store of this member. Letters, and what is known of a message, are
-/// in the store: with another one, messages would run although their predecessors wait there.
+/// Checks that the positions of a group were committed with the store of this member. The store holds
+/// the letters and what is known of messages. With a different store, messages would run although their
+/// predecessors wait in the first one.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreCheck {
     group: String,
@@ -23,7 +24,7 @@ impl StoreCheck {
         Self { group: group.clone(), own: store.clone(), replaced: replaced_stores.clone() }
     }
 
-    /// Refuses positions of another store.
+    /// Rejects positions of a different store.
     pub(crate) fn check(&self, found: &[BrokerOffsets]) -> Result<(), SourceError> {
         let Some(own) = &self.own else { return Ok(()) };
         for BrokerOffsets { partition, committed, .. } in found {
@@ -39,13 +40,13 @@ impl StoreCheck {
         Ok(())
     }
 
-    /// The id of the store of this member.
+    /// Returns the id of this member's store.
     pub(crate) fn own(&self) -> Option<&str> {
         self.own.as_deref()
     }
 
     fn accepts(&self, own: &str, store: &str) -> bool {
-        // What was in memory is gone: there is nothing to move.
+        // The content of a store in memory is gone, so there is nothing to move.
         store == own || store == MEMORY_STORE || self.replaced.iter().any(|replaced| replaced == store)
     }
 }

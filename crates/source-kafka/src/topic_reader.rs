@@ -1,6 +1,6 @@
-//! Reads a topic without a group: all its partitions, from given offsets.
+//! Reads all partitions of a topic from given offsets, without a group.
 //!
-//! Nothing is committed, so other readers of the topic, in whatever group, are not affected.
+//! Nothing is committed, so readers of the topic in any group are not affected.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,11 +23,11 @@ use crate::options::KafkaOptions;
 use crate::record::{RecordParts, copy, timestamp};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// The client is polled at least this often.
+/// The maximum interval between polls of the client.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a bounded read waits for the brokers.
+/// The time for which a bounded read waits for the brokers.
 const SILENCE_LIMIT: Duration = Duration::from_secs(60);
-/// How often a followed topic is checked for new partitions.
+/// The interval at which a followed topic is checked for new partitions.
 const PARTITION_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// The size of a batch, which its last record may exceed (I7).
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
@@ -35,13 +35,13 @@ const BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// A record of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicRecord {
-    /// Its partition.
+    /// The partition.
     pub partition: Partition,
-    /// Its offset.
+    /// The offset.
     pub offset: u64,
     /// Key, payload and headers.
     pub parts: RecordParts,
-    /// Its timestamp, if it has one.
+    /// The timestamp, if the record has one.
     pub timestamp: Option<Timestamp>,
 }
 
@@ -54,7 +54,7 @@ struct Progress {
     end: u64,
 }
 
-/// The offsets that a partition holds.
+/// The range of offsets that a partition holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Extent {
     index: u32,
@@ -62,7 +62,7 @@ struct Extent {
     high: u64,
 }
 
-/// Reads all partitions of a topic as a member of no group.
+/// Reads all partitions of a topic without being a member of a group.
 ///
 /// ```no_run
 /// use std::collections::BTreeMap;
@@ -99,9 +99,10 @@ pub struct TopicReader {
 }
 
 impl TopicReader {
-    /// Starts to read a topic. The options are those of a consumer: brokers, properties, batch size; their group and topics are
-    /// not used. `next` holds the offsets at which partitions continue that were read before. A bounded read ends at the end of
-    /// each partition as it is now. A topic that does not exist yet is [waited for](KafkaOptions::with_topic_timeout).
+    /// Starts to read a topic. The options are the options of a consumer: brokers, properties and batch
+    /// size. Their group and topics are not used. `next` holds the offsets at which partitions continue
+    /// that were read before. A bounded read ends at the current end of each partition. A topic that
+    /// does not exist yet is [waited for](KafkaOptions::with_topic_timeout).
     ///
     /// # Errors
     /// When the topic does not exist or is denied, the brokers are unreachable, or a property is invalid.
@@ -112,7 +113,7 @@ impl TopicReader {
         bounded: bool,
     ) -> Result<Self, SourceError> {
         let topic = topic.into();
-        // With `read_to_end` the client reports the end of each partition.
+        // With `read_to_end`, the client reports the end of each partition.
         let options = KafkaOptions { topics: vec![topic.clone()], read_to_end: true, ..options.clone() };
         let wake = Arc::new(Notify::new());
         let callbacks = Callbacks::new(options.reads_committed(), wake.clone());
@@ -142,7 +143,7 @@ impl TopicReader {
         Ok(reader)
     }
 
-    /// Requests the partitions, and starts to read new ones.
+    /// Requests the partitions and starts to read new ones.
     async fn add_partitions(&mut self) -> Result<(), SourceError> {
         let extents = self.extents().await?.map_err(|error| self.request_error(error))?;
         self.start(extents, &BTreeMap::new())
@@ -156,7 +157,7 @@ impl TopicReader {
         extents.map_err(|_| SourceError::temporary("failed to look up the topic"))
     }
 
-    /// Starts to read those partitions that are new.
+    /// Starts to read partitions that are new.
     fn start(&mut self, extents: Vec<Extent>, next: &BTreeMap<u32, u64>) -> Result<(), SourceError> {
         let Some(client) = self.client.clone() else { return Ok(()) };
         self.partitions_checked_at = Instant::now();
@@ -185,7 +186,7 @@ impl TopicReader {
         Partition::new(self.topic.clone(), index)
     }
 
-    /// Converts an error of a request, which the client does not repeat.
+    /// Converts an error of a request. The client does not repeat requests.
     fn request_error(&self, error: KafkaError) -> SourceError {
         let reason = error.to_string();
         classify(error, &reason, &self.options, false).into_reported(reason)
@@ -205,7 +206,8 @@ impl TopicReader {
         self.partitions.iter().map(|(index, p)| end(*index, p).saturating_sub(p.next)).sum()
     }
 
-    /// Returns the number of offsets that were deleted before they were read, since the offsets that [`open`](Self::open) got.
+    /// Returns the number of offsets after the ones given to [`open`](Self::open) that were deleted
+    /// before they were read.
     pub fn deleted(&self) -> u64 {
         self.deleted
     }
@@ -214,12 +216,12 @@ impl TopicReader {
         self.bounded && self.partitions.values().all(|progress| progress.next >= progress.end)
     }
 
-    /// Returns the next records, in the order of each partition; none at the end of a bounded read. Cancellation loses no
-    /// records.
+    /// Returns the next records, in the order of each partition. Returns none at the end of a bounded
+    /// read. Cancellation loses no records.
     ///
     /// # Errors
-    /// When the topic cannot be read for good; for a bounded read also when the brokers are silent for a minute and records
-    /// are missing.
+    /// When the topic permanently cannot be read. A bounded read also fails when the brokers are silent
+    /// for a minute and records are missing.
     pub async fn read(&mut self) -> Result<Vec<TopicRecord>, SourceError> {
         self.received_at = Instant::now();
         loop {
@@ -235,7 +237,7 @@ impl TopicReader {
                 return Err(SourceError::temporary(context));
             }
             if !self.bounded && self.partitions_checked_at.elapsed() >= PARTITION_CHECK_INTERVAL {
-                // An error that persists is an error of reading too, and reported there.
+                // If the error persists, reading also fails, and reports it.
                 if let Err(error) = self.add_partitions().await {
                     tracing::warn!(topic = %self.topic, %error, "check for new partitions failed");
                     self.partitions_checked_at = Instant::now();
@@ -248,7 +250,7 @@ impl TopicReader {
         }
     }
 
-    /// Returns the available records, without waiting.
+    /// Returns the available records without waiting.
     fn take(&mut self) -> Result<Vec<TopicRecord>, SourceError> {
         let (mut records, mut size) = (Vec::new(), 0);
         let Some(client) = self.client.clone() else { return Ok(records) };
@@ -277,8 +279,8 @@ impl TopicReader {
         Ok(records)
     }
 
-    /// Advances a partition to a record and returns whether to return it. Beyond the end of a bounded read the partition is
-    /// paused.
+    /// Advances a partition to a record. Returns `true` if the record is to be returned. Beyond the end
+    /// of a bounded read, the partition is paused.
     fn advance(&mut self, client: &Client, index: u32, offset: u64) -> bool {
         let bounded = self.bounded;
         let Some(progress) = self.partitions.get_mut(&index).filter(|progress| offset >= progress.next)
@@ -297,7 +299,8 @@ impl TopicReader {
         true
     }
 
-    /// Notes that everything of a partition was delivered. Its end may lie after its last record: transaction markers do.
+    /// Records that everything in a partition was delivered. Its end may lie after its last record,
+    /// because of transaction markers.
     fn reach_end(&mut self, index: u32) {
         self.received_at = Instant::now();
         if let Some(progress) = self.partitions.get_mut(&index) {
@@ -308,7 +311,7 @@ impl TopicReader {
     fn handle_error(&mut self, error: KafkaError) -> Result<(), SourceError> {
         let reason = self.callbacks.take_reason();
         let reason = if reason.is_empty() { error.to_string() } else { reason };
-        // The client looks up the coordinator of its group, which this reader does not need.
+        // The client looks up its group's coordinator, which this reader does not need.
         if error.rdkafka_error_code() == Some(Code::GroupAuthorizationFailed) {
             return Ok(());
         }
@@ -327,7 +330,7 @@ impl TopicReader {
     }
 }
 
-/// Drops the client in its own thread: it waits for the brokers.
+/// Drops the client in a separate thread, because dropping waits for the brokers.
 impl Drop for TopicReader {
     fn drop(&mut self) {
         self.callbacks.close();
@@ -351,7 +354,7 @@ impl fmt::Debug for TopicReader {
     }
 }
 
-/// Returns the offsets that the partitions of a topic hold.
+/// Returns the ranges of offsets that the partitions of a topic hold.
 fn extents(client: &Client, topic: &str) -> KafkaResult<Vec<Extent>> {
     let metadata = client.fetch_metadata(Some(topic), REQUEST_TIMEOUT)?;
     let mut extents = Vec::new();
@@ -373,7 +376,7 @@ fn start_offset(next: Option<u64>, low: u64, high: u64) -> (u64, u64) {
     match next {
         Some(next) if (low..=high).contains(&next) => (next, 0),
         Some(next) if next < low => (low, low - next),
-        // Never read, or the topic was recreated.
+        // The partition was never read, or the topic was recreated.
         _ => (low, 0),
     }
 }

@@ -1,4 +1,4 @@
-//! The retry topics and dead-letter topics of a consumer: which message goes where, and how far each topic was read.
+//! The retry topics and dead-letter topics of a consumer: routing of messages, and reading progress.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use lazaret_core::{Partition, Position, StreamName};
 
 use crate::retry_topics::RetryTopics;
 
-/// The longest name of a topic in Kafka.
+/// The maximum length of a topic name in Kafka.
 const MAX_NAME: usize = 249;
 
 /// One retry topic.
@@ -17,7 +17,7 @@ const MAX_NAME: usize = 249;
 pub(crate) struct RetryTier {
     pub(crate) topic: String,
     pub(crate) delay: Duration,
-    /// It is read, and not written to.
+    /// Whether it is only read, and not written to.
     pub(crate) drained: bool,
 }
 
@@ -25,14 +25,15 @@ pub(crate) struct RetryTier {
 #[derive(Clone, Debug)]
 pub(crate) struct StreamTopics {
     pub(crate) stream: String,
-    /// The shortest delay first, drained ones last.
+    /// The retry topics, shortest delay first, drained ones last.
     pub(crate) tiers: Vec<RetryTier>,
     pub(crate) dead_letter: String,
 }
 
 impl StreamTopics {
-    /// Returns the topic for messages with this delay: the one with the longest delay that is not longer, so that no message
-    /// queues behind messages that are due later; or the shortest of all.
+    /// Returns the topic for messages with this delay. It is the one with the longest delay that does
+    /// not exceed it, so that no message queues behind messages that are due later. If there is none, it
+    /// is the one with the shortest delay.
     pub(crate) fn tier(&self, delay: Duration) -> Option<&RetryTier> {
         let mut open = self.tiers.iter().filter(|tier| !tier.drained);
         let first = open.clone().next();
@@ -45,7 +46,7 @@ impl StreamTopics {
 struct Progress {
     /// The offset after the last record that this relay wrote.
     written: u64,
-    /// The offset after the last record that the engine took; `None` when the partition is not assigned.
+    /// The offset after the last record that the engine took. `None` if the partition is not assigned.
     taken: Option<u64>,
 }
 
@@ -54,7 +55,7 @@ struct Progress {
 pub(crate) struct Topology {
     pub(crate) streams: Vec<StreamTopics>,
     pub(crate) max_wait: Duration,
-    /// The index of the stream of each retry topic.
+    /// The index of each retry topic's stream.
     by_retry_topic: HashMap<String, usize>,
     progress: Mutex<HashMap<Partition, Progress>>,
 }
@@ -108,19 +109,20 @@ impl Topology {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a record was written at this offset.
+    /// Records that a record was written at this offset.
     pub(crate) fn record_write(&self, partition: Partition, offset: u64) {
         let mut progress = self.progress();
         let entry = progress.entry(partition.in_incarnation(0)).or_default();
         entry.written = entry.written.max(offset + 1);
     }
 
-    /// Notes that a partition is read from this offset on; `None` when it was revoked.
+    /// Records that a partition is read from this offset on, or with `None` that it was revoked.
     pub(crate) fn record_start(&self, partition: &Partition, start: Option<u64>) {
         self.progress().entry(partition.in_incarnation(0)).or_default().taken = start;
     }
 
-    /// Notes that the engine took the record at this place. A record that was only read ahead is still expected.
+    /// Records that the engine took the record at this place. A record that was only read ahead is still
+    /// expected.
     pub(crate) fn record_taken(&self, stream: &StreamName, position: &Position) {
         let mut progress = self.progress();
         let partition = Partition::new(stream.clone(), position.partition);
@@ -134,7 +136,7 @@ impl Topology {
         self.progress().get(&partition.in_incarnation(0)).map_or(0, |progress| progress.written)
     }
 
-    /// Returns whether an assigned partition holds records of this relay that the engine has not taken yet.
+    /// Returns `true` if an assigned partition holds records of this relay that the engine has not taken yet.
     pub(crate) fn is_expecting(&self) -> bool {
         self.progress().values().any(|progress| progress.taken.is_some_and(|taken| taken < progress.written))
     }

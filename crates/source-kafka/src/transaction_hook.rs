@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Called with the name of each step of a transaction.
+/// A callback that receives the name of each step of a transaction.
 #[derive(Clone, Default)]
 pub(crate) struct TransactionHook(pub(crate) Option<Arc<dyn Fn(&'static str) + Send + Sync>>);
 

@@ -1,4 +1,5 @@
-//! Partitions that are added while several static members run: all of them are read, and one member joins anew for all.
+//! Partitions that are added while several static members run are all read, and only one member rejoins
+//! for them.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -22,13 +23,13 @@ use tracing::field::{Field, Visit};
 use tracing::span;
 
 const MEMBERS: u32 = 3;
-/// The messages of each partition at each step.
+/// The number of messages per partition at each step.
 const MESSAGES: u32 = 10;
 
-/// How often members of each group joined anew, by the log.
+/// The number of times that members of each group rejoined, from the log.
 static JOINS: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 
-/// Reads the log.
+/// A subscriber that reads the log.
 struct Log;
 
 impl tracing::Subscriber for Log {
@@ -57,7 +58,7 @@ impl tracing::Subscriber for Log {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// The fields of a line of the log.
+/// The fields of a log line.
 #[derive(Default)]
 struct Line {
     message: String,
@@ -78,7 +79,7 @@ impl Visit for Line {
     }
 }
 
-/// What the members did.
+/// The observed actions of the members.
 #[derive(Default)]
 struct Seen {
     handled: watch::Sender<BTreeSet<String>>,
@@ -163,7 +164,7 @@ async fn partitions_that_are_added_while_three_static_members_run_are_read_and_o
             }
         }
         seen.until_handled(sent).await;
-        // The group may have noticed it by itself.
+        // The group may have noticed the new partitions by itself.
         let joins = JOINS.lock().unwrap().get(&topic.group).copied().unwrap_or_default();
         assert!(joins <= step, "{joins} members joined anew for {step} additions");
     }

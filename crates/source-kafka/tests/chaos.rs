@@ -1,8 +1,10 @@
-//! Three members of a group in one process over one store, killed, closed and added every few seconds.
+//! Three members of a group in one process share a store. They are killed, closed and added every few
+//! seconds.
 //!
-//! A topic of twelve partitions is written all the while. A fifth of all attempts fail; six messages fail always. With
-//! strategy `ordered`: nothing is lost, the messages of a key are handled in order and never by two at once, no committed
-//! position ever passes a message that is not settled, and in the end the lag is zero.
+//! Messages are written continuously to a topic of twelve partitions. A fifth of all attempts fail, and
+//! six messages always fail. The test checks the strategy `ordered`: nothing is lost, the messages of a
+//! key are handled in order and never by two members at once, no committed position ever passes a
+//! message that is not settled, and in the end the lag is zero.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -24,7 +26,7 @@ use support::{Topic, broker};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Members as tasks of this process.
+/// Runs members as tasks of this process.
 struct Tasks<'a> {
     topic: &'a Topic,
     store: Arc<SqliteStore>,

@@ -1,9 +1,11 @@
-//! Three members of a group as processes, killed with SIGKILL, stopped with SIGTERM and added every few seconds.
+//! Three members of a group run as processes. They are killed with SIGKILL, stopped with SIGTERM and
+//! added every few seconds.
 //!
-//! The scenario is that of `chaos.rs`. The test runs itself again as the members. Nothing is lost, no committed position ever
-//! passes a message that is not settled, and in the end the lag is zero. The members share one file as their store. With
-//! strategy `ordered` order by key holds. With strategy `topics` the broker holds what failed, the store only what the broker
-//! does not take, and no order is promised.
+//! The scenario is the same as in `chaos.rs`. The test runs itself again as the members. Nothing is
+//! lost, no committed position ever passes a message that is not settled, and in the end the lag is
+//! zero. The members share one file as their store. With the strategy `ordered`, order by key holds.
+//! With the strategy `topics`, the broker holds failed messages, the store holds only what the broker
+//! does not accept, and no order is promised.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -27,13 +29,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-/// Says to a process of this test that it is a member, and all that it needs: `strategy number seed brokers topic folder`.
+/// The environment variable that makes a process of this test a member. It holds all that the member
+/// needs: `strategy number seed brokers topic folder`.
 const MEMBER: &str = "LAZARET_CHAOS_MEMBER";
 
-/// One herd at a time: a member that gets no processor for long is put out of its group.
+/// Allows one herd at a time. A member that gets no processor for long is expelled from its group.
 static TURN: Mutex<()> = Mutex::const_new(());
 
-/// Members as processes.
+/// Runs members as processes.
 struct Processes<'a> {
     topic: &'a Topic,
     folder: &'a Path,
@@ -46,7 +49,7 @@ struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -83,7 +86,7 @@ impl Herd for Processes<'_> {
     }
 }
 
-/// A member. Not a separate test.
+/// Runs a member. This is not a separate test.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "started by the other tests, in its own process"]
 async fn member() {

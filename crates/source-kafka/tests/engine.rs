@@ -1,4 +1,4 @@
-//! The whole way: the engine reads Kafka, members die and come, and nothing is lost.
+//! End-to-end: the engine reads Kafka, members join and crash, and nothing is lost.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -19,7 +19,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// What was handled, by whom, in the order of its end; and whether those may go on that must wait.
+/// The handled messages with their consumers, in the order of completion, and whether waiting messages
+/// may continue.
 #[derive(Clone)]
 struct Diary {
     handled: watch::Sender<Vec<(&'static str, String)>>,
@@ -41,7 +42,7 @@ impl Diary {
         assert!(held.is_ok(), "timed out waiting until {what}");
     }
 
-    /// The numbers that were handled of each key, in the order of their first time.
+    /// Returns the handled numbers of each key, in the order of their first time.
     fn numbers(&self) -> BTreeMap<String, Vec<u32>> {
         let mut numbers: BTreeMap<String, Vec<u32>> = BTreeMap::new();
         for payload in self.payloads() {
@@ -54,7 +55,8 @@ impl Diary {
         numbers
     }
 
-    /// Starts a consumer. Messages that begin with `wait` wait until they may go on, those with `fail` fail.
+    /// Starts a consumer. Messages that begin with `wait` wait until they may continue, and messages
+    /// that begin with `fail` fail.
     fn consume(
         &self,
         name: &'static str,
@@ -98,7 +100,7 @@ impl Diary {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_repeats_only_the_message_that_waited() {
-    // I1: the first message is being handled, all behind it are done; then the process crashes.
+    // I1: the process crashes while the first message is being handled and all later ones are done.
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker, 1).await;
     let producer: BaseProducer = client(&topic.brokers).create().unwrap();
@@ -112,8 +114,9 @@ async fn a_crash_repeats_only_the_message_that_waited() {
     let store = Arc::new(MemoryStore::default());
     let (_, run) = diary.consume("first", &topic, store.clone());
     diary.until("all others are handled", |handled| handled.len() == 999).await;
-    // The position stays before the one that waits. What lies beyond is in the metadata, in the end as one range: the
-    // checksum, a distance of one byte and a length of two. The id of the topic is before it.
+    // The position stays before the waiting message. The settled offsets beyond it are in the metadata,
+    // in the end as one range: the checksum, a distance of one byte and a length of two. The id of the
+    // topic precedes them.
     topic.until_committed(0, |offset, text| offset == 0 && text.len() == "lz3.".len() + 22 + 2 + 10);
     run.abort();
     let _ = run.await;
@@ -147,11 +150,11 @@ async fn members_of_a_group_share_the_work_and_lose_nothing() {
     let store = Arc::new(MemoryStore::default());
     let (stop_first, first) = diary.consume("first", &topic, store.clone());
     send(0);
-    // Key 7 fails once and is held from then on: 30 keys, 10 of each in a round.
+    // Key 7 fails once and is held from then on. There are 30 keys, with 10 messages each per round.
     diary.until("the first round is done", |handled| handled.len() >= 290).await;
     let (stop_second, second) = diary.consume("second", &topic, store.clone());
     send(1);
-    // Written on until the newcomer has its share.
+    // Writing continues until the new member has its share.
     while !diary.handled.borrow().iter().any(|(by, _)| *by == "second") {
         send(2);
         tokio::task::yield_now().await;
@@ -167,7 +170,7 @@ async fn members_of_a_group_share_the_work_and_lose_nothing() {
     stop_first.cancel();
     stop_second.cancel();
     second.await.unwrap();
-    // Every message of every key but the one that failed was handled; the first time in order.
+    // Every message of every other key was handled, in order when first handled.
     let numbers = diary.numbers();
     assert!(
         !numbers.contains_key("7") || numbers["7"].iter().all(|number| *number < 7),

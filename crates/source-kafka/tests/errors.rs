@@ -10,7 +10,7 @@ use lazaret_core::source::SourceError;
 use lazaret_source_kafka::{KafkaOptions, KafkaRelay, KafkaSource, KafkaState, RetryTopics};
 use support::{Reading, Topic, broker, quick, unique, with_password};
 
-/// The error that ends the reading.
+/// Returns the permanent error that ends reading.
 async fn permanent(options: KafkaOptions) -> SourceError {
     let mut reading = Reading::new(KafkaSource::open(options).unwrap());
     reading.until("it gives up", |r| r.errors.iter().any(|error| !error.is_temporary())).await;

@@ -1,4 +1,4 @@
-//! Brokers that fail, played by librdkafka's own mock cluster.
+//! Failing brokers, simulated by librdkafka's mock cluster.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -13,7 +13,7 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use support::{Reading, Topic, has_no_ranges, numbers, push_unknown_compression, unique};
 
-/// A cluster of one broker with a topic of one partition.
+/// Returns a cluster of one broker, and a topic of one partition.
 fn cluster() -> (MockCluster<'static, rdkafka::producer::DefaultProducerContext>, Topic) {
     let cluster = MockCluster::new(1).unwrap();
     let name = unique("m-");
@@ -119,7 +119,7 @@ async fn a_commit_without_its_ranges_still_names_the_store() {
     assert!(offset == 1 && without.ends_with(".first."), "{offset} {without}");
     reading.commit(topic.partition(0), 0, vec![2..=2]).await.unwrap();
     assert!(topic.committed(0).unwrap().1.len() > without.len(), "later commits have their ranges again");
-    // A broker that does not even take the id.
+    // This broker does not even accept the id.
     cluster.request_errors(RDKafkaApiKey::OffsetCommit, &[too_large, too_large]);
     let refused = reading.commit(topic.partition(0), 1, vec![]).await.unwrap_err();
     assert!(
@@ -150,7 +150,7 @@ async fn a_failed_commit_is_reported_and_can_be_repeated() {
 
 #[tokio::test]
 async fn a_commit_that_is_answered_too_late_is_given_up_and_the_next_ones_go_on() {
-    // I1: it timed out, and still no other may overtake it.
+    // I1: the commit timed out, and still no other may overtake it.
     let (cluster, topic) = cluster();
     topic.fill(0, 0..3).await;
     let mut reading = topic.open();
@@ -169,7 +169,7 @@ async fn a_commit_that_is_answered_too_late_is_given_up_and_the_next_ones_go_on(
         reading.source.begin_commit(up_to(2)).unwrap();
         let reported = reading.commits.len();
         reading.until("its outcome is reported", |r| r.commits.len() > reported).await;
-        // An Ok may have committed nothing: the group may have expelled the silent member.
+        // An Ok may have committed nothing, because the group may have expelled the silent member.
         if topic.committed(0).is_some_and(|(offset, _)| offset == 3) {
             break;
         }
@@ -180,7 +180,7 @@ async fn a_commit_that_is_answered_too_late_is_given_up_and_the_next_ones_go_on(
 
 #[tokio::test]
 async fn positions_that_cannot_be_looked_up_are_looked_up_again() {
-    // I1: a failed lookup is repeated; it does not change where reading starts.
+    // I1: a failed lookup is repeated. It does not change where reading starts.
     let (cluster, topic) = cluster();
     topic.fill(0, 0..5).await;
     topic.set_committed(0, 2, "");
@@ -200,7 +200,7 @@ async fn closing_does_not_hang_when_the_broker_is_unreachable() {
     reading.until("all have come", |r| r.count() == 3).await;
     cluster.broker_down(1).unwrap();
     let started = std::time::Instant::now();
-    // It may fail to leave; it may not block.
+    // Leaving may fail, but must not block.
     let _ = reading.source.close().await;
     assert!(started.elapsed() < support::LONG);
     assert!(reading.source.next().await.is_err(), "it is closed");

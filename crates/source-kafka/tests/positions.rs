@@ -1,4 +1,4 @@
-//! Where reading begins, where it ends, and what a commit keeps.
+//! Where reading starts and ends, and which positions a commit keeps.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -14,7 +14,7 @@ use support::{Reading, Topic, broker, client, numbers};
 
 #[tokio::test]
 async fn a_restart_repeats_only_what_was_not_settled() {
-    // I1: offset 10 waits, everything behind it is done.
+    // I1: offset 10 waits, and everything after it is done.
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker, 1).await;
     topic.fill(0, 0..100).await;
@@ -26,7 +26,7 @@ async fn a_restart_repeats_only_what_was_not_settled() {
     assert_eq!(offset, 10, "the committed offset is the first that is not settled");
     assert!(metadata.starts_with("lz3."), "{metadata}");
 
-    // The second crashes early. The ranges that it was given and has not read again must be kept.
+    // The second source crashes early. The ranges that it received and has not read again must be kept.
     let options = topic.options().with_batch(1);
     let mut second = Reading::new(KafkaSource::open(options).unwrap());
     second.until("the first has come", |r| r.count() == 1).await;
@@ -54,7 +54,7 @@ async fn the_outcome_of_a_begun_commit_is_reported_when_it_is_durable() {
     reading.source.begin_commit(up_to(49)).unwrap();
     reading.until("its outcome is reported", |r| matches!(r.commits[..], [Ok(())])).await;
     assert_eq!(topic.committed(0).unwrap().0, 50);
-    // One that was begun is over with the next one that is waited for, and never comes after it.
+    // A started commit ends with the next blocking one, and never arrives after it.
     reading.source.begin_commit(up_to(59)).unwrap();
     reading.source.commit(up_to(79)).await.unwrap();
     reading.source.begin_commit(up_to(89)).unwrap();
@@ -159,7 +159,7 @@ async fn a_shortened_log_is_read_from_what_is_left() {
 
 #[tokio::test]
 async fn a_consumer_that_starts_at_the_end_and_crashes_starts_there_again() {
-    // I1: what comes after the first assignment is never skipped.
+    // I1: messages after the first assignment are never skipped.
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker, 1).await;
     topic.fill(0, 0..5).await;
@@ -225,7 +225,7 @@ async fn an_empty_topic_ends_at_once() {
 
 #[tokio::test]
 async fn a_recreated_log_is_read_from_its_beginning() {
-    // I1: offsets below what was delivered are of other messages.
+    // I1: offsets below the delivered ones belong to other messages.
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker.clone(), 1).await;
     topic.fill(0, 0..10).await;

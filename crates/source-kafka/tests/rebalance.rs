@@ -10,7 +10,7 @@ use lazaret_core::source::Source;
 use lazaret_source_kafka::{KafkaOptions, KafkaSource};
 use support::{Reading, Topic, broker, numbers};
 
-/// Reads with both until this holds.
+/// Reads with both members until the condition holds.
 async fn both(a: &mut Reading, b: &mut Reading, what: &str, holds: impl Fn(&Reading, &Reading) -> bool) {
     let until = tokio::time::Instant::now() + support::LONG;
     while !holds(a, b) {
@@ -22,7 +22,7 @@ async fn both(a: &mut Reading, b: &mut Reading, what: &str, holds: impl Fn(&Read
     }
 }
 
-/// Options of a member that the group gives up on quickly.
+/// Returns options with short timeouts, so that the group expels the member quickly.
 fn with_short_timeouts(topic: &Topic) -> KafkaOptions {
     topic
         .options()
@@ -50,7 +50,7 @@ async fn a_partition_stays_until_it_is_let_go_while_the_others_go_on() {
     both(&mut first, &mut second, "the others are read", |a, _| a.payloads(staying).len() == 15).await;
     assert_eq!(first.payloads(moving.index).len(), 10, "nothing more comes of what is revoked");
     assert!(second.held.is_empty(), "no partition is reassigned before it is released");
-    // What was settled since is committed, and the new owner continues there.
+    // Offsets settled since then are committed, and the new owner continues there.
     first.commit(moving.clone(), 6, vec![8..=9]).await.unwrap();
     first.release().await;
     let index = moving.index;
@@ -77,7 +77,7 @@ async fn members_that_come_and_go_lose_nothing() {
         let moving = first.revoking.clone();
         first.release().await;
         both(&mut first, &mut second, "it has its share", |_, b| b.held.len() == moving.len()).await;
-        // Half of what it reads is settled before it leaves; the other half must come again.
+        // Half of what the member reads is settled before it leaves. The other half must be redelivered.
         let index = moving[0].index;
         both(&mut first, &mut second, "it reads", |_, b| b.payloads(index).len() >= 10).await;
         let middle = second.offsets(index)[4];
@@ -95,7 +95,7 @@ async fn members_that_come_and_go_lose_nothing() {
 
 #[tokio::test]
 async fn a_member_that_is_held_back_for_long_stays_a_member() {
-    // Polling continues: a pause that is longer than max.poll.interval costs nothing.
+    // Polling continues, so a pause that is longer than max.poll.interval costs nothing.
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker, 3).await;
     let mut reading = Reading::new(KafkaSource::open(with_short_timeouts(&topic)).unwrap());
@@ -122,7 +122,7 @@ async fn a_member_that_does_not_poll_loses_its_partitions_and_commits_nothing() 
     let mut first = Reading::new(KafkaSource::open(with_short_timeouts(&topic)).unwrap());
     first.until("all have come", |r| r.count() == 10).await;
     let mut second = topic.open();
-    // The first is not asked for anything meanwhile.
+    // The first member is not asked for anything in the meantime.
     second.until("it has taken over", |r| r.held.len() == 2 && r.count() == 10).await;
     second.commit(topic.partition(0), 3, vec![]).await.unwrap();
     first.commit(topic.partition(0), 8, vec![]).await.unwrap();
@@ -130,7 +130,7 @@ async fn a_member_that_does_not_poll_loses_its_partitions_and_commits_nothing() 
     let lost = |r: &Reading| r.lost.len() == 2 && r.held.is_empty();
     both(&mut first, &mut second, "it learns of its loss", |a, _| lost(a)).await;
     assert!(first.errors.is_empty(), "{:?}", first.errors);
-    // And it takes part again.
+    // Then the first member takes part again.
     while first.held.is_empty() {
         let moves = |a: &Reading, b: &Reading| !b.revoking.is_empty() || !a.held.is_empty();
         both(&mut first, &mut second, "it has a share", moves).await;

@@ -1,4 +1,4 @@
-//! Records come as they are: bytes, nulls, headers, times, and the gaps between them.
+//! Records arrive unchanged: bytes, nulls, headers, times, and the gaps between them.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -66,7 +66,7 @@ async fn every_compression_is_read() {
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker, 5).await;
     let codecs = ["none", "gzip", "snappy", "lz4", "zstd"];
-    // A producer stores a batch uncompressed that would not become smaller.
+    // A producer stores a batch uncompressed if compression would not make it smaller.
     let payload = |codec: &str| format!("{codec} ").repeat(500);
     for (partition, codec) in codecs.iter().enumerate() {
         let producer: FutureProducer =
@@ -97,7 +97,8 @@ async fn the_position_passes_what_compaction_left_out() {
     ];
     let topic = Topic::with_config(broker, &unique("compacted-"), 1, &config).await;
     topic.fill(0, 0..50).await;
-    // All have the same key. The cleaner leaves the last of each part of the log; each push may close a part.
+    // All records have the same key. The cleaner keeps the last record of each log segment. Each push
+    // may close a segment.
     let started = std::time::Instant::now();
     let mut pushed = 50_u32;
     let offsets = loop {
@@ -139,7 +140,8 @@ async fn aborted_transactions_and_their_marks_are_passed() {
             false => producer.abort_transaction(LONG).unwrap(),
         }
     }
-    // Each transaction is a record and a mark: 0, 2, 4 and 6 are records, and the log ends with a mark.
+    // Each transaction is a record and a marker. Offsets 0, 2, 4 and 6 are records, and the log ends
+    // with a marker.
     let mut first = Reading::new(KafkaSource::open(topic.options().reading_to_end()).unwrap());
     first.until("it ends", |r| r.ends == 1).await;
     assert_eq!((first.payloads(0), first.offsets(0)), (vec!["0".to_owned(), "2".to_owned()], vec![0, 4]));

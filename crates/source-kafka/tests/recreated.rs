@@ -1,4 +1,4 @@
-//! A topic that is deleted and created again: every message of the new one is handled or a letter.
+//! A topic is deleted and recreated. Every message of the new topic is handled or becomes a letter.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -22,23 +22,23 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// How the topic is recreated, and what is done to the positions.
+/// How the topic is recreated, and how the positions are changed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Variant {
     WhileDown,
     WhileRunning,
-    /// Somebody commits the old positions, which are beyond the end of the new topic.
+    /// An operator commits the old positions, which are beyond the end of the new topic.
     OldPositions,
-    /// Somebody commits a position that the new topic has.
+    /// An operator commits a position that exists in the new topic.
     SmallerPosition,
     Dedupe,
-    /// A static member comes back: the group gives it the partitions that the old topic had.
+    /// A static member returns, and the group gives it the partitions of the old topic.
     StaticMember,
-    /// The same, and the topic is recreated while it runs.
+    /// The same, with a topic that is recreated while the member runs.
     StaticWhileRunning,
 }
 
-/// A consumer whose handler fails for payloads with `bad`.
+/// A consumer whose handler fails for payloads that contain `bad`.
 struct Bench {
     topic: Topic,
     store: Arc<MemoryStore>,
@@ -105,7 +105,7 @@ impl Bench {
         assert!(tried.is_ok(), "{found} of {count} messages of the {life} topic were tried");
     }
 
-    /// The payloads of the dead letters of this life.
+    /// Returns the payloads of the dead letters of this life.
     async fn dead(&self, life: &str) -> BTreeSet<String> {
         let queue = QueueName::of("orders", "orders");
         let mut dead = BTreeSet::new();
@@ -141,7 +141,8 @@ async fn recreate(variant: Variant) {
         _ => {}
     }
     let (stop, run) = running.unwrap_or_else(|| bench.start());
-    // I1: each of them, though messages with the same positions were handled, marked, or are letters.
+    // I1: each message is tried, although messages with the same positions were handled or marked, or
+    // are letters.
     bench.until_tried("new", 200).await;
     (0..2).for_each(|partition| bench.topic.until_committed(partition, |offset, _| offset == 100));
     stop.cancel();
@@ -150,7 +151,7 @@ async fn recreate(variant: Variant) {
     let seen = bench.store.incarnations(&ConsumerName::from("orders")).await.unwrap();
     let stream = &seen.0[&bench.topic.name.as_str().into()];
     assert_eq!((stream.stream.number, stream.stream.id.is_some()), (1, true), "{variant:?}");
-    // Nothing is repeated that is known: the positions are those of the new topic.
+    // Known messages are not repeated, because the positions belong to the new topic.
     let before = bench.handled.send_replace(BTreeSet::new());
     assert_eq!(before.len(), 600);
     bench.send("more", 10, 1).await;
@@ -199,7 +200,7 @@ async fn a_topic_that_is_recreated_while_a_static_member_reads_it_loses_nothing(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_static_member_that_comes_back_reads_partitions_that_were_added() {
-    // Its group gives it what it had: nobody reads the others until the group rebalances.
+    // The group gives the member its former partitions. Nobody reads the others until the group rebalances.
     let Some(broker) = broker() else { return };
     let mut bench = Bench::new(broker, false, Some("orders-1")).await;
     bench.send("old", 40, 4).await;
@@ -253,7 +254,8 @@ impl IncarnationRegistry for SeenLongAgo {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_topic_of_which_nothing_was_committed_is_read_from_its_beginning_at_any_later_time() {
-    // I1: another member has recorded it, and its messages were sent before this one gets the partition.
+    // I1: another member has recorded the topic, and its messages were sent before this member gets the
+    // partition.
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker, 1).await;
     topic.fill(0, 0..3).await;
@@ -269,7 +271,7 @@ async fn a_new_topic_of_which_nothing_was_committed_is_read_from_its_beginning_a
     first.source.close().await.unwrap();
     topic.recreate(1).await;
     topic.fill(0, 10..13).await;
-    // It records the new topic, and commits for a group of its own.
+    // This source records the new topic, and commits for a different group.
     let mut other =
         open(quick(KafkaOptions::new(&topic.brokers, format!("{}-other", topic.group), [&topic.name])));
     other.until("it is assigned", |r| r.held.len() == 1).await;

@@ -1,4 +1,5 @@
-//! A real broker that is not there, comes, is killed with SIGKILL in the middle of everything, and comes back on its data.
+//! A real broker that starts late, is killed with SIGKILL in the middle of everything, and restarts on
+//! its data.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -20,10 +21,10 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// A broker takes its time on a busy machine.
+/// The maximum wait for a broker, which is slow on a busy machine.
 const LONG: Duration = Duration::from_secs(240);
 
-/// A broker that belongs to this test alone.
+/// A broker that only this test uses.
 struct OwnBroker {
     folder: TempDir,
     starter: String,
@@ -32,7 +33,8 @@ struct OwnBroker {
 }
 
 impl OwnBroker {
-    /// Starts it. `None` where the brokers were brought along: then there is none that one may kill.
+    /// Starts the broker. Returns `None` if the brokers were provided from outside, because those must
+    /// not be killed.
     fn start() -> Option<Self> {
         broker()?;
         let Ok(starter) = std::env::var("LAZARET_TEST_KAFKA_STARTER") else {
@@ -45,7 +47,7 @@ impl OwnBroker {
         Some(broker)
     }
 
-    /// Starts it on the data that it had.
+    /// Starts the broker again on its data.
     fn start_again(&mut self) {
         let mut command = Command::new(&self.starter);
         let output = command.args(["services", "another-kafka"]).arg(self.folder.path()).output().unwrap();
@@ -56,12 +58,12 @@ impl OwnBroker {
         (self.pid, self.address) = (pid.parse().unwrap(), address.to_owned());
     }
 
-    /// Kills it and waits until it has ended.
+    /// Kills the broker and waits until it has ended.
     fn kill(&self) {
         let pid = self.pid;
         Command::new("sh").args(["-c", &format!("kill -KILL {pid}")]).status().unwrap();
         let started = Instant::now();
-        // One that has ended and was not waited for has an empty command line.
+        // A process that has ended and was not waited for has an empty command line.
         while fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty()) {
             assert!(started.elapsed() < LONG, "the broker does not die");
             std::thread::sleep(Duration::from_millis(10));
@@ -82,7 +84,7 @@ async fn until<T>(what: &str, mut watched: watch::Receiver<T>, holds: impl Fn(&T
     assert!(held.is_ok(), "timed out waiting until {what}");
 }
 
-/// Writes numbers until the range is over, each until the broker has it.
+/// Writes these numbers. Waits after each one until the broker has confirmed it.
 async fn write(brokers: String, topic: String, numbers: std::ops::Range<u32>) {
     let mut settings = client(&brokers);
     settings.set("enable.idempotence", "true").set("linger.ms", "0").set("reconnect.backoff.max.ms", "500");
@@ -96,7 +98,8 @@ async fn write(brokers: String, topic: String, numbers: std::ops::Range<u32>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_consumer_outlives_its_broker() {
-    // I1: it is opened before its broker starts, and recovers when that is killed and restarted.
+    // I1: the consumer is opened before its broker starts, and recovers when the broker is killed and
+    // restarted.
     let Some(mut broker) = OwnBroker::start() else { return };
     let topic = Topic::new(broker.address.clone(), 3).await;
     write(broker.address.clone(), topic.name.clone(), 0..300).await;

@@ -1,6 +1,7 @@
-//! Hard cases of the whole way on a real broker: back-off beside flow, poison, pauses, metadata that does not fit, shutdown.
+//! Hard end-to-end cases on a real broker: back-off during continued flow, poison, pauses, metadata that
+//! does not fit, and shutdown.
 //!
-//! `README.md` beside this file lists which test covers which scenario.
+//! `README.md` in this folder lists which test covers which scenario.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -25,18 +26,18 @@ use tokio_util::sync::CancellationToken;
 
 const CONSUMER: &str = "orders";
 
-/// What a handler does with a message.
+/// The behavior of a handler for a message.
 enum Does {
     Handle,
-    /// Fails in a way that is worth a retry.
+    /// Fails with a retryable error.
     FailForNow,
-    /// Fails for good.
+    /// Fails permanently.
     FailForGood,
-    /// Waits until it may go on.
+    /// Waits until it may continue.
     Wait,
 }
 
-/// A topic, a store, and all that handlers did: the payload, the attempt and whether it ended well.
+/// A topic and a store, with the payload, the attempt and the success of each handler call.
 #[derive(Clone)]
 struct Stage {
     topic: Arc<Topic>,
@@ -44,11 +45,11 @@ struct Stage {
     store: Arc<MemoryStore>,
     calls: watch::Sender<Vec<(String, u32, bool)>>,
     open: watch::Sender<bool>,
-    /// Numbers of assigned and of revoked partitions.
+    /// The numbers of assigned and revoked partitions.
     moved: watch::Sender<(u32, u32)>,
 }
 
-/// A consumer at work.
+/// A running consumer.
 struct Running {
     drain: CancellationToken,
     handle: Handle,
@@ -143,13 +144,13 @@ impl Stage {
         assert!(held, "timed out waiting until {what}: {} calls", self.calls.borrow().len());
     }
 
-    /// The attempts at a message, in order.
+    /// Returns the attempts of a message, in order.
     fn attempts(&self, payload: &str) -> Vec<u32> {
         let calls = self.calls.borrow();
         calls.iter().filter(|(p, ..)| p == payload).map(|(_, attempt, _)| *attempt).collect()
     }
 
-    /// How often each message was handled.
+    /// Returns the number of times that each message was handled.
     fn handled(&self) -> BTreeMap<String, u32> {
         let mut handled = BTreeMap::new();
         for (payload, _, well) in self.calls.borrow().iter() {
@@ -163,7 +164,7 @@ impl Stage {
     }
 }
 
-/// Options that commit often, and that nothing stops because much fails.
+/// Returns options that commit often, without a breaker or fuse that would stop after many failures.
 fn options(retry: RetryPolicy) -> Options {
     Options {
         retry,
@@ -182,7 +183,7 @@ fn well(calls: &[(String, u32, bool)]) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_map_that_does_not_fit_costs_repetitions_in_its_partition_and_nothing_else() {
-    // I1, I7: every second message of one partition waits, far more than the metadata of a commit can hold.
+    // I1, I7: every second message of a partition waits, which is far more than commit metadata can hold.
     const MESSAGES: u32 = 10_000;
     let Some(broker) = broker() else { return };
     let stage = Stage::new(broker, 2).await;
@@ -199,7 +200,7 @@ async fn a_map_that_does_not_fit_costs_repetitions_in_its_partition_and_nothing_
     let half = MESSAGES as usize / 2 + 100;
     stage.until("all that need not wait are handled", |calls| well(calls) == half).await;
     stage.topic.until_committed(1, |offset, _| offset == 100);
-    // The engine commits a thousand ranges, which fit; the metadata holds only a part of all.
+    // The engine commits a thousand ranges, which fit. The metadata holds only some of them.
     stage.topic.until_committed(0, |offset, text| offset == 0 && (2500..=4096).contains(&text.len()));
     first.crash().await;
     stage.open.send_replace(true);
@@ -212,7 +213,7 @@ async fn a_map_that_does_not_fit_costs_repetitions_in_its_partition_and_nothing_
     assert_eq!(handled.len(), MESSAGES as usize + 100);
     assert!(handled.values().all(|times| *times >= 1), "nothing is lost");
     let repeated = |number: u32| handled[&format!("done-{number}")] > 1;
-    // The near ones are known, the far ones come again.
+    // Near ranges are kept, and far messages are redelivered.
     assert!((0..1000).all(|n| !repeated(2 * n + 1)), "what fits is not repeated");
     assert!((2000..5000).any(|n| repeated(2 * n + 1)), "there was more than fits");
     assert!((0..100).all(|n| handled[&format!("other-{n}")] == 1), "the other partition is not touched");
@@ -274,7 +275,7 @@ async fn each_null_key_has_its_own_lane_and_equal_bytes_share_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_that_always_fail_delay_no_others() {
-    // I1, I3: one in a hundred is retried without end, with separate keys and a hot one among them.
+    // I1, I3: one in a hundred messages is retried without end, with separate keys and a hot key among them.
     const MESSAGES: u32 = 10_000;
     let Some(broker) = broker() else { return };
     for strategy in [Strategy::Ordered, Strategy::Unordered] {
@@ -316,7 +317,7 @@ async fn messages_that_always_fail_delay_no_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partition_that_is_paused_during_a_back_off_continues_once_when_it_is_resumed() {
-    // I12: the due time passes while it is paused.
+    // I12: the due time passes while the partition is paused.
     let Some(broker) = broker() else { return };
     let stage = Stage::new(broker, 2).await;
     let retry = RetryPolicy {
@@ -337,7 +338,7 @@ async fn a_partition_that_is_paused_during_a_back_off_continues_once_when_it_is_
     running.handle.pause(scope.clone(), &by).await.unwrap();
     stage.send(0, Some(b"a"), "behind");
     stage.send(0, Some(b"b"), "beside");
-    // Longer than the back-off, measured by the other partition.
+    // The pause is longer than the back-off. Messages of the other partition measure it.
     let paused = Instant::now();
     let mut number = 0;
     while paused.elapsed() < Duration::from_secs(1) {
@@ -388,7 +389,8 @@ async fn a_back_off_that_is_longer_than_max_poll_interval_costs_no_rebalance() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_with_much_in_flight_ends_in_time_and_repeats_only_what_was_not_settled() {
-    // I1: some thousand handlers are at work, some hundred messages wait for a retry in memory, others are done.
+    // I1: thousands of handlers are running, hundreds of messages wait for a retry in memory, and others
+    // are done.
     const EACH: u32 = 2000;
     let Some(broker) = broker() else { return };
     let stage = Stage::new(broker, 3).await;
@@ -398,7 +400,7 @@ async fn a_shutdown_with_much_in_flight_ends_in_time_and_repeats_only_what_was_n
         stage.send((number / 3 % 3) as i32, Some(text.as_bytes()), &text);
     }
     stage.producer.flush(LONG).unwrap();
-    // Longer than all that comes before the restart, which does not shorten it.
+    // The delay is longer than everything before the restart. The restart does not shorten it.
     let delay = Duration::from_secs(15);
     let retry = RetryPolicy {
         strategy: Strategy::InPlace,

@@ -1,7 +1,9 @@
-//! A member of a group that is stopped for longer than its session, as a process of its own: `SIGSTOP` and `SIGCONT`.
+//! A group member that is stopped for longer than its session, as a separate process: `SIGSTOP` and
+//! `SIGCONT`.
 //!
-//! The test runs itself again as the members. A member that goes on has messages in its lanes that another one has handled
-//! meanwhile. It learns that from the group, and may call no handler before.
+//! The test runs itself again as the members. A member that continues has messages in its lanes that
+//! another member has handled in the meantime. It learns this from the group, and must not call a
+//! handler before.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
@@ -22,18 +24,18 @@ use support::{Topic, broker};
 use tokio_util::sync::CancellationToken;
 
 const PARTITIONS: i32 = 4;
-/// The messages of each partition before the stop, each with a key of its own.
+/// The number of messages per partition before the stop, each with its own key.
 const MESSAGES: u32 = 30;
-/// The attempts of a member that run at once.
+/// The number of concurrent attempts of a member.
 const CONCURRENCY: usize = 4;
 
-/// Starts a member in a process of its own.
+/// Starts a member in a separate process.
 fn start(number: u32, topic: &Topic, folder: &Path) -> Instance {
     let (number, folder) = (number.to_string(), folder.display().to_string());
     Instance::start("member", &[&number, &topic.brokers, &topic.name, &folder])
 }
 
-/// A member. Each call of its handler lasts until the test allows `go-NUMBER`.
+/// Runs a member. Each call of its handler lasts until the test allows `go-NUMBER`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "started by the other test, in its own process"]
 async fn member() {
@@ -93,12 +95,12 @@ async fn a_member_that_was_stopped_for_longer_than_its_session_starts_nothing_th
     let first = start(1, &topic, folder.path());
     journal.until("the first calls", |journal| journal.of("1 begins ", 0).len() == CONCURRENCY).await;
     let begun = journal.of("1 begins ", 0);
-    // All its calls wait, so it is stopped within a call, and the other messages are in its lanes.
+    // All of its calls wait. It is therefore stopped within calls, with the other messages in its lanes.
     first.signal("STOP");
     journal.allow("go-2");
     let _second = start(2, &topic, folder.path());
     journal.until("the other member to handle all", |journal| journal.of("2 ends ", 0).len() == all).await;
-    // Its calls can return as soon as it goes on.
+    // Its calls can return as soon as it continues.
     journal.allow("go-1");
     let woken = journal.lines().len();
     first.signal("CONT");

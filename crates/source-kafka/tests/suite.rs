@@ -1,4 +1,4 @@
-//! The Kafka source keeps the contract of all sources.
+//! The Kafka source fulfills the contract of all sources.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -30,7 +30,7 @@ impl KafkaHarness {
         Self { topic: Topic::new(brokers, PARTITIONS as i32).await, opened: 0 }
     }
 
-    /// The id that the group has for a client.
+    /// Returns the group's member id of a client.
     fn member_id(&self, client_id: &str) -> Option<String> {
         let consumer: BaseConsumer = client(&self.topic.brokers).create().unwrap();
         let groups = consumer.fetch_group_list(Some(&self.topic.group), LONG).unwrap();
@@ -79,15 +79,16 @@ impl SourceHarness for KafkaHarness {
             }
             assert!(started.elapsed() < LONG, "it never joined");
         };
-        // A member that is asked for messages rejoins at once, and may get its partitions back. So it is expelled when it was
-        // not asked for so long that it stopped polling, as after the crash of an engine.
+        // A member that is asked for messages rejoins at once, and may get its partitions back. It is
+        // therefore expelled after it was not asked for so long that it stopped polling, as after the
+        // crash of an engine.
         tokio::time::sleep(Duration::from_millis(2500)).await;
         let answer = leave_group(&self.topic.brokers, &self.topic.group, &member);
         assert_eq!(answer, 0, "the broker refuses to put it out");
     }
 }
 
-/// Sends LeaveGroup in version 2 and returns the error code of the answer.
+/// Sends LeaveGroup in version 2 and returns the error code of the response.
 fn leave_group(broker: &str, group: &str, member: &str) -> i16 {
     let text = |text: &str| [&(text.len() as i16).to_be_bytes()[..], text.as_bytes()].concat();
     let header = [0, 13, 0, 2, 0, 0, 0, 1, 0xff, 0xff];
@@ -96,7 +97,7 @@ fn leave_group(broker: &str, group: &str, member: &str) -> i16 {
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     stream.write_all(&(request.len() as i32).to_be_bytes()).unwrap();
     stream.write_all(&request).unwrap();
-    // Length, number, throttle time, error.
+    // The response holds length, number, throttle time and error.
     let mut answer = [0; 14];
     stream.read_exact(&mut answer).unwrap();
     i16::from_be_bytes([answer[12], answer[13]])

@@ -1,4 +1,5 @@
-//! Retry topics and dead-letter topics on a real broker: what fails is passed on, comes back when it is due, and ends.
+//! Retry topics and dead-letter topics on a real broker: failed messages are relayed, return when they
+//! are due, and end.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -19,7 +20,7 @@ use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::producer::FutureRecord;
 use support::{LONG, Topic, broker};
 
-/// Key and payload.
+/// A key and a payload.
 type Pair<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -136,7 +137,7 @@ async fn a_topic_flows_while_far_more_retries_wait_than_the_window_has_room_for(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn retries_are_never_early() {
-    // I12: with jitter they are not due in their order.
+    // I12: with jitter, messages are not due in their order.
     const MESSAGES: usize = 600;
     let Some(broker) = broker() else { return };
     let chained = Chained::new(broker, 2).await;
@@ -319,7 +320,7 @@ async fn a_message_that_is_too_large_for_its_retry_topic_and_dies_in_the_store_g
 
 #[tokio::test(flavor = "multi_thread")]
 async fn records_of_a_retry_topic_with_one_forged_id_are_all_handled() {
-    // I1: settled as copies of each other, all but one would be lost.
+    // I1: if they were settled as copies of each other, all but one would be lost.
     let Some(broker) = broker() else { return };
     let chained = Chained::new(broker, 1).await;
     chained.topic.push(0, "real").await;
@@ -374,7 +375,7 @@ async fn springs_headers_are_added_when_configured() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_begins_at_the_end_of_a_topic_misses_nothing_in_its_retry_topics() {
-    // I1: the instance that relayed it crashed before it read the retry topic.
+    // I1: the instance that relayed the message crashed before it read the retry topic.
     let Some(broker) = broker() else { return };
     let chained = Chained::new(broker, 1).await;
     let script = |call: &Call| match call.attempt {

@@ -1,4 +1,4 @@
-//! Retry topics and dead-letter topics that are not as they should be, and brokers that fail while they are written to.
+//! Misconfigured retry topics and dead-letter topics, and brokers that fail while these topics are written.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -79,7 +79,7 @@ async fn created_topics_are_like_their_stream_and_forget_nothing_too_early() {
             "as many partitions, and nothing in them"
         );
     }
-    // A second member finds all as it is.
+    // A second member finds everything as it should be.
     KafkaRelay::open(&topic.options(), topics).await.unwrap();
 }
 
@@ -121,7 +121,7 @@ async fn fewer_partitions_are_reported_and_work() {
 
 #[tokio::test]
 async fn topics_that_may_not_be_written_to_are_found_at_the_start() {
-    // Never a silent drop: a consumer that cannot dead-letter does not start.
+    // Nothing is dropped silently: a consumer that cannot dead-letter does not start.
     let (Some(broker), Some(given)) = (broker(), listener_with_users()) else { return };
     let topic = Topic::with_config(broker.clone(), &unique("open-"), 1, &[]).await;
     let topics = RetryTopics::new(NAME, []);
@@ -145,7 +145,7 @@ async fn topics_that_may_not_be_written_to_are_found_at_the_start() {
     );
 }
 
-/// A cluster with injected failures.
+/// Returns a cluster with injected failures, and a topic on it.
 fn cluster() -> (MockCluster<'static, rdkafka::producer::DefaultProducerContext>, Chained) {
     let cluster = MockCluster::new(1).unwrap();
     let name = unique("m-");
@@ -168,7 +168,8 @@ async fn a_rejected_record_is_neither_committed_nor_lost_and_is_relayed_when_the
     let running = chained.start(policy, script).await;
     chained.topic.push(0, "ok0").await;
     chained.until("it works", |calls| calls.len() == 1).await;
-    // It waits until the broker is set to fail: the test's own records need a broker that works.
+    // The message waits until the broker is set to fail, because the test's own records need a working
+    // broker.
     chained.topic.push(0, "wait, then fail").await;
     chained.topic.push(0, "ok1").await;
     let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS;
@@ -176,7 +177,7 @@ async fn a_rejected_record_is_neither_committed_nor_lost_and_is_relayed_when_the
     chained.open.send_replace(true);
     chained.until_event("RelayFailed", 2).await;
     chained.topic.until_committed(0, |offset, _| offset <= 1);
-    // The member is alive and the rest flows on.
+    // The member is alive, and the other messages flow.
     cluster.clear_request_errors(RDKafkaApiKey::Produce);
     chained.until("it is handled in the end", |calls| calls.iter().any(|call| call.attempt == 2)).await;
     chained.topic.until_committed(0, |offset, _| offset == 3);

@@ -1,6 +1,8 @@
-//! Passing on in transactions: the record and the position of what it was made of, both or neither.
+//! Relaying in transactions: the record and the position of its original message are both written, or
+//! neither.
 //!
-//! To see what a crashed process leaves behind, this test program starts itself again as a consumer that crashes, or is killed.
+//! To see what a crashed process leaves behind, this test program starts itself again as a consumer that
+//! crashes or is killed.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -19,7 +21,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
 use support::{LONG, Topic, broker, client, has_no_ranges};
 
-/// Tells a process that it is the one that crashes, where, and on which topic.
+/// The environment variable that makes a process crash at this point, followed by the variable for its topic.
 const DIE_AT: &str = "LAZARET_TEST_DIE_AT";
 const TOPIC: &str = "LAZARET_TEST_TOPIC";
 const DELAY: Duration = millis(1500);
@@ -31,7 +33,7 @@ fn fails_once(call: &Call) -> Result<(), HandlerError> {
     }
 }
 
-/// The committed position, without waiting for transactions that are open.
+/// Returns the committed position, without waiting for open transactions.
 fn committed(topic: &Topic) -> u64 {
     let mut config = client(&topic.brokers);
     config.set("group.id", &topic.group).set("isolation.level", "read_uncommitted");
@@ -44,7 +46,7 @@ fn committed(topic: &Topic) -> u64 {
     }
 }
 
-/// How many records of a partition a reader sees that reads only what is committed.
+/// Returns the number of records of a partition that a read-committed reader sees.
 fn visible(brokers: &str, topic: &str) -> usize {
     let consumer: BaseConsumer = client(brokers)
         .set("group.id", "nobody")
@@ -67,7 +69,7 @@ fn visible(brokers: &str, topic: &str) -> usize {
     }
 }
 
-/// Kills a consumer at this point of the transaction that passes a message on, and looks at what is there.
+/// Crashes a consumer at this point of the transaction that relays a message, and checks the result.
 async fn crashes_at(test: &str, point: &str) {
     let Some(broker) = broker() else { return };
     if let (Ok(point), Ok(topic)) = (std::env::var(DIE_AT), std::env::var(TOPIC)) {
@@ -93,7 +95,7 @@ async fn crashes_at(test: &str, point: &str) {
     let passed = visible(&topic.brokers, &retries) as u64;
     assert_eq!(passed, position, "{point}: both or neither");
     assert_eq!(passed, u64::from(point == "committed"));
-    // Whoever takes over ends what was left open.
+    // The successor ends the transaction that was left open.
     let running = chained.in_transactions(&topic.name).start(retry(DELAY), fails_once).await;
     chained.until("it is handled", |calls| calls.iter().any(|call| call.attempt == 2)).await;
     let attempts: Vec<u32> = chained.calls().iter().map(|call| call.attempt).collect();
@@ -128,7 +130,8 @@ async fn a_crash_when_the_transaction_is_committed_leaves_both() {
     crashes_at("a_crash_when_the_transaction_is_committed_leaves_both", "committed").await;
 }
 
-/// A consumer to be killed. The first transaction that reaches its point when the test allows `stop` does not go on.
+/// Runs a consumer that is to be killed. The first transaction that reaches its point after the test
+/// allows `stop` does not continue.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "started by the other tests, in its own process"]
 async fn killed() {
@@ -153,12 +156,12 @@ async fn killed() {
     std::future::pending::<()>().await;
 }
 
-/// One effect: an attempt of a message.
+/// Returns the name of an effect: an attempt of a message.
 fn effect(call: &Call) -> String {
     format!("{} {}", payload_of(&call.message), call.attempt)
 }
 
-/// Kills a consumer while a transaction is at this point, and compares what it did with what its successor does.
+/// Kills a consumer while a transaction is at this point, and compares its effects with its successor's.
 async fn repeats_at_most_one_transaction(point: &str) {
     const MESSAGES: usize = 60;
     let Some(broker) = broker() else { return };
@@ -172,7 +175,7 @@ async fn repeats_at_most_one_transaction(point: &str) {
     };
     let folder = folder.path().display().to_string();
     let child = Instance::start("killed", &[&topic.brokers, &topic.name, &folder, point]);
-    // Long before: all of these are handled, and so are their retries, and all of that is committed.
+    // Well before the kill, all of these are handled, their retries too, and everything is committed.
     let before = send_all("before");
     let fails = |payloads: &[String]| payloads.iter().filter(|payload| payload.starts_with("fail")).count();
     let effects = before.len() + fails(&before);
@@ -180,7 +183,7 @@ async fn repeats_at_most_one_transaction(point: &str) {
     chained.until_everything_read_is_committed().await;
     let committed: BTreeSet<String> = journal.lines().into_iter().collect();
     assert_eq!((committed.len(), journal.lines().len()), (effects, effects), "{point}: each of them once");
-    // One message makes the transaction that stops, and the others are handled while it does not end.
+    // One message is in the transaction that stops. The others are handled while it does not end.
     journal.allow("stop");
     topic.push(0, "fail-in-it").await;
     journal.until("the transaction to stop", |journal| journal.has("transaction stopped", 0)).await;
@@ -212,7 +215,8 @@ async fn repeats_at_most_one_transaction(point: &str) {
     let of_committed: Vec<_> = repeated.intersection(&committed).collect();
     assert_eq!(of_committed, Vec::<&String>::new(), "{point}: what was committed is not repeated");
     assert_eq!(repeated.contains("fail-in-it 1"), point != "committed", "{point}: {repeated:?}");
-    // What was handled while the transaction did not end, and beside it the message in the transaction, or its retry.
+    // These were handled while the transaction did not end, plus the message in the transaction, or its
+    // retry.
     assert!((MESSAGES..=MESSAGES + 1).contains(&repeated.len()), "{point}: {repeated:?}");
     let copies = fails(&before) + fails(&meanwhile) + 1;
     assert_eq!(visible(&topic.brokers, &chained.retry_topic(DELAY)), copies, "{point}: one copy of each");
@@ -232,7 +236,7 @@ async fn a_kill_behind_a_transaction_repeats_what_was_handled_meanwhile() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relayed_message_is_settled_beyond_a_message_that_still_runs() {
-    // I1, I8: completion is out of order, so the position stays and its metadata holds the rest.
+    // I1, I8: completion is out of order, so the position stays, and its metadata holds the settled ranges.
     let Some(broker) = broker() else { return };
     let chained = Chained::new(broker, 1).await;
     for payload in ["wait", "fail", "fine"] {

@@ -1,9 +1,10 @@
-//! The checkpoint of a stream: two anchors, written under the fence of a lease.
+//! The checkpoint of a stream. It has two anchors, written under the fence of a lease.
 //!
-//! *Processed* is the last event that is settled, with everything before it; only commits of the engine move it. *Seen* is a later
-//! position for which the server certified that no event of this stream lies between; only the reader moves it. Both are parts of
-//! one value that is changed by compare-and-set, so that neither writer overwrites the other. Each write checks that no newer
-//! leader has claimed the checkpoint (I6).
+//! *Processed* is the last settled event, with everything before it also settled. Only commits of the
+//! engine move it. *Seen* is a later position, for which the server certified that no event of this
+//! stream lies in between. Only the reader moves it. Both are parts of one value that is changed by
+//! compare-and-set, so that neither writer overwrites the other. Each write checks that no newer leader
+//! has claimed the checkpoint (I6).
 
 mod anchors;
 mod progress;
@@ -21,10 +22,10 @@ use self::progress::{FENCE, INVALIDATED, fence_of, resumable_at};
 pub(crate) use self::progress::{Progress, is_incarnation_ended, is_invalidated, is_seen_after_processed};
 use crate::options::CheckpointOptions;
 
-/// Why a checkpoint was not written.
+/// The reason why a checkpoint was not written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CheckpointError {
-    /// A newer leader has claimed it.
+    /// A newer leader has claimed the checkpoint.
     #[error("another instance has taken over the stream")]
     Fenced,
     #[error(transparent)]
@@ -40,32 +41,32 @@ pub(crate) struct CheckpointWriter {
     state: Mutex<State>,
     /// The token of the last event that the engine settled.
     settled: watch::Sender<Option<Bytes>>,
-    /// The event time of the position that the stream would resume from.
+    /// The event time of the position from which the stream would resume.
     resumable_at: watch::Sender<Option<Timestamp>>,
-    /// A newer leader was found since the last claim.
+    /// Whether a newer leader was found since the last claim.
     fenced: watch::Sender<bool>,
-    /// The checkpoint as this process last read or wrote it. A store that has lost it gets it back: without it the stream would begin
-    /// as if it had never been read, and skip events (I1).
+    /// The checkpoint as this process last read or wrote it. A store that has lost the checkpoint gets
+    /// it back. Otherwise the stream would begin as if it had never been read, and skip events (I1).
     known: StdMutex<Option<Checkpoint>>,
 }
 
-/// A checkpoint as it was written.
+/// A checkpoint after it was written.
 pub(crate) struct Written {
     pub(crate) checkpoint: Checkpoint,
-    /// The store had lost it.
+    /// Whether the store had lost the checkpoint.
     pub(crate) restored: bool,
 }
 
 #[derive(Default)]
 struct State {
-    /// Identifies the assignment. Commits of earlier ones are ignored.
+    /// Identifies the assignment. Commits of earlier assignments are ignored.
     epoch: u64,
     fence: u64,
     committed: Progress,
     /// The number of settled events that are not written yet.
     unwritten: u32,
     dirty: bool,
-    /// The last write failed.
+    /// Whether the last write failed.
     failed: bool,
 }
 
@@ -97,7 +98,7 @@ impl CheckpointWriter {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(checkpoint);
     }
 
-    /// Reads what another leader has written, in case the store loses it.
+    /// Reads the checkpoint of another leader, in case the store loses it.
     pub(crate) async fn remember(&self) -> Result<(), StoreError> {
         let reading = self.store.read(Checkpoint::SPACE, &self.name).await?;
         if let Some(found) = reading.found {
@@ -106,8 +107,9 @@ impl CheckpointWriter {
         Ok(())
     }
 
-    /// Claims the checkpoint for a leader, so that no earlier one can move it any more. Returns what it holds. What the same
-    /// leader committed is written first; what an earlier one did not write is dropped, and delivered again.
+    /// Claims the checkpoint for a leader, so that no earlier one can move it any more. Returns its
+    /// content. Commits of the same leader are written first. Commits that an earlier leader did not
+    /// write are dropped, and their events are delivered again.
     pub(crate) async fn claim(&self, epoch: u64, fence: u64) -> Result<Written, CheckpointError> {
         let mut state = self.state.lock().await;
         if state.fence == fence && state.dirty {
@@ -120,7 +122,7 @@ impl CheckpointWriter {
         Ok(claimed)
     }
 
-    /// Takes over a position that the engine committed, and writes it when enough events are settled.
+    /// Applies a position that the engine committed, and writes it when enough events are settled.
     pub(crate) async fn settle(
         &self,
         epoch: u64,
@@ -152,12 +154,12 @@ impl CheckpointWriter {
         let _ = self.settled.subscribe().wait_for(|settled| settled.as_ref() == token).await;
     }
 
-    /// Returns whether the event with this token is the last one that is settled.
+    /// Returns `true` if the event with this token is the last settled one.
     pub(crate) fn is_settled(&self, token: Option<&Bytes>) -> bool {
         self.settled.borrow().as_ref() == token
     }
 
-    /// Writes the position that is not written yet.
+    /// Writes the position if it is not written yet.
     pub(crate) async fn flush(&self) -> Result<(), CheckpointError> {
         let mut state = self.state.lock().await;
         match state.dirty {
@@ -166,7 +168,7 @@ impl CheckpointWriter {
         }
     }
 
-    /// Writes again what could not be written.
+    /// Writes again after a failed write.
     pub(crate) async fn retry_failed(&self, epoch: u64) -> Result<(), CheckpointError> {
         let mut state = self.state.lock().await;
         match state.failed && state.dirty && state.epoch == epoch {
@@ -175,7 +177,7 @@ impl CheckpointWriter {
         }
     }
 
-    /// Writes at intervals, for ever.
+    /// Writes at intervals, forever.
     pub(crate) async fn flush_at_intervals(&self) -> Infallible {
         loop {
             tokio::time::sleep(self.options.interval).await;
@@ -201,19 +203,20 @@ impl CheckpointWriter {
         Ok(())
     }
 
-    /// The event time of the position that the stream would resume from after a crash.
+    /// Returns the event time of the position from which the stream would resume after a crash.
     pub(crate) fn resumable_at(&self) -> Option<Timestamp> {
         *self.resumable_at.borrow()
     }
 
-    /// Returns when a newer leader was found.
+    /// Waits until a newer leader is found.
     pub(crate) async fn fenced(&self) {
         // The sender lives as long as this call.
         let _ = self.fenced.subscribe().wait_for(|fenced| *fenced).await;
     }
 
-    /// Changes the checkpoint by compare-and-set, unless a newer leader has claimed it. One that the store has lost is written again as this
-    /// process knows it: at most, events that another leader settled since are repeated.
+    /// Changes the checkpoint by compare-and-set, unless a newer leader has claimed it. If the store has
+    /// lost the checkpoint, it is written again as this process knows it. At most, events that another
+    /// leader has since settled are repeated.
     async fn change(
         &self,
         state: &State,
@@ -223,7 +226,7 @@ impl CheckpointWriter {
         loop {
             let found = reading.found.as_ref();
             let stored = found.map(|found| Checkpoint::from_value(&found.value, "checkpoint")).transpose()?;
-            // The fences of a store that was emptied begin anew.
+            // The fences of an emptied store start over.
             if stored.as_ref().is_some_and(|stored| fence_of(stored) > state.fence) {
                 self.fenced.send_replace(true);
                 return Err(CheckpointError::Fenced);
@@ -253,7 +256,7 @@ impl CheckpointWriter {
         }
     }
 
-    /// The time without events after which the seen position is written; `None` for never.
+    /// Returns the time without events after which the seen position is written, or `None` for never.
     pub(crate) fn idle_heartbeat(&self) -> Option<Duration> {
         Some(self.options.idle_heartbeat).filter(|interval| !interval.is_zero())
     }
@@ -334,7 +337,7 @@ mod tests {
         writer.certify(Some(&"t1".into()), anchor("s1")).await.unwrap();
         assert_eq!(Progress::of(&stored(&store).await), beyond);
         empty().await;
-        // The fence begins anew, and is that of the store.
+        // The fence starts over, and belongs to the store.
         let claimed = writer.claim(2, 1).await.unwrap();
         assert!(claimed.restored);
         assert_eq!((Progress::of(&claimed.checkpoint), fence_of(&claimed.checkpoint)), (beyond, 1));
@@ -387,7 +390,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_incarnation_is_kept_and_takes_over_nothing_that_was_settled_beyond() {
-        // I1: those offsets may be those of other events.
+        // I1: those offsets may belong to other events.
         let store = Arc::new(MemoryStore::default());
         let writer = writer(&store, 10);
         writer.claim(1, 1).await.unwrap();

@@ -13,12 +13,12 @@ use crate::options::{
     OnInvalidate, RestartPolicy, Start,
 };
 
-/// Stands for no interval: positions are written by the number of messages only.
+/// A placeholder for no interval, with which positions are written only by the number of messages.
 const NO_INTERVAL: Duration = Duration::from_secs(365 * 86_400);
 
 impl MongoSourceOptions {
-    /// Returns the options of a configured source. `stream` is the name of its consumer: positions and leases are kept by consumer,
-    /// because two of them may watch one collection.
+    /// Returns the options of a configured source. `stream` is the name of its consumer. Positions and
+    /// leases are kept per consumer, because two consumers may watch the same collection.
     ///
     /// ```
     /// use lazaret_config::{NoEnv, Source, check};
@@ -77,7 +77,7 @@ impl MongoSourceOptions {
             deployment: if from.single_leader { Deployment::SingleLeader } else { Deployment::AllInstances },
             instance: from.instance.clone(),
             restart: RestartPolicy {
-                // The options say 0 for no limit.
+                // In the options, 0 means no limit.
                 max_attempts: from.restart.max_attempts.unwrap_or(0),
                 initial_delay: from.restart.initial_delay,
                 multiplier: from.restart.multiplier,
@@ -90,7 +90,7 @@ impl MongoSourceOptions {
     /// Reads the stages of a pipeline as extended JSON.
     ///
     /// # Errors
-    /// When one is not.
+    /// When a stage is not extended JSON.
     pub fn stages(pipeline: &[Value]) -> Result<Vec<Document>, String> {
         let read = |(index, stage): (usize, &Value)| match serde_json::from_value(stage.clone()) {
             Ok(Bson::Document(stage)) => Ok(stage),
@@ -111,7 +111,7 @@ fn operation_of(operation: config::OperationType) -> Operation {
         config::OperationType::Rename => Operation::Rename,
         config::OperationType::DropDatabase => Operation::DropDatabase,
         config::OperationType::Invalidate => Operation::Invalidate,
-        // Refused when the source is opened.
+        // Opening the source rejects this operation.
         _ => Operation::Other,
     }
 }

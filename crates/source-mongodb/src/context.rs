@@ -1,4 +1,4 @@
-//! What the source, its worker and its readers share.
+//! State that the source, its worker and its readers share.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,32 +21,32 @@ pub(crate) struct Batch {
 
 /// An assignment of the partition.
 pub(crate) struct Assigned {
-    /// Its number.
+    /// The number of the assignment.
     pub(crate) generation: u64,
-    /// In the incarnation that is read.
+    /// The assignment, in the incarnation that is read.
     pub(crate) assignment: Assignment,
-    /// The incarnation began with this assignment.
+    /// Whether the incarnation began with this assignment.
     pub(crate) is_recreated: bool,
-    /// The incarnation is recorded.
+    /// Whether the incarnation is recorded.
     pub(crate) is_recorded: bool,
 }
 
-/// Tells the source what happened, apart from messages.
+/// An event for the source, other than messages.
 pub(crate) enum Control {
     Assigned(Assigned),
     Lost,
     Error(SourceError),
 }
 
-/// Tells the worker what to do.
+/// A command for the worker.
 pub(crate) enum Command {
-    /// Start again behind the committed position.
+    /// Start again after the committed position.
     Rewind,
     /// Flush the checkpoint, release the lease, and end.
     Close(oneshot::Sender<Result<(), SourceError>>),
 }
 
-/// Where incarnations are recorded; `None` when the source runs without an engine.
+/// The registry of incarnations. `None` when the source runs without an engine.
 pub(crate) type Registry = Arc<Mutex<Option<Arc<dyn IncarnationRegistry>>>>;
 
 #[derive(Clone)]
@@ -54,7 +54,7 @@ pub(crate) struct Context {
     pub(crate) options: Arc<MongoSourceOptions>,
     pub(crate) writer: Arc<CheckpointWriter>,
     pub(crate) registry: Registry,
-    /// This process has written a start position: `Start::Now` applies to the first start only.
+    /// Whether this process has written a start position. `Start::Now` applies only to the first start.
     pub(crate) started: Arc<AtomicBool>,
     pub(crate) status: watch::Sender<MongoStatus>,
     pub(crate) batches: mpsc::Sender<Batch>,
@@ -66,12 +66,12 @@ impl Context {
         self.status.send_modify(|status| status.state = state);
     }
 
-    /// Where incarnations are recorded.
+    /// Returns the registry of incarnations.
     pub(crate) fn registry(&self) -> Option<Arc<dyn IncarnationRegistry>> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Tells the source. It lives as long as its worker.
+    /// Sends an event to the source, which lives as long as its worker.
     pub(crate) fn tell(&self, control: Control) {
         let _ = self.control.send(control);
     }

@@ -1,10 +1,11 @@
-//! Describes errors of the driver in few words.
+//! Describes errors of the driver concisely.
 
 use std::collections::BTreeSet;
 
 use mongodb::error::{Error as DriverError, ErrorKind};
 
-/// Describes an error of the driver: what the server or the network said, without the dump of the topology.
+/// Describes an error of the driver with the text of the server or the network, without the dump of the
+/// topology.
 ///
 /// ```
 /// use lazaret_source_mongodb::{describe, driver::error::Error};
@@ -22,7 +23,7 @@ pub fn describe(error: &DriverError) -> String {
     }
 }
 
-/// Says why no server was found, from the driver's text about the topology.
+/// Describes why no server was found, from the driver's text about the topology.
 fn selection(message: &str) -> String {
     let causes: BTreeSet<&str> = message
         .split("Error: Kind: ")
@@ -36,7 +37,7 @@ fn selection(message: &str) -> String {
     let set = message.split_once("Set Name: ").map(|(_, rest)| rest);
     let set = set.map(|rest| rest.split([',', ' ']).next().unwrap_or(rest));
     match set {
-        // The driver forgets servers of other sets.
+        // The driver drops servers of other sets.
         Some(set) if !message.contains("Servers: [") => {
             format!("no server is a member of the replica set `{set}`, which `replicaSet` names")
         }

@@ -1,4 +1,4 @@
-//! Errors of a change stream: their classes, and what a person can do about each.
+//! Errors of a change stream, with their classes and remedies.
 
 use std::fmt;
 
@@ -6,28 +6,29 @@ use lazaret_core::source::SourceError;
 use lazaret_core::store::StoreError;
 use mongodb::error::{Error as DriverError, ErrorKind};
 
-/// The class of an error of the server or the driver. It decides what the source does next.
+/// The class of an error of the server or the driver. It determines what the source does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorClass {
-    /// The oplog no longer holds the events behind the position.
+    /// The oplog no longer holds the events after the position.
     HistoryLost,
-    /// The server does not accept the resume token, or does not find its event: it belongs to another stream, or was rolled back.
+    /// The server does not accept the resume token, or does not find its event. The token belongs to
+    /// another stream, or the event was rolled back.
     TokenRefused,
-    /// The last operation of the server is a little before the position. It may catch up.
+    /// The last operation of the server is slightly before the position. The server may catch up.
     ServerBehind,
-    /// The last operation of the server is far before the position, or stays before it: the server was restored from an earlier state, or
-    /// set up anew. Its history is another one.
+    /// The last operation of the server is far before the position, or stays before it. The server was
+    /// restored from an earlier state, or set up again, so its history is a different one.
     HistoryReplaced,
-    /// Wrong credentials, or missing rights. The history is not lost.
+    /// The credentials are wrong, or rights are missing. The history is not lost.
     Unauthorized,
-    /// A standalone server: it has no oplog.
+    /// The server is standalone, and has no oplog.
     NotAReplicaSet,
     /// The server refuses the pipeline or an option.
     InvalidPipeline,
-    /// The server is of a version that has no pre- and post-images.
+    /// The server's version does not support pre- and post-images.
     ServerTooOld,
-    /// The server cannot continue the stream, whatever its position is (`ChangeStreamFatalError`).
+    /// The server cannot continue the stream from any position (`ChangeStreamFatalError`).
     StreamBroken,
     /// An event is larger than 16 MB.
     EventTooLarge,
@@ -35,9 +36,9 @@ pub enum ErrorClass {
     ImageMissing,
     /// The cursor or its server is gone, or another server became primary. The stream resumes.
     Resumable,
-    /// No connection to the server.
+    /// There is no connection to the server.
     Network,
-    /// An error of the server that this version does not know. The stream resumes, with a growing delay.
+    /// A server error that this version does not know. The stream resumes with a growing delay.
     Unknown,
     /// The stream cannot continue.
     Fatal,
@@ -49,23 +50,23 @@ impl ErrorClass {
         classify(&symptom(error))
     }
 
-    /// Returns whether another attempt may help.
+    /// Returns `true` if another attempt may help.
     pub const fn is_temporary(self) -> bool {
         matches!(self, Self::Resumable | Self::Network | Self::Unknown | Self::ServerBehind)
     }
 
-    /// Returns whether the position is of no use any more.
+    /// Returns `true` if the position is no longer usable.
     pub const fn is_position_refused(self) -> bool {
         matches!(self, Self::HistoryLost | Self::TokenRefused | Self::HistoryReplaced)
     }
 
-    /// Returns whether the server will not let its oplog be read, however often it is asked: the user may not, there is none, or the server
-    /// has no such collection.
+    /// Returns `true` if the server will never let its oplog be read: the user may not, there is none,
+    /// or the server has no such collection.
     pub(crate) const fn is_oplog_unreadable(self) -> bool {
         matches!(self, Self::Unauthorized | Self::NotAReplicaSet | Self::InvalidPipeline)
     }
 
-    /// Returns what a person can do.
+    /// Returns the remedy, for an operator.
     pub const fn advice(self) -> &'static str {
         match self {
             Self::HistoryLost => {
@@ -121,20 +122,21 @@ impl ErrorClass {
     }
 }
 
-/// What is known about an error, without the driver's types.
+/// The known facts about an error, without the driver's types.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Symptom {
     /// The server's error code.
     pub(crate) code: Option<i32>,
-    /// The server labels the error as resumable.
+    /// Whether the server labels the error as resumable.
     pub(crate) resumable: bool,
-    /// The server says that it does not find the event of the resume token. The code alone does not tell.
+    /// Whether the server says that it does not find the event of the resume token. The code alone does
+    /// not show this.
     pub(crate) token_not_found: bool,
-    /// Where the error came from.
+    /// The origin of the error.
     pub(crate) origin: Origin,
 }
 
-/// Where an error came from.
+/// The origin of an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Origin {
     #[default]
@@ -148,7 +150,7 @@ pub(crate) enum Origin {
     Other,
 }
 
-/// Decides the class of an error.
+/// Determines the class of an error.
 pub(crate) fn classify(symptom: &Symptom) -> ErrorClass {
     match symptom.origin {
         Origin::Authentication => return ErrorClass::Unauthorized,
@@ -159,10 +161,11 @@ pub(crate) fn classify(symptom: &Symptom) -> ErrorClass {
     match symptom.code {
         // ChangeStreamHistoryLost, CappedPositionLost, and the codes before MongoDB 4.4.
         Some(286 | 136 | 40576 | 40585 | 40615 | 50811) => ErrorClass::HistoryLost,
-        // ChangeStreamFatalError: the event of the token is not found, a stage modified `_id`, two documents have one document key.
+        // ChangeStreamFatalError: the event of the token is not found, a stage modified `_id`, or two
+        // documents have the same key.
         Some(280) if symptom.token_not_found => ErrorClass::TokenRefused,
         Some(280) => ErrorClass::StreamBroken,
-        // InvalidResumeToken, and tokens of another format.
+        // InvalidResumeToken, and tokens in another format.
         Some(260 | 40647 | 40648 | 40649 | 50795) => ErrorClass::TokenRefused,
         // Unauthorized, UserNotFound, AuthenticationFailed, and Atlas.
         Some(13 | 11 | 18 | 8000) => ErrorClass::Unauthorized,
@@ -173,15 +176,16 @@ pub(crate) fn classify(symptom: &Symptom) -> ErrorClass {
         // NoMatchingDocument, ChangeStreams with required images.
         Some(47 | 51770 | 6908901) => ErrorClass::ImageMissing,
         _ if symptom.resumable => ErrorClass::Resumable,
-        // CursorNotFound, CursorKilled, elections, shutdowns, stale routing, time limits, a database that does not exist yet.
+        // CursorNotFound, CursorKilled, elections, shutdowns, stale routing, time limits, a database
+        // that does not exist yet.
         Some(
             43 | 237 | 10107 | 13435 | 11600 | 11601 | 11602 | 91 | 189 | 10058 | 216 | 133 | 262 | 50 | 112
             | 63 | 150 | 13388 | 234 | 117 | 26 | 175,
         ) => ErrorClass::Resumable,
         // HostUnreachable, HostNotFound, NetworkTimeout, SocketException.
         Some(6 | 7 | 89 | 9001) => ErrorClass::Network,
-        // BadValue, FailedToParse, TypeMismatch, IllegalOperation, InvalidOptions, InvalidNamespace, CommandNotSupported,
-        // and stages or fields that the server does not know.
+        // BadValue, FailedToParse, TypeMismatch, IllegalOperation, InvalidOptions, InvalidNamespace,
+        // CommandNotSupported, and stages or fields that the server does not know.
         Some(2 | 9 | 14 | 20 | 72 | 73 | 115 | 40324 | 40415 | 40602 | 15983 | 16436 | 16020) => {
             ErrorClass::InvalidPipeline
         }
@@ -215,12 +219,12 @@ fn symptom(error: &DriverError) -> Symptom {
 #[derive(Debug)]
 pub(crate) struct StreamError {
     pub(crate) class: ErrorClass,
-    /// What failed, in the words of the server or the driver.
+    /// The failure, in the words of the server or the driver.
     pub(crate) detail: String,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
-    /// The number of restarts without progress before it, if no further one is allowed.
+    /// The number of restarts without progress before the error, if no further restart is allowed.
     gave_up_after: Option<u32>,
-    /// The stream is opened again, although an error of this class would end it otherwise.
+    /// Whether the stream is opened again, although an error of this class would otherwise end it.
     retried: bool,
 }
 
@@ -229,17 +233,18 @@ impl StreamError {
         Self { class, detail: detail.into(), source: None, gave_up_after: None, retried: false }
     }
 
-    /// Makes the error one that another attempt may mend.
+    /// Marks the error as one that another attempt may fix.
     pub(crate) fn retried(self) -> Self {
         Self { retried: true, ..self }
     }
 
-    /// Returns whether another attempt may help.
+    /// Returns `true` if another attempt may help.
     pub(crate) const fn is_temporary(&self) -> bool {
         self.retried || self.class.is_temporary()
     }
 
-    /// Makes the last error of a stream permanent. One that another attempt might mend ends the stream only after the last restart.
+    /// Makes the last error of a stream permanent. An error that another attempt might fix ends the
+    /// stream only after the last restart.
     pub(crate) fn after_last_restart(self, max_attempts: u32) -> Self {
         Self { gave_up_after: self.is_temporary().then_some(max_attempts), ..self }
     }
@@ -268,7 +273,7 @@ impl From<DriverError> for StreamError {
 }
 
 impl StreamError {
-    /// The error of a store, in which something was not done.
+    /// Creates an error for a failed store operation. `what` names the operation that was not done.
     pub(crate) fn of_store(what: &str, error: &StoreError) -> Self {
         let class = match error.kind().is_temporary() {
             true => ErrorClass::Unknown,
@@ -277,7 +282,7 @@ impl StreamError {
         Self::new(class, format!("{what}: {error}"))
     }
 
-    /// The error for the engine, with the name of the stream.
+    /// Converts to an error for the engine, with the name of the stream.
     pub(crate) fn into_source_error(self, stream: &str) -> SourceError {
         let text = format!("change stream {stream}: {self}");
         let error = match self.is_temporary() && self.gave_up_after.is_none() {
@@ -373,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_server_that_is_behind_is_waited_for_before_its_history_is_another_one() {
-        // I1: neither goes on by itself at a position that skips changes.
+        // I1: in neither class does the stream continue by itself at a position that skips changes.
         assert!(ErrorClass::ServerBehind.is_temporary() && !ErrorClass::ServerBehind.is_position_refused());
         assert!(ErrorClass::HistoryReplaced.is_position_refused());
         let error = StreamError::new(ErrorClass::HistoryReplaced, "").into_source_error("orders");
@@ -408,7 +413,7 @@ mod tests {
         let last = lost().after_last_restart(3).into_source_error("orders");
         let text = last.to_string();
         assert!(!last.is_temporary() && text.contains("3 restarts") && text.contains("refused"), "{text}");
-        // What no restart can mend has its own advice.
+        // An error that no restart can fix has its own advice.
         let denied = StreamError::new(ErrorClass::Unauthorized, "not authorized").after_last_restart(3);
         assert!(denied.into_source_error("orders").to_string().contains("grant `find`"));
     }

@@ -1,4 +1,4 @@
-//! Change events: their fields, their operations, and the way back from a message.
+//! Change events: their fields, their operations, and their restoration from messages.
 
 mod factory;
 mod read;
@@ -35,7 +35,7 @@ pub mod headers {
     pub const TRANSACTION: &str = "mongodb-txn-number";
 }
 
-/// The fields of an event, found in one pass. An absent field and one of another type are alike.
+/// The fields of an event, found in one pass. Absent fields and fields of another type are treated alike.
 #[derive(Default)]
 struct Fields<'a> {
     token: Option<&'a RawDocument>,
@@ -52,7 +52,7 @@ struct Fields<'a> {
 impl<'a> Fields<'a> {
     fn of(event: &'a RawDocument) -> Self {
         let mut fields = Self::default();
-        // Bytes that are not BSON end the event; its payload says so.
+        // The iteration ends at bytes that are not BSON. The payload reports them.
         for (name, value) in event.iter().map_while(Result::ok) {
             match name.as_str() {
                 "_id" => fields.token = value.as_document(),
@@ -71,7 +71,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The operation with this name of the server.
+/// Returns the operation with this server name.
 pub(crate) fn operation_of(name: &str) -> Operation {
     match name {
         "insert" => Operation::Insert,
@@ -86,7 +86,7 @@ pub(crate) fn operation_of(name: &str) -> Operation {
     }
 }
 
-/// The server's name of an operation. Other operations have many names.
+/// Returns the server's name of an operation. Other operations have many names.
 pub(crate) fn name_of(operation: Operation) -> Option<&'static str> {
     Some(match operation {
         Operation::Insert => "insert",
@@ -109,7 +109,7 @@ fn text<'a>(event: &'a RawDocument, name: &str) -> Option<&'a str> {
     field(event, name).and_then(|value| value.as_str())
 }
 
-/// Reads an event back from the payload of its message.
+/// Restores an event from the payload of its message.
 pub(crate) fn event_of(message: &Message) -> Result<Document, String> {
     let payload = message.payload.as_ref().ok_or("the message has no payload, expected a change event")?;
     match message.content_type.as_deref() {

@@ -1,7 +1,7 @@
-//! Canonical extended JSON, written from raw BSON in the order of its fields, and read back.
+//! Writes canonical extended JSON from raw BSON, in the order of its fields, and reads it back.
 //!
-//! Extended JSON cannot express a field whose name is one of its own type wrappers, such as `$oid`. The writer reports it, and the
-//! event is passed on as BSON instead.
+//! Extended JSON cannot express a field that has the name of a type wrapper, such as `$oid`. The writer
+//! reports this, and the event is passed on as BSON instead.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use bson::raw::RawBsonRef;
 use bson::spec::BinarySubtype;
 use bson::{Bson, Document, RawArray, RawDocument};
 
-/// Why a document cannot be written.
+/// The reason why a document cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
     #[error("the field `{0}` has the name of a type of extended JSON")]
@@ -65,7 +65,7 @@ fn write_array(out: &mut String, array: &RawArray) -> Result<(), WriteError> {
     Ok(())
 }
 
-/// Writing to a string does not fail.
+/// Writes formatted text to a string, which does not fail.
 macro_rules! put {
     ($out:expr, $($arguments:tt)*) => {{ let _ = write!($out, $($arguments)*); }};
 }
@@ -137,10 +137,11 @@ fn write_long(out: &mut String, number: i64) {
     out.push_str(r#""}"#);
 }
 
-/// The digits of the longest number, and its sign.
+/// The number of characters in the longest number, including its sign.
 const LONGEST_NUMBER: usize = 20;
 
-/// Writes a number digit by digit, from the last. Formatting takes several times as long, and every event has a few numbers.
+/// Writes a number digit by digit, starting at the end. Formatting takes several times as long, and
+/// every event has a few numbers.
 pub(crate) fn write_number(out: &mut String, number: i64) {
     let mut digits = [0; LONGEST_NUMBER];
     let (mut first, mut rest) = (LONGEST_NUMBER, number.unsigned_abs());
@@ -165,7 +166,7 @@ fn double(number: f64) -> String {
         _ if number.is_nan() => "NaN".to_owned(),
         f64::INFINITY => "Infinity".to_owned(),
         f64::NEG_INFINITY => "-Infinity".to_owned(),
-        // The shortest text that reads as the same number, with a point or an exponent.
+        // The shortest text that reads as the same number, with a decimal point or an exponent.
         _ => format!("{number:?}"),
     }
 }
@@ -176,7 +177,8 @@ fn write_binary(out: &mut String, bytes: &[u8], subtype: BinarySubtype) {
     put!(out, r#"","subType":"{:02x}"}}}}"#, u8::from(subtype));
 }
 
-/// A type without public fields, deprecated since the first versions of MongoDB: the driver writes it.
+/// Writes a DBPointer through the driver. The type has no public fields, and is deprecated since the
+/// first versions of MongoDB.
 fn write_db_pointer(out: &mut String, value: RawBsonRef<'_>) -> Result<(), WriteError> {
     let value = Bson::try_from(value)?;
     let json = serde_json::to_string(&value).unwrap_or_default();
@@ -184,12 +186,12 @@ fn write_db_pointer(out: &mut String, value: RawBsonRef<'_>) -> Result<(), Write
     Ok(())
 }
 
-/// Large values are written in pieces of this many bytes, each of which becomes digits without a remainder.
+/// The number of bytes in a piece of a large value. Each piece becomes base64 digits without a remainder.
 const BASE64_PIECE: usize = 192;
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// The two digits of each twelve bits: half as many lookups for a payload of binary values.
+/// The two digits for each value of twelve bits. This halves the lookups for a binary payload.
 static DIGIT_PAIRS: [[u8; 2]; 1 << 12] = {
     let mut pairs = [[0; 2]; 1 << 12];
     let mut bits = 0;
@@ -248,7 +250,7 @@ fn write_string(out: &mut String, text: &str) {
     out.push('"');
 }
 
-/// The names that a reader of extended JSON takes for a type.
+/// Returns `true` if a reader of extended JSON treats the name as a type.
 fn is_wrapper(name: &str) -> bool {
     matches!(
         name,
@@ -294,7 +296,7 @@ mod tests {
 
     #[test]
     fn bytes_of_any_length_come_back() {
-        // I5: around the ends of groups of three bytes, and of pieces.
+        // I5: lengths around the ends of three-byte groups and of pieces.
         for length in (0..8).chain(BASE64_PIECE - 2..BASE64_PIECE + 5).chain([1024, 5000]) {
             let bytes = (0..length).map(|byte| (byte * 7 % 256) as u8).collect();
             round_trip(doc! { "b": Binary { subtype: BinarySubtype::Generic, bytes } });
@@ -361,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_field_with_the_name_of_a_type_is_reported() {
-        // I5: it would come back as another type.
+        // I5: the value would be read back as a different type.
         let raw = bson::RawDocumentBuf::try_from(&doc! { "a": [{ "$oid": "x" }] }).unwrap();
         assert!(matches!(to_json(&raw), Err(WriteError::Ambiguous(name)) if name == "$oid"));
         round_trip(doc! { "$set": { "a": 1_i32 } });

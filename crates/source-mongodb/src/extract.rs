@@ -19,7 +19,8 @@ fn event(delivery: &Delivery) -> Result<BsonDocument, HandlerError> {
         .map_err(|error| undecodable(format!("the payload is not a change event: {error}")))
 }
 
-/// Reads a field of the event into a type. An absent field is read as null, so `Option<T>` reads it as `None`.
+/// Reads a field of the event into a type. An absent field is read as null, so `Option<T>` reads it as
+/// `None`.
 fn image<T: DeserializeOwned>(delivery: &Delivery, field: &str) -> Result<T, HandlerError> {
     let mut event = event(delivery)?;
     let value = event.remove(field).unwrap_or(Bson::Null);
@@ -33,8 +34,8 @@ fn image<T: DeserializeOwned>(delivery: &Delivery, field: &str) -> Result<T, Han
     })
 }
 
-/// The full document of the event, read into a type. An event without one, such as a delete, is a decode failure;
-/// `Document<Option<T>>` reads it as `None`.
+/// The full document of the event, read into a type. An event without one, such as a delete, is a decode
+/// failure. `Document<Option<T>>` reads it as `None`.
 ///
 /// ```
 /// use lazaret_core::handler::handler;
@@ -77,17 +78,17 @@ impl FromDelivery for ChangeEvent {
     }
 }
 
-/// What an update changed. Only update events have it.
+/// The changes of an update. Only update events have them.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UpdateDescription {
-    /// The new values, by path.
+    /// The new values by path.
     pub updated_fields: BsonDocument,
     /// The paths that were removed.
     pub removed_fields: Vec<String>,
     /// Arrays that were shortened.
     pub truncated_arrays: Vec<TruncatedArray>,
-    /// The parts of paths that a dot in a field name makes ambiguous.
+    /// The parts of paths that are ambiguous because of a dot in a field name.
     pub disambiguated_paths: BsonDocument,
 }
 
@@ -97,12 +98,12 @@ pub struct UpdateDescription {
 pub struct TruncatedArray {
     /// The path of the array.
     pub field: String,
-    /// Its new length.
+    /// The new length.
     pub new_size: i64,
 }
 
 impl UpdateDescription {
-    /// Returns whether the update changed this path: the path itself, one above it, or one below it.
+    /// Returns `true` if the update changed this path, a path above it, or a path below it.
     pub fn has_changed(&self, path: &str) -> bool {
         let touches = |changed: &str| {
             let below = |long: &str, short: &str| {
@@ -133,7 +134,8 @@ impl FromDelivery for OperationType {
     }
 }
 
-/// The key of the changed document: `_id`, and the shard key if there is one. Events of a whole collection have none.
+/// The key of the changed document: `_id` and, if there is one, the shard key. Events of a whole
+/// collection have none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DocumentKey(pub BsonDocument);
 
@@ -143,7 +145,7 @@ impl FromDelivery for DocumentKey {
         let key = key.ok_or_else(|| undecodable("the event has no document key"))?;
         let mut key = crate::extjson::from_json(key)
             .map_err(|error| undecodable(format!("the key is not a document key: {error}")))?;
-        // The key of a stream of several collections has the namespace beside it.
+        // In a stream of several collections, the key also holds the namespace.
         match key.remove("documentKey") {
             Some(Bson::Document(inner)) if key.contains_key("ns") => Ok(Self(inner)),
             Some(other) => {
@@ -155,11 +157,11 @@ impl FromDelivery for DocumentKey {
     }
 }
 
-/// The transaction of the event, if it was made in one.
+/// The transaction of the event, if there was one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Transaction(pub Option<TransactionInfo>);
 
-/// A transaction: all of its events have the same session and number.
+/// A transaction. All of its events have the same session and number.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TransactionInfo {
     /// The session.
@@ -199,7 +201,7 @@ impl FromDelivery for Namespace {
     }
 }
 
-/// The resume token of the event, and its cluster time with the increment.
+/// The resume token of the event, and its cluster time including the increment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResumePoint {
     /// The resume token.

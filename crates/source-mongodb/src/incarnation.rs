@@ -1,9 +1,11 @@
-//! The incarnations of a stream: which collection is read, and whether it is the one that was read before.
+//! The incarnations of a stream: determines which collection is read, and whether it is the one that was
+//! read before.
 //!
-//! A collection gets a UUID when it is created, and the resume token of each of its events names it. So a collection that was dropped and
-//! created again is known by its first event, whoever may list collections. A database has no such id: a new one begins behind the
-//! invalidation by its drop. The history of a server that was restored or set up anew begins one, too: its cluster times may be those of
-//! other events.
+//! A collection gets a UUID when it is created, and the resume token of each of its events contains it.
+//! A collection that was dropped and recreated is therefore detected by its first event, without the
+//! right to list collections. A database has no such id. A new one begins after the invalidation by its
+//! drop. The history of a server that was restored or set up again also begins an incarnation, because
+//! its cluster times may belong to other events.
 
 use std::sync::Arc;
 
@@ -16,23 +18,24 @@ use crate::checkpoint::is_invalidated;
 use crate::error::{ErrorClass, StreamError};
 use crate::position::{StreamPosition, collection_of_token};
 
-/// The number of the incarnation, in a checkpoint. Absent in the first one.
+/// The metadata key for the number of the incarnation. Absent in the first incarnation.
 const INCARNATION: &str = "incarnation";
-/// The UUID of the collection, in a checkpoint.
+/// The metadata key for the UUID of the collection.
 const COLLECTION: &str = "collection";
 
 /// The incarnation that a checkpoint belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Life {
-    /// Its number.
+    /// The number of the incarnation.
     pub(crate) number: u32,
-    /// The UUID of the collection, as soon as an event has told it. Streams of several collections have none.
+    /// The UUID of the collection, once an event has contained it. Streams of several collections have none.
     pub(crate) collection: Option<Uuid>,
 }
 
 impl Life {
-    /// The incarnation of a checkpoint. Checkpoints of earlier versions tell the collection only by the last settled event. An
-    /// invalidation does not: it may come from a rename, and name the collection that has the name since.
+    /// Returns the incarnation of a checkpoint. In checkpoints of earlier versions, only the last
+    /// settled event shows the collection. An invalidation does not: it may come from a rename, and
+    /// contain the collection that has since got the name.
     pub(crate) fn of(checkpoint: &Checkpoint) -> Self {
         let text = |name: &str| checkpoint.metadata.get(name);
         let number = text(INCARNATION).and_then(|number| number.parse().ok()).unwrap_or(0);
@@ -44,7 +47,7 @@ impl Life {
         Self { number, collection }
     }
 
-    /// Writes it into a checkpoint.
+    /// Writes the incarnation into a checkpoint.
     pub(crate) fn put(&self, checkpoint: &mut Checkpoint) {
         let number = Some(self.number).filter(|number| *number > 0);
         let fields = [
@@ -60,7 +63,7 @@ impl Life {
     }
 }
 
-/// The collection of the event with a token.
+/// Returns the collection of the event with this token.
 fn collection_of(token: &[u8]) -> Option<Uuid> {
     match StreamPosition::from_bytes(token).ok()? {
         StreamPosition::After(token) => token.get_str("_data").ok().and_then(collection_of_token),
@@ -71,16 +74,17 @@ fn collection_of(token: &[u8]) -> Option<Uuid> {
 /// An incarnation to continue in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Continued {
-    /// Its number.
+    /// The number of the incarnation.
     pub(crate) number: u32,
-    /// It was recorded now.
+    /// Whether it was recorded just now.
     pub(crate) begun: bool,
 }
 
-/// Returns the incarnation in which a stream continues behind its checkpoint, and records it unless it is known.
+/// Returns the incarnation in which a stream continues after its checkpoint, and records it unless it is
+/// known.
 ///
-/// A number that the registry does not have is not used: it may be that of another store, or an older state of it, and knows letters of
-/// another incarnation by it.
+/// A number that the registry does not have is not used. The registry may belong to a different store,
+/// or be an older state of it, and may know letters of another incarnation under that number.
 pub(crate) async fn resume(
     registry: Option<&dyn IncarnationRegistry>,
     stream: &StreamName,
@@ -89,7 +93,8 @@ pub(crate) async fn resume(
     let Some(registry) = registry else { return Ok(Continued { number: life.number, begun: false }) };
     let current = current(registry, stream, life).await?;
     let id = text_of(life.collection);
-    // A later one was recorded, and the process ended before its position was written: its first event comes again.
+    // A later incarnation was recorded, and the process ended before its position was written. Its first
+    // event is delivered again.
     let is_announced =
         current.number > life.number && current.id.is_some() && current.id.as_deref() != id.as_deref();
     if current.number == life.number || is_announced {
@@ -99,7 +104,7 @@ pub(crate) async fn resume(
     Ok(Continued { number, begun: true })
 }
 
-/// Records that an incarnation begins behind this one, and returns it.
+/// Records that an incarnation begins after this one, and returns it.
 pub(crate) async fn begin(
     registry: Option<&dyn IncarnationRegistry>,
     stream: &StreamName,
@@ -109,7 +114,7 @@ pub(crate) async fn begin(
     let Some(registry) = registry else { return Ok(Life { number: life.number + 1, collection }) };
     let current = current(registry, stream, life).await?;
     let id = text_of(collection);
-    // Recorded before a crash.
+    // It was recorded before a crash.
     let is_known = current.number > life.number && id.is_some() && current.id.as_deref() == id.as_deref();
     let number = match is_known {
         true => current.number,
@@ -118,7 +123,7 @@ pub(crate) async fn begin(
     Ok(Life { number, collection })
 }
 
-/// The current incarnation of the registry. The first one is recorded.
+/// Returns the current incarnation of the registry. Records the first one.
 async fn current(
     registry: &dyn IncarnationRegistry,
     stream: &StreamName,
@@ -212,14 +217,14 @@ mod tests {
         let registry = Registry::default();
         resumed(&registry, life(0, 1)).await;
         assert_eq!(begun(&registry, life(0, 1), collection(2)).await, 1);
-        // The position is still that of the first one, whose events may come again.
+        // The position still belongs to the first incarnation, whose events may be delivered again.
         assert_eq!(resumed(&registry, life(0, 1)).await, (0, false));
         assert_eq!(begun(&registry, life(0, 1), collection(2)).await, 1);
     }
 
     #[tokio::test]
     async fn without_ids_each_beginning_is_another_one() {
-        // I1: a database, or a server that was restored with the same collections.
+        // I1: this is a database, or a server that was restored with the same collections.
         let registry = Registry::default();
         resumed(&registry, Life::default()).await;
         assert_eq!(begun(&registry, Life::default(), None).await, 1);

@@ -11,25 +11,25 @@ use tokio::time::Instant;
 
 use crate::options::LeaseOptions;
 
-/// How soon a renewal that failed is repeated, at first.
+/// The first pause before a failed renewal is repeated.
 const RETRY: Duration = Duration::from_millis(500);
-/// The longest pause between two renewals that fail. The pauses double.
+/// The maximum pause between failed renewals. The pauses double.
 const MAX_RETRY: Duration = Duration::from_secs(2);
 
-/// Why a lease ended.
+/// The reason why a lease ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// The store does not have it as this source's any more.
+    /// The store no longer attributes the lease to this source.
     NotHeld,
     /// A newer leader has claimed the checkpoint.
     Fenced,
-    /// It could not be renewed in time.
+    /// The lease could not be renewed in time.
     NotRenewed(String),
 }
 
-/// What the store answered to a renewal.
+/// The store's answer to a renewal.
 struct Answer {
-    /// When it was asked, by both clocks.
+    /// When the renewal was requested, by both clocks.
     asked: (Instant, Duration),
     lock: Result<Option<LockState>, StoreError>,
 }
@@ -43,11 +43,12 @@ pub(crate) struct Lease {
     renewed: Mutex<Renewed>,
 }
 
-/// The last successful call.
+/// The last successful request.
 struct Renewed {
-    /// When it was made, by this process's clock. The lease lasts at least `ttl` from then.
+    /// When it was sent, by this process's clock. The lease lasts at least `ttl` from then.
     at: Instant,
-    /// The same for the engine, by a clock that goes on while the machine is suspended. Another one with each lease.
+    /// The same for the engine, by a clock that continues while the machine is suspended. Each lease has
+    /// its own.
     ownership: Ownership,
 }
 
@@ -62,37 +63,38 @@ impl Lease {
         self.renewed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lease was given, when the store was asked at this time, by both clocks.
+    /// Records that the lease was granted for a request sent at this time, by both clocks.
     fn set_renewed(&self, at: Instant, steady: Duration) {
         let mut renewed = self.last();
         renewed.at = at;
         renewed.ownership.confirm(steady, self.certain());
     }
 
-    /// How long the lease is certain since the store was asked for it.
+    /// Returns how long the lease is certain after the request.
     fn certain(&self) -> Duration {
         self.options.ttl - self.options.margin
     }
 
-    /// How long a renewal may take before another one is begun beside it: two more fit until the margin. A server that is gone without a
-    /// word may never answer the first one, while the next primary answers the others.
+    /// Returns how long a renewal may take before another one is sent concurrently. Two more fit before
+    /// the margin. An unresponsive server may never answer the first one, while the next primary answers
+    /// the others.
     fn attempt_limit(&self) -> Duration {
         (self.certain().saturating_sub(self.options.renew) / 3).max(Duration::from_millis(1))
     }
 
-    /// How long it is certain that this source has the lease.
+    /// Returns how long it is certain that this source has the lease.
     pub(crate) fn ownership(&self) -> Ownership {
         self.last().ownership.clone()
     }
 
-    /// Ends what was owned under the lease.
+    /// Ends the ownership under the lease.
     pub(crate) fn end(&self) {
         let mut renewed = self.last();
         renewed.ownership.end();
         renewed.ownership = Ownership::leased();
     }
 
-    /// Tries to get the lease. Returns its fence, or the lease of the holder.
+    /// Tries to get the lease. Returns its fence, or the lease of the current holder.
     pub(crate) async fn acquire(&self) -> Result<Result<u64, Option<LockState>>, StoreError> {
         self.end();
         let (asked, steady) = (Instant::now(), self.ownership().now());
@@ -105,7 +107,7 @@ impl Lease {
         }
     }
 
-    /// The lease as somebody holds it.
+    /// Returns the current state of the lease, whoever holds it.
     pub(crate) async fn holder(&self) -> Result<Option<LockState>, StoreError> {
         self.store.state(&self.name).await
     }
@@ -125,8 +127,9 @@ impl Lease {
         }
     }
 
-    /// Waits until the lease is to be renewed, and renews it, with as many attempts as that takes. An attempt that is not answered goes on
-    /// beside the next one: its answer still counts, from the time at which it was asked. None outlives the lease that it renews.
+    /// Waits until the lease is to be renewed, and renews it with as many attempts as needed. An
+    /// unanswered attempt continues alongside the next one. Its answer still counts, from the time of
+    /// its request. No attempt outlives the lease that it renews.
     async fn renew_once(&self) -> Result<(), Ended> {
         let last = self.last().at;
         let limit = last + self.certain();
@@ -193,7 +196,7 @@ mod tests {
         standby: Duration::from_secs(5),
     };
 
-    /// How a store answers a call.
+    /// The way in which a store answers a call.
     #[derive(Clone, Copy)]
     enum Answers {
         AtOnce,
@@ -202,13 +205,13 @@ mod tests {
         Down,
     }
 
-    /// A store that answers each call as the script says, and all others in the last way.
+    /// A store that answers each call as scripted, and all further calls in the last way.
     struct Scripted {
         inner: MemoryStore,
         script: Mutex<VecDeque<Answers>>,
         last: Answers,
         began: Instant,
-        /// When it was asked.
+        /// When the store was called.
         asked: Mutex<Vec<Duration>>,
     }
 
@@ -223,7 +226,7 @@ mod tests {
             Lease::new(self.clone(), "orders", "a".into(), OPTIONS)
         }
 
-        /// When the lease was to be renewed. The first call acquires it.
+        /// Returns when the lease was to be renewed. The first call acquires it.
         fn renewals(&self) -> Vec<Duration> {
             self.asked.lock().unwrap()[1..].to_vec()
         }
@@ -262,13 +265,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failed_renewals_are_tolerated_until_the_margin() {
-        // I6: the holder stops before another one can start.
+        // I6: the holder stops before another instance can start.
         let store = Scripted::new([Answers::AtOnce, Answers::AtOnce], Answers::Down);
         let lease = store.lease();
         assert_eq!(lease.acquire().await.unwrap(), Ok(1));
         let ownership = lease.ownership();
         assert!(ownership.is_certain());
-        // One renewal succeeds, after 8 s; the others fail.
+        // One renewal succeeds after 8 s, and the others fail.
         let ended = lease.keep().await;
         assert!(!ownership.is_certain(), "nothing of it starts any more");
         assert!(matches!(ended, Ended::NotRenewed(why) if why.contains("down")));
@@ -280,7 +283,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_renewal_without_an_answer_leaves_time_for_two_more() {
-        // As when a primary is gone without a word, and another one is elected.
+        // The script simulates an unresponsive primary and the election of another one.
         let script = [Answers::AtOnce, Answers::Never, Answers::Never, Answers::AtOnce];
         let store = Scripted::new(script, Answers::Never);
         let lease = store.lease();

@@ -21,34 +21,38 @@
 //!
 //! # Messages
 //!
-//! An event becomes one message: its id is the stream with its incarnation and the resume token, its key the document key, its type the operation, and
-//! its payload the whole event as canonical extended JSON. Handlers take its parts with the extractors of this crate, such as
-//! [`Document`] and [`UpdateDescription`]. The names of the headers are in [`headers`].
+//! An event becomes one message. Its id is the stream with its incarnation and the resume token, its key
+//! is the document key, its type is the operation, and its payload is the whole event as canonical
+//! extended JSON. Handlers read its parts with the extractors of this crate, such as [`Document`] and
+//! [`UpdateDescription`]. The names of the headers are in [`headers`].
 //!
 //! # Positions
 //!
-//! A stream is one partition. The offset is the cluster time, which the operations of a transaction share; commits are matched by
-//! resume token (docs/decisions/0040-change-stream-positions.md). The checkpoint has two anchors with one writer each: *processed*,
-//! moved by commits, and *seen*, a later position that the server certified. No event that is not settled is ever skipped (I1),
-//! unless [`OnHistoryLost`] or [`Start::Now`] says so.
+//! A stream is one partition. The offset is the cluster time, which the operations of a transaction
+//! share. Commits are matched by resume token (docs/decisions/0040-change-stream-positions.md). The
+//! checkpoint has two anchors with one writer each: *processed*, which commits move, and *seen*, a later
+//! position that the server certified. No unsettled event is ever skipped (I1), unless [`OnHistoryLost`]
+//! or [`Start::Now`] allows it.
 //!
-//! A collection that was created again begins a new [incarnation](lazaret_core::incarnation), and so does a server whose history is
-//! another one: nothing that is known by position in an earlier incarnation is applied to its events
-//! (docs/decisions/0086-incarnations.md).
+//! A recreated collection begins a new [incarnation](lazaret_core::incarnation), and so does a server
+//! with a different history. Nothing that is known by position in an earlier incarnation is applied to
+//! its events (docs/decisions/0086-incarnations.md).
 //!
 //! # Leadership
 //!
-//! A source reads only while it holds the lease of its stream. Every write of the checkpoint checks the fence of the lease, so a
-//! leader that was replaced moves nothing (I6).
+//! A source reads only while it holds the lease of its stream. Every write of the checkpoint checks the
+//! fence of the lease, so a leader that was replaced cannot move it (I6).
 //!
 //! # Modules
 //!
-//! `source` is the side of the engine; `worker` is the task behind it: it gets the `lease`, claims the `checkpoint`, and runs a
-//! `reader`. The reader opens a `stream` at the position that `resume` chooses, and makes messages of events (`event`, `extjson`).
-//! `error` decides the class of an error, `describe` puts it into words, `pipeline` checks stages and lets invalidations pass them, `position` holds the
-//! encodings of positions, `incarnation` the lives of a collection. `server` connects and asks for the version, `store_collections` keeps a
-//! stream from reading what its own store writes. `take_over` makes the position of another reader a checkpoint, and `probe` opens a stream
-//! for a check.
+//! `source` is the side of the engine. `worker` is the task behind the source. It gets the `lease`,
+//! claims the `checkpoint`, and runs a `reader`. The reader opens a `stream` at the position that
+//! `resume` chooses, and builds messages from events (`event`, `extjson`). `error` determines the class
+//! of an error, and `describe` formats it. `pipeline` checks stages and lets invalidations pass them.
+//! `position` holds the encodings of positions, and `incarnation` the lives of a collection. `server`
+//! connects and requests the version. `store_collections` keeps a stream from reading what its own store
+//! writes. `take_over` turns the position of another reader into a checkpoint, and `probe` opens a
+//! stream for a check.
 
 mod checkpoint;
 #[cfg(feature = "config")]
@@ -75,7 +79,7 @@ mod stream;
 mod take_over;
 mod worker;
 
-/// The values of documents, as the driver uses them.
+/// The driver's types for the values of documents.
 pub use bson;
 /// The driver, for programs that share a client with the source.
 pub use mongodb as driver;

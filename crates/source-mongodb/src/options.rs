@@ -32,43 +32,45 @@ pub struct MongoSourceOptions {
     pub server: Server,
     /// The name of the stream. Messages carry it, and checkpoints and leases are stored under it.
     pub stream: StreamName,
-    /// The database; `None` watches the whole deployment.
+    /// The database. `None` watches the whole deployment.
     pub database: Option<String>,
-    /// The collection; `None` watches the whole database.
+    /// The collection. `None` watches the whole database.
     pub collection: Option<String>,
     /// Stages that the server applies to the events. They must keep `_id`.
     pub pipeline: Vec<Document>,
-    /// The full document of updates.
+    /// The full-document mode for updates.
     pub full_document: FullDocument,
-    /// The document before the change.
+    /// The mode for the document before the change.
     pub full_document_before_change: BeforeChange,
-    /// The operations to deliver; empty for all.
+    /// The operations to deliver. If empty, all are delivered.
     pub operations: Vec<Operation>,
-    /// Where to start.
+    /// The start position.
     pub start: Start,
-    /// What to do when the oplog no longer holds the events behind the checkpoint.
+    /// The action when the oplog no longer holds the events after the checkpoint.
     pub on_history_lost: OnHistoryLost,
-    /// What to do when the stream was invalidated, as by a drop of its collection.
+    /// The action when the stream is invalidated, for example by a drop of its collection.
     pub on_invalidate: OnInvalidate,
     /// When positions are written.
     pub checkpoint: CheckpointOptions,
     /// Which instances read the stream.
     pub deployment: Deployment,
-    /// The times of the lease.
+    /// The timing of the lease.
     pub lease: LeaseOptions,
-    /// The name of this instance. A single leader gets a random one; all instances need one that survives restarts.
+    /// The name of this instance. A single leader gets a random one by default. With all instances, each
+    /// one needs a name that survives restarts.
     pub instance: Option<String>,
-    /// When a failed stream is opened again.
+    /// The schedule for reopening a failed stream.
     pub restart: RestartPolicy,
-    /// How long the server waits for an event before it answers with none.
+    /// How long the server waits for an event before it answers without one.
     pub max_await: Duration,
-    /// The number of events per request; the server's default when `None`.
+    /// The number of events per request. `None` uses the server's default.
     pub batch_size: Option<u32>,
-    /// The collections of the stores that the consumer writes to. A stream that reads them would never end: they are left out.
+    /// The collections of the stores that the consumer writes to. They are excluded, because a stream
+    /// that reads them would never end.
     pub store_collections: Vec<StoreCollections>,
 }
 
-/// The server: by address, or a client that the application shares.
+/// The server, by address or as a client that the application shares.
 #[derive(Clone)]
 pub enum Server {
     /// A connection string.
@@ -77,7 +79,7 @@ pub enum Server {
     Client(Client),
 }
 
-/// Without the connection string: it may hold a password.
+/// Omits the connection string, which may contain a password.
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -88,7 +90,7 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// The database that the address or the client names.
+    /// Returns the database that the address or the client names.
     pub fn default_database(&self) -> Option<String> {
         match self {
             Self::Uri(uri) => ConnectionString::parse(uri).ok()?.default_database,
@@ -97,83 +99,86 @@ impl Server {
     }
 }
 
-/// The full document of update events.
+/// The full-document mode for update events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FullDocument {
-    /// No document for updates.
+    /// Updates have no document.
     #[default]
     Default,
-    /// The document as it is when the event is read. It may be newer than the event, or missing.
+    /// The document at the time when the event is read. It may be newer than the event, or missing.
     UpdateLookup,
     /// The document as the update left it, if the collection stores images.
     WhenAvailable,
-    /// The same, and the stream fails without it.
+    /// The document as the update left it. The stream fails without it.
     Required,
 }
 
-/// The document before the change.
+/// The mode for the document before the change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BeforeChange {
-    /// None.
+    /// No document.
     #[default]
     Off,
-    /// If the collection stores images.
+    /// The document, if the collection stores images.
     WhenAvailable,
-    /// The same, and the stream fails without it.
+    /// The document. The stream fails without it.
     Required,
 }
 
-/// Where a stream starts.
+/// The start position of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
-    /// Behind the checkpoint; now if there is none.
+    /// After the checkpoint, or now if there is none.
     #[default]
     Resume,
-    /// Now, at every start: the checkpoint is replaced, and what happened in between is skipped.
+    /// Now, at every start. The checkpoint is replaced, and events in between are skipped.
     Now,
-    /// Behind the checkpoint; at the oldest entry of the oplog if there is none.
+    /// After the checkpoint, or at the oldest entry of the oplog if there is none.
     OplogStart,
-    /// Behind the checkpoint; at this cluster time if there is none.
+    /// After the checkpoint, or at this cluster time if there is none.
     At(bson::Timestamp),
 }
 
-/// What to do when the oplog no longer holds the events behind the checkpoint, or all that the server has is before it: then it was restored
-/// or set up anew, and what is read begins a new [incarnation](lazaret_core::incarnation).
+/// The action when the oplog no longer holds the events after the checkpoint, or when everything on the
+/// server is before the checkpoint. In the latter case, the server was restored or set up again, and
+/// reading begins a new [incarnation](lazaret_core::incarnation).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnHistoryLost {
     /// Fails, and keeps the checkpoint.
     #[default]
     Fail,
-    /// Goes on with what happens from now. The events in between are skipped.
+    /// Continues with events from now on. The events in between are skipped.
     FromNow,
-    /// Goes on with the oldest entry of the oplog. Only what is gone is skipped; events may come again.
+    /// Continues with the oldest entry of the oplog. Only events that are gone are skipped, and events
+    /// may be repeated.
     FromOplogStart,
 }
 
-/// What to do when the stream was invalidated: its collection was dropped or renamed, or its database dropped.
+/// The action when the stream is invalidated because its collection was dropped or renamed, or its
+/// database dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnInvalidate {
-    /// Fails when all events before it are settled.
+    /// Fails when all events before the invalidation are settled.
     #[default]
     Stop,
-    /// Goes on behind the invalidation, with what is created under the same name, in a new [incarnation](lazaret_core::incarnation).
-    /// Nothing is skipped.
+    /// Continues after the invalidation with what is created under the same name, in a new
+    /// [incarnation](lazaret_core::incarnation). Nothing is skipped.
     StartAfter,
 }
 
-/// Which instances read a stream.
+/// The instances that read a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deployment {
-    /// One at a time. The others take over when its lease ends.
+    /// One instance at a time. The others take over when its lease ends.
     #[default]
     SingleLeader,
-    /// Each instance reads all events, with a checkpoint of its own. Each needs its own queue: its own consumer name, or its
-    /// own store.
+    /// Every instance reads all events, with its own checkpoint. Each needs its own queue, through its
+    /// own consumer name or its own store.
     AllInstances,
 }
 
 impl MongoSourceOptions {
-    /// The default options for a collection. The stream has the name of the collection.
+    /// Creates default options for a collection. The stream has the name of the collection.
     pub fn collection(uri: impl Into<String>, database: impl Into<String>, name: impl Into<String>) -> Self {
         let name = name.into();
         let mut options = Self::deployment(uri, name.clone());
@@ -181,7 +186,7 @@ impl MongoSourceOptions {
         options
     }
 
-    /// The default options for a database. The stream has the name of the database.
+    /// Creates default options for a database. The stream has the name of the database.
     pub fn database(uri: impl Into<String>, name: impl Into<String>) -> Self {
         let name = name.into();
         let mut options = Self::deployment(uri, name.clone());
@@ -189,7 +194,7 @@ impl MongoSourceOptions {
         options
     }
 
-    /// The default options for a whole deployment, with a stream of this name.
+    /// Creates default options for a whole deployment, with a stream of this name.
     pub fn deployment(uri: impl Into<String>, stream: impl Into<StreamName>) -> Self {
         Self {
             server: Server::Uri(uri.into()),
@@ -214,7 +219,7 @@ impl MongoSourceOptions {
         }
     }
 
-    /// The name under which the checkpoint and the lease are stored.
+    /// Returns the name under which the checkpoint and the lease are stored.
     pub fn checkpoint_name(&self) -> String {
         match (self.deployment, &self.instance) {
             (Deployment::AllInstances, Some(instance)) => format!("{}@{instance}", self.stream),
@@ -225,12 +230,12 @@ impl MongoSourceOptions {
     /// Checks the options without a connection.
     ///
     /// # Errors
-    /// When a value is impossible, or the pipeline removes or changes the resume token.
+    /// When a value is invalid, or the pipeline removes or changes the resume token.
     pub fn validate(&self) -> Result<(), SourceError> {
         self.check().map_err(|why| SourceError::permanent(format!("change stream {}: {why}", self.stream)))
     }
 
-    /// Returns what is probably a mistake in the pipeline, although it can be used.
+    /// Returns a description of a probable mistake in the pipeline, although the pipeline can be used.
     ///
     /// ```
     /// use lazaret_source_mongodb::MongoSourceOptions;

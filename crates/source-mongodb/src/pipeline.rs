@@ -1,4 +1,4 @@
-//! Checks a pipeline: it must keep the resume token of every event.
+//! Checks that a pipeline keeps the resume token of every event.
 
 mod invalidations;
 
@@ -6,7 +6,7 @@ use bson::{Bson, Document};
 
 pub(crate) use self::invalidations::{are_filtered, let_pass, obstacle};
 
-/// Why a pipeline is refused.
+/// The reason why a pipeline is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PipelineError {
     #[error(
@@ -23,7 +23,7 @@ pub(crate) enum PipelineError {
     Split { number: usize },
 }
 
-/// Checks that the pipeline keeps `_id` of the events.
+/// Checks that the pipeline keeps the `_id` of the events.
 pub(crate) fn check(pipeline: &[Document]) -> Result<(), PipelineError> {
     for (index, stage) in pipeline.iter().enumerate() {
         let number = index + 1;
@@ -70,7 +70,7 @@ fn is_included(value: &Bson) -> bool {
     }
 }
 
-/// Returns whether a new root is the old one with additional fields.
+/// Returns `true` if a new root is the old one with additional fields.
 fn merges_root(root: &Bson) -> bool {
     let Some(added) = merged_root(root) else { return false };
     added.iter().all(|part| {
@@ -79,7 +79,7 @@ fn merges_root(root: &Bson) -> bool {
     })
 }
 
-/// What a new root adds to the old one; `None` if it is not made of the old one.
+/// Returns what a new root adds to the old one, or `None` if it is not built from the old one.
 fn merged_root(root: &Bson) -> Option<&[Bson]> {
     if root.as_str() == Some("$$ROOT") {
         return Some(&[]);

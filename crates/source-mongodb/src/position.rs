@@ -1,27 +1,29 @@
-//! Positions in a change stream: resume tokens, cluster times, and offsets (docs/decisions/0040-change-stream-positions.md).
+//! Positions in a change stream: resume tokens, cluster times, and offsets
+//! (docs/decisions/0040-change-stream-positions.md).
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp as ClusterTime, Uuid, doc};
 use bytes::Bytes;
 
 use crate::extjson;
 
-/// A place to open a stream at, as it is stored in a checkpoint: JSON of a resume token, or of a cluster time.
+/// A position at which a stream is opened. It is stored in a checkpoint as JSON of a resume token or of
+/// a cluster time.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum StreamPosition {
-    /// Behind the event with this resume token.
+    /// After the event with this resume token.
     After(Document),
     /// At this cluster time.
     At(ClusterTime),
 }
 
-/// How far the last operation of a server may be before a position of its own history, in seconds: a primary may not know yet that it was
-/// replaced, and routers learn of operations late.
+/// How far the last operation of a server may be before a position of its own history, in seconds. A
+/// primary may not know yet that it was replaced, and routers learn of operations late.
 pub(crate) const MAX_LAG: u32 = 60;
 
 const OPERATION_TIME: &str = "operationTime";
 
 impl StreamPosition {
-    /// Writes the position for a checkpoint.
+    /// Encodes the position for a checkpoint.
     pub(crate) fn to_bytes(&self) -> Bytes {
         let raw = match self {
             Self::After(token) => RawDocumentBuf::try_from(token),
@@ -30,7 +32,7 @@ impl StreamPosition {
         token_bytes(&raw.unwrap_or_default())
     }
 
-    /// Reads a position: extended JSON, BSON, or the bare text of a token.
+    /// Reads a position from extended JSON, BSON, or the bare text of a token.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let document = match bytes.first() {
             Some(b'{') => extjson::from_json(bytes).map_err(|error| error.to_string())?,
@@ -51,7 +53,7 @@ impl StreamPosition {
         }
     }
 
-    /// The cluster time of the position, if it tells one.
+    /// Returns the cluster time of the position, if it contains one.
     pub(crate) fn time(&self) -> Option<ClusterTime> {
         match self {
             Self::At(time) => Some(*time),
@@ -59,7 +61,7 @@ impl StreamPosition {
         }
     }
 
-    /// Returns whether the position is an invalidation, as its token tells: see [`is_invalidation`].
+    /// Returns `true` if the position is an invalidation according to its token. See [`is_invalidation`].
     pub(crate) fn is_invalidation(&self) -> bool {
         match self {
             Self::After(token) => token.get_str("_data").is_ok_and(is_invalidation),
@@ -68,7 +70,7 @@ impl StreamPosition {
     }
 }
 
-/// Writes a token for a checkpoint.
+/// Encodes a token for a checkpoint.
 pub(crate) fn token_bytes(token: &RawDocument) -> Bytes {
     match extjson::to_json(token) {
         Ok(json) => json.into(),
@@ -76,47 +78,49 @@ pub(crate) fn token_bytes(token: &RawDocument) -> Bytes {
     }
 }
 
-/// The increments of a second that an offset distinguishes. No server makes that many.
+/// The number of bits for the increment of a second in an offset. No server makes that many increments.
 const INCREMENT_BITS: u32 = 31;
 
-/// The offset of an event: its cluster time, in 63 bits, so that every store can keep it as a signed number.
+/// Returns the offset of an event: its cluster time in 63 bits, so that every store can keep it as a
+/// signed number.
 pub(crate) fn offset_of(time: ClusterTime) -> u64 {
     let increment = u64::from(time.increment).min((1 << INCREMENT_BITS) - 1);
     u64::from(time.time) << INCREMENT_BITS | increment
 }
 
-/// The offset for a wall time: behind all events of its second.
+/// Returns the offset for a wall time, which is after all events of its second.
 pub(crate) fn offset_at(at: jiff::Timestamp) -> u64 {
     let time = u32::try_from(at.as_second().max(0)).unwrap_or(u32::MAX);
     offset_of(ClusterTime { time, increment: u32::MAX })
 }
 
-/// The cluster time in a resume token, for events whose pipeline removed the field. Tokens begin with the type of a timestamp
-/// and its eight bytes, in all versions since MongoDB 4.0.7.
+/// Returns the cluster time in a resume token, for events whose pipeline removed the field. In all
+/// versions since MongoDB 4.0.7, tokens begin with the type of a timestamp and its eight bytes.
 pub(crate) fn time_of_token(data: &str) -> Option<ClusterTime> {
     let digits = data.strip_prefix("82")?;
     let number = |range| u32::from_str_radix(digits.get(range)?, 16).ok();
     Some(ClusterTime { time: number(0..8)?, increment: number(8..16)? })
 }
 
-/// The UUID of the collection in the resume token of an event. Tokens without one have none, and neither have those from before MongoDB
-/// 4.0.7.
+/// Returns the UUID of the collection in the resume token of an event. Some tokens contain none, and
+/// neither do tokens from before MongoDB 4.0.7.
 pub(crate) fn collection_of_token(data: &str) -> Option<Uuid> {
     let rest = behind_numbers(data)?;
     let id = rest.strip_prefix("6E").or_else(|| rest.strip_prefix("6F"))?;
-    // Binary data, 16 bytes of it, of the subtype of UUIDs.
+    // Binary data of 16 bytes, with the subtype of UUIDs.
     let id = id.strip_prefix("5A1004")?.get(..32)?;
     Some(Uuid::from_bytes(u128::from_str_radix(id, 16).ok()?.to_be_bytes()))
 }
 
-/// Returns whether a resume token is that of an `invalidate` event. The server refuses to resume at one, and starts a stream behind it
-/// only with `startAfter`. Servers whose tokens do not tell mark none.
+/// Returns `true` if a resume token belongs to an `invalidate` event. The server refuses to resume at
+/// one, and starts a stream after it only with `startAfter`. Some servers do not mark such tokens.
 pub(crate) fn is_invalidation(data: &str) -> bool {
     behind_numbers(data).is_some_and(|rest| rest.starts_with("6F"))
 }
 
-/// The part of a resume token that begins with whether it is an invalidation. Before it are the time, a version, a type, and the number of
-/// the operation in its transaction; all of them since MongoDB 4.0.7.
+/// Returns the part of a resume token that begins with the invalidation mark. Before it are the time, a
+/// version, a type, and the number of the operation in its transaction. All tokens since MongoDB 4.0.7
+/// have these.
 fn behind_numbers(data: &str) -> Option<&str> {
     let mut rest = data.strip_prefix("82")?.get(16..)?;
     for _ in 0..3 {
@@ -125,7 +129,8 @@ fn behind_numbers(data: &str) -> Option<&str> {
     Some(rest)
 }
 
-/// The length of a number at the beginning of a text, in hexadecimal digits: its type, which tells the number of its bytes, and these.
+/// Returns the length of the number at the beginning of a text, in hexadecimal digits. It includes the
+/// type, which determines the number of bytes, and the bytes.
 fn digits_of_number(text: &str) -> Option<usize> {
     match text.get(..2)? {
         "29" => Some(2),
@@ -137,14 +142,15 @@ fn digits_of_number(text: &str) -> Option<usize> {
     }
 }
 
-/// Returns whether a resume token is a position that the server certified, and not that of an event. Behind the time it has a
-/// version and a type, of which zero is a certified position (tokens of MongoDB 4.0.7 and later).
+/// Returns `true` if a resume token is a position that the server certified, and not the token of an
+/// event. After the time, it has a version and a type. Type zero is a certified position (tokens of
+/// MongoDB 4.0.7 and later).
 pub(crate) fn is_certified(data: &str) -> bool {
     let version_and_type = data.strip_prefix("82").and_then(|digits| digits.get(16..22));
     version_and_type.is_some_and(|text| matches!(text, "2B0229" | "2B0429"))
 }
 
-/// The cluster time that follows this one.
+/// Returns the cluster time that follows this one.
 pub(crate) fn next_time(time: ClusterTime) -> ClusterTime {
     match time.increment.checked_add(1) {
         Some(increment) => ClusterTime { increment, ..time },
@@ -152,7 +158,7 @@ pub(crate) fn next_time(time: ClusterTime) -> ClusterTime {
     }
 }
 
-/// The wall time of a cluster time.
+/// Returns the wall time of a cluster time.
 pub(crate) fn wall_time(time: ClusterTime) -> jiff::Timestamp {
     jiff::Timestamp::from_second(i64::from(time.time)).unwrap_or(jiff::Timestamp::MAX)
 }
@@ -189,7 +195,7 @@ mod tests {
 
     #[test]
     fn offsets_are_ordered_as_cluster_times_and_fit_a_signed_number() {
-        // I1: the engine compares them, and stores keep them as signed numbers.
+        // I1: the engine compares offsets, and stores keep them as signed numbers.
         let at = |time, increment| offset_of(ClusterTime { time, increment });
         assert!(at(1, 5) < at(1, 6) && at(1, u32::MAX) < at(2, 0));
         assert!(i64::try_from(at(u32::MAX, u32::MAX)).is_ok());

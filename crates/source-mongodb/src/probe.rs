@@ -1,4 +1,4 @@
-//! Opens a stream for a check, as the source does.
+//! Opens a stream for a check, in the same way as the source.
 
 use lazaret_core::store::Checkpoint;
 
@@ -12,25 +12,25 @@ use crate::stream::{Connection, OpenAt};
 /// A stream that was opened for a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probed {
-    /// The stream continues behind its checkpoint; otherwise it starts where the options say.
+    /// Whether the stream continues after its checkpoint. Otherwise it starts where the options say.
     pub resumes: bool,
-    /// It leaves out the events of a store: see [`MongoSourceOptions::store_collections`].
+    /// Whether it excludes the events of a store. See [`MongoSourceOptions::store_collections`].
     pub excludes_store: bool,
 }
 
-/// Why a stream cannot be opened, or not read.
+/// The error for a stream that cannot be opened or read.
 #[derive(Debug, thiserror::Error)]
 #[error("{detail}")]
 #[non_exhaustive]
 pub struct ProbeError {
-    /// The class of the error. [`ErrorClass::advice`] says what a person can do.
+    /// The class of the error. [`ErrorClass::advice`] returns the remedy.
     pub class: ErrorClass,
-    /// What the server or the driver said.
+    /// The message of the server or the driver.
     pub detail: String,
 }
 
 impl ProbeError {
-    /// Makes an error of this class.
+    /// Creates an error of this class.
     pub fn new(class: ErrorClass, detail: impl Into<String>) -> Self {
         Self { class, detail: detail.into() }
     }
@@ -43,11 +43,11 @@ impl From<StreamError> for ProbeError {
 }
 
 impl MongoSource {
-    /// Opens a stream where the source would, with the same pipeline and options, and reads until the server has sent an event or
-    /// certified a position. Writes nothing, and takes no lease.
+    /// Opens a stream where the source would, with the same pipeline and options. Reads until the server
+    /// has sent an event or certified a position. Writes nothing and takes no lease.
     ///
     /// # Errors
-    /// When the source could not open the stream, or not read it: the error is that of the source.
+    /// When the source could not open or read the stream. The error is the source's.
     pub async fn probe(
         options: &MongoSourceOptions,
         checkpoint: Option<&Checkpoint>,

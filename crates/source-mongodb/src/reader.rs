@@ -1,4 +1,5 @@
-//! Reads the stream: finds the position, delivers events in order, certifies idle positions, and restarts after errors.
+//! Reads the stream: finds the position, delivers events in order, certifies idle positions, and
+//! restarts after errors.
 
 mod establish;
 mod idle;
@@ -31,14 +32,15 @@ use crate::resume::{AnchorKind, Candidate, candidates};
 use crate::status::StreamState;
 use crate::stream::Connection;
 
-/// The number of events of a batch at most.
+/// The maximum number of events in a batch.
 const BATCH: usize = 256;
-/// The bytes of the events of a batch at most, beyond the first. The source makes the messages of a batch in one go.
+/// The maximum number of bytes of a batch's events, beyond the first event. The source builds the
+/// messages of a batch at once.
 const BATCH_BYTES: usize = 1024 * 1024;
 /// How long a request may take beyond the time that the server waits for events.
 const REQUEST_LIMIT: Duration = Duration::from_secs(60);
 
-/// Why a stream that goes back is opened again.
+/// The reason why a stream that goes back is reopened.
 const REPEATED: &str = "the connection was cut, and the driver resumed the stream at an earlier position";
 
 /// Events that were read and not passed on yet.
@@ -59,10 +61,11 @@ impl Pending {
     }
 }
 
-/// Why the stream is no longer read.
+/// The reason why the stream is no longer read.
 pub(crate) enum Exit {
     Failed(StreamError),
-    /// Another incarnation of the stream begins here, and is recorded. All that was delivered of the one before is settled.
+    /// A different incarnation of the stream begins here, and is recorded. Everything delivered from the
+    /// previous one is settled.
     Recreated,
 }
 
@@ -77,42 +80,43 @@ pub(crate) struct Reader {
     context: Context,
     generation: u64,
     connection: Option<Connection>,
-    /// The positions to try, in order. After the first event it is the last one that was read.
+    /// The positions to try, in order. After the first event, it holds only the last position that was read.
     candidates: Vec<Candidate>,
     /// The incarnation that is read.
     life: Life,
-    /// The stream was invalidated: what is created under the same name is another incarnation.
+    /// Whether the stream was invalidated. What is created under the same name is then a new incarnation.
     after_invalidation: bool,
-    /// The invalidation that was read, until it is noted as the end.
+    /// The invalidation that was read, until it is recorded as the end.
     ending: Option<StreamPosition>,
-    /// An `invalidate` event is delivered.
+    /// Whether an `invalidate` event is delivered.
     delivers_invalidation: bool,
-    /// A refused position was replaced since the stream was last started.
+    /// Whether a refused position was replaced since the stream was last started.
     recovered: bool,
-    /// The history of the server is another one: a new start position begins an incarnation.
+    /// Whether the history of the server is a different one, so that a new start position begins an
+    /// incarnation.
     history_replaced: bool,
-    /// How often in a row the last operation of the server was before the position.
+    /// The number of consecutive checks in which the last operation of the server was before the position.
     behind: u32,
-    /// When that was last looked at.
+    /// When that was last checked.
     looked_at: Instant,
-    /// Ignores the checkpoint and starts now.
+    /// Whether to ignore the checkpoint and start now.
     start_now: bool,
-    /// The token of the last event that was delivered, or the one that the stream resumed from.
+    /// The token of the last delivered event, or the token from which the stream resumed.
     tail: Option<Bytes>,
     last_offset: u64,
     repeats: Repeats,
-    /// The token of the last event, until it is noted as the position to go on from.
+    /// The token of the last event, until it is recorded as the position from which to continue.
     read_up_to: Option<Bytes>,
-    /// Events that the status does not count yet, and the time of the last one.
+    /// The number of events that the status does not count yet, and the time of the last one.
     uncounted: (u64, Option<Timestamp>),
-    /// The position that the server certified last.
+    /// The last position that the server certified.
     certified: Option<Document>,
-    /// The stream made progress since the last restart.
+    /// Whether the stream made progress since the last restart.
     progressed: bool,
-    /// When something was last read or certified durably.
+    /// When something was last read or durably certified.
     active: Instant,
     oplog_at: Option<Instant>,
-    /// The look at the oplog that is under way.
+    /// The check of the oplog in progress.
     oplog: JoinSet<()>,
 }
 
@@ -132,7 +136,7 @@ impl Reader {
             )
         })?;
         let progress = Progress::of(checkpoint);
-        // One that only passes the stages so that the source gets it is not the handler's.
+        // An event that passes the stages only for the source is not delivered to the handler.
         let delivers_invalidation = context.options.operations.contains(&Operation::Invalidate)
             || !pipeline::are_filtered(&context.options.pipeline);
         Ok(Self {
@@ -162,7 +166,7 @@ impl Reader {
         })
     }
 
-    /// Reads until an error that no restart can mend, or until the stream begins a new incarnation.
+    /// Reads until an error that no restart can fix, or until the stream begins a new incarnation.
     pub(crate) async fn run(mut self) -> Exit {
         let mut attempt = 0;
         loop {
@@ -187,7 +191,7 @@ impl Reader {
         }
     }
 
-    /// Opens the stream and reads it until an error, or until a new incarnation.
+    /// Opens the stream and reads it until an error or a new incarnation.
     async fn session(&mut self) -> Exit {
         match self.try_session().await {
             Ok(never) => match never {},
@@ -207,7 +211,8 @@ impl Reader {
         loop {
             match self.read(&mut stream).await {
                 Ok(()) => {}
-                // The server may look at the position only at the first request. Then the others are tried.
+                // The server may check the position only at the first request. Then the other positions
+                // are tried.
                 Err(Exit::Failed(error))
                     if error.class.is_position_refused() && self.candidates.len() > 1 =>
                 {
@@ -222,11 +227,12 @@ impl Reader {
         }
     }
 
-    /// Reads until the server answers with no event, or the stream ends.
+    /// Reads until the server answers without an event, or the stream ends.
     async fn read(&mut self, stream: &mut ChangeStream<RawDocumentBuf>) -> Result<(), Exit> {
         let mut batch = Pending::default();
         let read = self.read_events(stream, &mut batch).await;
-        // The stream goes on behind the last event that was read, so all of them are delivered, also before an error (I1).
+        // The stream continues after the last event that was read, so all events are delivered, even
+        // before an error (I1).
         self.deliver(&mut batch).await;
         self.note_position();
         read
@@ -247,7 +253,7 @@ impl Reader {
                     std::task::Poll::Ready(answer) => answer,
                     std::task::Poll::Pending => {
                         asked = Some(Instant::now());
-                        // A request is under way: what was read goes on meanwhile.
+                        // While a request is in progress, the events read so far are passed on.
                         self.deliver(batch).await;
                         self.observe();
                         let late = format!("the server did not answer within {limit:?}");
@@ -270,7 +276,8 @@ impl Reader {
                 )
             })?;
             if self.repeats.is_repeated(event.cluster_time, event.position.token.as_ref()) {
-                // It is not delivered, and neither is what follows: the stream is opened again behind the last event (I1).
+                // Neither this event nor later ones are delivered. The stream is reopened after the last
+                // event (I1).
                 return Err(StreamError::new(ErrorClass::Resumable, REPEATED).into());
             }
             if self.begins_incarnation(&event) {
@@ -290,7 +297,7 @@ impl Reader {
         }
     }
 
-    /// Takes an event into the batch if its operation is selected. Returns the position of an invalidation.
+    /// Adds an event to the batch if its operation is selected. Returns the position of an invalidation.
     fn take(&mut self, event: ReadEvent, batch: &mut Pending) -> Option<StreamPosition> {
         let (operation, is_invalidation) = (event.operation, event.is_invalidation);
         self.last_offset = event.position.offset;
@@ -310,7 +317,7 @@ impl Reader {
         self.ending.clone()
     }
 
-    /// The stream goes on behind the last event, whatever happens to it.
+    /// Records that the stream continues after the last event, whatever happens to that event.
     fn note_position(&mut self) {
         if let Some(position) = position_behind(self.read_up_to.take().as_ref()) {
             let mut processed = Candidate::new(position, AnchorKind::Processed);
@@ -319,7 +326,7 @@ impl Reader {
         }
     }
 
-    /// Passes a batch on, and counts its events. Waits while the source is paused.
+    /// Passes a batch on and counts its events. Waits while the source is paused.
     async fn deliver(&mut self, batch: &mut Pending) {
         let (events, at) = std::mem::take(&mut self.uncounted);
         if events > 0 {
@@ -336,7 +343,7 @@ impl Reader {
         }
     }
 
-    /// The stream ended with an invalidation. Starts after it, or fails.
+    /// Handles the end of the stream by an invalidation. Starts after it, or fails.
     async fn invalidate(
         &mut self,
         position: StreamPosition,
@@ -348,8 +355,9 @@ impl Reader {
         Ok(())
     }
 
-    /// Notes an invalidation as the end, when all before it is settled. Fails if the stream does not go on behind it. An end that could not
-    /// be written is written at the restart: the server does not send the event again.
+    /// Records an invalidation as the end when everything before it is settled. Fails if the stream does
+    /// not continue after it. An end that could not be written is written at the restart, because the
+    /// server does not send the event again.
     async fn end(&mut self, position: StreamPosition) -> Result<(), Exit> {
         self.context.set_state(StreamState::Invalidated);
         tracing::warn!(stream = %self.context.options.stream, "change stream invalidated");
@@ -373,7 +381,7 @@ impl Reader {
         }
     }
 
-    /// Turns the result of a write into one of the stream. A fenced reader waits: its worker drops it.
+    /// Converts the result of a write. A fenced reader waits, because its worker drops it.
     async fn written(&self, written: Result<(), CheckpointError>) -> Result<(), StreamError> {
         match written {
             Ok(()) => Ok(()),
@@ -400,12 +408,13 @@ fn invalidated() -> StreamError {
     )
 }
 
-/// The position behind the event with this token. The source has written the token itself, so it can be read.
+/// Returns the position after the event with this token. The source wrote the token itself, so it can be
+/// read.
 fn position_behind(token: Option<&Bytes>) -> Option<StreamPosition> {
     StreamPosition::from_bytes(token?).ok()
 }
 
-/// The anchor of a position, with the time that its token tells.
+/// Returns the anchor of a position, with the time in its token.
 fn anchor(position: &StreamPosition) -> Anchor {
     let at = position.time().map_or_else(Timestamp::now, wall_time);
     Anchor { token: position.to_bytes(), at }

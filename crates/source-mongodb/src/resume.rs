@@ -1,4 +1,4 @@
-//! Decides where a stream goes on: pure functions of a checkpoint.
+//! Decides where a stream continues, with pure functions of a checkpoint.
 
 use lazaret_core::store::Checkpoint;
 
@@ -12,12 +12,12 @@ pub(crate) enum AnchorKind {
     Seen,
 }
 
-/// A position to open the stream at.
+/// A position at which the stream may be opened.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Candidate {
     pub(crate) position: StreamPosition,
     pub(crate) kind: AnchorKind,
-    /// The position is an invalidation. The server accepts it only to start after it.
+    /// Whether the position is an invalidation. The server accepts it only to start after it.
     pub(crate) after_invalidation: bool,
 }
 
@@ -28,13 +28,15 @@ impl Candidate {
     }
 }
 
-/// The positions to try, in order. Empty when the stream was never started.
+/// Returns the positions to try, in order. Empty if the stream was never started.
 ///
-/// No event that is not settled may be skipped (I1). The processed anchor never skips one. The seen anchor skips none if it was
-/// certified behind the processed one that is stored; otherwise it is older, or nobody knows, and it is not used.
+/// No unsettled event may be skipped (I1). The processed anchor never skips one. The seen anchor skips
+/// none if it was certified after the stored processed anchor. Otherwise it is older, or this is
+/// unknown, and it is not used.
 ///
-/// A server that certifies positions gives the invalidation itself until it has a later one. So both anchors may be invalidations: the
-/// processed one says so by a mark, and the token of most servers does.
+/// A server that certifies positions returns the invalidation itself until it has a later position. Both
+/// anchors may therefore be invalidations. The processed anchor is marked as one, and on most servers
+/// the token also shows it.
 pub(crate) fn candidates(checkpoint: &Checkpoint) -> Result<Vec<Candidate>, String> {
     let read = |anchor: &Option<lazaret_core::store::Anchor>, kind| {
         let Some(anchor) = anchor else { return Ok(None) };

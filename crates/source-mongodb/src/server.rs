@@ -1,4 +1,4 @@
-//! Connects to a server, and asks it what it is.
+//! Connects to a server and requests its description.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use mongodb::options::{ClientOptions, ServerAddress};
 use crate::error::{ErrorClass, StreamError};
 use crate::options::{BeforeChange, FullDocument, MongoSourceOptions, Server};
 
-/// How long to wait for a server, unless the URI sets `serverSelectionTimeoutMS`.
+/// The maximum wait for a server, unless the URI sets `serverSelectionTimeoutMS`.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The wire version of MongoDB 6.0, the first one with pre- and post-images.
+/// The wire version of MongoDB 6.0, which is the first one with pre- and post-images.
 const WITH_IMAGES: i32 = 17;
 
 const COMMAND_NOT_FOUND: i32 = 59;
 
-/// A client, and the addresses that its URI names. A client of the application does not tell them.
+/// A client, with the addresses that its URI names. A client of the application does not report them.
 pub(crate) struct Connected {
     pub(crate) client: Client,
     pub(crate) addresses: Vec<ServerAddress>,
 }
 
-/// Makes a client, which connects when it is used.
+/// Creates a client, which connects when it is used.
 pub(crate) async fn connect(server: &Server) -> Result<Connected, DriverError> {
     match server {
         Server::Client(client) => Ok(Connected { client: client.clone(), addresses: Vec::new() }),
@@ -38,7 +38,8 @@ pub(crate) async fn connect(server: &Server) -> Result<Connected, DriverError> {
     }
 }
 
-/// Asks a server for its kind, its version and its time. MongoDB 4.4.0 and 4.4.1 know `hello` only by its former name.
+/// Asks a server for its kind, its version and its time. MongoDB 4.4.0 and 4.4.1 know `hello` only under
+/// its former name.
 ///
 /// # Errors
 /// When the server does not answer, or refuses the command.
@@ -54,22 +55,24 @@ fn is_command_not_found(error: &DriverError) -> bool {
     matches!(error.kind.as_ref(), ErrorKind::Command(command) if command.code == COMMAND_NOT_FOUND)
 }
 
-/// The time of the last operation, as a primary or a router tells it with every answer. `None` from others: they may lag, or not tell it.
+/// Returns the time of the last operation, which a primary or a router reports with every answer.
+/// Returns `None` for other servers, because they may lag or not report it.
 pub(crate) fn last_operation(hello: &Document) -> Option<ClusterTime> {
-    // Servers that know `hello` only by its former name also have the former name of this field.
+    // Servers that know `hello` only under its former name also use the former name of this field.
     let is_primary =
         ["isWritablePrimary", "ismaster"].iter().any(|name| hello.get_bool(name).unwrap_or(false));
     hello.get_timestamp("operationTime").ok().filter(|_| is_primary)
 }
 
-/// Returns whether the options ask for pre- or post-images.
+/// Returns `true` if the options ask for pre- or post-images.
 pub(crate) fn needs_images(options: &MongoSourceOptions) -> bool {
     matches!(options.full_document, FullDocument::WhenAvailable | FullDocument::Required)
         || options.full_document_before_change != BeforeChange::Off
 }
 
-/// Refuses a server that has no images. It would refuse the stream itself, each version with another error, of which some look temporary.
-/// A server that does not tell its version decides itself.
+/// Rejects a server without images. The server would refuse the stream itself, but each version with a
+/// different error, some of which look temporary. A server that does not report its version decides by
+/// itself.
 pub(crate) fn check_images(hello: &Document) -> Result<(), StreamError> {
     match hello.get_i32("maxWireVersion") {
         Ok(version) if version < WITH_IMAGES => Err(StreamError::new(

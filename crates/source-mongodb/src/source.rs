@@ -1,4 +1,5 @@
-//! The source for the engine: it passes on what its worker reads, and commits what the engine settles.
+//! The source for the engine. It passes on the events that its worker reads, and commits the events that
+//! the engine settles.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,9 +30,10 @@ const MAX_RANGES: usize = 1024;
 
 /// A MongoDB change stream. See the [crate documentation](crate) for guarantees and an example.
 ///
-/// Dropping it without [`close`](Source::close) is a crash: nothing is flushed, and its lease lasts until it expires.
+/// Dropping it without [`close`](Source::close) acts like a crash: nothing is flushed, and its lease
+/// lasts until it expires.
 pub struct MongoSource {
-    /// In the incarnation that was assigned last.
+    /// The partition, in the last assigned incarnation.
     partition: Partition,
     writer: Arc<CheckpointWriter>,
     registry: Registry,
@@ -42,22 +44,22 @@ pub struct MongoSource {
     worker: JoinHandle<()>,
     factory: MessageFactory,
     delivered: Delivered,
-    /// A commit that was begun.
+    /// The commit that was started.
     committing: Option<JoinHandle<Result<(), SourceError>>>,
-    /// An event that follows the one before.
+    /// An event that follows the previous one.
     queued: Option<SourceEvent>,
-    /// The incarnations are recorded.
+    /// Whether the incarnations are recorded.
     is_attached: bool,
     assigned: bool,
     paused: bool,
     closed: bool,
 }
 
-/// What was delivered under the current assignment and is not committed yet.
+/// Messages that were delivered under the current assignment and are not committed yet.
 #[derive(Debug, Default)]
 struct Delivered {
     generation: u64,
-    /// Offset and token of each message, in order.
+    /// The offset and token of each message, in order.
     open: VecDeque<(u64, Bytes)>,
     /// The offset of the last message.
     last_offset: u64,
@@ -77,8 +79,8 @@ impl Delivered {
         }
     }
 
-    /// The progress after a commit, and the number of events that it settles. `None` when it changes nothing. A position never
-    /// moves back. It may stay, while events beyond it are settled.
+    /// Returns the progress after a commit, and the number of events that it settles. Returns `None` if
+    /// it changes nothing. A position never moves back. It may stay while events beyond it are settled.
     fn commit(&mut self, commit: Commit) -> Option<(Progress, u32)> {
         let token = commit.position.as_ref().and_then(|position| position.token.as_ref());
         let at = token.and_then(|token| self.open.iter().position(|(_, open)| open == token));
@@ -96,7 +98,7 @@ impl Delivered {
         }
         progress.settled = keep_certain(commit.settled_beyond, self.last_offset);
         if progress.settled != self.committed.settled {
-            // How many they are, ranges do not tell.
+            // Ranges do not show how many events they hold.
             events = events.max(1);
         }
         self.committed = progress.clone();
@@ -104,8 +106,8 @@ impl Delivered {
     }
 }
 
-/// The ranges without the offset of the last message that was delivered: the operations of one transaction share an offset, and
-/// one that was not read yet must not be taken for settled (I1).
+/// Returns the ranges without the offset of the last delivered message. The operations of a transaction
+/// share an offset, and one that was not read yet must not be mistaken for settled (I1).
 fn keep_certain(ranges: Vec<RangeInclusive<u64>>, last: u64) -> Vec<RangeInclusive<u64>> {
     let certain = ranges.into_iter().filter_map(|range| {
         let end = (*range.end()).min(last.checked_sub(1)?);
@@ -115,10 +117,12 @@ fn keep_certain(ranges: Vec<RangeInclusive<u64>>, last: u64) -> Vec<RangeInclusi
 }
 
 impl MongoSource {
-    /// Starts to read a stream, with its checkpoint and its lease in a store. Must be called in a tokio runtime.
+    /// Starts to read a stream, with its checkpoint and its lease in a store. Must be called in a tokio
+    /// runtime.
     ///
-    /// It returns at once: connecting is retried in the background, and [`status`](Self::status) and [`next`](Source::next)
-    /// report how it proceeds. So the failure of one stream does not keep others from starting.
+    /// This returns at once. Connecting is retried in the background, and [`status`](Self::status) and
+    /// [`next`](Source::next) report the progress. The failure of one stream therefore does not keep
+    /// others from starting.
     ///
     /// # Errors
     /// When an option is invalid.
@@ -127,7 +131,7 @@ impl MongoSource {
         options.stream = StreamName::interned(options.stream.as_str());
         let partition = Partition::new(options.stream.clone(), 0);
         let name = options.checkpoint_name();
-        // Two processes with one name must not hold one lease, so each source adds a random part.
+        // Two processes with the same name must not hold the same lease, so each source adds a random part.
         let unique = bson::Uuid::new().to_string();
         let owner = match &options.instance {
             Some(instance) => format!("{instance}/{unique}"),
@@ -176,7 +180,7 @@ impl MongoSource {
         self.status.clone()
     }
 
-    /// Its only partition, in the incarnation that was assigned last.
+    /// Returns the source's only partition, in the last assigned incarnation.
     pub fn partition(&self) -> Partition {
         self.partition.clone()
     }
@@ -185,7 +189,7 @@ impl MongoSource {
         partitions.contains(&self.partition)
     }
 
-    /// The positions to write, of the partition that is assigned.
+    /// Returns the positions to write for the assigned partition.
     fn take_commits(&mut self, commits: Vec<Commit>) -> Vec<(Progress, u32)> {
         if !self.assigned {
             return Vec::new();
@@ -196,7 +200,7 @@ impl MongoSource {
 
     fn control(&mut self, control: Option<Control>) -> Option<Result<SourceEvent, SourceError>> {
         match control {
-            // One of before the registry was known is followed by another.
+            // An assignment from before the registry was known is followed by another one.
             Some(Control::Assigned(assigned)) if assigned.is_recorded != self.is_attached => None,
             Some(Control::Assigned(assigned)) => Some(Ok(self.take_assignment(assigned))),
             Some(Control::Lost) if self.assigned => {
@@ -224,7 +228,8 @@ impl MongoSource {
         }
     }
 
-    /// Makes the messages of a batch, here and not where it was read: both cost time, and this is another task.
+    /// Builds the messages of a batch. This happens here and not where the batch was read: both take
+    /// time, and this is another task.
     fn messages(&mut self, events: Vec<ReadEvent>) -> Vec<Message> {
         self.factory.begin_batch();
         let messages: Vec<Message> = events.into_iter().map(|event| self.factory.message(event)).collect();
@@ -239,7 +244,7 @@ impl MongoSource {
     }
 }
 
-/// Writes positions. A leader that was replaced has nothing to commit any more.
+/// Writes positions. A leader that was replaced has nothing left to commit.
 async fn write(
     writer: &CheckpointWriter,
     generation: u64,
@@ -257,7 +262,7 @@ async fn write(
     }
 }
 
-/// Waits for a commit that was begun; for ever when there is none.
+/// Waits for a commit that was started, or forever if there is none.
 async fn finished(committing: &mut Option<JoinHandle<Result<(), SourceError>>>) -> Result<(), SourceError> {
     match committing {
         Some(handle) => handle
@@ -272,7 +277,7 @@ impl Source for MongoSource {
     fn attach(&mut self, registry: Arc<dyn IncarnationRegistry>) {
         *self.registry.lock().unwrap_or_else(PoisonError::into_inner) = Some(registry);
         self.is_attached = true;
-        // The reader may have begun without it.
+        // The reader may have started without the registry.
         let _ = self.commands.send(Command::Rewind);
     }
 
@@ -284,7 +289,7 @@ impl Source for MongoSource {
             if let Some(event) = self.queued.take() {
                 return Ok(event);
             }
-            // No await after one of them: cancellation loses nothing.
+            // No await after one of these, so that cancellation loses nothing.
             tokio::select! {
                 biased;
                 outcome = finished(&mut self.committing) => {
@@ -297,7 +302,7 @@ impl Source for MongoSource {
                     }
                 }
                 batch = self.batches.recv(), if self.assigned && !self.paused => {
-                    // Batches of an earlier assignment come again.
+                    // Batches of an earlier assignment are delivered again.
                     if let Some(batch) = batch && batch.generation == self.delivered.generation {
                         return Ok(SourceEvent::Messages(self.messages(batch.events)));
                     }
@@ -308,7 +313,7 @@ impl Source for MongoSource {
 
     async fn commit(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
         if let Some(begun) = self.committing.take() {
-            // Its outcome is no longer reported. The positions of this commit cover it.
+            // The outcome of the started commit is no longer reported. The positions of this commit cover it.
             let _ = begun.await;
         }
         let commits = self.take_commits(commits);
@@ -337,7 +342,7 @@ impl Source for MongoSource {
         }
     }
 
-    /// A stream is never revoked, only lost.
+    /// Does nothing, because a stream is never revoked, only lost.
     async fn revoked(&mut self, _partitions: &[Partition]) -> Result<(), SourceError> {
         Ok(())
     }

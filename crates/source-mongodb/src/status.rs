@@ -12,47 +12,49 @@ const DECISIONS: usize = 16;
 /// The status of a stream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MongoStatus {
-    /// What the stream does.
+    /// The current activity of the stream.
     pub state: StreamState,
     /// The cluster time of the last event that was read.
     pub last_event_at: Option<Timestamp>,
-    /// When the stream was last opened. `None`: it was never open.
+    /// When the stream was last opened. `None` if it was never open.
     pub opened_at: Option<Timestamp>,
     /// When the server last answered.
     pub answered_at: Option<Timestamp>,
-    /// The time of the position that the stream would resume from after a crash.
+    /// The time of the position from which the stream would resume after a crash.
     pub token_at: Option<Timestamp>,
-    /// The oplog of the server, if it may be read.
+    /// The oplog of the server, if it can be read.
     pub oplog: Option<OplogWindow>,
-    /// The number of events that were read.
+    /// The number of events read.
     pub events: u64,
-    /// How often the stream was opened again after an error. The driver also resumes by itself where it repeats no event, and does not
-    /// tell.
+    /// The number of times that the stream was reopened after an error. The driver also resumes by
+    /// itself if it repeats no event, and does not report this.
     pub restarts: u64,
-    /// The [incarnation](lazaret_core::incarnation) that is read: how often the collection was created again, or the history of the server
-    /// was replaced, since the stream was first read.
+    /// The [incarnation](lazaret_core::incarnation) that is read: the number of times that the
+    /// collection was recreated, or the history of the server was replaced, since the stream was first
+    /// read.
     pub incarnation: u32,
-    /// Decisions that skipped, repeated or ended something, the newest last.
+    /// Decisions that skipped, repeated or ended something, newest last.
     pub decisions: Vec<Decision>,
 }
 
-/// What a stream does.
+/// The activity of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StreamState {
-    /// It connects, or looks for its position.
+    /// Connecting, or looking for the position.
     #[default]
     Starting,
-    /// Another instance reads the stream.
+    /// Waiting while another instance reads the stream.
     Standby {
-        /// The instance, and behind a slash a random part that is new in each process.
+        /// The leading instance: its name and, after a slash, a random part that is new in each process.
+        /// Unnamed instances have only the random part.
         leader: Option<String>,
-        /// When its lease ends, unless it is renewed.
+        /// When its lease ends unless it is renewed.
         until: Option<Timestamp>,
     },
-    /// It reads.
+    /// Reading.
     Reading,
-    /// It failed, and is opened again after a delay.
+    /// Waiting to reopen the stream after a failure.
     Restarting {
         /// The number of restarts since the last progress.
         attempt: u32,
@@ -61,50 +63,51 @@ pub enum StreamState {
         /// The error.
         error: String,
     },
-    /// The stream was invalidated. It waits until all events before that are settled.
+    /// Waiting, after the stream was invalidated, until all earlier events are settled.
     Invalidated,
-    /// It failed for good.
+    /// Failed permanently.
     Failed {
         /// The class of the error.
         class: ErrorClass,
         /// The error.
         error: String,
     },
-    /// It was closed.
+    /// Closed.
     Closed,
 }
 
 /// A decision that skipped, repeated or ended something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// When it was made.
+    /// When the decision was made.
     pub at: Timestamp,
-    /// What was decided, and why.
+    /// The decision and its reason.
     pub text: String,
 }
 
 /// The times of the oldest and the newest entry of the oplog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OplogWindow {
-    /// The oldest.
+    /// The time of the oldest entry.
     pub oldest: Timestamp,
-    /// The newest.
+    /// The time of the newest entry.
     pub newest: Timestamp,
 }
 
 impl MongoStatus {
-    /// The age of the position that the stream would resume from.
+    /// Returns the age of the position from which the stream would resume.
     pub fn token_age(&self, now: Timestamp) -> Option<Duration> {
         Some(between(self.token_at?, now))
     }
 
-    /// The time between the last event that was read and the newest entry of the oplog. The entries in between may be of other
-    /// collections.
+    /// Returns the time between the last event that was read and the newest entry of the oplog. The
+    /// entries in between may belong to other collections.
     pub fn oplog_lag(&self) -> Option<Duration> {
         Some(between(self.last_event_at?, self.oplog?.newest))
     }
 
-    /// The time until the position falls out of the oplog, if it keeps its length. Zero: it may be gone.
+    /// Returns the time until the position falls out of the oplog, if the oplog keeps its length. Zero
+    /// means that it may be gone.
     pub fn headroom(&self) -> Option<Duration> {
         Some(between(self.oplog?.oldest, self.token_at?))
     }
@@ -117,7 +120,7 @@ impl MongoStatus {
     }
 }
 
-/// The time from one moment to a later one; zero if it is not later.
+/// Returns the time from one moment to a later one, or zero if it is not later.
 fn between(from: Timestamp, to: Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from)).unwrap_or_default()
 }

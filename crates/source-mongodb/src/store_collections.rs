@@ -1,4 +1,5 @@
-//! Leaves the collections of Lazaret's stores out of a stream: a letter about an event would be another event.
+//! Excludes the collections of Lazaret's stores from a stream. Otherwise a letter about an event would
+//! be another event.
 
 use bson::{Document, doc};
 
@@ -8,25 +9,27 @@ use crate::server::{Connected, connect, hello};
 
 /// The collections of a store in MongoDB, which a stream must not read.
 ///
-/// A stream of a database or a deployment leaves them out if they are where it reads; a stream of one of them is refused.
+/// A stream of a database or a deployment excludes these collections if they are part of what it reads.
+/// A stream of one of them is rejected.
 #[derive(Clone, Debug)]
 pub struct StoreCollections {
     /// The server of the store.
     pub server: Server,
     /// The database of the store.
     pub database: String,
-    /// The collection of the letters. The names of all others begin with it and an underscore.
+    /// The collection of the letters. The names of all other collections begin with this name and an
+    /// underscore.
     pub collection: String,
 }
 
 impl StoreCollections {
-    /// Returns whether a collection is one of them.
+    /// Returns `true` if a collection belongs to the store.
     pub fn contains(&self, database: &str, collection: &str) -> bool {
         let rest = collection.strip_prefix(&self.collection);
         database == self.database && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
     }
 
-    /// Returns whether a stream reads them, if they are on its server.
+    /// Returns `true` if a stream would read these collections, provided that they are on its server.
     fn is_watched(&self, options: &MongoSourceOptions) -> bool {
         match (&options.database, &options.collection) {
             (None, _) => true,
@@ -35,13 +38,13 @@ impl StoreCollections {
         }
     }
 
-    /// The condition on events that they are of these collections.
+    /// Returns the condition that matches events of these collections.
     fn condition(&self) -> Document {
         doc! { "ns.db": &self.database, "ns.coll": { "$regex": format!("^{}(_|$)", escaped(&self.collection)) } }
     }
 }
 
-/// The text as a regular expression.
+/// Escapes a text for use in a regular expression.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -53,10 +56,10 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// The conditions on events that a stream leaves out.
+/// Returns the conditions that match the events to exclude from a stream.
 ///
 /// # Errors
-/// When the stream reads only such events, or a server does not answer.
+/// When the stream would read only such events, or a server does not answer.
 pub(crate) async fn excluded(
     options: &MongoSourceOptions,
     source: &Connected,
@@ -81,7 +84,8 @@ pub(crate) async fn excluded(
     Ok(conditions)
 }
 
-/// Returns whether a store is in the deployment that is read. `true` in doubt: its events would never end.
+/// Returns `true` if a store is in the deployment that is read, or if this is uncertain. The events of
+/// such a store would never end.
 async fn is_at(store: &StoreCollections, source: &Connected) -> Result<bool, StreamError> {
     let other = connect(&store.server).await?;
     if source.addresses.iter().any(|address| other.addresses.contains(address)) {
@@ -95,7 +99,8 @@ async fn is_at(store: &StoreCollections, source: &Connected) -> Result<bool, Str
     Ok(!matches!(ids, (Some(here), Some(there)) if here != there))
 }
 
-/// Returns whether two answers to `hello` may be of one deployment. Members of a replica set list the same hosts.
+/// Returns `true` if two answers to `hello` may come from the same deployment. Members of a replica set
+/// list the same hosts.
 fn may_be_one(here: &Document, there: &Document) -> bool {
     let set = |hello: &Document| hello.get_str("setName").ok().map(ToOwned::to_owned);
     let has_host = |host: &bson::Bson| there.get_array("hosts").is_ok_and(|hosts| hosts.contains(host));
@@ -113,7 +118,7 @@ fn is_router(hello: &Document) -> bool {
     hello.get_str("msg").is_ok_and(|text| text == "isdbgrid")
 }
 
-/// The id of a sharded cluster, if the user may read it.
+/// Returns the id of a sharded cluster, if the user may read it.
 async fn cluster_id(client: &mongodb::Client) -> Option<bson::Bson> {
     let version = client.database("config").collection::<Document>("version");
     version.find_one(doc! {}).await.ok()??.remove("clusterId")

@@ -1,4 +1,4 @@
-//! Opens change streams, and asks the server for times.
+//! Opens change streams, and requests times from the server.
 
 use std::time::Duration;
 
@@ -21,15 +21,15 @@ use crate::store_collections::excluded;
 /// How long the server may take for its first answer, beyond the time that it waits for events.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
-/// Operations of the whole stream. They are always read, because they tell why a stream ends.
+/// Operations on the whole stream. They are always read, because they show why a stream ends.
 const LIFECYCLE: [Operation; 4] =
     [Operation::Drop, Operation::DropDatabase, Operation::Rename, Operation::Invalidate];
 
-/// The number of entries at the end of the oplog among which the newest is, at least.
+/// The minimum number of entries at the end of the oplog that include the newest one.
 const LAST_WRITTEN: i64 = 64;
 
-/// A connection to the server, with what to watch. The source, a check and a take-over open their streams by it, so all of them ask the
-/// server for the same.
+/// A connection to the server, with the options that say what to watch. The source, a check and a
+/// take-over all open their streams with it, so that they send the server the same request.
 #[derive(Clone)]
 pub(crate) struct Connection {
     client: Client,
@@ -42,11 +42,11 @@ pub(crate) struct Connection {
     excludes: bool,
 }
 
-/// Where to open a stream.
+/// The position at which to open a stream.
 pub(crate) enum OpenAt<'a> {
     Now,
     Position(&'a StreamPosition),
-    /// Behind an invalidation.
+    /// After an invalidation.
     StartAfter(&'a StreamPosition),
 }
 
@@ -66,7 +66,7 @@ impl Connection {
         })
     }
 
-    /// Returns whether events of a store of Lazaret are left out.
+    /// Returns `true` if events of a Lazaret store are excluded.
     pub(crate) const fn excludes(&self) -> bool {
         self.excludes
     }
@@ -111,8 +111,9 @@ impl Connection {
         Ok(stream)
     }
 
-    /// Opens the stream, and reads until the server has sent an event or certified a position. It may look at the position only at the
-    /// first request, and an event that it cannot send is an error then.
+    /// Opens the stream, and reads until the server has sent an event or certified a position. The
+    /// server may check the position only at the first request. An event that it cannot send is also an
+    /// error then.
     pub(crate) async fn probe(&self, at: OpenAt<'_>) -> Result<(), StreamError> {
         let mut stream = self.open(at).await?;
         let answer = tokio::time::timeout(self.answer_limit, stream.next_if_any()).await;
@@ -121,9 +122,10 @@ impl Connection {
         Ok(())
     }
 
-    /// The cluster time from which on everything is new: behind the last operation. A server whose oplog cannot be read gives only the
-    /// second of its clock, so events of that second that came before are delivered, too. Any other error is returned: the next attempt
-    /// may find the exact time.
+    /// Returns the cluster time after the last operation, from which on everything is new. A server
+    /// whose oplog cannot be read reports only the second of its clock. Earlier events of that second
+    /// are then delivered as well. Any other error is returned, because the next attempt may find the
+    /// exact time.
     pub(crate) async fn now(&self) -> Result<ClusterTime, StreamError> {
         let hello = hello(&self.client).await?;
         match self.newest(&hello).await {
@@ -141,12 +143,12 @@ impl Connection {
         }
     }
 
-    /// The time of the last operation of a primary or a router.
+    /// Returns the time of the last operation of a primary or a router.
     pub(crate) async fn last_operation(&self) -> Result<Option<ClusterTime>, StreamError> {
         Ok(last_operation(&hello(&self.client).await?))
     }
 
-    /// The time of the oldest entry of the oplog.
+    /// Returns the time of the oldest entry of the oplog.
     pub(crate) async fn oplog_start(&self) -> Result<ClusterTime, StreamError> {
         let entries = self.oplog_times(1, 1).await.map_err(|mut error| {
             error.detail = format!("the oldest entry of `local.oplog.rs` was not read: {}", error.detail);
@@ -158,23 +160,24 @@ impl Connection {
             .ok_or_else(|| StreamError::new(ErrorClass::NotAReplicaSet, "the oplog is empty"))
     }
 
-    /// The times of the oldest and the newest entry of the oplog.
+    /// Returns the times of the oldest and the newest entry of the oplog.
     pub(crate) async fn oplog_window(&self) -> Result<Option<(ClusterTime, ClusterTime)>, StreamError> {
         let oldest = self.oplog_times(1, 1).await?.pop();
         Ok(oldest.zip(self.newest(&hello(&self.client).await?).await?))
     }
 
-    /// The time of the last operation. A replica set tells it with every answer; other servers have it in the last entry of the oplog.
+    /// Returns the time of the last operation. A replica set reports it with every answer. Other servers
+    /// have it in the last entry of the oplog.
     async fn newest(&self, hello: &Document) -> Result<Option<ClusterTime>, StreamError> {
         match hello.get("operationTime") {
             Some(Bson::Timestamp(time)) => Ok(Some(*time)),
-            // Not sorted by `ts`, which would read the whole oplog. Operations that run at once may be written in another order than
-            // that of their times.
+            // Not sorted by `ts`, because that would read the whole oplog. Concurrent operations may be
+            // written in a different order than their times.
             _ => Ok(self.oplog_times(-1, LAST_WRITTEN).await?.into_iter().max()),
         }
     }
 
-    /// The times of some entries of the oplog, from its beginning (1) or its end (-1).
+    /// Returns the times of some entries of the oplog, from its beginning (1) or its end (-1).
     async fn oplog_times(&self, order: i32, limit: i64) -> Result<Vec<ClusterTime>, StreamError> {
         let oplog = self.client.database("local").collection::<Document>("oplog.rs");
         let entries = oplog
@@ -193,8 +196,9 @@ fn resume_token(token: &Document) -> Result<ResumeToken, StreamError> {
         .map_err(|error| StreamError::new(ErrorClass::TokenRefused, error.to_string()))
 }
 
-/// The stages of the stream: first a filter of its own, so that the server sends no event that is not selected, then those of the user. The
-/// filter names the stream, for whoever looks at the cursors of the server.
+/// Returns the stages of the stream: first a filter of the source, so that the server sends only
+/// selected events, then the user's stages. The filter contains the name of the stream, for people who
+/// look at the server's cursors.
 fn pipeline(options: &MongoSourceOptions, excluded: Vec<Document>) -> Vec<Document> {
     let mut filter = doc! { "$comment": format!("lazaret:{}", options.stream) };
     if !options.operations.is_empty() {
@@ -212,8 +216,9 @@ fn pipeline(options: &MongoSourceOptions, excluded: Vec<Document>) -> Vec<Docume
     stages
 }
 
-/// The options of the stream. The driver writes all of them into `$changeStream`, also `comment`, and servers refuse fields that they do
-/// not know: only what every version from 4.4 on knows is set, and images where the server has them.
+/// Returns the options of the stream. The driver writes all of them into `$changeStream`, including
+/// `comment`, and servers refuse unknown fields. Only options that every version from 4.4 on knows are
+/// set, and images where the server supports them.
 fn stream_options(options: &MongoSourceOptions) -> ChangeStreamOptions {
     let full_document = match options.full_document {
         FullDocument::Default => None,
@@ -279,7 +284,7 @@ mod tests {
             batch_size: Some(7),
             ..MongoSourceOptions::deployment("mongodb://localhost", "all")
         };
-        // As the driver does: all that is written stands in `$changeStream`.
+        // As in the driver, everything written is in `$changeStream`.
         let written = bson::serialize_to_document(&stream_options(&options)).unwrap();
         let fields: BTreeSet<_> = written.keys().map(String::as_str).collect();
         assert_eq!(fields, BTreeSet::from(["fullDocument"]));

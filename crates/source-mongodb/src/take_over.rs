@@ -21,14 +21,14 @@ use crate::stream::{Connection, OpenAt};
 /// The position at which another reader of a stream stopped.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ForeignPosition {
-    /// The last event that it settled, with everything before it.
+    /// The last event that the reader settled, with everything before it also settled.
     pub processed: Option<ForeignAnchor>,
-    /// A later position for which the server certified that no event lies between. It is used when the server no longer accepts
-    /// the processed one, or there is none.
+    /// A later position, for which the server certified that no event lies in between. It is used when
+    /// the server no longer accepts the processed position, or there is none.
     pub seen: Option<ForeignAnchor>,
 }
 
-/// A resume token, with its time.
+/// A resume token and its time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ForeignAnchor {
     /// The resume token.
@@ -37,51 +37,52 @@ pub struct ForeignAnchor {
     pub at: Timestamp,
 }
 
-/// How a position is taken over.
+/// Options for taking over a position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TakeOverOptions {
-    /// Replaces the checkpoint of a consumer that has another position. It then goes back, or skips what lies between.
+    /// Whether to replace the checkpoint of a consumer that has a different position. The consumer then
+    /// goes back, or skips the events in between.
     pub replace: bool,
-    /// Only tells what would be done.
+    /// Whether only to report what would be done.
     pub dry_run: bool,
 }
 
-/// What became of a position.
+/// The result of taking over a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TakenOver {
-    /// It is the position of the consumer now; in a dry run, it would be. The stream goes on behind it.
+    /// The position is now the consumer's, or would be after a dry run. The stream continues after it.
     Written {
-        /// Which of the two positions.
+        /// The kind of position that was used.
         anchor: ForeignAnchorKind,
-        /// Its time.
+        /// The time of the position.
         at: Timestamp,
     },
-    /// The consumer has this position.
+    /// The consumer already has this position.
     AlreadyThere,
-    /// The consumer has another position, which was kept.
+    /// The consumer has a different position, which was kept.
     Kept {
         /// The time of the position that was kept.
         at: Timestamp,
-        /// It is behind the other reader's: nothing is missing.
+        /// Whether it is after the other reader's position, so that nothing is missing.
         is_later: bool,
     },
 }
 
-/// One of the two positions of a reader.
+/// The kind of a reader's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForeignAnchorKind {
     /// The last settled event.
     Processed,
-    /// The certified position behind it.
+    /// The certified position after the last settled event.
     Seen,
 }
 
-/// Why a position was not taken over. Nothing was changed.
+/// The reason why a position was not taken over. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TakeOverError {
-    /// Another process reads the stream.
+    /// Another process is reading the stream.
     #[error(
         "the stream {stream} is being read by {leader}; stop it, then run this again; the lease of a process that crashed ends \
          after {ttl:?}"
@@ -91,7 +92,7 @@ pub enum TakeOverError {
         stream: String,
         /// The process.
         leader: String,
-        /// How long its lease lasts.
+        /// The remaining time of its lease.
         ttl: Duration,
     },
     /// The server accepts no position of the other reader.
@@ -102,10 +103,10 @@ pub enum TakeOverError {
         "the consumer starts with what happens from now on (`start: latest`) and would ignore the position; use `start: resume`"
     )]
     StartsNow,
-    /// The server or an option.
+    /// The server or an option caused an error.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The store.
+    /// The store caused an error.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -125,15 +126,16 @@ impl Chosen {
 }
 
 impl MongoSource {
-    /// Makes the position of another reader the checkpoint of a consumer, so that its stream goes on there. The other reader
-    /// must be stopped.
+    /// Turns the position of another reader into the checkpoint of a consumer, so that the consumer's
+    /// stream continues there. The other reader must be stopped.
     ///
-    /// The stream resumes behind the last event that the other reader settled. Only if the server no longer accepts that one, the
-    /// certified position is used (I1). A consumer that has a position keeps it, unless [`TakeOverOptions::replace`] is set. The
-    /// checkpoint is written under the lease of the stream: a consumer that runs is never moved (I6).
+    /// The stream resumes after the last event that the other reader settled. The certified position is
+    /// used only if the server no longer accepts that event (I1). A consumer that has a position keeps
+    /// it, unless [`TakeOverOptions::replace`] is set. The checkpoint is written under the lease of the
+    /// stream, so a running consumer is never moved (I6).
     ///
     /// # Errors
-    /// When the consumer runs, the server accepts no position, or the server or the store fails.
+    /// When the consumer is running, the server accepts no position, or the server or the store fails.
     pub async fn take_over(
         options: &MongoSourceOptions,
         store: Arc<dyn KeyValue>,
@@ -168,7 +170,8 @@ impl MongoSource {
     }
 }
 
-/// Writes a position under a lease. `Some` when an earlier leader has moved the checkpoint meanwhile, and it was kept.
+/// Writes a position under a lease. Returns `Some` if an earlier leader has moved the checkpoint in the
+/// meantime, and it was kept.
 async fn write(
     writer: &CheckpointWriter,
     fence: u64,
@@ -194,13 +197,13 @@ async fn write(
         }
         ForeignAnchorKind::Seen => (Progress::default(), Some(Anchor { token, at: chosen.at })),
     };
-    // The next event tells of which collection the position is.
+    // The next event shows which collection the position belongs to.
     let life = Life { collection: None, ..Life::of(&claimed) };
     writer.replace(processed, seen, &life).await.map_err(fenced)?;
     Ok(None)
 }
 
-/// Decides whether a checkpoint stays as it is. `None` when the position is to be written.
+/// Decides whether a checkpoint stays as it is. Returns `None` if the position is to be written.
 fn keep(
     existing: &Checkpoint,
     position: &ForeignPosition,
@@ -229,7 +232,7 @@ fn keep(
     Ok(Some(TakenOver::Kept { at, is_later }))
 }
 
-/// The offset of a position: the time in its token, or this one.
+/// Returns the offset of a position: the time in its token, or this time.
 fn offset_of_position(position: &StreamPosition, at: Timestamp) -> u64 {
     let seconds = u32::try_from(at.as_second().max(0)).unwrap_or(u32::MAX);
     offset_of(position.time().unwrap_or(bson::Timestamp { time: seconds, increment: 0 }))
@@ -274,7 +277,7 @@ async fn probe(
     match connection.probe(OpenAt::Position(position)).await {
         Ok(()) => Ok(None),
         Err(error) if error.class.is_position_refused() => Ok(Some(error)),
-        // The position is good; the next event is too large or lacks an image. The consumer reports that.
+        // The position is valid. The next event is too large or lacks an image, which the consumer reports.
         Err(error) if matches!(error.class, ErrorClass::EventTooLarge | ErrorClass::ImageMissing) => Ok(None),
         Err(error) => Err(failed(error)),
     }

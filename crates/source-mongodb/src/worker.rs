@@ -1,4 +1,4 @@
-//! The task behind a source: it gets the lease, claims the checkpoint, and runs a reader while it leads.
+//! The task behind a source. It gets the lease, claims the checkpoint, and runs a reader while it leads.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,25 +18,25 @@ use crate::options::Start;
 use crate::reader::{Exit, Reader};
 use crate::status::StreamState;
 
-/// How long to ask who holds the lease that was lost.
+/// The timeout for asking who holds a lost lease.
 const HOLDER_LIMIT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Worker {
     context: Context,
     lease: Lease,
-    /// Numbers the assignments.
+    /// The number of the current assignment.
     generation: u64,
-    /// The fence of the lease, while it is held.
+    /// The fence of the lease while it is held.
     fence: Option<u64>,
-    /// An incarnation began with the next assignment.
+    /// Whether an incarnation begins with the next assignment.
     recreated: bool,
 }
 
-/// Why a leadership ended.
+/// The reason why a leadership ended.
 enum Left {
     Lost(Ended),
     Failed(StreamError),
-    /// The stream began a new incarnation: it is assigned again.
+    /// The stream began a new incarnation, and is assigned again.
     Recreated,
 }
 
@@ -45,7 +45,8 @@ impl Worker {
         Self { context, lease, generation: 0, fence: None, recreated: false }
     }
 
-    /// Works until the source is closed or dropped. A dropped source keeps its lease until it expires, as after a crash.
+    /// Works until the source is closed or dropped. A dropped source keeps its lease until it expires,
+    /// as after a crash.
     pub(crate) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
         loop {
             let command = tokio::select! {
@@ -54,7 +55,7 @@ impl Worker {
                 () = self.lead() => continue,
             };
             match command {
-                // The leadership goes on with a new reader.
+                // The leadership continues with a new reader.
                 Some(Command::Rewind) => {}
                 Some(Command::Close(done)) => {
                     let _ = done.send(self.close().await);
@@ -65,7 +66,7 @@ impl Worker {
         }
     }
 
-    /// The engine has drained. The order is: flush, then release.
+    /// Closes after the engine has drained. Flushes first, then releases the lease.
     async fn close(&mut self) -> Result<(), SourceError> {
         self.context.set_state(StreamState::Closed);
         if self.fence.take().is_none() {
@@ -79,7 +80,7 @@ impl Worker {
         flushed
     }
 
-    /// Gets the lease, and reads until it ends. Returns to try again.
+    /// Gets the lease, and reads until it ends. Returns so that the caller tries again.
     async fn lead(&mut self) {
         let Some(fence) = self.acquire().await else { return };
         let reader = match self.begin(fence).await {
@@ -110,7 +111,7 @@ impl Worker {
         tracing::warn!(stream = %self.context.options.stream, why, "leadership lost");
     }
 
-    /// Says why the leadership ended.
+    /// Describes why the leadership ended.
     async fn why(&self, ended: Ended) -> String {
         match ended {
             Ended::NotRenewed(why) => format!("the lease was not renewed: {why}"),
@@ -129,7 +130,8 @@ impl Worker {
         }
     }
 
-    /// The checkpoint was claimed under a later lease. A new lease has a later fence than this one.
+    /// Gives way after the checkpoint was claimed under a later lease. A new lease has a later fence
+    /// than the current one.
     async fn give_way(&mut self) {
         self.lose(Ended::Fenced).await;
         if let Err(error) = self.lease.release().await {
@@ -138,7 +140,7 @@ impl Worker {
         tokio::time::sleep(self.context.options.lease.standby).await;
     }
 
-    /// Tries to get the lease. `None` after an error, or while another instance leads.
+    /// Tries to get the lease. Returns `None` after an error, or while another instance leads.
     async fn acquire(&mut self) -> Option<u64> {
         if self.fence.is_some() {
             return self.fence;
@@ -165,7 +167,7 @@ impl Worker {
         None
     }
 
-    /// Claims the checkpoint, and assigns the partition. `None` if a newer leader has claimed it.
+    /// Claims the checkpoint and assigns the partition. Returns `None` if a newer leader has claimed it.
     async fn begin(&mut self, fence: u64) -> Result<Option<Reader>, StreamError> {
         let checkpoint = match self.context.writer.claim(self.generation + 1, fence).await {
             Ok(claimed) => {
@@ -201,7 +203,8 @@ impl Worker {
         Ok(Some(reader))
     }
 
-    /// The incarnation that is read from this checkpoint. `None` if a newer leader has claimed it.
+    /// Returns the incarnation that is read from this checkpoint. Returns `None` if a newer leader has
+    /// claimed it.
     async fn life_of(
         &mut self,
         checkpoint: &Checkpoint,
@@ -244,7 +247,8 @@ impl Worker {
         }
     }
 
-    /// Reports a permanent error. The lease is kept until the source is closed: what is in flight is still committed under it.
+    /// Reports a permanent error. The lease is kept until the source is closed, because events in flight
+    /// are still committed under it.
     async fn fail(&mut self, error: StreamError) {
         tracing::error!(stream = %self.context.options.stream, %error, "change stream failed");
         self.context.set_state(StreamState::Failed { class: error.class, error: error.to_string() });

@@ -1,4 +1,5 @@
-//! The position of an outbox in the store. Each reader claims it with a number; a late one can write nothing (I6).
+//! The position of an outbox in the store. Each reader claims the position under a new number, and a
+//! late reader cannot write (I6).
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -13,28 +14,29 @@ use crate::options::Ack;
 
 /// The version of the token.
 const VERSION: u32 = 1;
-/// The name of the number of a claim in the metadata.
+/// The metadata key for the number of a claim.
 const FENCE: &str = "fence";
 
-/// What is settled.
+/// The settled part of an outbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// The last id of the settled prefix.
     pub(crate) id: Option<u64>,
-    /// Ids beyond it.
+    /// Settled ids beyond the prefix.
     pub(crate) settled: Vec<RangeInclusive<u64>>,
-    /// The number of times that ids began to stand for other rows.
+    /// The number of times that ids began to refer to other rows.
     pub(crate) incarnation: u32,
-    /// The identity of the table, its sequence and the server's history, in which the ids were drawn. Positions of earlier versions
-    /// have none.
+    /// The identity of the table, its sequence and the server's history in which the ids were drawn.
+    /// Positions of earlier versions have none.
     pub(crate) identity: Option<String>,
-    /// The fingerprint of the last row of the prefix, where rows stay.
+    /// The fingerprint of the last row of the prefix, for rows that stay.
     pub(crate) anchor: Option<String>,
     /// How the rows were acknowledged.
     pub(crate) ack: Option<Ack>,
 }
 
-/// Version 1 began with the first three fields. Processes that know only these ignore the others.
+/// The stored form. Version 1 began with the first three fields. Processes that know only these ignore
+/// the others.
 #[derive(Serialize, Deserialize)]
 struct Token {
     version: u32,
@@ -51,12 +53,12 @@ struct Token {
 }
 
 impl Progress {
-    /// The last of the ids that are settled, with those beyond the position.
+    /// Returns the last settled id, including ids beyond the position.
     pub(crate) fn highest(&self) -> Option<u64> {
         continuation::highest(self.id, &self.settled)
     }
 
-    /// The progress after which ids stand for other rows.
+    /// Returns this progress, marked so that its ids refer to other rows from now on.
     pub(crate) fn replaced(self) -> Self {
         Self { identity: Some(continuation::REPLACED.to_owned()), ..self }
     }
@@ -78,10 +80,10 @@ impl Progress {
     }
 }
 
-/// Why a position was not written.
+/// The reason why a position was not written.
 #[derive(Debug)]
 pub(crate) enum WriteError {
-    /// A later reader has claimed it.
+    /// A later reader has claimed the position.
     Fenced,
     Store(StoreError),
 }
@@ -92,7 +94,7 @@ impl From<StoreError> for WriteError {
     }
 }
 
-/// The checkpoint of one stream.
+/// Writes the checkpoint of one stream.
 pub(crate) struct CheckpointWriter {
     store: Arc<dyn KeyValue>,
     name: String,
@@ -104,7 +106,8 @@ impl CheckpointWriter {
         Self { store, name, instance }
     }
 
-    /// Claims the checkpoint, so that no earlier reader can move it any more. Returns the number of the claim, and what is settled.
+    /// Claims the checkpoint, so that no earlier reader can move it any more. Returns the number of the
+    /// claim and the settled progress.
     pub(crate) async fn claim(&self) -> Result<(u64, Progress), OutboxError> {
         let mut claimed = None;
         let written = self.change(|checkpoint| {
@@ -128,7 +131,7 @@ impl CheckpointWriter {
         Ok((fence, progress))
     }
 
-    /// Writes what is settled, under a claim.
+    /// Writes the settled progress under a claim.
     pub(crate) async fn write(&self, fence: u64, progress: &Progress) -> Result<(), WriteError> {
         let token = progress.to_token().map_err(|error| {
             use lazaret_core::store::ErrorKind::Invalid;
@@ -143,7 +146,7 @@ impl CheckpointWriter {
         .await
     }
 
-    /// Notes under a claim that ids of rows that were read stand for other rows.
+    /// Records under a claim that ids of rows already read refer to other rows.
     pub(crate) async fn mark_replaced(&self, fence: u64) -> Result<(), WriteError> {
         let reading = self.store.read(Checkpoint::SPACE, &self.name).await?;
         let found = reading.found.as_ref();
@@ -153,7 +156,7 @@ impl CheckpointWriter {
         self.write(fence, &known.replaced()).await
     }
 
-    /// Changes the checkpoint by compare-and-set, unless `change` returns `false`: then this reader is fenced.
+    /// Changes the checkpoint by compare-and-set. If `change` returns `false`, this reader is fenced.
     async fn change(&self, mut change: impl FnMut(&mut Checkpoint) -> bool + Send) -> Result<(), WriteError> {
         let mut reading = self.store.read(Checkpoint::SPACE, &self.name).await?;
         loop {
@@ -215,7 +218,7 @@ mod tests {
 
     #[tokio::test]
     async fn rows_that_were_replaced_are_noted_with_the_position() {
-        // I1: the next reader may find nothing that tells.
+        // I1: the next reader may find nothing that shows the replacement.
         let store = Arc::new(MemoryStore::default());
         let writer = writer(&store);
         let (first, _) = writer.claim().await.unwrap();

@@ -5,8 +5,8 @@ use lazaret_config::{OutboxAck, PostgresOutboxSource};
 use crate::options::{Ack, Columns, OutboxOptions};
 
 impl OutboxOptions {
-    /// Returns the options of a configured source. `stream` is the name of its consumer: positions are kept by consumer, because two of
-    /// them may read one table.
+    /// Returns the options of a configured source. `stream` is the name of its consumer. Positions are
+    /// kept per consumer, because two consumers may read the same table.
     ///
     /// ```
     /// use lazaret_config::{NoEnv, Source, check};

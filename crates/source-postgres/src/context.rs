@@ -1,4 +1,4 @@
-//! What the source, its worker and its readers share.
+//! State that the source, its worker and its readers share.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,35 +20,35 @@ use crate::status::{OutboxState, OutboxStatus};
 pub(crate) struct Batch {
     pub(crate) generation: u64,
     pub(crate) messages: Vec<Message>,
-    /// The versions of their rows.
+    /// The row versions of the messages.
     pub(crate) versions: Vec<i64>,
 }
 
 /// An assignment of the partition.
 pub(crate) struct Assigned {
-    /// Its number.
+    /// The number of the assignment.
     pub(crate) generation: u64,
-    /// In the incarnation that is read.
+    /// The partition, in the incarnation that is read.
     pub(crate) partition: Partition,
-    /// The incarnation began with this assignment.
+    /// Whether the incarnation began with this assignment.
     pub(crate) is_recreated: bool,
-    /// The incarnation is recorded.
+    /// Whether the incarnation is recorded.
     pub(crate) is_recorded: bool,
     pub(crate) progress: Progress,
     /// How long the assignment is certain.
     pub(crate) ownership: Ownership,
 }
 
-/// Tells the source what happened, apart from messages.
+/// An event for the source, other than messages.
 pub(crate) enum Control {
     Assigned(Box<Assigned>),
     Lost,
     Error(SourceError),
 }
 
-/// Tells the worker what to do.
+/// A command for the worker.
 pub(crate) enum Command {
-    /// Start again behind the committed position.
+    /// Start again after the committed position.
     Rewind,
     /// Give up the right to read, and end.
     Close(oneshot::Sender<()>),
@@ -58,12 +58,12 @@ pub(crate) enum Command {
 #[derive(Clone)]
 pub(crate) struct Leadership {
     pub(crate) generation: u64,
-    /// The claim of the checkpoint.
+    /// The number of the checkpoint's claim.
     pub(crate) fence: u64,
     pub(crate) session: Arc<Session>,
     /// The partition, in the incarnation that is read.
     pub(crate) partition: PartitionNumber,
-    /// The position as it was written last.
+    /// The last position that was written.
     pub(crate) position: Arc<AtomicI64>,
 }
 
@@ -72,9 +72,9 @@ pub(crate) struct Context {
     pub(crate) options: Arc<OutboxOptions>,
     pub(crate) writer: Arc<CheckpointWriter>,
     pub(crate) leadership: Arc<Mutex<Option<Leadership>>>,
-    /// Where incarnations are recorded; `None` when the source runs without an engine.
+    /// The registry of incarnations. `None` when the source runs without an engine.
     pub(crate) registry: Arc<Mutex<Option<Arc<dyn IncarnationRegistry>>>>,
-    /// A writer announced rows.
+    /// Signals that a writer announced rows.
     pub(crate) announced: Arc<Notify>,
     pub(crate) status: watch::Sender<OutboxStatus>,
     pub(crate) batches: mpsc::Sender<Batch>,
@@ -86,12 +86,12 @@ impl Context {
         self.status.send_modify(|status| status.state = state);
     }
 
-    /// Tells the source. It lives as long as its worker.
+    /// Sends an event to the source, which lives as long as its worker.
     pub(crate) fn tell(&self, control: Control) {
         let _ = self.control.send(control);
     }
 
-    /// Where incarnations are recorded.
+    /// Returns the registry of incarnations.
     pub(crate) fn registry(&self) -> Option<Arc<dyn IncarnationRegistry>> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -101,13 +101,14 @@ impl Context {
     }
 }
 
-/// Acknowledges rows: deletes these, then moves the position. An earlier assignment has nothing to acknowledge any more.
+/// Acknowledges rows: deletes these rows, then moves the position. An earlier assignment has nothing
+/// left to acknowledge.
 ///
-/// A crash between the two leaves a position that is too low, behind which the rows are gone. The other order would leave rows that
-/// nobody reads.
+/// A crash between the two steps leaves a position that is too low, and the rows after it are gone. The
+/// opposite order would leave rows that nobody reads.
 ///
-/// If other rows have ids of rows that were delivered, they stay, and the position says so: whoever takes the lead reads the table in a
-/// new incarnation (I1). The reader of this one ends then.
+/// If other rows have ids of delivered rows, they stay, and the position records this. The next leader
+/// then reads the table in a new incarnation (I1). The reader of this incarnation ends.
 pub(crate) async fn acknowledge(
     leadership: Option<Leadership>,
     writer: &CheckpointWriter,

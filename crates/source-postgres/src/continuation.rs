@@ -1,9 +1,10 @@
-//! Decides how reading continues: ids mean something only within one life of the table and its sequence (I1).
+//! Decides how reading continues. Ids have a meaning only within one life of the table and its sequence (I1).
 //!
-//! An id is drawn again when the table is created again, its sequence is set back, or a replica that lacks the last transactions
-//! becomes the primary. Nothing that is known about such an id is true of its new row. By [`Ack::Delete`] every row of the table is one
-//! that was not settled, so all are read again, in a new incarnation. By [`Ack::Position`] rows stay, and only the row at the
-//! position tells whether those before it were read: if that cannot be trusted, a person decides.
+//! An id is drawn again when the table is recreated, its sequence is set back, or a replica that lacks
+//! the last transactions becomes the primary. Nothing that is known about such an id applies to its new
+//! row. With [`Ack::Delete`], every row in the table is an unsettled one, so all rows are read again, in
+//! a new incarnation. With [`Ack::Position`], rows stay, and only the row at the position shows whether
+//! the rows before it were read. If it cannot be trusted, a person decides.
 
 use std::ops::RangeInclusive;
 
@@ -13,30 +14,31 @@ use crate::options::Ack;
 /// The position before all ids.
 pub(crate) const START: i64 = -1;
 
-/// The identity in a position after which other rows had the ids of rows that were delivered. No table has it.
+/// The identity in a position that records that other rows have ids of delivered rows. No table has this
+/// identity.
 pub(crate) const REPLACED: &str = "replaced";
 
-/// What the server says of an outbox before it is read.
+/// The server's view of an outbox before it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Observed {
     /// The identity of the table, its sequence and the server's history.
     pub(crate) identity: String,
     /// The last id that was drawn.
     pub(crate) last_id: i64,
-    /// The first id of a row up to the position.
+    /// The first row id at or below the position.
     pub(crate) first_settled: Option<i64>,
-    /// The fingerprint of the row at the position, if it is there.
+    /// The fingerprint of the row at the position, if there is one.
     pub(crate) anchor: Option<String>,
 }
 
-/// How reading continues.
+/// The way in which reading continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Continuation {
-    /// Behind the position.
+    /// After the position.
     Behind(i64),
-    /// In a new incarnation, with this progress, and why.
+    /// In a new incarnation, with this progress and this reason.
     Anew(Progress, String),
-    /// Not at all, until a person has decided. The text says why.
+    /// Not at all, until a person has decided. The text is the reason.
     Refused(String),
 }
 
@@ -69,7 +71,7 @@ pub(crate) fn decide(
     }
 }
 
-/// What changed, when the identity is another one.
+/// Describes the change of a different identity.
 fn changed(known: &Progress) -> &'static str {
     match known.identity.as_deref() {
         Some(REPLACED) => "other rows had the ids of rows that were delivered",
@@ -81,12 +83,12 @@ fn is_another(known: &Progress, observed: &Observed) -> bool {
     known.identity.as_ref().is_some_and(|identity| *identity != observed.identity)
 }
 
-/// Returns whether fewer ids were drawn than are settled. The last id is [`START`] while none was drawn.
+/// Returns `true` if fewer ids were drawn than are settled. The last id is [`START`] while none was drawn.
 fn is_behind(observed: &Observed, highest: u64) -> bool {
     i128::from(observed.last_id) < i128::from(highest)
 }
 
-/// Why ids that were read before may be drawn again, or were.
+/// Returns the reason why ids that were already read were drawn again, or may be.
 fn reuse(known: &Progress, observed: &Observed, highest: u64) -> Option<String> {
     if !is_behind(observed, highest) {
         return is_another(known, observed).then(|| changed(known).to_owned());
@@ -95,7 +97,7 @@ fn reuse(known: &Progress, observed: &Observed, highest: u64) -> Option<String> 
     Some(format!("the last id that was drawn is {last_id}, but rows up to {highest} were read"))
 }
 
-/// A row that was settled is deleted: whatever is in the table was not.
+/// Decides for deletion: settled rows are deleted, so every row in the table is unsettled.
 fn by_deletion(known: &Progress, observed: &Observed, highest: u64) -> Continuation {
     let Observed { first_settled, .. } = observed;
     if let (Some(Ack::Position), Some(first), Some(position)) = (known.ack, first_settled, known.id) {
@@ -111,7 +113,7 @@ fn by_deletion(known: &Progress, observed: &Observed, highest: u64) -> Continuat
     }
 }
 
-/// A row that was settled stays, until a job of the service removes it.
+/// Decides for positions: settled rows stay until a job of the service removes them.
 fn by_position(known: &Progress, observed: &Observed, highest: u64) -> Continuation {
     let reuse = reuse(known, observed, highest);
     let Observed { first_settled, anchor, .. } = observed;
@@ -134,20 +136,20 @@ fn by_position(known: &Progress, observed: &Observed, highest: u64) -> Continuat
             ))
         }
         _ => match reuse {
-            // What was settled beyond the position may be other rows by now.
+            // Ids that were settled beyond the position may belong to other rows by now.
             Some(why) => Continuation::Anew(Progress { settled: Vec::new(), ..known.clone() }, why),
             None => Continuation::Behind(after(known)),
         },
     }
 }
 
-/// The id behind which reading continues.
+/// Returns the id after which reading continues.
 pub(crate) fn after(progress: &Progress) -> i64 {
-    // Ids are integers of 64 bits with a sign.
+    // Ids are signed 64-bit integers.
     progress.id.map_or(START, |id| i64::try_from(id).unwrap_or(i64::MAX))
 }
 
-/// The last of the ids that are settled, with those beyond the position.
+/// Returns the last settled id, including ids beyond the position.
 pub(crate) fn highest(id: Option<u64>, settled: &[RangeInclusive<u64>]) -> Option<u64> {
     settled.iter().map(|range| *range.end()).chain(id).max()
 }
@@ -190,7 +192,7 @@ mod tests {
         for ack in [Ack::Delete, Ack::Position] {
             assert_eq!(decide(ack, &known(ack), &observed(), None), Continuation::Behind(7));
             assert_eq!(decide(ack, &Progress::default(), &observed(), None), Continuation::Behind(START));
-            // A position of an earlier version knows less.
+            // A position of an earlier version has fewer fields.
             let early = Progress { identity: None, anchor: None, ack: None, ..known(ack) };
             assert_eq!(decide(ack, &early, &observed(), None), Continuation::Behind(7));
         }
@@ -218,7 +220,7 @@ mod tests {
 
     #[test]
     fn by_deletion_all_is_read_again_after_rows_were_replaced() {
-        // I1: whoever takes the lead, also when nothing was settled before.
+        // I1: this holds for any new leader, even if nothing was settled before.
         for id in [None, Some(7)] {
             let known =
                 Progress { id, settled: vec![], identity: Some(REPLACED.to_owned()), ..known(Ack::Delete) };
@@ -269,7 +271,7 @@ mod tests {
 
     #[test]
     fn by_position_a_faithful_copy_is_read_on_and_what_was_settled_beyond_is_forgotten() {
-        // I1: a replica may lack the transactions of the rows beyond, and give their ids again.
+        // I1: a replica may lack the transactions of the rows beyond, and assign their ids again.
         let known = known(Ack::Position);
         let copy = Observed {
             identity: "b".into(),
@@ -279,7 +281,7 @@ mod tests {
         };
         let progress = anew(decide(Ack::Position, &known, &copy, None));
         assert_eq!((progress.id, progress.settled.len()), (Some(7), 0));
-        // Nothing is at or below the position: nothing can be skipped.
+        // There is no row at or below the position, so nothing can be skipped.
         let cleaned = Observed { identity: "b".into(), ..observed() };
         assert_eq!(anew(decide(Ack::Position, &known, &cleaned, None)).id, Some(7));
     }

@@ -1,4 +1,4 @@
-//! What was delivered and is not acknowledged yet.
+//! Rows that were delivered and are not acknowledged yet.
 
 use std::collections::VecDeque;
 
@@ -10,29 +10,30 @@ use crate::options::Ack;
 /// The maximum number of settled ranges beyond the position (I7).
 const MAX_RANGES: usize = 1024;
 
-/// A row that was delivered.
+/// A delivered row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeliveredRow {
     pub(crate) id: i64,
-    /// The transaction that wrote it: another row with its id has another one. 0 where rows stay.
+    /// The transaction that wrote the row. Another row with the same id has a different one. 0 where
+    /// rows stay.
     pub(crate) version: i64,
 }
 
-/// What was delivered under the current assignment and is not acknowledged yet.
+/// Rows that were delivered under the current assignment and are not acknowledged yet.
 #[derive(Debug, Default)]
 pub(crate) struct Delivered {
     pub(crate) generation: u64,
-    /// The rows that are not settled, in order, with the fingerprints of those that stay.
+    /// The unsettled rows, in order, with the fingerprints of rows that stay.
     open: VecDeque<(DeliveredRow, Option<String>)>,
-    /// The rows that are settled, and not deleted yet.
+    /// The settled rows that are not deleted yet.
     settled: Vec<DeliveredRow>,
     last: Option<u64>,
-    /// The position, and what is written of it.
+    /// The position, followed by the position as written.
     progress: Progress,
     written: Progress,
 }
 
-/// What a commit acknowledges.
+/// The rows and the position that a commit acknowledges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Acknowledged {
     generation: u64,
@@ -50,7 +51,7 @@ impl Delivered {
         self.last = Some(id);
     }
 
-    /// Takes over a commit. The position never moves back. It may stay, while messages beyond it are settled.
+    /// Applies a commit. The position never moves back. It may stay while messages beyond it are settled.
     pub(crate) fn commit(&mut self, commit: Commit, ack: Ack) {
         if let Some(position) = commit.position {
             while self.open.front().is_some_and(|(row, _)| row.id.cast_unsigned() <= position.offset) {
@@ -61,7 +62,7 @@ impl Delivered {
                 }
             }
         }
-        // Ids up to the last one that was delivered are final; nothing can be known of later ones.
+        // Ids up to the last delivered one are final. Nothing can be known about later ids.
         let (position, last) = (self.progress.id, self.last);
         let mut settled = commit.settled_beyond;
         settled.retain(|range| Some(*range.end()) <= last && Some(*range.start()) > position);
@@ -69,7 +70,7 @@ impl Delivered {
         self.progress.settled = settled;
     }
 
-    /// What is to be acknowledged; `None` if that is nothing.
+    /// Returns what is to be acknowledged, or `None` if there is nothing.
     pub(crate) fn pending(&self) -> Option<Acknowledged> {
         let is_new = self.progress != self.written || !self.settled.is_empty();
         is_new.then(|| Acknowledged {
@@ -79,7 +80,7 @@ impl Delivered {
         })
     }
 
-    /// Forgets what was acknowledged.
+    /// Removes rows that were acknowledged.
     pub(crate) fn acknowledged(&mut self, done: Acknowledged) {
         if done.generation == self.generation {
             self.settled.drain(..done.delete.len());
@@ -122,7 +123,7 @@ mod tests {
 
     #[test]
     fn only_rows_that_were_delivered_are_deleted() {
-        // I1: a row between them that nobody has seen stays.
+        // I1: a row between them that was never seen stays.
         let mut delivered = delivered(&[5, 7, 8, 12]);
         delivered.commit(commit(Some(8), vec![]), Ack::Delete);
         let what = delivered.pending().unwrap();

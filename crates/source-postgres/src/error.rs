@@ -5,16 +5,16 @@ use std::fmt;
 use lazaret_core::source::SourceError;
 use lazaret_core::store::StoreError;
 
-/// Why an outbox cannot be read, now or at all.
+/// The reason why an outbox cannot be read, now or at all.
 #[derive(Debug)]
 pub(crate) enum OutboxError {
     /// An error of the server or the connection.
     Server(StoreError),
-    /// The server does not do, but may later.
+    /// The server is unsuitable now, but may become suitable.
     Passing(String),
-    /// Ids of rows that were read stand for other rows, or will: whoever takes the lead decides.
+    /// Ids of rows that were read refer to other rows, or will. The next leader decides how to continue.
     Replaced(String),
-    /// The table, the role or the position does not do. A person has to change something.
+    /// The table, the role or the position is unsuitable. A person has to change something.
     Refused(String),
 }
 
@@ -27,7 +27,7 @@ impl OutboxError {
         Self::Passing(why.into())
     }
 
-    /// Returns whether another attempt may help.
+    /// Returns `true` if another attempt may help.
     pub(crate) fn is_temporary(&self) -> bool {
         match self {
             Self::Server(error) => error.kind().is_temporary(),

@@ -1,25 +1,28 @@
 //! Finds the ids that are final: no transaction that has drawn one of them can commit any more.
 //!
-//! Every transaction that draws an id holds a lock on the sequence until it ends. So the ids up to the last value of the sequence are
-//! final when all transactions have ended that held the lock at a later moment. The argument, with what could break it, is in
-//! docs/decisions/0052-outbox-of-postgresql.md.
+//! Every transaction that draws an id holds a lock on the sequence until it ends. The ids up to the last
+//! value of the sequence are therefore final when all transactions have ended that held the lock at a
+//! later moment. docs/decisions/0052-outbox-of-postgresql.md has the argument, and lists what could
+//! break it.
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// How many bounds wait at once to become final (I7). Further ones are taken up when one of these has.
+/// The maximum number of bounds that wait to become final (I7). Further bounds are added when one of
+/// them has become final.
 const MAX_BOUNDS: usize = 64;
 
-/// Names a prepared transaction that a restarted server has read from its disk, or, on servers before 14.1, any prepared one.
+/// The prefix of a prepared transaction that a restarted server has read from its disk. On servers
+/// before 14.1, it is the prefix of every prepared transaction.
 const RECOVERED: &str = "-1/";
 
-/// What the server says, each part read by a statement of its own, in this order.
+/// An observation of the server. Each part is read by a separate statement, in this order.
 #[derive(Clone, Debug)]
 pub(crate) struct Observation {
     /// The last id that was drawn.
     pub(crate) last: i64,
-    /// The virtual transaction ids of those that hold the lock on the sequence.
+    /// The virtual transaction ids of the transactions that hold the lock on the sequence.
     pub(crate) writers: BTreeSet<String>,
-    /// The end of the log, with what is only in memory.
+    /// The end of the log, including the part that is only in memory.
     pub(crate) log_end: u64,
     /// The end of the log on disk.
     pub(crate) log_flushed: u64,
@@ -31,11 +34,11 @@ struct Bound {
     id: i64,
     /// The transactions that may have drawn an id up to the bound.
     writers: BTreeSet<String>,
-    /// The part of the log that holds all their commits, once they have ended.
+    /// The end of the part of the log that holds all their commits, once they have ended.
     committed_by: Option<u64>,
 }
 
-/// The bound of the ids that are final, and later ones that will be.
+/// The bound of the final ids, followed by bounds that will become final.
 #[derive(Debug)]
 pub(crate) struct Horizon {
     last_final: i64,
@@ -43,29 +46,30 @@ pub(crate) struct Horizon {
 }
 
 impl Horizon {
-    /// Everything up to this id is final.
+    /// Creates a horizon at which all ids up to this one are final.
     pub(crate) const fn new(last_final: i64) -> Self {
         Self { last_final, bounds: VecDeque::new() }
     }
 
-    /// The last id that is final.
+    /// Returns the last final id.
     pub(crate) const fn last_final(&self) -> i64 {
         self.last_final
     }
 
-    /// Returns whether an observation can make more ids final, the last id being this one.
+    /// Returns `true` if an observation can make more ids final, with `last` as the last id drawn.
     pub(crate) fn needs_observation(&self, last: i64) -> bool {
         last > self.last_final
     }
 
-    /// The transactions that the next bound waits for.
+    /// Returns the transactions that the next bound waits for.
     pub(crate) fn waits_for(&self) -> impl Iterator<Item = &str> {
         self.bounds.front().into_iter().flat_map(|bound| bound.writers.iter().map(String::as_str))
     }
 
-    /// Takes an observation into account.
+    /// Updates the bounds with an observation.
     pub(crate) fn observe(&mut self, seen: Observation) {
-        // An earlier server renames a transaction when it is prepared: one that appears may be one that was waited for.
+        // Older servers rename a transaction when it is prepared. A new name may be a transaction that
+        // is waited for.
         let is_renamed = seen.writers.iter().any(|writer| writer.starts_with(RECOVERED));
         for bound in self.bounds.iter_mut().filter(|bound| bound.committed_by.is_none()) {
             bound.writers.retain(|writer| seen.writers.contains(writer));
@@ -78,9 +82,10 @@ impl Horizon {
             let committed_by = seen.writers.is_empty().then_some(seen.log_end);
             self.bounds.push_back(Bound { id: seen.last, writers: seen.writers, committed_by });
         }
-        // A row that is read before its commit is on disk may vanish with the server, and its id be drawn again.
+        // If a row is read before its commit is on disk, the row may vanish with the server, and its id
+        // may be drawn again.
         let is_durable = |bound: &Bound| bound.committed_by.is_some_and(|end| end <= seen.log_flushed);
-        // A bound waits for all that an earlier one waits for, so the last one that is durable counts.
+        // A bound waits for everything that earlier bounds wait for, so the last durable bound counts.
         if let Some(index) = self.bounds.iter().rposition(is_durable) {
             self.last_final = self.bounds[index].id;
             self.bounds.drain(..=index);
@@ -107,7 +112,7 @@ mod tests {
 
     #[test]
     fn an_id_waits_for_all_that_wrote_when_it_was_seen() {
-        // I1: one of them may hold a lower id.
+        // I1: one of these transactions may hold a lower id.
         let mut horizon = Horizon::new(0);
         horizon.observe(seen(2, &["3/1", "4/1"]));
         horizon.observe(seen(2, &["4/1"]));

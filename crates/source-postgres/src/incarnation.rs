@@ -1,4 +1,4 @@
-//! Records the incarnations of an outbox, so that no id of a row is taken for the same id of an earlier one.
+//! Records the incarnations of an outbox, so that no row id is mistaken for the same id of an earlier row.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use lazaret_core::incarnation::IncarnationRegistry;
 
 use crate::error::OutboxError;
 
-/// Records the incarnation with this identity, and returns its number. `before` is the number that the position belongs to, and `begins`
-/// says that the ids stand for other rows since.
+/// Records the incarnation with this identity, and returns its number. `before` is the number that the
+/// position belongs to. `begins` says whether the ids have since begun to refer to other rows.
 ///
-/// A number that differs from the position's is not used: the registry may be that of another store, or an older state of it, and knows
-/// letters of another incarnation by it.
+/// A number that differs from the position's is not used. The registry may belong to a different store,
+/// or be an older state of it, and may know letters of another incarnation under that number.
 pub(crate) async fn record(
     registry: &dyn IncarnationRegistry,
     stream: &StreamName,
@@ -70,16 +70,16 @@ mod tests {
         assert_eq!(record("a", 0, false).await.unwrap(), 0);
         assert_eq!(record("b", 0, true).await.unwrap(), 1);
         assert_eq!(record("b", 1, false).await.unwrap(), 1);
-        // A crash before the position was written.
+        // The process crashed before the position was written.
         assert_eq!(record("c", 1, true).await.unwrap(), 2);
         assert_eq!(record("c", 1, true).await.unwrap(), 3);
-        // The position is that of an older state of the store.
+        // The position comes from an older state of the store.
         assert_eq!(record("c", 2, false).await.unwrap(), 4);
     }
 
     #[tokio::test]
     async fn what_was_stored_before_the_first_record_belongs_to_the_first_incarnation() {
-        // I1: letters of earlier versions.
+        // I1: the letters were written by earlier versions.
         let registry = Registry::default();
         assert_eq!(record(&registry, &"outbox".into(), "a", 0, true).await.unwrap(), 1);
     }

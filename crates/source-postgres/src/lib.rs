@@ -1,7 +1,7 @@
 //! A transactional outbox in PostgreSQL as a source.
 //!
-//! A service writes its events into a table, in the transaction that makes them true. The source delivers every row whose transaction
-//! commits, and none other.
+//! A service writes its events to a table, in the transaction that makes them true. The source delivers
+//! every row whose transaction commits, and no other row.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -23,37 +23,41 @@
 //!
 //! # Order
 //!
-//! Rows are delivered in the order of their ids. A service that locks what it changes before it writes its event draws the ids of one key in
-//! the order of its commits. A transaction that commits late holds back the rows behind its own until it ends, so no row is skipped
-//! because a later id was committed first (I1). The argument is in docs/decisions/0052-outbox-of-postgresql.md.
+//! Rows are delivered in the order of their ids. If a service locks what it changes before it writes its
+//! event, the ids of a key are drawn in the order of its commits. A transaction that commits late holds
+//! back the rows after its own until it ends, so no row is skipped because a later id was committed
+//! first (I1). docs/decisions/0052-outbox-of-postgresql.md has the argument.
 //!
 //! # Messages
 //!
-//! A row becomes one message: its offset is the id, and its message id `0:ID`. A payload of JSON has the content type
-//! `application/json`, unless a header `content-type` names another.
+//! A row becomes one message. Its offset is the id, and its message id is `0:ID`. A JSON payload has the
+//! content type `application/json`, unless a `content-type` header names another one.
 //!
 //! # Acknowledgement
 //!
-//! By [`Ack::Delete`] a settled row is deleted. By [`Ack::Position`] it stays. The position and the ids that are settled beyond it are
-//! kept in the store in both cases.
+//! With [`Ack::Delete`], a settled row is deleted. With [`Ack::Position`], it stays. In both cases, the
+//! store keeps the position and the ids that are settled beyond it.
 //!
 //! # Ids that are used again
 //!
-//! A table that is created again, a sequence that is set back, or a replica that lacks the last transactions gives ids a second time. The
-//! source notices it, and never takes a new row for one that was settled: by [`Ack::Delete`] it deletes only rows that were delivered, and reads
-//! the whole table again, by [`Ack::Position`] it stops unless the rows are known to be the same.
+//! Ids are assigned a second time when a table is recreated, a sequence is set back, or a replica that
+//! lacks the last transactions becomes the primary. The source detects this, and never mistakes a new
+//! row for a settled one. With [`Ack::Delete`], it deletes only rows that were delivered, and reads the
+//! whole table again. With [`Ack::Position`], it stops unless the rows are known to be the same.
 //!
 //! # One reader
 //!
-//! A source reads and deletes only while its session holds an advisory lock of the outbox. The server ends the session of a source
-//! that does not respond, and another one takes over. A reader that was replaced can delete nothing, and its claim on the
-//! position has ended (I6).
+//! A source reads and deletes only while its session holds an advisory lock of the outbox. The server
+//! ends the session of an unresponsive source, and another source takes over. A reader that was replaced
+//! cannot delete anything, and its claim on the position has ended (I6).
 //!
 //! # Modules
 //!
-//! `source` is the side of the engine, `delivered` what it has not acknowledged yet; `worker` is the task behind it: it opens a `session`, gets the lock, claims the `checkpoint`, lets
-//! `continuation` decide where to go on, records the `incarnation`, and runs a `reader`. The reader asks the `horizon` up to which id rows are final, and makes messages of them (`row`). `table` checks the
-//! table, `setup` creates it.
+//! `source` is the side of the engine, and `delivered` holds the rows that the engine has not
+//! acknowledged yet. `worker` is the task behind the source. It opens a `session`, gets the lock, claims
+//! the `checkpoint`, lets `continuation` decide where to continue, records the `incarnation`, and runs a
+//! `reader`. The reader asks the `horizon` up to which id rows are final, and turns them into messages
+//! (`row`). `table` checks the table, and `setup` creates it.
 
 mod checkpoint;
 #[cfg(feature = "config")]

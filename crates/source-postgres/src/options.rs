@@ -7,30 +7,32 @@ use lazaret_core::StreamName;
 use lazaret_core::source::SourceError;
 use serde::{Deserialize, Serialize};
 
-/// The channel on which writers announce rows, unless the options name another.
+/// The default channel on which writers announce rows.
 pub const DEFAULT_CHANNEL: &str = "lazaret_outbox";
 
-/// The longest name in PostgreSQL, in bytes: it cuts longer ones off.
+/// The maximum length of a name in PostgreSQL, in bytes. It truncates longer names.
 const NAME_BYTES: usize = 63;
 
-/// How rows are acknowledged once they are settled.
+/// How settled rows are acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Ack {
-    /// They are deleted. The table has one consumer.
+    /// Settled rows are deleted. The table has one consumer.
     #[default]
     Delete,
-    /// They stay: only the position in the store moves. Several consumers may read one table, and a job of the service removes old rows.
+    /// Settled rows stay, and only the position in the store moves. Several consumers may read the same
+    /// table, and a job of the service removes old rows.
     Position,
 }
 
-/// The columns of an outbox. The table must have `id`, `key` and `payload`. The others may be missing under their default names.
+/// The columns of an outbox. The table must have `id`, `key` and `payload`. The other columns may be
+/// missing under their default names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Columns {
-    /// Integer from a sequence without cache, `NOT NULL`, first in an index. Default: `id`.
+    /// An integer from a sequence without cache, `NOT NULL`, and first in an index. Default: `id`.
     pub id: String,
-    /// What messages are ordered by, of any type. `None` for messages without a key. Default: `key`.
+    /// The key by which messages are ordered, of any type. `None` for messages without a key. Default: `key`.
     pub key: Option<String>,
     /// The type of the event. Default: `type`.
     pub event_type: String,
@@ -68,37 +70,40 @@ impl Default for Columns {
 /// ```
 #[derive(Clone)]
 pub struct OutboxOptions {
-    /// The server, as a URL (`postgres://user@host/database`) or a list of `key=value` pairs, as libpq has them. It must be the
-    /// primary, without a pooler between.
+    /// The server, as a URL (`postgres://user@host/database`) or as a list of `key=value` pairs in
+    /// libpq's format. It must be the primary, without a pooler in between.
     pub dsn: String,
-    /// The table, with its schema unless that is in the search path. Names follow SQL: `shop.outbox` or `"Shop"."Outbox"`.
+    /// The table, with its schema unless that is in the search path. Names follow SQL: `shop.outbox` or
+    /// `"Shop"."Outbox"`.
     pub table: String,
-    /// Its columns.
+    /// The columns of the table.
     pub columns: Columns,
-    /// How rows are acknowledged. Default: they are deleted.
+    /// How settled rows are acknowledged. Default: they are deleted.
     pub ack: Ack,
-    /// The name of the stream, under which its position is kept. Two consumers of one table need two. Default: the table.
+    /// The name of the stream, under which its position is kept. Two consumers of the same table need
+    /// two names. Default: the table.
     pub stream: StreamName,
-    /// The channel on which writers announce rows, by a trigger. Default: `lazaret_outbox`.
+    /// The channel on which writers announce rows with a trigger. Default: `lazaret_outbox`.
     pub channel: String,
     /// How long the source waits without an announcement before it looks for rows. Default: 1 second.
     pub poll: Duration,
-    /// The server ends the session of an instance that does not respond for this time, and another one takes over. Default:
-    /// 30 seconds.
+    /// The time after which the server ends the session of an unresponsive instance, so that another one
+    /// takes over. Default: 30 seconds.
     pub session_timeout: Duration,
-    /// The maximum number of rows that are read at once. Default: 500.
+    /// The maximum number of rows read at once. Default: 500.
     pub batch_rows: u32,
-    /// Creates the table and the trigger at the start if they are missing. Default: `false`.
+    /// Whether to create the table and the trigger at the start if they are missing. Default: `false`.
     pub setup: bool,
-    /// The position that is given up: if the source stops because rows up to this id may not be those that were read, it delivers every
-    /// row of the table instead. The error names it. Once it did, the option has no effect any more. Default: `None`.
+    /// The position to give up. If the source stops because rows up to this id may not be the rows that
+    /// were read, it delivers every row of the table instead. The error names the position. Afterwards,
+    /// the option has no further effect. Default: `None`.
     pub start_over: Option<u64>,
     /// The name of this instance, for checkpoints.
     pub instance: Option<String>,
 }
 
 impl OutboxOptions {
-    /// Options for a table, with defaults for everything else.
+    /// Creates options for a table, with defaults for everything else.
     pub fn new(dsn: impl Into<String>, table: impl Into<String>) -> Self {
         let table = table.into();
         Self {
@@ -117,7 +122,7 @@ impl OutboxOptions {
         }
     }
 
-    /// Refuses values that no outbox can have.
+    /// Rejects values that no outbox can have.
     pub(crate) fn validate(&self) -> Result<(), SourceError> {
         let refused = |why: String| Err(SourceError::permanent(why));
         if self.table.trim().is_empty() {
@@ -143,7 +148,7 @@ impl OutboxOptions {
         Ok(())
     }
 
-    /// How often an idle session shows the server that it lives.
+    /// Returns the interval at which an idle session shows the server that it is alive.
     pub(crate) fn heartbeat(&self) -> Duration {
         self.session_timeout / 3
     }
@@ -151,7 +156,7 @@ impl OutboxOptions {
 
 impl fmt::Debug for OutboxOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The DSN may hold a password.
+        // The DSN may contain a password.
         f.debug_struct("OutboxOptions")
             .field("table", &self.table)
             .field("columns", &self.columns)

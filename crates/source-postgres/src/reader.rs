@@ -19,20 +19,23 @@ use crate::options::Ack;
 use crate::row;
 use crate::session::Session;
 
-/// The shortest time between two looks at the sequence: announcements of a busy service are taken together.
+/// The minimum time between two reads of the sequence, so that announcements of a busy service are
+/// handled together.
 const MIN_INTERVAL: Duration = Duration::from_millis(2);
-/// The first and the longest delay between two looks at transactions that are waited for. Their commits are announced, rollbacks are
-/// not.
+/// The first and the maximum delay between checks of transactions that are waited for. Commits are
+/// announced, but rollbacks are not.
 const WAITING: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
-/// The first delay between two looks at an idle sequence. The longest is the option `poll`.
+/// The first delay between reads of an idle sequence. The option `poll` is the maximum.
 const IDLE: Duration = Duration::from_millis(50);
-/// The size of a batch that the reader aims at (I7).
+/// The target size of a batch (I7).
 const BATCH_BYTES: usize = 4 << 20;
-/// The number of rows of the first batch, whose size is not known.
+/// The number of rows in the first batch, whose size is unknown.
 const FIRST_ROWS: i64 = 64;
-/// How many times longer than the option `poll` a look for rows at or below the position takes to come: no row should be there.
+/// The interval of checks for rows at or below the position, as a multiple of the option `poll`. No such
+/// row should exist.
 const LEFT_BEHIND: u32 = 30;
-/// After this time, a transaction that rows wait for is logged, and then at this interval.
+/// The time after which a transaction that rows wait for is logged, and the interval at which the log
+/// entry is repeated.
 const SLOW_TRANSACTION: Duration = Duration::from_secs(10);
 
 pub(crate) struct Reader {
@@ -40,21 +43,21 @@ pub(crate) struct Reader {
     session: Arc<Session>,
     generation: u64,
     partition: PartitionNumber,
-    /// Rows up to this id were read.
+    /// The id up to which rows were read.
     read_up_to: i64,
     horizon: Horizon,
-    /// The number of rows of the next batch.
+    /// The number of rows in the next batch.
     rows: i64,
-    /// Since when rows wait for transactions, or when that was logged last.
+    /// When rows began to wait for transactions, or when that was last logged.
     waiting_since: Option<Instant>,
-    /// The position, as it was acknowledged.
+    /// The acknowledged position.
     position: Arc<AtomicI64>,
-    /// When it was last made sure that no row is at or below the position.
+    /// When it was last checked that no row is at or below the position.
     looked_back: Instant,
 }
 
 impl Reader {
-    /// A reader of the rows behind this id.
+    /// Creates a reader of the rows after this id.
     pub(crate) fn new(context: Context, leadership: Leadership, after: i64) -> Self {
         let Leadership { session, generation, partition, position, .. } = leadership;
         let rows = FIRST_ROWS.min(context.options.batch_rows.into());
@@ -112,8 +115,8 @@ impl Reader {
         }
     }
 
-    /// A sequence never goes back by itself. Rows with ids that were read before would be skipped: whoever takes the lead decides what is
-    /// to be done (I1). Writers may have caught up by then.
+    /// Checks that the sequence was not set back. Rows with ids that were already read would be skipped.
+    /// The next leader decides how to continue (I1). Writers may have caught up by then.
     fn check_not_set_back(&self, last: i64) -> Result<(), OutboxError> {
         match last >= self.read_up_to {
             true => Ok(()),
@@ -124,7 +127,7 @@ impl Reader {
         }
     }
 
-    /// A row that was delivered was replaced by another one with its id, as an acknowledgement found.
+    /// Checks that no acknowledgement found a delivered row replaced by another row with its id.
     fn check_not_replaced(&self) -> Result<(), OutboxError> {
         match self.session.is_replaced() {
             true => {
@@ -134,7 +137,8 @@ impl Reader {
         }
     }
 
-    /// Rows that are settled are deleted: one at or below the position was never delivered (I1).
+    /// Checks that there is no row at or below the position. Settled rows are deleted, so such a row was
+    /// never delivered (I1).
     async fn check_nothing_is_left_behind(&mut self) -> Result<(), OutboxError> {
         let options = &self.context.options;
         let position = self.position.load(Ordering::Relaxed);
@@ -150,8 +154,8 @@ impl Reader {
         }
     }
 
-    /// Looks at the transactions that have drawn an id. The order of the statements is what the horizon depends on: the last id was
-    /// read before them, and rows are read after them.
+    /// Observes the transactions that have drawn an id. The horizon depends on the order of the
+    /// statements: the last id was read before them, and rows are read after them.
     async fn observe(&mut self, last: i64) -> Result<(), OutboxError> {
         let writers = self.session.writers().await?;
         let (log_end, log_flushed) = self.session.log_ends().await?;
@@ -171,7 +175,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Logs transactions that delay rows for long.
+    /// Logs transactions that delay rows for a long time.
     fn warn(&mut self, waits_for: &[i32]) {
         let since = match self.waiting_since {
             _ if waits_for.is_empty() => {
@@ -188,7 +192,7 @@ impl Reader {
         }
     }
 
-    /// Delivers the rows that are final and were not read. Returns whether there were any.
+    /// Delivers the final rows that were not read yet. Returns `true` if there were any.
     async fn deliver(&mut self) -> Result<bool, OutboxError> {
         let last_final = self.horizon.last_final();
         let mut is_any = false;
@@ -210,7 +214,7 @@ impl Reader {
         Ok(is_any)
     }
 
-    /// The messages of rows. Their size decides how many rows are read next.
+    /// Returns the messages of rows. Their size decides how many rows are read next.
     fn messages(&mut self, rows: &[Row]) -> Vec<Message> {
         let options = &self.context.options;
         let messages: Vec<Message> = rows
@@ -225,7 +229,8 @@ impl Reader {
         messages
     }
 
-    /// Waits until the source takes the messages. The server sees meanwhile that the session lives.
+    /// Waits until the source takes the messages. In the meantime, heartbeats show the server that the
+    /// session is alive.
     async fn send(&self, messages: Vec<Message>, versions: Vec<i64>) -> Result<(), OutboxError> {
         let permit = loop {
             tokio::select! {
@@ -233,7 +238,7 @@ impl Reader {
                 () = tokio::time::sleep(self.context.options.heartbeat()) => self.session.beat().await?,
             }
         };
-        // Without a source, nobody waits for them.
+        // Without a source, nobody waits for the messages.
         if let Ok(permit) = permit {
             permit.send(Batch { generation: self.generation, messages, versions });
         }

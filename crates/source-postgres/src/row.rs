@@ -1,4 +1,4 @@
-//! Makes messages of rows.
+//! Converts rows to messages.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,30 +13,31 @@ use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 use tokio_postgres::Row;
 
-/// The header that names the media type of the payload, in any case.
+/// The header that names the media type of the payload, in any letter case.
 const CONTENT_TYPE: &str = "content-type";
-/// The headers that hold the correlation id, the first that is there.
+/// The headers that may hold the correlation id. The first one present is used.
 const CORRELATION: [&str; 2] = ["correlation-id", "x-correlation-id"];
 
-/// The number of bytes of a fingerprint.
+/// The number of bytes in a fingerprint.
 const FINGERPRINT_BYTES: usize = 16;
 
-/// The id of a row.
+/// Returns the id of a row.
 pub(crate) fn id(row: &Row) -> i64 {
     row.get(0)
 }
 
-/// The version of a row, where rows are deleted; 0 where they stay.
+/// Returns the version of a row where rows are deleted, or 0 where they stay.
 pub(crate) fn version(row: &Row) -> i64 {
     row.get::<_, Option<i64>>(6).unwrap_or_default()
 }
 
-/// The message of a row, as [`Table::read_sql`](crate::table::Table::read_sql) selects it. `is_json` says that its payload is JSON.
+/// Returns the message of a row that [`Table::read_sql`](crate::table::Table::read_sql) selected.
+/// `is_json` says whether the payload is JSON.
 pub(crate) fn message(row: &Row, is_json: bool, stream: &StreamName, partition: PartitionNumber) -> Message {
-    // The reader starts at 0.
+    // Reading starts at 0.
     let position = Position::at(partition, id(row).unsigned_abs());
     let mut undecodable: Option<Arc<str>> = None;
-    // A database with the encoding SQL_ASCII may hold any bytes.
+    // A database with the encoding SQL_ASCII may hold arbitrary bytes.
     let mut text_at = |index: usize, what: &str| {
         row.try_get::<_, Option<&str>>(index).unwrap_or_else(|error| {
             undecodable = Some(format!("{what}: {error}").into());
@@ -66,7 +67,8 @@ pub(crate) fn message(row: &Row, is_json: bool, stream: &StreamName, partition: 
     new.at(stream.clone(), position)
 }
 
-/// What tells the row of a message from another one with its id: key, type, payload and time.
+/// Returns a hash that distinguishes the row of a message from another row with its id. It covers key,
+/// type, payload and time.
 pub(crate) fn fingerprint(message: &Message) -> String {
     let timestamp = message.timestamp.map(|time| time.as_microsecond().to_be_bytes());
     let mut hasher = Sha256::new();
@@ -76,14 +78,14 @@ pub(crate) fn fingerprint(message: &Message) -> String {
         message.payload.as_deref(),
         timestamp.as_ref().map(|time| &time[..]),
     ] {
-        // The length tells the parts from each other, and nothing from an empty one.
+        // The lengths separate the parts, and distinguish an absent part from an empty one.
         hasher.update(part.map_or(u64::MAX, |part| part.len() as u64).to_be_bytes());
         hasher.update(part.unwrap_or_default());
     }
     hasher.finalize().iter().take(FINGERPRINT_BYTES).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Reads an object: strings as they are, other values as JSON.
+/// Reads an object. Strings are kept as they are, other values as JSON.
 fn read_headers(text: &str) -> Result<Headers, serde_json::Error> {
     if text == "null" {
         return Ok(Headers::new());
@@ -91,7 +93,7 @@ fn read_headers(text: &str) -> Result<Headers, serde_json::Error> {
     serde_json::from_str::<Pairs>(text).map(|pairs| pairs.0)
 }
 
-/// An object with its order and its repetitions.
+/// An object with its order and its repeated names.
 struct Pairs(Headers);
 
 impl<'de> Deserialize<'de> for Pairs {

@@ -1,8 +1,10 @@
-//! The session of a source: one connection that holds the right to read an outbox, reads it, and deletes from it.
+//! The session of a source: one connection that holds the right to read an outbox, reads it, and deletes
+//! from it.
 //!
-//! The right is an advisory lock of the session. The server ends a session that does not respond, and the lock with it: a reader that
-//! was replaced can change nothing, because it has no session any more (I6). Each answer shows that the session lived when it was asked, so
-//! nobody else can have got the right before the server ends idle sessions.
+//! The right is an advisory lock of the session. The server ends an unresponsive session together with
+//! its lock. A reader that was replaced cannot change anything, because it no longer has a session (I6).
+//! Each response proves that the session was alive when the request was sent. Nobody else can therefore
+//! have got the right before the server ends idle sessions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,14 +24,14 @@ use crate::options::{Ack, OutboxOptions};
 use crate::setup;
 use crate::table::{Table, quoted};
 
-/// How long the server works on one statement before it cancels it.
+/// The timeout after which the server cancels a statement.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum number of rows that one statement deletes.
 const DELETE_ROWS: usize = 1000;
 
-/// Transactions that have drawn an id. A relation is known by its number in this database only. Readers of the sequence itself hold the
-/// weakest lock.
+/// Selects the transactions that have drawn an id. A relation's number is unique only within this
+/// database. Transactions that only read the sequence hold the weakest lock.
 const WRITERS: &str = "SELECT virtualtransaction, pid FROM pg_locks \
      WHERE locktype = 'relation' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
          AND relation = $1 AND granted AND mode <> 'AccessShareLock'";
@@ -48,9 +50,9 @@ pub(crate) struct Session {
     lock: i64,
     /// How long it is certain that the session has the right to read, if it got it.
     ownership: Ownership,
-    /// How long after an answer the server keeps the session.
+    /// How long the server keeps the session after a response.
     kept: Duration,
-    /// Other rows have ids of rows that this session delivered.
+    /// Whether other rows have ids of rows that this session delivered.
     replaced: AtomicBool,
     last_id: Statement,
     writers: Statement,
@@ -60,12 +62,14 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Connects, checks the table, and listens for announcements: each one wakes a task that waits for `announced`.
+    /// Connects, checks the table, and listens for announcements. Each announcement wakes a task that
+    /// waits for `announced`.
     pub(crate) async fn open(options: &OutboxOptions, announced: Arc<Notify>) -> Result<Self, OutboxError> {
         let connector = Connector::new(&options.dsn, "lazaret-outbox", CONNECT_TIMEOUT, STATEMENT_TIMEOUT)?;
         let client = connector.connect(move |_| announced.notify_one()).await?;
         let failed = |error| OutboxError::from(driver_error(error, "open the outbox"));
-        // A policy that would hide rows is an error. Statements see what is committed when they start.
+        // With `row_security = off`, a policy that would hide rows is an error. Each statement sees what
+        // was committed when it starts.
         let settings = format!(
             "SET statement_timeout = {}; SET row_security = off; SET default_transaction_isolation = 'read committed'",
             STATEMENT_TIMEOUT.as_millis()
@@ -78,7 +82,7 @@ impl Session {
         let timeout = options.session_timeout.as_millis().min(i32::MAX.cast_unsigned().into());
         let listen = format!("SET idle_session_timeout = {timeout}; LISTEN {}", quoted(&options.channel));
         client.batch_execute(&listen).await.map_err(failed)?;
-        // The file is read first: if the sequence begins again in between, the next look at it finds another one.
+        // The file is read first. If the sequence restarts in between, the next read finds a different file.
         let sequence_file = client.query_one(&table.last_id_sql(), &[]).await.map_err(failed)?.get(1);
         let identity = client.query_one(&table.identity_sql(), &[]).await.map_err(failed)?.get(0);
         Ok(Self {
@@ -111,18 +115,18 @@ impl Session {
         Ok(rows)
     }
 
-    /// How long it is certain that the session has the right to read.
+    /// Returns how long it is certain that the session has the right to read.
     pub(crate) fn ownership(&self) -> Ownership {
         self.ownership.clone()
     }
 
-    /// Tries to become the reader of the outbox. Another session of this process does not count as this one.
+    /// Tries to become the reader of the outbox. Another session of this process counts as another reader.
     pub(crate) async fn try_lead(&self) -> Result<bool, OutboxError> {
         let row = self.client.query_one("SELECT pg_try_advisory_lock($1)", &[&self.lock]).await;
         Ok(row.map_err(|error| driver_error(error, "lead the outbox"))?.get(0))
     }
 
-    /// The process id of the session that reads the outbox.
+    /// Returns the process id of the session that reads the outbox.
     pub(crate) async fn leader(&self) -> Result<Option<i32>, OutboxError> {
         let row = self.client.query_opt(LEADER, &[&self.lock]).await;
         Ok(row.map_err(|error| driver_error(error, "lead the outbox"))?.and_then(|row| row.get(0)))
@@ -135,7 +139,7 @@ impl Session {
         row.map(drop).map_err(|error| driver_error(error, "leave the outbox").into())
     }
 
-    /// Shows the server that this session lives.
+    /// Shows the server that this session is alive.
     pub(crate) async fn beat(&self) -> Result<(), OutboxError> {
         let asked = self.ownership.now();
         self.client.batch_execute("").await.map_err(|error| driver_error(error, "read the outbox"))?;
@@ -143,7 +147,7 @@ impl Session {
         Ok(())
     }
 
-    /// The last id that was drawn. An error if the sequence began again since the session was opened.
+    /// Returns the last id that was drawn. Fails if the sequence restarted since the session was opened.
     pub(crate) async fn last_id(&self) -> Result<i64, OutboxError> {
         let rows = self.ask("read the sequence of the outbox", &self.last_id, &[]).await?;
         let row = rows.first().ok_or_else(|| OutboxError::passing("the sequence of the ids has no row"))?;
@@ -153,26 +157,28 @@ impl Session {
         }
     }
 
-    /// The transactions that have drawn an id, by virtual transaction id, with their sessions. A prepared one has none.
+    /// Returns the transactions that have drawn an id, by virtual transaction id, with the process ids
+    /// of their sessions. A prepared transaction has no session.
     pub(crate) async fn writers(&self) -> Result<BTreeMap<String, Option<i32>>, OutboxError> {
         let rows = self.ask("read the locks of writers", &self.writers, &[&self.table.sequence]).await?;
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
-    /// The ends of the log: with what is in memory, and on disk.
+    /// Returns the end of the log including memory, and the end of the log on disk.
     pub(crate) async fn log_ends(&self) -> Result<(u64, u64), OutboxError> {
         let rows = self.ask("read the position of the log", &self.log, &[]).await?;
         let ends = rows.first().map(|row| (row.get::<_, PgLsn>(0).into(), row.get::<_, PgLsn>(1).into()));
         ends.ok_or_else(|| OutboxError::passing("the server has no log"))
     }
 
-    /// Rows in the order of their ids.
+    /// Reads rows in the order of their ids.
     pub(crate) async fn read(&self, after: i64, up_to: i64, limit: i64) -> Result<Vec<Row>, OutboxError> {
         self.ask("read the outbox", &self.read, &[&after, &up_to, &limit]).await
     }
 
-    /// Deletes rows, in the order of their ids. None is deleted once the sequence was set back, and none that is another version than the one
-    /// that was delivered: the ids may be those of other rows. Returns whether there is none of these.
+    /// Deletes rows in the order of their ids. Nothing is deleted after the sequence was set back, and
+    /// no row whose version differs from the delivered one, because the ids may belong to other rows.
+    /// Returns `true` if no version differs.
     pub(crate) async fn delete(&self, rows: &[DeliveredRow]) -> Result<bool, OutboxError> {
         let mut are_same = true;
         for rows in rows.chunks(DELETE_ROWS) {
@@ -192,17 +198,17 @@ impl Session {
         Ok(are_same)
     }
 
-    /// Notes that other rows have ids of rows that were delivered.
+    /// Records that other rows have ids of delivered rows.
     pub(crate) fn set_replaced(&self) {
         self.replaced.store(true, Ordering::Release);
     }
 
-    /// Returns whether other rows have ids of rows that were delivered.
+    /// Returns `true` if other rows have ids of delivered rows.
     pub(crate) fn is_replaced(&self) -> bool {
         self.replaced.load(Ordering::Acquire)
     }
 
-    /// The first row up to this id.
+    /// Returns the id of the first row up to this id.
     pub(crate) async fn first_up_to(&self, id: i64) -> Result<Option<i64>, OutboxError> {
         let row = self.client.query_opt(&self.table.first_up_to_sql(), &[&id]).await;
         Ok(row.map_err(|error| driver_error(error, "read the outbox"))?.map(|row| row.get(0)))
@@ -215,7 +221,8 @@ impl Drop for Session {
     }
 }
 
-/// The number of the lock. A table whose rows are deleted has one reader; one whose rows stay has one for each stream.
+/// Returns the number of the lock. A table whose rows are deleted has one reader. A table whose rows
+/// stay has one reader per stream.
 fn lock_of(options: &OutboxOptions, table: &str) -> i64 {
     let reader = match options.ack {
         Ack::Delete => "",

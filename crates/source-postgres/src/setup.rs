@@ -1,4 +1,4 @@
-//! Creates the table of an outbox, and the trigger that announces its rows.
+//! Creates the table of an outbox and the trigger that announces its rows.
 
 use lazaret_store_postgres::driver_error;
 use tokio_postgres::Client;
@@ -9,10 +9,11 @@ use crate::table::{quoted, relation};
 
 /// The name of the trigger and of its function.
 const TRIGGER: &str = "lazaret_outbox_notify";
-/// Two instances that start at once create things one after the other.
+/// The lock that makes two instances that start at once create things in sequence.
 const LOCK: i64 = 0x6c61_7a6f_7574;
 
-/// Creates what is missing. What exists is not touched: a trigger that is created again would wait for all writers, and they for it.
+/// Creates what is missing. Existing objects are not touched: recreating a trigger would wait for all
+/// writers, and they would wait for it.
 pub(crate) async fn create_missing(client: &Client, options: &OutboxOptions) -> Result<(), OutboxError> {
     let failed = |error| OutboxError::from(driver_error(error, "set up the outbox"));
     client.execute("SELECT pg_advisory_lock($1)", &[&LOCK]).await.map_err(failed)?;

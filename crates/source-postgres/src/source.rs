@@ -1,4 +1,5 @@
-//! The source for the engine: it passes on what its worker reads, and acknowledges what the engine settles.
+//! The source for the engine. It passes on the rows that its worker reads, and acknowledges the rows
+//! that the engine settles.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +26,8 @@ const READ_AHEAD: usize = 2;
 
 /// A transactional outbox in PostgreSQL. See the [crate documentation](crate) for guarantees and an example.
 ///
-/// Dropping it without [`close`](Source::close) is a crash: what was not committed is delivered again.
+/// Dropping it without [`close`](Source::close) acts like a crash: messages that were not committed are
+/// delivered again.
 pub struct OutboxSource {
     partition: Partition,
     ack: Ack,
@@ -38,25 +40,26 @@ pub struct OutboxSource {
     commands: mpsc::UnboundedSender<Command>,
     worker: JoinHandle<()>,
     delivered: Delivered,
-    /// A commit that was begun.
+    /// The commit that was started.
     committing: Option<Begun>,
-    /// An event that follows the one before.
+    /// An event that follows the previous one.
     queued: Option<SourceEvent>,
-    /// The incarnations are recorded.
+    /// Whether the incarnations are recorded.
     is_attached: bool,
     assigned: bool,
     paused: bool,
     closed: bool,
 }
 
-/// A commit that runs, and what it acknowledges.
+/// A running commit, with what it acknowledges.
 type Begun = (JoinHandle<Result<(), SourceError>>, Option<Acknowledged>);
 
 impl OutboxSource {
     /// Starts to read an outbox, with its position in a store. Must be called in a tokio runtime.
     ///
-    /// It returns at once: connecting is retried in the background, and [`status`](Self::status) and [`next`](Source::next)
-    /// report how it proceeds. To learn beforehand whether the table and the rights will do, call [`check`](Self::check).
+    /// This returns at once. Connecting is retried in the background, and [`status`](Self::status) and
+    /// [`next`](Source::next) report the progress. To check beforehand whether the table and the rights
+    /// are suitable, call [`check`](Self::check).
     ///
     /// # Errors
     /// When an option is invalid.
@@ -105,11 +108,11 @@ impl OutboxSource {
         })
     }
 
-    /// Checks that the server, the table, its columns and the rights of the role do for an outbox. Nothing is created, whatever `setup`
-    /// says.
+    /// Checks that the server, the table, its columns and the rights of the role are suitable for an
+    /// outbox. Nothing is created, whatever the value of `setup`.
     ///
     /// # Errors
-    /// The error with which the source would stop.
+    /// When the source would stop, with the same error.
     pub async fn check(options: &OutboxOptions) -> Result<(), SourceError> {
         options.validate()?;
         let options = OutboxOptions { setup: false, ..options.clone() };
@@ -122,7 +125,7 @@ impl OutboxSource {
         self.status.clone()
     }
 
-    /// Its only partition.
+    /// Returns the source's only partition.
     pub fn partition(&self) -> Partition {
         self.partition.clone()
     }
@@ -131,13 +134,13 @@ impl OutboxSource {
         partitions.contains(&self.partition)
     }
 
-    /// The right to acknowledge what was delivered, while the assignment lasts.
+    /// Returns the right to acknowledge delivered rows while the assignment lasts.
     fn leadership(&self) -> Option<Leadership> {
         let leadership = self.leadership.lock().unwrap_or_else(PoisonError::into_inner);
         leadership.clone().filter(|leadership| leadership.generation == self.delivered.generation)
     }
 
-    /// Takes over commits of the partition that is assigned. Returns what is to be acknowledged.
+    /// Applies commits of the assigned partition. Returns what is to be acknowledged.
     fn take_commits(&mut self, commits: Vec<Commit>) -> Option<Acknowledged> {
         if !self.assigned {
             return None;
@@ -148,7 +151,7 @@ impl OutboxSource {
         self.delivered.pending()
     }
 
-    /// Takes over the result of the commit that was begun.
+    /// Applies the result of the commit that was started.
     fn end_begun(&mut self, outcome: Result<(), SourceError>) -> Result<(), SourceError> {
         if let Some((_, Some(what))) = self.committing.take()
             && outcome.is_ok()
@@ -158,7 +161,7 @@ impl OutboxSource {
         outcome
     }
 
-    /// Waits for the commit that was begun, if there is one. Its outcome is no longer reported.
+    /// Waits for the commit that was started, if there is one. Its outcome is no longer reported.
     async fn finish_begun(&mut self) {
         if self.committing.is_some() {
             let outcome = finished(&mut self.committing).await;
@@ -168,7 +171,7 @@ impl OutboxSource {
 
     fn control(&mut self, control: Option<Control>) -> Option<Result<SourceEvent, SourceError>> {
         match control {
-            // One of before the registry was known is followed by another.
+            // An assignment from before the registry was known is followed by another one.
             Some(Control::Assigned(assigned)) if assigned.is_recorded != self.is_attached => None,
             Some(Control::Assigned(assigned)) => Some(Ok(self.take_assignment(*assigned))),
             Some(Control::Lost) if self.assigned => {
@@ -205,7 +208,7 @@ impl OutboxSource {
     }
 }
 
-/// Waits for a commit that was begun; for ever when there is none.
+/// Waits for a commit that was started, or forever if there is none.
 async fn finished(committing: &mut Option<Begun>) -> Result<(), SourceError> {
     match committing {
         Some((handle, _)) => handle
@@ -220,7 +223,7 @@ impl Source for OutboxSource {
     fn attach(&mut self, registry: Arc<dyn IncarnationRegistry>) {
         *self.registry.lock().unwrap_or_else(PoisonError::into_inner) = Some(registry);
         self.is_attached = true;
-        // The reader may have begun without it.
+        // The reader may have started without the registry.
         let _ = self.commands.send(Command::Rewind);
     }
 
@@ -232,7 +235,7 @@ impl Source for OutboxSource {
             if let Some(event) = self.queued.take() {
                 return Ok(event);
             }
-            // No await after one of them: cancellation loses nothing.
+            // No await after one of these, so that cancellation loses nothing.
             tokio::select! {
                 biased;
                 outcome = finished(&mut self.committing) => {
@@ -244,7 +247,7 @@ impl Source for OutboxSource {
                     }
                 }
                 batch = self.batches.recv(), if self.assigned && !self.paused => {
-                    // Batches of an earlier assignment come again.
+                    // Batches of an earlier assignment are delivered again.
                     if let Some(batch) = batch && batch.generation == self.delivered.generation {
                         for (message, version) in batch.messages.iter().zip(&batch.versions) {
                             let fingerprint = (self.ack == Ack::Position).then(|| row::fingerprint(message));
@@ -293,7 +296,7 @@ impl Source for OutboxSource {
         }
     }
 
-    /// An outbox is never revoked, only lost.
+    /// Does nothing, because an outbox is never revoked, only lost.
     async fn revoked(&mut self, _partitions: &[Partition]) -> Result<(), SourceError> {
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Checks the table of an outbox: its columns, the sequence of its ids, its index, and the rights of the role.
+//! Checks the table of an outbox: its columns, the sequence of its ids, its index, and the rights of the
+//! role.
 
 use std::collections::BTreeMap;
 
@@ -8,34 +9,35 @@ use tokio_postgres::{Client, Row};
 use crate::error::OutboxError;
 use crate::options::{Ack, Columns, OutboxOptions};
 
-/// Sessions that do not respond are ended by the server since this version.
+/// The first server version that ends unresponsive sessions.
 const MIN_VERSION: i32 = 140_000;
 
-/// The transaction that wrote a row. An update is another version of it.
+/// The transaction that wrote a row. An update creates a new version.
 const VERSION: &str = "xmin::text::bigint";
 
 /// A table that can be read as an outbox.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// Its name, quoted and with the schema.
+    /// The quoted name with the schema.
     pub(crate) name: String,
     oid: u32,
-    /// The sequence of its ids.
+    /// The sequence of the ids.
     pub(crate) sequence: u32,
     sequence_name: String,
     id: String,
-    /// The expressions for what a message holds, in the order of [`Table::read_sql`].
+    /// The expressions for the content of a message, in the order of [`Table::read_sql`].
     values: [String; 5],
-    /// The expression for the version of a row: the transaction that wrote it, where rows are deleted.
+    /// The expression for the version of a row, which is the transaction that wrote it where rows are
+    /// deleted.
     version: &'static str,
-    /// The payload is JSON.
+    /// Whether the payload is JSON.
     pub(crate) is_json: bool,
 }
 
 /// A column.
 struct Column {
     number: i16,
-    /// Its type, below its domain.
+    /// The base type, without its domain.
     of_type: String,
     is_not_null: bool,
     is_readable: bool,
@@ -137,7 +139,8 @@ impl Table {
         })
     }
 
-    /// The last id that was drawn, and the file of the sequence: a sequence that begins again has a new one.
+    /// Returns SQL that selects the last id that was drawn, and the file of the sequence. A sequence
+    /// that restarts has a new file.
     pub(crate) fn last_id_sql(&self) -> String {
         format!(
             "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END, pg_relation_filenode({}::oid) FROM {}",
@@ -145,7 +148,8 @@ impl Table {
         )
     }
 
-    /// The identity of the table and its sequence, in the history of the server: a new primary has another timeline.
+    /// Returns SQL that selects the identity of the table and its sequence in the history of the server.
+    /// A new primary has a different timeline.
     pub(crate) fn identity_sql(&self) -> String {
         format!(
             "SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()), \
@@ -155,7 +159,8 @@ impl Table {
         )
     }
 
-    /// Rows with ids in a range, in order: `$1` excluded, `$2` included, at most `$3`.
+    /// Returns SQL that selects rows with ids in a range, in order: after `$1`, up to and including
+    /// `$2`, at most `$3`.
     pub(crate) fn read_sql(&self) -> String {
         let Self { name, id, values, version, .. } = self;
         format!(
@@ -164,9 +169,10 @@ impl Table {
         )
     }
 
-    /// Deletes the rows with the ids `$1`, the last of which is `$2`, and the versions `$4`, while the sequence has the file `$3` and was not
-    /// set back: other rows may have these ids by then. Returns whether that is so, and whether rows with these ids have other versions:
-    /// writers may have caught up.
+    /// Returns SQL that deletes the rows with the ids `$1`, the last of which is `$2`, and the versions
+    /// `$4`. It deletes only while the sequence has the file `$3` and was not set back, because the ids
+    /// may otherwise belong to other rows. It selects whether that holds, and whether rows with these
+    /// ids have other versions, because writers may have caught up.
     pub(crate) fn delete_sql(&self) -> String {
         let Self { name, id, sequence, sequence_name, .. } = self;
         format!(
@@ -180,7 +186,7 @@ impl Table {
         )
     }
 
-    /// The first id up to `$1`, if there is one.
+    /// Returns SQL that selects the first id up to `$1`, if there is one.
     pub(crate) fn first_up_to_sql(&self) -> String {
         let Self { name, id, .. } = self;
         format!("SELECT {id}::bigint FROM {name} WHERE {id} <= $1::bigint ORDER BY {id} LIMIT 1")
@@ -198,7 +204,7 @@ async fn check_server(client: &Client) -> Result<(), OutboxError> {
         )));
     }
     if server.get(1) {
-        // It may be promoted, and another host of the DSN may be the primary.
+        // The server may be promoted, or another host of the DSN may be the primary.
         return Err(OutboxError::passing(
             "the server is a replica, which does not know the transactions of writers: an outbox needs the primary \
              (target_session_attrs=read-write finds it among several hosts)",
@@ -207,7 +213,7 @@ async fn check_server(client: &Client) -> Result<(), OutboxError> {
     Ok(())
 }
 
-/// The table with this name in SQL.
+/// Finds the table with this SQL name.
 pub(crate) async fn relation(client: &Client, table: &str) -> Result<Option<Row>, OutboxError> {
     let sql = "SELECT c.oid, quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.relkind::text, c.relpersistence::text, \
                       has_table_privilege(c.oid, 'DELETE'), quote_ident(n.nspname), row_security_active(c.oid), \
@@ -273,14 +279,15 @@ async fn check_id(
     }
 }
 
-/// The sequence that the ids come from.
+/// Finds the sequence that the ids come from.
 async fn sequence(
     client: &Client,
     (table, table_name): (u32, &str),
     name: &str,
     id: &Column,
 ) -> Result<(u32, String), OutboxError> {
-    // That of an identity column belongs to the column; the default of another column depends on it.
+    // The sequence of an identity column belongs to the column. The default of any other column depends
+    // on its sequence.
     let sql = "SELECT s.seqrelid, quote_ident(n.nspname) || '.' || quote_ident(c.relname), s.seqincrement, s.seqcache, \
                       s.seqcycle, s.seqmin, c.relpersistence = 'p', has_sequence_privilege(s.seqrelid, 'SELECT'), \
                       (SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = $1 AND adnum = $2) \
@@ -294,7 +301,8 @@ async fn sequence(
                    WHERE a.adrelid = $1 AND a.adnum = $2)";
     let rows = client.query(sql, &[&table, &id.number]).await.map_err(failed)?;
     let default: Option<String> = rows.first().and_then(|row| row.get(8));
-    // An identity column has no default. Any other expression than the next value would make ids that the sequence does not know.
+    // An identity column has no default. Any expression other than the next value would create ids
+    // unknown to the sequence.
     let is_plain = |text: &String| text.starts_with("nextval('") && text.ends_with("::regclass)");
     let [found] = rows.as_slice() else {
         return Err(OutboxError::refused(format!(
@@ -336,7 +344,7 @@ fn is_json(column: &Column) -> bool {
     matches!(column.of_type.as_str(), "json" | "jsonb")
 }
 
-/// The bytes of a value: its own, or those of its text.
+/// Returns an expression for the bytes of a value: its own bytes, or the bytes of its text.
 fn bytes_of(name: &str, column: &Column) -> String {
     match column.of_type.as_str() {
         "bytea" => quoted(name),
@@ -344,7 +352,7 @@ fn bytes_of(name: &str, column: &Column) -> String {
     }
 }
 
-/// Microseconds since 1970. Infinity is no time.
+/// Returns an expression for microseconds since 1970. Infinity counts as no time.
 fn micros_of(name: &str, column: &Column) -> Option<String> {
     let name = quoted(name);
     let time = match column.of_type.as_str() {
@@ -355,7 +363,7 @@ fn micros_of(name: &str, column: &Column) -> Option<String> {
     Some(format!("CASE WHEN isfinite({time}) THEN (extract(epoch FROM {time}) * 1000000)::bigint END"))
 }
 
-/// A name as SQL has it.
+/// Quotes a name for SQL.
 pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }

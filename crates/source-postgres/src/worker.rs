@@ -1,4 +1,4 @@
-//! The task behind a source: it connects, gets the right to read, claims the checkpoint, and runs a reader.
+//! The task behind a source. It connects, gets the right to read, claims the checkpoint, and runs a reader.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -20,20 +20,22 @@ use crate::row;
 use crate::session::Session;
 use crate::status::OutboxState;
 
-/// The first and the longest delay before a failed step is repeated, and between two attempts to get the right to read.
+/// The first and the maximum delay before a failed step is repeated, and between attempts to get the
+/// right to read.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
 pub(crate) struct Worker {
     context: Context,
-    /// The connection, while it works.
+    /// The connection while it works.
     session: Option<Arc<Session>>,
-    /// The session has the right to read.
+    /// Whether the session has the right to read.
     leads: bool,
-    /// The partition was assigned and is not lost.
+    /// Whether the partition is assigned and not lost.
     assigned: bool,
-    /// Numbers the assignments.
+    /// The number of the current assignment.
     generation: u64,
-    /// Ids of rows that were read stand for other rows. Noted in the position, too, for the next process.
+    /// Whether ids of rows that were read refer to other rows. This is also recorded in the position,
+    /// for the next process.
     replaced: bool,
     delay: Duration,
 }
@@ -44,7 +46,8 @@ impl Worker {
         Self { context, session, leads, assigned, generation: 0, replaced, delay: RETRY.0 }
     }
 
-    /// Works until the source is closed or dropped. A dropped source closes its connection, and the server ends its session.
+    /// Works until the source is closed or dropped. A dropped source closes its connection, and the
+    /// server ends its session.
     pub(crate) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
         loop {
             let command = tokio::select! {
@@ -53,7 +56,7 @@ impl Worker {
                 () = self.lead() => continue,
             };
             match command {
-                // The session goes on with a new reader.
+                // The session continues with a new reader.
                 Some(Command::Rewind) => {}
                 Some(Command::Close(done)) => {
                     self.close().await;
@@ -71,12 +74,12 @@ impl Worker {
         if let Some(session) = self.session.take()
             && let Err(error) = session.unlock().await
         {
-            // The server does it when the connection is closed.
+            // The server releases the lock when the connection is closed.
             tracing::debug!(stream = %self.context.options.stream, %error, "outbox not released");
         }
     }
 
-    /// Goes all the way to a reader, and reads until an error. Returns to try again.
+    /// Gets all the way to a reader, and reads until an error. Returns so that the caller tries again.
     async fn lead(&mut self) {
         let began = Instant::now();
         let error = match self.try_lead().await {
@@ -88,19 +91,20 @@ impl Worker {
         }
         let stream = self.context.options.stream.clone();
         let text = error.to_string();
-        // What a statement no longer finds in a table that did, the next check of the table names.
+        // If a statement fails on a table that was suitable before, the next check of the table names
+        // the problem.
         let is_temporary = error.is_temporary() || (self.assigned && matches!(error, OutboxError::Server(_)));
         if !is_temporary {
             tracing::error!(%stream, error = text, "outbox failed");
             self.context.set_state(OutboxState::Failed { error: text });
             self.context.tell(Control::Error(error.into()));
-            // The engine stops with the error. What is in flight is still acknowledged.
+            // The engine stops with the error. Messages in flight are still acknowledged.
             return std::future::pending().await;
         }
         tracing::warn!(%stream, error = text, "outbox not readable, retrying");
         self.context.set_leadership(None);
         if let Some(session) = self.session.take() {
-            // A commit that is under way may still have it.
+            // A commit in progress may still use the session.
             session.ownership().end();
         }
         self.leads = false;
@@ -118,7 +122,7 @@ impl Worker {
         self.delay = (self.delay * 2).min(RETRY.1);
     }
 
-    /// Returns without an error while another session reads.
+    /// Tries to lead, and reads until an error. Returns without an error while another session reads.
     async fn try_lead(&mut self) -> Result<(), OutboxError> {
         let session = match &self.session {
             Some(session) => session.clone(),
@@ -171,7 +175,7 @@ impl Worker {
         Err(error)
     }
 
-    /// Decides what the position is worth, and makes it durable if it changes.
+    /// Decides what the position is worth, and writes the result if it changes.
     async fn continue_from(
         &self,
         session: &Session,
@@ -187,7 +191,8 @@ impl Worker {
             Continuation::Behind(_) => (known.clone(), None),
             Continuation::Anew(progress, why) => (progress, Some(why)),
         };
-        // Recorded first: a position of the new incarnation with the number of the old one would be worse than a number without one.
+        // Recorded before the position: a new incarnation's position under the old number would be worse
+        // than a number without a position.
         let incarnation = match registry {
             None => known.incarnation + u32::from(why.is_some()),
             Some(registry) => {
@@ -214,7 +219,7 @@ impl Worker {
         Ok(progress)
     }
 
-    /// Asks the server what the decision needs.
+    /// Requests what the decision needs from the server.
     async fn observe(&self, session: &Session, known: &Progress) -> Result<Observed, OutboxError> {
         if let Some(id) = known.id.filter(|id| i64::try_from(*id).is_err()) {
             return Err(OutboxError::refused(format!("the position {id} is larger than an id can be")));
@@ -227,7 +232,7 @@ impl Worker {
             identity: session.identity.clone(),
             first_settled: session.first_up_to(after).await?,
             anchor: anchor.as_ref().map(row::fingerprint),
-            // Fails if the sequence began again since the session was opened, and with it the identity.
+            // Fails if the sequence restarted since the session was opened, which changes the identity.
             last_id: session.last_id().await?,
         })
     }

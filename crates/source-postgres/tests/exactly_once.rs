@@ -1,4 +1,5 @@
-//! A consumer whose process is killed around the commit of its handler: each message has one effect, also by way of a letter.
+//! A consumer whose process is killed around the commit of its handler. Each message has one effect,
+//! even if it becomes a letter.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -22,7 +23,8 @@ use lazaret_store_sqlite::{Options as StoreOptions, SqliteStore};
 use support::{LONG, Shop, server};
 use tokio_util::sync::CancellationToken;
 
-/// Says to a process of this test that it is the consumer, and all that it needs: `dsn schema folder`.
+/// The environment variable that makes a process of this test the consumer. It holds all that the
+/// consumer needs: `dsn schema folder`.
 const CONSUMER: &str = "LAZARET_EXACTLY_ONCE_CONSUMER";
 const MESSAGES: i64 = 40;
 
@@ -40,18 +42,18 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Returns `true` once for each name, whatever processes ask.
+/// Returns `true` once per name, across all processes.
 fn is_first(folder: &Path, name: &str) -> bool {
     std::fs::File::create_new(folder.join(name)).is_ok()
 }
 
-/// Ends this process as SIGKILL does: it is SIGKILL.
+/// Ends this process with SIGKILL.
 fn kill_self() {
     Command::new("kill").args(["-9", &std::process::id().to_string()]).status().unwrap();
     std::thread::sleep(LONG);
@@ -79,7 +81,7 @@ async fn consumer() {
             let number: i64 = text.parse().unwrap();
             tx.execute(&effect, &[&number]).await?;
             match number % 10 {
-                // It fails once, and succeeds as a letter.
+                // The message fails once, and succeeds as a letter.
                 3 | 7 if is_first(&folder, &format!("failed-{number}")) => {
                     return Err(HandlerError::msg("no"));
                 }
@@ -90,7 +92,7 @@ async fn consumer() {
         }
     };
     let outside = folder.clone();
-    // Outside of the transaction: it is committed, and the message is not settled.
+    // This runs outside the transaction, which is committed while the message is not settled yet.
     let killer = layer_fn(move |delivery: Delivery, next: Next| {
         let folder = outside.clone();
         async move {
@@ -105,7 +107,7 @@ async fn consumer() {
     });
     let retry = RetryPolicy {
         strategy: Strategy::Ordered,
-        // A letter may be in flight at several of the kills: they must not use it up.
+        // A letter may be in flight during several kills, which must not exhaust its attempts.
         max_attempts: 1000,
         max_crashes: 0,
         initial_delay: Duration::from_millis(20),
@@ -158,7 +160,7 @@ async fn a_process_that_is_killed_around_the_commit_has_one_effect_for_each_mess
     let rows = shop.client.query("SELECT number, count(*) FROM effects GROUP BY number", &[]).await.unwrap();
     let effects: BTreeMap<i64, i64> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     assert_eq!(effects, (1..=MESSAGES).map(|number| (number, 1)).collect());
-    // Which points a kill leaves out depends on what ran beside it. Each kind was reached.
+    // Timing decides which points the kills miss. Each kind was reached.
     let was_there = |name: &str, digit: i64| {
         (0..MESSAGES / 10).any(|ten| folder.path().join(format!("{name}-{}", 10 * ten + digit)).exists())
     };
@@ -169,7 +171,7 @@ async fn a_process_that_is_killed_around_the_commit_has_one_effect_for_each_mess
     println!("{kills} kills, {} effects", effects.len());
 }
 
-/// Returns the open letters, or `None` while the consumer has the store to itself.
+/// Returns the open letters, or `None` while the consumer holds the store exclusively.
 async fn open_letters(folder: &Path) -> Option<Vec<Letter>> {
     let store = SqliteStore::open(folder.join("lazaret.db"), StoreOptions::default()).ok()?;
     let found = store.find(&Query::parse("").unwrap(), None, 10).await.ok()?;

@@ -1,4 +1,4 @@
-//! A consumer as a process that is killed with SIGKILL again and again: no event is lost, and none has two letters.
+//! A consumer process is killed with SIGKILL repeatedly. No event is lost, and no event has two letters.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -23,9 +23,10 @@ use lazaret_store_sqlite::{Options as StoreOptions, SqliteStore};
 use support::{LONG, Shop, insert, server};
 use tokio_util::sync::CancellationToken;
 
-/// Says to a process of this test that it is the consumer, and all that it needs: `dsn schema folder ack`.
+/// The environment variable that makes a process of this test the consumer. It holds all that the
+/// consumer needs: `dsn schema folder ack`.
 const CONSUMER: &str = "LAZARET_OUTBOX_CONSUMER";
-/// Every number that this divides fails.
+/// Every number divisible by this one fails.
 const FAILS: i64 = 5;
 
 /// A process that does not outlive the test.
@@ -42,7 +43,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -50,7 +51,7 @@ impl Drop for Process {
 
 fn journal(folder: &Path) -> Vec<i64> {
     let text = std::fs::read_to_string(folder.join("journal")).unwrap_or_default();
-    // The last line may be torn.
+    // The last line may be incomplete.
     text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')?.parse().ok()).collect()
 }
 
@@ -107,7 +108,7 @@ async fn a_consumer_that_is_killed_loses_no_event_and_makes_no_second_letter() {
             let mut process = Process::start(&shop, folder.path(), ack);
             let started = Instant::now();
             let before = journal(folder.path()).len();
-            // It is killed while rows come, at another point in each round.
+            // The process is killed while rows arrive, at a different point in each round.
             let mut sent = 0;
             while journal(folder.path()).len() < before + 7 * (round + 1) {
                 assert!(started.elapsed() < LONG, "nothing is handled");

@@ -1,4 +1,4 @@
-//! One session reads an outbox; another takes over when it ends, and the late one changes nothing.
+//! One session reads an outbox. Another takes over when it ends, and the late one changes nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -13,7 +13,7 @@ use lazaret_postgres_testkit::{Cluster, SYNCHRONOUS};
 use lazaret_source_postgres::{Ack, OutboxOptions, OutboxState};
 use support::{LONG, Shop, Taker, insert, server};
 
-/// The session that reads the outbox of this schema.
+/// Returns the process id of the session that reads the outbox of this schema.
 async fn leader(shop: &Shop, taker: &Taker) -> i32 {
     let state = taker.source.status().borrow().state.clone();
     assert_eq!(state, OutboxState::Reading);
@@ -21,7 +21,7 @@ async fn leader(shop: &Shop, taker: &Taker) -> i32 {
                WHERE l.locktype = 'advisory' AND a.query LIKE $1 OR a.query LIKE $2";
     let of_table = format!("%{}%", shop.schema);
     let own: i32 = shop.client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
-    // The server shows the last statement of a session, and that may be its heartbeat.
+    // The server shows the last statement of a session, which may be a heartbeat.
     for _ in 0..600 {
         let rows = shop.client.query(sql, &[&of_table, &of_table]).await.unwrap();
         let pids: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
@@ -39,7 +39,7 @@ async fn a_second_source_waits_until_the_first_one_leaves() {
     let Some(dsn) = server() else { return };
     let shop = Shop::with_outbox(dsn).await;
     let store = Arc::new(MemoryStore::default());
-    // By deletion, a table has one reader, whatever the name of its stream.
+    // With deletion, a table has one reader, whatever the name of its stream.
     let options =
         |stream: &str| OutboxOptions { ack: Ack::Delete, stream: stream.into(), ..shop.options("outbox") };
     let mut first = Taker::open(options("orders"), store.clone());
@@ -105,12 +105,12 @@ async fn a_source_whose_session_was_ended_loses_its_partition_and_reads_again() 
 
 #[tokio::test]
 async fn the_server_ends_a_session_that_does_not_respond_and_keeps_one_that_only_waits() {
-    // I6: what `SIGSTOP` does to a process, seen from the server.
+    // I6: to the server, this looks like a process after `SIGSTOP`.
     let Some(dsn) = server() else { return };
     let shop = Shop::with_outbox(dsn).await;
     let store = Arc::new(MemoryStore::default());
     let options = || OutboxOptions {
-        // Longer than a busy machine keeps a process waiting.
+        // The timeout is longer than a busy machine makes a process wait.
         session_timeout: Duration::from_secs(6),
         poll: Duration::from_secs(600),
         batch_rows: 1,
@@ -118,7 +118,7 @@ async fn the_server_ends_a_session_that_does_not_respond_and_keeps_one_that_only
     };
     let mut alive = Taker::open(options(), store.clone());
     alive.until("it reads", |t| t.assignments == 1).await;
-    // The engine takes nothing more: the reader waits with full hands, longer than the timeout.
+    // The engine takes no more messages. The reader waits with undelivered rows for longer than the timeout.
     for number in 0..9 {
         insert(&shop.client, &number.to_string()).await;
     }
@@ -126,7 +126,7 @@ async fn the_server_ends_a_session_that_does_not_respond_and_keeps_one_that_only
     alive.until("all have come", |t| t.messages.len() == 9).await;
     assert_eq!((alive.assignments, alive.losses), (1, 0), "its heartbeat kept the session");
     drop(alive);
-    // A session with the lock of the same reader that says nothing, as a stopped process.
+    // A silent session holds the lock of the same reader, like a stopped process.
     let stopped = shop.connection().await;
     stopped.batch_execute("SET idle_session_timeout = '1s'").await.unwrap();
     let free = Taker::open(options(), store.clone());
@@ -158,7 +158,7 @@ async fn a_server_that_crashes_and_comes_back_costs_nothing() {
         }
         let expected = if round == 0 { 5 } else { 5 + 3 };
         taker.until("they have come", |t| t.messages.len() == expected).await;
-        // All but the last three are acknowledged.
+        // All but the last three messages are acknowledged.
         taker.commit(expected - 4).await.unwrap();
         cluster.crash().unwrap();
         assert!(
@@ -180,7 +180,7 @@ async fn a_standby_that_is_promoted_is_read_from_where_the_primary_was() {
     let dsn = format!("postgres://lazaret@{hosts}/postgres?target_session_attrs=read-write&sslmode=disable");
     let shop = Shop::with_outbox(dsn).await;
     for ack in [Ack::Delete, Ack::Position] {
-        // A standby is not read: it does not know the transactions of writers.
+        // A standby is not read, because it does not know the transactions of writers.
         let options = OutboxOptions { ack, dsn: standby.dsn(), ..shop.options("outbox") };
         let early = Taker::open(options, Arc::new(MemoryStore::default()));
         let mut status = early.source.status();

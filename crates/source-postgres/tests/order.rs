@@ -1,4 +1,5 @@
-//! No row is skipped because a later id was committed first, and the rows of a key come in the order of its commits.
+//! No row is skipped because a later id was committed first, and the rows of a key arrive in the order
+//! of its commits.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -53,7 +54,7 @@ async fn a_transaction_that_is_rolled_back_leaves_a_gap_that_nobody_waits_for() 
     assert_eq!(taker.payloads(), Vec::<String>::new());
     end(&failing, "ROLLBACK").await;
     taker.until("it has come", |t| t.messages.len() == 1).await;
-    // A connection that breaks rolls back, too.
+    // A connection that breaks also rolls back.
     let breaking = shop.transaction().await;
     insert(&breaking, "never").await;
     insert(&shop.client, "b").await;
@@ -64,7 +65,7 @@ async fn a_transaction_that_is_rolled_back_leaves_a_gap_that_nobody_waits_for() 
 
 #[tokio::test]
 async fn a_savepoint_that_is_rolled_back_does_not_hide_the_transaction() {
-    // The lock of the table goes with the savepoint. That of the sequence stays.
+    // The lock on the table ends with the savepoint. The lock on the sequence stays.
     let Some(dsn) = server() else { return };
     let shop = Shop::with_outbox(dsn).await;
     let mut taker = taker(&shop);
@@ -86,7 +87,7 @@ async fn a_savepoint_that_is_rolled_back_does_not_hide_the_transaction() {
 
 #[tokio::test]
 async fn an_id_that_was_drawn_before_the_row_was_written_is_waited_for() {
-    // I1: object mappers draw ids first. The transaction holds no lock on the table then.
+    // I1: object mappers draw ids first. At that point, the transaction holds no lock on the table.
     let Some(dsn) = server() else { return };
     let shop = Shop::new(dsn).await;
     shop.sql("CREATE TABLE outbox (id serial PRIMARY KEY, key text, payload text)").await;
@@ -140,7 +141,7 @@ async fn partitions_triggers_and_copies_are_written_like_any_row() {
 
 #[tokio::test]
 async fn a_prepared_transaction_is_waited_for() {
-    // I1. The server of the tests has none, and is not restarted.
+    // I1. The tests' shared server has no prepared transactions, and must not be restarted.
     let Some(mut cluster) = Cluster::for_test(&["max_prepared_transactions=10"]) else { return };
     let shop = Shop::with_outbox(cluster.dsn()).await;
     let store = Arc::new(MemoryStore::default());
@@ -148,7 +149,7 @@ async fn a_prepared_transaction_is_waited_for() {
     let writer = shop.transaction().await;
     insert(&writer, "1").await;
     insert(&shop.client, "2").await;
-    // It is waited for before and behind its preparation.
+    // The transaction is waited for before and after it is prepared.
     taker.until_quiet().await;
     end(&writer, "PREPARE TRANSACTION 'one'").await;
     drop(writer);
@@ -156,7 +157,7 @@ async fn a_prepared_transaction_is_waited_for() {
     taker.until_quiet().await;
     assert_eq!(taker.payloads(), Vec::<String>::new());
     assert_eq!(taker.source.status().borrow().waits_for, [0], "it has no session");
-    // It survives a crash of the server under another name.
+    // It survives a crash of the server under a different name.
     cluster.crash().unwrap();
     cluster.run().unwrap();
     taker.until("it reads again", |t| t.assignments == 2).await;
@@ -180,7 +181,7 @@ async fn a_prepared_transaction_is_waited_for() {
 
 #[tokio::test]
 async fn a_row_whose_commit_a_crash_can_undo_is_not_delivered() {
-    // I1: its id would be drawn again, for a row that would be skipped.
+    // I1: the id would be drawn again, for a row that would be skipped.
     let settings =
         ["wal_writer_delay=10s", "wal_writer_flush_after=1GB", "autovacuum=off", "bgwriter_lru_maxpages=0"];
     let Some(mut cluster) = Cluster::for_test(&settings) else { return };
@@ -190,7 +191,8 @@ async fn a_row_whose_commit_a_crash_can_undo_is_not_delivered() {
     insert(&shop.client, "durable").await;
     taker.until("it has come", |t| t.messages.len() == 1).await;
     taker.commit(0).await.unwrap();
-    // The sequence logs 32 ids at once: more of them, so that a part of the log with the sequence is lost.
+    // The sequence logs 32 ids at once. More ids are drawn, so that a part of the log with the sequence
+    // is lost.
     let hasty = shop.connection().await;
     end(&hasty, "SET synchronous_commit = off").await;
     end(&hasty, "INSERT INTO outbox (key, payload) SELECT 'k', 'lost' FROM generate_series(1, 200)").await;
@@ -210,7 +212,7 @@ async fn a_row_whose_commit_a_crash_can_undo_is_not_delivered() {
     assert_eq!(taker.payloads(), ["again"]);
 }
 
-/// A generator of numbers, the same for the same seed.
+/// A generator of pseudorandom numbers from a seed.
 struct Random(u64);
 
 impl Random {
@@ -222,12 +224,14 @@ impl Random {
 
 const KEYS: u64 = 5;
 
-/// One writer: transactions of random steps. Each event carries the version of its key, which only a commit makes permanent.
+/// Runs one writer, with transactions of random steps. Each event carries the version of its key, which
+/// only a commit makes permanent.
 async fn write(client: Client, mut random: Random, transactions: u32) {
     for _ in 0..transactions {
         client.batch_execute("BEGIN").await.unwrap();
         for _ in 0..random.below(3) {
-            // Ids without rows, rows of savepoints that come to nothing, and time for others.
+            // Draws ids without rows, writes rows in savepoints that are rolled back, and gives time to
+            // others.
             let sql = match random.below(4) {
                 0 => "SELECT nextval('outbox_id_seq')",
                 1 => "SAVEPOINT s; INSERT INTO outbox (key, payload) VALUES ('none', 'none'); ROLLBACK TO s",
@@ -236,7 +240,8 @@ async fn write(client: Client, mut random: Random, transactions: u32) {
             };
             client.batch_execute(sql).await.unwrap();
         }
-        // One key per transaction, or two in one order, so that writers cannot block each other for ever.
+        // Uses one key per transaction, or two in a fixed order, so that writers cannot block each other
+        // forever.
         let first = random.below(KEYS);
         for key in first..=(first + random.below(2)).min(KEYS - 1) {
             for _ in 0..=random.below(2) {
@@ -256,7 +261,7 @@ async fn write(client: Client, mut random: Random, transactions: u32) {
     }
 }
 
-/// Runs writers and a reader, and returns what the reader was given.
+/// Runs writers and a reader. Returns what the reader received and the final versions.
 async fn interleave(dsn: String, seed: u64, ack: Ack) -> (BTreeMap<u64, Vec<u64>>, BTreeMap<u64, u64>) {
     let shop = Shop::with_outbox(dsn).await;
     shop.sql(&format!(
@@ -272,7 +277,7 @@ async fn interleave(dsn: String, seed: u64, ack: Ack) -> (BTreeMap<u64, Vec<u64>
         let random = Random(seed * 31 + writer);
         writers.spawn(write(shop.connection().await, random, 12));
     }
-    // The reader works among them.
+    // The reader runs concurrently with the writers.
     let mut left = 6;
     while left > 0 {
         tokio::select! {

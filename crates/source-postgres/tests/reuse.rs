@@ -1,4 +1,4 @@
-//! Ids that are used again: no row of a table is taken for another one that had its id.
+//! Ids that are used again: no row of a table is mistaken for another row that had its id.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -35,7 +35,7 @@ async fn fill(client: &Client, name: &str, numbers: std::ops::Range<i64>) {
 
 #[tokio::test]
 async fn by_deletion_a_sequence_that_begins_again_hides_no_row_while_it_is_read() {
-    // I1: neither behind the position, nor from a commit of the rows that had the ids before.
+    // I1: neither the position nor a commit of the rows that had the ids before hides a row.
     let Some(dsn) = server() else { return };
     let shop = Shop::with_outbox(dsn).await;
     let mut taker = Taker::open(deleting(&shop), Arc::new(MemoryStore::default()));
@@ -44,7 +44,7 @@ async fn by_deletion_a_sequence_that_begins_again_hides_no_row_while_it_is_read(
     taker.commit(1).await.unwrap();
     shop.sql("TRUNCATE outbox RESTART IDENTITY").await;
     fill(&shop.client, "new", 0..9).await;
-    // The engine has not heard of it yet.
+    // The engine has not been informed yet.
     let late = taker.commit(4).await;
     assert!(late.as_ref().err().is_none_or(SourceError::is_temporary), "{late:?}");
     taker.until("all rows of the table have come", |t| t.assignments == 2 && t.messages.len() == 9).await;
@@ -54,8 +54,8 @@ async fn by_deletion_a_sequence_that_begins_again_hides_no_row_while_it_is_read(
     assert_eq!(shop.count("outbox").await, 0);
 }
 
-/// Replaces the rows that are in the table in one transaction, while ten were delivered, six of them are not settled, and ids of these are used
-/// again. Then they are settled.
+/// Replaces the rows of the table in one transaction, after ten rows were delivered, while six of them
+/// are unsettled and their ids are used again. Then the six are settled.
 async fn replace_rows_in_flight(statements: &str, expected: std::ops::Range<i64>) {
     let Some(dsn) = server() else { return };
     let shop = Shop::with_outbox(dsn).await;
@@ -73,7 +73,7 @@ async fn replace_rows_in_flight(statements: &str, expected: std::ops::Range<i64>
     assert_eq!((taker.losses, taker.source.status().borrow().incarnation), (1, 1));
     taker.commit(rows - 1).await.unwrap();
     assert_eq!(shop.count("outbox").await, 0);
-    // It goes on in that incarnation.
+    // Reading continues in that incarnation.
     taker.source.close().await.unwrap();
     fill(&shop.client, "more", 0..2).await;
     let mut taker = Taker::open(deleting(&shop), store);
@@ -83,7 +83,7 @@ async fn replace_rows_in_flight(statements: &str, expected: std::ops::Range<i64>
 
 #[tokio::test]
 async fn by_deletion_a_late_commit_deletes_no_row_that_took_an_id_of_a_delivered_one() {
-    // I1: the sequence does not tell, as it was not set back.
+    // I1: the sequence does not show it, because it was not set back.
     let insert = "INSERT INTO outbox (id, key, payload) OVERRIDING SYSTEM VALUE \
                   SELECT n + 5, 'k', 'new:' || n FROM generate_series(0, 5) n ORDER BY n";
     replace_rows_in_flight(&format!("DELETE FROM outbox; {insert}"), 0..6).await;
@@ -91,7 +91,7 @@ async fn by_deletion_a_late_commit_deletes_no_row_that_took_an_id_of_a_delivered
 
 #[tokio::test]
 async fn by_deletion_a_table_that_is_emptied_and_whose_sequence_is_set_back_loses_no_new_row() {
-    // I1: writers have caught up before anybody looks.
+    // I1: writers have caught up before anyone checks.
     let insert =
         "INSERT INTO outbox (key, payload) SELECT 'k', 'new:' || n FROM generate_series(0, 19) n ORDER BY n";
     let set_back = "SELECT setval('outbox_id_seq', 4)";
@@ -100,7 +100,7 @@ async fn by_deletion_a_table_that_is_emptied_and_whose_sequence_is_set_back_lose
 
 #[tokio::test]
 async fn by_deletion_a_row_that_is_changed_after_it_was_delivered_is_delivered_again() {
-    // I1: nobody has seen what it holds now.
+    // I1: nobody has seen the new content of the row.
     let Some(dsn) = server() else { return };
     let shop = Shop::with_outbox(dsn).await;
     let mut taker = Taker::open(deleting(&shop), Arc::new(MemoryStore::default()));
@@ -135,7 +135,7 @@ async fn by_deletion_rows_with_ids_up_to_the_position_are_delivered_at_the_next_
     taker.commit(14).await.unwrap();
     assert_eq!(shop.count("outbox").await, 0);
     taker.source.close().await.unwrap();
-    // The table was created again.
+    // The table was recreated.
     shop.sql("ALTER TABLE outbox RENAME TO former").await;
     shop.sql("CREATE TABLE outbox (LIKE former INCLUDING ALL)").await;
     fill(&shop.client, "third", 0..30).await;
@@ -147,7 +147,7 @@ async fn by_deletion_rows_with_ids_up_to_the_position_are_delivered_at_the_next_
 
 #[tokio::test]
 async fn by_deletion_a_row_that_appears_behind_the_position_is_delivered() {
-    // I1: with an id by hand.
+    // I1: the id was set by hand.
     let Some(dsn) = server() else { return };
     let shop = Shop::with_outbox(dsn).await;
     let mut taker = Taker::open(deleting(&shop), Arc::new(MemoryStore::default()));
@@ -212,7 +212,7 @@ async fn new_rows_with_the_ids_of_letters_and_of_marks_are_handled() {
 
 #[tokio::test]
 async fn by_position_a_table_that_was_created_again_stops_the_source_until_a_person_decides() {
-    // I1: whether its sequence is behind the position or beyond.
+    // I1: this holds whether the sequence is behind the position or beyond it.
     let Some(dsn) = server() else { return };
     let shop = Shop::with_outbox(dsn).await;
     let store = Arc::new(MemoryStore::default());
@@ -232,7 +232,7 @@ async fn by_position_a_table_that_was_created_again_stops_the_source_until_a_per
     fill(&shop.client, "new", 3..9).await;
     let error = Taker::open(options(), store.clone()).until_refused().await;
     assert!(error.contains("the row 5 is another one") && error.contains("from 1 to 5"), "{error}");
-    // Another position is not given up.
+    // A different position is not given up.
     let other = OutboxOptions { start_over: Some(4), ..options() };
     Taker::open(other, store.clone()).until_refused().await;
     let given_up = || OutboxOptions { start_over: Some(5), ..options() };
@@ -241,7 +241,7 @@ async fn by_position_a_table_that_was_created_again_stops_the_source_until_a_per
     assert_eq!(taker.payloads(), payloads("new", 0..9));
     taker.commit(6).await.unwrap();
     taker.source.close().await.unwrap();
-    // The option has no effect any more.
+    // The option has no further effect.
     let mut taker = Taker::open(given_up(), store);
     taker.until("the rest has come", |t| t.messages.len() == 2).await;
     assert_eq!(taker.payloads(), payloads("new", 7..9));
@@ -295,7 +295,7 @@ async fn a_replica_that_lacks_rows_and_gives_their_ids_again_costs_none_of_its_o
     shop.sql("CREATE TABLE copies (LIKE outbox INCLUDING ALL)").await;
     shop.sql("INSERT INTO outbox (payload) VALUES ('old:0'); INSERT INTO copies (payload) VALUES ('old:0')")
         .await;
-    // The replica has the first row of each table, and gets no more.
+    // The replica has the first row of each table, and receives no more.
     let replica = connect(&standby.dsn()).await;
     let there = format!("SELECT count(*) FROM {}.copies", shop.schema);
     for (sql, wanted) in [(there.as_str(), 1_i64), ("SELECT count(*) FROM pg_stat_wal_receiver", 0)] {
@@ -313,7 +313,7 @@ async fn a_replica_that_lacks_rows_and_gives_their_ids_again_costs_none_of_its_o
             replica.batch_execute("SELECT pg_reload_conf()").await.unwrap();
         }
     }
-    // More than the ids that a sequence logs ahead.
+    // This is more than the number of ids that a sequence logs ahead.
     fill(&shop.client, "old", 1..80).await;
     shop.sql("INSERT INTO copies (payload) SELECT payload FROM outbox WHERE id > 1 ORDER BY id").await;
     let mut deleting = Taker::open(deleting(&shop), deletes);

@@ -1,4 +1,4 @@
-//! What a source needs to start, the errors that say what is missing, and what messages hold.
+//! What a source needs to start, the errors that name what is missing, and the content of messages.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -76,14 +76,14 @@ async fn missing_rights_are_named_with_their_grants() {
     assert!(error.contains("GRANT SELECT ON SEQUENCE"), "{error}");
     shop.sql(&format!("GRANT SELECT ON SEQUENCE outbox_id_seq TO {role}")).await;
     OutboxSource::check(&options()).await.unwrap();
-    // These are all that it takes.
+    // These rights are all that the source needs.
     insert(&shop.client, "1").await;
     let mut taker = Taker::open(options(), Arc::new(MemoryStore::default()));
     taker.until("it has come", |t| t.messages.len() == 1).await;
     taker.commit(0).await.unwrap();
     assert_eq!(shop.count("outbox").await, 0);
     drop(taker);
-    // A policy would hide rows from the role, silently.
+    // A policy would silently hide rows from the role.
     shop.sql("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY").await;
     let error = refusal(options()).await;
     assert!(error.contains("row-level security hides rows"), "{error}");
@@ -102,7 +102,7 @@ async fn a_server_that_is_away_is_waited_for() {
 
 #[tokio::test]
 async fn a_sequence_that_was_set_back_stops_the_source() {
-    // I1: rows with ids that were read before would be skipped.
+    // I1: rows with ids that were already read would be skipped.
     let Some(dsn) = server() else { return };
     let shop = Shop::with_outbox(dsn).await;
     let store = Arc::new(MemoryStore::default());
@@ -116,7 +116,7 @@ async fn a_sequence_that_was_set_back_stops_the_source() {
     let error = taker.until_refused().await;
     assert!(error.contains("rows up to 3 were read"), "{error}");
     taker.source.close().await.unwrap();
-    // After a restart it says the same, and goes on once the sequence is beyond.
+    // After a restart, the source reports the same error, and continues once the sequence is beyond.
     insert(&shop.client, "skipped").await;
     let error = Taker::open(shop.options("outbox"), store.clone()).until_refused().await;
     assert!(
@@ -139,7 +139,7 @@ async fn the_setup_creates_what_is_missing_and_touches_nothing_else() {
     let channel = shop.schema.clone();
     let options = || OutboxOptions { setup: true, channel: channel.clone(), ..shop.options("outbox") };
     let store = Arc::new(MemoryStore::default());
-    // Two instances start at once.
+    // Two instances start at the same time.
     let (mut one, mut two) = (Taker::open(options(), store.clone()), Taker::open(options(), store));
     tokio::select! {
         () = one.until("it reads", |t| t.assignments == 1) => {}
@@ -157,7 +157,7 @@ async fn the_setup_creates_what_is_missing_and_touches_nothing_else() {
     let triggers = "SELECT count(*) FROM pg_trigger WHERE tgrelid = 'outbox'::regclass";
     assert_eq!(shop.client.query_one(triggers, &[]).await.unwrap().get::<_, i64>(0), 1);
     drop((one, two));
-    // A writer that is busy does not keep it from starting.
+    // A busy writer does not prevent a start.
     let writer = shop.transaction().await;
     writer.batch_execute("INSERT INTO outbox (payload) VALUES ('1')").await.unwrap();
     let mut again = Taker::open(options(), Arc::new(MemoryStore::default()));

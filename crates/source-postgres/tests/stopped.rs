@@ -1,7 +1,8 @@
-//! An instance that is stopped for longer than its session, as a process of its own: `SIGSTOP` and `SIGCONT`.
+//! An instance that is stopped for longer than its session, as a separate process: `SIGSTOP` and `SIGCONT`.
 //!
-//! The test runs itself again as the instances. One that goes on has messages in its lanes that another one has handled meanwhile. It
-//! learns that from its connection, and may call no handler before.
+//! The test runs itself again as the instances. An instance that continues has messages in its lanes
+//! that another instance has handled in the meantime. It learns this from its connection, and must not
+//! call a handler before.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
@@ -22,15 +23,15 @@ use lazaret_testkit::{Instance, Journal};
 use support::{Shop, server};
 use tokio_util::sync::CancellationToken;
 
-/// The rows before the stop, each with a key of its own.
+/// The number of rows before the stop, each with its own key.
 const ROWS: u64 = 30;
-/// The attempts of an instance that run at once.
+/// The number of concurrent attempts of an instance.
 const CONCURRENCY: usize = 4;
-/// Longer than a busy machine keeps a process waiting.
+/// The session timeout, which is longer than a busy machine makes a process wait.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(6);
 const MOMENT: Duration = Duration::from_millis(10);
 
-/// Starts an instance in a process of its own.
+/// Starts an instance in a separate process.
 fn start(number: u32, shop: &Shop, folder: &Path, ack: &str) -> Instance {
     let (number, folder) = (number.to_string(), folder.display().to_string());
     Instance::start("instance", &[&number, &shop.dsn, &shop.schema, &folder, ack])
@@ -40,7 +41,8 @@ fn open_store(folder: &Path) -> SqliteStore {
     SqliteStore::open(folder.join("lazaret.db"), StoreOptions::default()).unwrap()
 }
 
-/// An instance. Each call of its handler lasts until the test allows `go-NUMBER`, and it leaves when the test allows `leave-NUMBER`.
+/// Runs an instance. Each call of its handler lasts until the test allows `go-NUMBER`. The instance ends
+/// when the test allows `leave-NUMBER`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "started by the other test, in its own process"]
 async fn instance() {
@@ -97,12 +99,12 @@ async fn instance() {
     journal.write(&format!("{number} has left"));
 }
 
-/// The messages with which an instance did this, from this line of the journal on.
+/// Returns the messages with which an instance did this, from this line of the journal on.
 fn of(journal: &Journal, what: &str, from: usize) -> BTreeSet<String> {
     journal.of(what, from).into_iter().collect()
 }
 
-/// Adds the rows with these ids. No rows were rolled back, so none is missing.
+/// Adds the rows with these ids. No row is rolled back, so no id is missing.
 async fn fill(shop: &Shop, from: u64, to: u64) {
     shop.sql(&format!(
         "INSERT INTO outbox (key, payload) SELECT n::text, '' FROM generate_series({from}, {to}) n"
@@ -110,7 +112,8 @@ async fn fill(shop: &Shop, from: u64, to: u64) {
     .await;
 }
 
-/// Writes to the store. Whoever has its write lock gives it back first, and does not take it again while it has nothing to write.
+/// Writes to the store. The current holder of its write lock must release it first, and does not take it
+/// again while it has nothing to write.
 async fn pass_through(folder: &Path) {
     let queue = QueueName::of("test", "test");
     open_store(folder).assign(&queue, &[Partition::new("test", 0)]).await.unwrap();
@@ -129,19 +132,19 @@ async fn an_instance_that_was_stopped_for_longer_than_its_session_starts_nothing
         journal.until("the first calls", |journal| of(journal, "1 begins ", 0).len() == CONCURRENCY).await;
         journal.until("all rows in its memory", |journal| journal.has("1 has all", 0)).await;
         pass_through(folder.path()).await;
-        // All its calls wait, so it is stopped within a call, and the other messages are in its lanes.
+        // All of its calls wait. It is therefore stopped within calls, with the other messages in its lanes.
         first.signal("STOP");
         let begun = of(&journal, "1 begins ", 0);
         journal.allow("go-2");
         let _second = start(2, &shop, folder.path(), ack);
         let all: BTreeSet<String> = (1..=ROWS).map(|id| id.to_string()).collect();
         journal.until("the other one to handle all", |journal| of(journal, "2 ends ", 0) == all).await;
-        // Its calls can return as soon as it goes on.
+        // Its calls can return as soon as it continues.
         journal.allow("go-1");
         let woken = journal.lines().len();
         first.signal("CONT");
         journal.until("its loss", |journal| journal.has("1 loses the outbox", woken)).await;
-        // And it takes over in its turn.
+        // Then it takes over again.
         journal.allow("leave-2");
         journal.until("the end of the other one", |journal| journal.has("2 has left", woken)).await;
         journal.until("its turn", |journal| journal.has("1 gets the outbox", woken)).await;

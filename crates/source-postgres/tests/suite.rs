@@ -1,4 +1,5 @@
-//! The outbox keeps the contract of sources, in both ways to acknowledge, with and without announcements.
+//! The outbox fulfills the contract of sources, with both ways of acknowledgement, with and without
+//! announcements.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -21,7 +22,7 @@ struct Outboxes {
     shop: Shop,
     store: Arc<MemoryStore>,
     ack: Ack,
-    /// A trigger announces rows, and the source hardly polls.
+    /// Whether a trigger announces rows, so that the source hardly polls.
     announced: bool,
 }
 
@@ -53,7 +54,7 @@ impl Outboxes {
     fn options(&self, partition: u32) -> OutboxOptions {
         let options = self.shop.options(&format!("outbox{partition}"));
         let channel = format!("{}_{partition}", self.shop.schema);
-        // Longer than a case waits for a message that must come.
+        // This is longer than a case waits for an expected message.
         let poll = if self.announced { Duration::from_secs(600) } else { options.poll };
         OutboxOptions {
             ack: self.ack,

@@ -5,46 +5,46 @@ use ratatui_core::layout::Rect;
 use crate::screen::KeyHint;
 use crate::styled_line::{StyledLine, Tone};
 
-/// The largest width of a dialog, borders included: longer lines are hard to read.
+/// The maximum width of a dialog, including its border. Longer lines are hard to read.
 const MAX_WIDTH: u16 = 110;
-/// The columns of a border and a blank, on each side.
+/// The width of the border and the blank on each side, in columns.
 const SIDE: u16 = 2;
 
-/// A dialog.
+/// A dialog drawn over the screen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Dialog {
     /// The title.
     pub title: String,
-    /// Text, wrapped to the width of the dialog.
+    /// The text, wrapped to the width of the dialog.
     pub lines: Vec<StyledLine>,
-    /// Rows to choose from, below the text. Each has one line.
+    /// Rows to choose from, below the text. Each row takes one line.
     pub choices: Vec<StyledLine>,
-    /// The chosen row.
+    /// The index of the chosen row.
     pub selected: usize,
-    /// The first visible line of a dialog without rows.
+    /// The index of the first visible line, in a dialog without rows.
     pub scroll: usize,
-    /// A line to type.
+    /// The line for typed input.
     pub input: Option<Input>,
     /// The keys to press.
     pub keys: Vec<KeyHint>,
 }
 
-/// A line to type.
+/// A line for typed input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Input {
-    /// What is asked for.
+    /// The prompt.
     pub label: String,
-    /// What was typed.
+    /// The typed text.
     pub text: String,
 }
 
-/// The lines of a dialog, as they are drawn.
+/// The lines of a dialog as they are drawn.
 pub(crate) struct Body {
-    /// The lines that may be scrolled.
+    /// The lines that scroll.
     pub(crate) lines: Vec<StyledLine>,
-    /// The line of the chosen row.
+    /// The index of the chosen row's line.
     pub(crate) chosen: Option<usize>,
-    /// The lines at the bottom.
+    /// The fixed lines at the bottom.
     pub(crate) bottom: Vec<StyledLine>,
 }
 
@@ -57,7 +57,7 @@ impl Dialog {
         body.lines.len().saturating_sub(visible)
     }
 
-    /// Returns where the dialog is drawn: centered, and only as large as it must be.
+    /// Returns the area of the dialog: centered, and only as large as its content needs.
     pub(crate) fn area(&self, screen: Rect) -> Rect {
         let width = screen.width.min(MAX_WIDTH);
         let body = self.body(width.saturating_sub(2 * SIDE));
@@ -67,7 +67,7 @@ impl Dialog {
         Rect { x: screen.x + x, y: screen.y + y, width, height }
     }
 
-    /// Returns the lines for this width.
+    /// Returns the lines for a dialog of this width.
     pub(crate) fn body(&self, width: u16) -> Body {
         let width = usize::from(width).max(1);
         let mut lines: Vec<StyledLine> = self.lines.iter().flat_map(|line| line.wrap(width)).collect();
@@ -87,7 +87,7 @@ impl Dialog {
 }
 
 impl Input {
-    /// Returns the line: the end of the text is visible.
+    /// Returns the prompt and the typed text. If the text is too long, its end is visible.
     fn line(&self, width: usize) -> StyledLine {
         let label = StyledLine::of(format!("{}: ", self.label), Tone::Strong);
         let room = width.saturating_sub(label.width());
@@ -95,7 +95,7 @@ impl Input {
     }
 }
 
-/// Returns the area inside of the border.
+/// Returns the area inside the border.
 pub(crate) fn inner(area: Rect) -> Rect {
     Rect {
         x: area.x + SIDE.min(area.width),
@@ -105,7 +105,7 @@ pub(crate) fn inner(area: Rect) -> Rect {
     }
 }
 
-/// Returns the line of keys.
+/// Returns the line that lists the keys.
 pub(crate) fn key_line(keys: &[KeyHint]) -> StyledLine {
     keys.iter().fold(StyledLine::new(), |line, hint| {
         let gap = if line == StyledLine::new() { "" } else { "  " };

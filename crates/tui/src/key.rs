@@ -1,8 +1,8 @@
-//! Keys, parsed from the bytes that a terminal sends.
+//! Parses keys from the bytes that a terminal sends.
 
 /// The start of a control sequence.
 const ESCAPE: u8 = 0x1b;
-/// The longest sequence that is waited for (I7).
+/// The maximum length of an incomplete sequence that is buffered (I7).
 const MAX_PENDING: usize = 32;
 
 /// A pressed key.
@@ -16,44 +16,45 @@ pub enum Key {
     Escape,
     /// Backspace.
     Backspace,
-    /// Ctrl-U: erase the line.
+    /// Ctrl-U: erases the line.
     EraseLine,
-    /// The arrow up.
+    /// Arrow up.
     Up,
-    /// The arrow down.
+    /// Arrow down.
     Down,
-    /// A page up.
+    /// Page up.
     PageUp,
-    /// A page down.
+    /// Page down.
     PageDown,
-    /// To the first row.
+    /// Home: to the first row.
     Home,
-    /// To the last row.
+    /// End: to the last row.
     End,
-    /// To the next section.
+    /// Tab: to the next section.
     Tab,
-    /// To the section before.
+    /// Shift-Tab: to the previous section.
     BackTab,
     /// Ctrl-C or Ctrl-D.
     Interrupt,
 }
 
-/// Parses bytes as they are read. The rest of an incomplete sequence is waited for.
+/// Parses bytes as they are read. Buffers an incomplete sequence until its remaining bytes arrive.
 #[derive(Debug, Default)]
 pub(crate) struct KeyParser {
     pending: Vec<u8>,
 }
 
-/// What the first bytes are.
+/// The meaning of the first bytes.
 enum Parsed {
-    /// A key, or bytes that mean nothing here, and their length.
+    /// A key, or bytes without a meaning here, and their length.
     Key(Option<Key>, usize),
-    /// The beginning of something longer.
+    /// The beginning of a longer sequence.
     Incomplete,
 }
 
 impl KeyParser {
-    /// Returns the keys of a chunk. An escape at its end is the key: the bytes of a sequence come together.
+    /// Returns the keys of a chunk. A trailing escape is the Escape key, because the bytes of a sequence
+    /// arrive together.
     pub(crate) fn parse(&mut self, chunk: &[u8]) -> Vec<Key> {
         self.pending.extend_from_slice(chunk);
         let mut keys = Vec::new();
@@ -85,7 +86,8 @@ fn first(bytes: &[u8]) -> Parsed {
     Parsed::Key(key, 1)
 }
 
-/// Parses a sequence: `ESC [ parameters final`, or `ESC O final`. A letter with Alt comes behind an escape, and means nothing.
+/// Parses a sequence: `ESC [ parameters final`, or `ESC O final`. Alt with a letter sends an escape
+/// before the letter, and is ignored.
 fn escape(bytes: &[u8]) -> Parsed {
     match bytes.get(1) {
         None | Some(&ESCAPE) => Parsed::Key(Some(Key::Escape), 1),
@@ -153,7 +155,7 @@ mod tests {
         let expected =
             [Key::Up, Key::Down, Key::Up, Key::PageUp, Key::PageDown, Key::Home, Key::End, Key::BackTab];
         assert_eq!(arrows, expected);
-        // With Shift, and unknown ones.
+        // Keys with Shift, and unknown keys.
         assert_eq!(keys(&[b"\x1b[1;2A\x1b[15~q"]), [Key::Up, Key::Char('q')]);
         assert_eq!(
             keys(&[b"\r\t\x7f\x15\x03\x01"]),

@@ -1,13 +1,13 @@
-//! Which lines of a screen fit a terminal.
+//! Selects the lines of a screen that fit a terminal.
 
 use crate::dialog::key_line;
 use crate::rows::Row;
 use crate::screen::{Screen, Section};
 use crate::styled_line::{StyledLine, Tone};
 
-/// The largest gap between the title and the address.
+/// The maximum gap between the title and the address.
 const MAX_GAP: usize = 40;
-/// The most groups, as long as other sections want the rows.
+/// The maximum number of groups while other sections need the rows.
 const MAX_GROUPS: usize = 6;
 
 /// A line of the screen.
@@ -23,7 +23,7 @@ impl From<StyledLine> for ScreenLine {
     }
 }
 
-/// The numbers of rows of the sections, in their order on the screen.
+/// The number of rows of each section, in their order on the screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Rows {
     consumers: usize,
@@ -39,7 +39,7 @@ impl Rows {
     }
 }
 
-/// Returns the lines for a terminal of this size, none wider than it.
+/// Returns the lines for a terminal of this size. No line is wider than the terminal.
 pub(crate) fn lay_out(screen: &Screen, (width, height): (usize, usize)) -> Vec<ScreenLine> {
     let mut top = title(screen, width);
     top.extend(screen.summary.iter().cloned());
@@ -57,7 +57,7 @@ pub(crate) fn lay_out(screen: &Screen, (width, height): (usize, usize)) -> Vec<S
     if !screen.operations.rows.is_empty() {
         lines.extend(section(&screen.operations, rows.operations, width));
     }
-    // The log shows its end, and what it does not show is not counted.
+    // The log shows its latest entries, and does not count the hidden ones.
     let log = &screen.log;
     lines.push(heading(&log.title, &log.note).into());
     let first = log.rows.len().saturating_sub(rows.log);
@@ -77,7 +77,7 @@ pub(crate) fn lay_out(screen: &Screen, (width, height): (usize, usize)) -> Vec<S
     lines
 }
 
-/// Returns the height at which every row is visible.
+/// Returns the height that shows every row.
 pub(crate) fn full_height(screen: &Screen, width: usize) -> usize {
     let fixed = title(screen, width).len() + screen.summary.len() + 1 + screen.footer.len() + 1;
     fixed + headings(screen) + wanted(screen).sum()
@@ -95,7 +95,7 @@ fn title(screen: &Screen, width: usize) -> Vec<StyledLine> {
     vec![screen.title.clone().plain(" ".repeat(gap)).join(screen.address.clone())]
 }
 
-/// Returns the number of headings.
+/// Returns the number of section headings.
 fn headings(screen: &Screen) -> usize {
     3 + usize::from(screen.consumers.is_some()) + usize::from(!screen.operations.rows.is_empty())
 }
@@ -114,8 +114,9 @@ fn wanted(screen: &Screen) -> Rows {
     }
 }
 
-/// Shares the room. Consumers, operations and groups get rows first, because they are few and most important. Then the blocked
-/// keys get a half of the rest, and the log the other. What is left over goes to the sections that want more.
+/// Shares the rows among the sections. Consumers, operations and groups get rows first, because they are
+/// few and most important. The blocked keys then get up to half of the remaining rows, and the log as
+/// many of the others as it needs. Rows that are still free go to the sections that need more.
 fn allot(room: usize, wanted: Rows) -> Rows {
     let mut left = room;
     let mut take = |wanted: usize, most: usize| {
@@ -145,14 +146,15 @@ fn heading(title: &str, note: &str) -> StyledLine {
     StyledLine::of(title, Tone::Strong).add(format!("  {note}"), Tone::Dim)
 }
 
-/// Returns the heading and as many rows as fit, the selected one among them. When some do not fit, the last line counts them.
+/// Returns the heading and as many rows as fit, including the selected one. If some do not fit, the last
+/// line counts them.
 fn section<R: Row>(section: &Section<R>, room: usize, width: usize) -> Vec<ScreenLine> {
     let mut lines = vec![heading(&section.title, &section.note).into()];
     let all = usize::try_from(section.total).unwrap_or(usize::MAX).max(section.rows.len());
     let selected = section.selected.filter(|selected| *selected < section.rows.len());
     let shown = match (all <= room, selected) {
         (true, _) => section.rows.len(),
-        // A row that is selected is seen, even if it is the only one.
+        // A selected row is visible, even if it is the only one.
         (false, Some(_)) => section.rows.len().min(room.saturating_sub(1).max(1)).min(room),
         (false, None) => section.rows.len().min(room.saturating_sub(1)),
     };
@@ -166,7 +168,7 @@ fn section<R: Row>(section: &Section<R>, room: usize, width: usize) -> Vec<Scree
     lines
 }
 
-/// Indents a row, and marks a selected one: colors may be disabled.
+/// Indents a row, and puts a marker before the selected one, because colors may be disabled.
 fn mark(line: StyledLine, is_selected: bool) -> ScreenLine {
     let mark = if is_selected { "> " } else { "  " };
     ScreenLine { line: StyledLine::new().plain(mark).join(line), is_selected }
@@ -234,7 +236,7 @@ mod tests {
         let few = text(&screen(30, 0, 64), 80, 24);
         let shown = few.lines().filter(|line| line.contains("key-")).count();
         assert!(shown > 0 && few.contains(&format!("  … {} more", 30 - shown)), "{few}");
-        // The caller may know of more rows than it gives.
+        // The caller may have more rows than it passes.
         let mut partial = screen(16, 0, 64);
         partial.blocked.total = 30;
         let many = text(&partial, 80, 100);

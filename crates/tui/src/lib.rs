@@ -1,17 +1,18 @@
-//! The terminal screen of `lazaret demo` and `lazaret top`: consumers, blocked keys with their lanes, groups, operations and a log.
+//! The terminal screen of `lazaret demo` and `lazaret top`. It shows consumers, blocked keys with their
+//! lanes, groups, operations and a log.
 //!
-//! The caller fills a [`Screen`], which holds plain values; [`Terminal`] draws it on a buffer of [`ratatui_core`], sends
-//! what changed, and reports keys. Nothing here
-//! knows a daemon, a store or a demo. Text is sanitized when it is added to a [`StyledLine`], because messages choose keys, ids and
-//! errors.
+//! The caller fills a [`Screen`], which holds plain values. [`Terminal`] draws it on a buffer of
+//! [`ratatui_core`], sends the changes to the terminal, and reports keys. This crate does not depend on
+//! a daemon, a store or the demo. [`StyledLine`] sanitizes text when it is added, because messages
+//! choose keys, ids and errors.
 //!
 //! # Modules
 //!
 //! - `styled_line`: text with tones, truncated or wrapped to a width.
 //! - `screen`, `dialog`: the values that are drawn.
 //! - `rows`: one line per consumer, blocked key, group, operation and log entry.
-//! - `layout`: which rows fit a terminal. Pure, so that every size can be tested.
-//! - `widget`: the drawing on a buffer, and a frame as text.
+//! - `layout`: selects the rows that fit a terminal. Pure, so that every size can be tested.
+//! - `widget`: draws on a buffer, or a frame as text.
 //! - `terminal`, `key`: raw mode, the alternate screen and the keyboard.
 
 mod dialog;

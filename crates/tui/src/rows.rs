@@ -1,4 +1,4 @@
-//! One line per consumer, blocked key, group, operation and log entry.
+//! Formats one line per consumer, blocked key, group, operation and log entry.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use lazaret_api::numbers::{count, span};
 use crate::screen::{BlockedKey, Consumer, Group, HeadState, LogEntry, Operation};
 use crate::styled_line::{StyledLine, Tone};
 
-/// The smallest and the largest width of a column of names.
+/// The minimum and maximum width of a column of names.
 const NAME_WIDTH: (usize, usize) = (7, 24);
-/// The smallest and the largest width of a progress bar.
+/// The minimum and maximum width of a progress bar.
 const BAR_WIDTH: (usize, usize) = (6, 24);
 /// The width of the state of a head: `retry 12 in 99.9 s`.
 const HEAD_WIDTH: usize = 17;
 
-/// Values that are drawn one per line.
+/// Values that are drawn on one line each.
 pub(crate) trait Row: Sized {
-    /// Returns a line per row, for a terminal of this width.
+    /// Returns one line per row, for a terminal of this width.
     fn lines(rows: &[Self], width: usize) -> Vec<StyledLine>;
 }
 
@@ -150,7 +150,7 @@ impl Row for LogEntry {
     }
 }
 
-/// Pads texts to the same width, within the widths of a column of names.
+/// Pads texts to the same width, within `NAME_WIDTH`.
 fn column(texts: impl Iterator<Item = StyledLine>) -> Vec<StyledLine> {
     let texts: Vec<StyledLine> = texts.map(|text| text.fit(NAME_WIDTH.1)).collect();
     let width = texts.iter().map(StyledLine::width).max().unwrap_or(0).max(NAME_WIDTH.0);

@@ -1,26 +1,26 @@
-//! The values that are drawn: filled by the demo from its own state, and by `lazaret top` from the API.
+//! The values that are drawn. The demo fills them from its own state, `lazaret top` from the API.
 
 use std::time::Duration;
 
 use crate::dialog::Dialog;
 use crate::styled_line::{StyledLine, Tone};
 
-/// A screen.
+/// The content of the screen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Screen {
-    /// The first line, on the left.
+    /// The left side of the first line.
     pub title: StyledLine,
-    /// The first line, on the right: an address. It has the next line for itself where the terminal is narrow.
+    /// An address, on the right side of the first line. On a narrow terminal it takes the second line.
     pub address: StyledLine,
     /// Lines below the title.
     pub summary: Vec<StyledLine>,
-    /// The consumers; `None` where there is only one to speak of.
+    /// The consumers, or `None` where there is only one.
     pub consumers: Option<Section<Consumer>>,
-    /// The blocked keys, each with its lane.
+    /// The blocked keys with their lanes.
     pub blocked: Section<BlockedKey>,
     /// The groups: letters by cause.
     pub groups: Section<Group>,
-    /// The operations. Without any, the section is not drawn.
+    /// The operations. The section is not drawn when it is empty.
     pub operations: Section<Operation>,
     /// The log, the latest entry last.
     pub log: Section<LogEntry>,
@@ -35,32 +35,32 @@ pub struct Screen {
 /// A section of the screen: a heading and rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Section<R> {
-    /// The heading.
+    /// The text of the heading.
     pub title: String,
-    /// Text beside the heading.
+    /// Text next to the heading.
     pub note: String,
     /// The rows.
     pub rows: Vec<R>,
-    /// The number of all rows, where not all of them are given.
+    /// The total number of rows, which may exceed `rows`.
     pub total: u64,
-    /// The selected row.
+    /// The index of the selected row.
     pub selected: Option<usize>,
 }
 
 impl<R> Section<R> {
-    /// Creates a section with all of its rows.
+    /// Creates a section that holds all of its rows.
     pub fn new(title: impl Into<String>, rows: Vec<R>) -> Self {
         let total = rows.len() as u64;
         Self { title: title.into(), note: String::new(), rows, total, selected: None }
     }
 
-    /// Sets the text beside the heading.
+    /// Sets the text next to the heading.
     #[must_use]
     pub fn note(self, note: impl Into<String>) -> Self {
         Self { note: note.into(), ..self }
     }
 
-    /// Sets the number of all rows, of which only some are given.
+    /// Sets the total number of rows, for a section that holds only some of them.
     #[must_use]
     pub fn total(self, total: u64) -> Self {
         Self { total: total.max(self.rows.len() as u64), ..self }
@@ -88,44 +88,44 @@ pub struct Consumer {
     pub state: String,
     /// The tone of the state.
     pub tone: Tone,
-    /// Letters that are retried automatically.
+    /// The number of letters that are retried automatically.
     pub retrying: u64,
-    /// Dead letters.
+    /// The number of dead letters.
     pub dead: u64,
-    /// Letters that are parked or quarantined.
+    /// The number of parked or quarantined letters.
     pub held: u64,
-    /// Letters that wait behind others.
+    /// The number of letters that wait behind others.
     pub waiting: u64,
-    /// Messages that are not read yet, if known.
+    /// The number of messages not read yet, if known.
     pub lag: Option<u64>,
-    /// Messages handled per second, if known.
+    /// The number of messages handled per second, if known.
     pub rate: Option<f64>,
-    /// What needs attention: a pause, a blown fuse, an open breaker, an error.
+    /// A condition that needs attention: a pause, a blown fuse, an open breaker or an error.
     pub note: Option<String>,
 }
 
-/// The state of the first letter of a lane.
+/// The state of a lane's first letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeadState {
-    /// It is retried.
+    /// The letter is retried automatically.
     Retrying {
         /// The number of the next attempt.
         attempt: u32,
-        /// The time until then, if known.
+        /// The time until the next attempt, if known.
         due_in: Option<Duration>,
     },
-    /// It is in this state, and stays there until a person acts.
+    /// The letter stays in this state until a person acts.
     Held(String),
 }
 
-/// A key whose messages wait, with its lane.
+/// A key whose messages wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockedKey {
     /// The key: the name of the sequence.
     pub name: String,
     /// The state of the head.
     pub head: HeadState,
-    /// Names of the first letters of the lane, the head first.
+    /// The names of the first letters of the lane, the head first.
     pub lane: Vec<String>,
     /// The number of letters in the lane.
     pub letters: u64,
@@ -136,13 +136,13 @@ pub struct BlockedKey {
 /// Letters with the same cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// Dead letters.
+    /// The number of dead letters.
     pub dead: u64,
-    /// Letters that are retried automatically.
+    /// The number of letters that are retried automatically.
     pub retrying: u64,
-    /// Letters that are parked or quarantined.
+    /// The number of parked or quarantined letters.
     pub held: u64,
-    /// Letters that wait behind them.
+    /// The number of letters that wait behind the group's letters.
     pub behind: u64,
     /// The reason code.
     pub reason: String,
@@ -161,11 +161,11 @@ pub struct Operation {
     pub tone: Tone,
     /// The number of letters.
     pub letters: u64,
-    /// Letters that succeeded.
+    /// The number of letters that succeeded.
     pub ok: u64,
-    /// Letters that failed again.
+    /// The number of letters that failed again.
     pub failed_again: u64,
-    /// Letters that were skipped.
+    /// The number of letters that were skipped.
     pub skipped: u64,
     /// A note on the state.
     pub note: Option<String>,
@@ -174,9 +174,9 @@ pub struct Operation {
 /// An entry of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogEntry {
-    /// When it happened.
+    /// The time of the event.
     pub at: String,
-    /// What happened.
+    /// The event.
     pub text: String,
     /// The tone of the text.
     pub tone: Tone,
@@ -187,19 +187,19 @@ pub struct LogEntry {
 pub struct KeyHint {
     /// The key.
     pub key: &'static str,
-    /// What it does.
+    /// The effect of the key.
     pub label: String,
-    /// Whether it does something now.
+    /// Whether the key has an effect now.
     pub is_active: bool,
 }
 
 impl KeyHint {
-    /// Creates the hint for a key that does something now.
+    /// Creates the hint for a key that has an effect now.
     pub fn new(key: &'static str, label: impl Into<String>) -> Self {
         Self { key, label: label.into(), is_active: true }
     }
 
-    /// Sets whether the key does something now.
+    /// Sets whether the key has an effect now.
     #[must_use]
     pub fn active(self, is_active: bool) -> Self {
         Self { is_active, ..self }

@@ -5,7 +5,7 @@ use ratatui_core::style::{Color, Modifier, Style};
 use ratatui_core::text::{Line, Span};
 use unicode_width::UnicodeWidthChar;
 
-/// The meaning of a span of text, which selects its style.
+/// The meaning of a span of text. It selects the style.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tone {
     /// No style.
@@ -53,7 +53,7 @@ impl StyledLine {
         Self::default()
     }
 
-    /// Creates a line of this text.
+    /// Creates a line with this text.
     pub fn of(text: impl AsRef<str>, tone: Tone) -> Self {
         Self::new().add(text, tone)
     }
@@ -100,7 +100,7 @@ impl StyledLine {
         fitted
     }
 
-    /// Returns the end of the line that fits a width.
+    /// Returns as much of the end of the line as fits the width.
     pub(crate) fn fit_end(&self, width: usize) -> Self {
         let cells: Vec<(char, Tone)> = self.cells().collect();
         let mut end: Vec<(char, Tone)> = fitting(cells.into_iter().rev(), width).collect();
@@ -108,7 +108,7 @@ impl StyledLine {
         end.into_iter().collect()
     }
 
-    /// Returns the line in lines of this width, broken after blanks where there are any.
+    /// Breaks the line into lines of at most this width, after blanks where possible.
     pub fn wrap(&self, width: usize) -> Vec<Self> {
         let cells: Vec<(char, Tone)> = self.cells().collect();
         let mut rest = &cells[..];
@@ -128,14 +128,14 @@ impl StyledLine {
         self.0.iter().flat_map(|(text, tone)| text.chars().map(move |c| (c, *tone)))
     }
 
-    /// Converts the line for a buffer; without tones unless colors are enabled.
+    /// Converts the line for drawing on a buffer, without tones unless colors are enabled.
     pub(crate) fn to_line(&self, color: bool) -> Line<'_> {
         let style = |tone: Tone| if color { tone.style() } else { Style::new() };
         self.0.iter().map(|(text, tone)| Span::styled(text.as_str(), style(*tone))).collect()
     }
 }
 
-/// Collects characters that are sanitized already.
+/// Collects characters that are already sanitized.
 impl FromIterator<(char, Tone)> for StyledLine {
     fn from_iter<I: IntoIterator<Item = (char, Tone)>>(cells: I) -> Self {
         let mut line = Self::new();
@@ -153,7 +153,7 @@ fn width_of(c: char) -> usize {
     c.width().unwrap_or(0)
 }
 
-/// Takes characters as long as they fit the width.
+/// Takes characters for as long as they fit the width.
 fn fitting(cells: impl Iterator<Item = (char, Tone)>, width: usize) -> impl Iterator<Item = (char, Tone)> {
     let mut used = 0;
     cells.take_while(move |(c, _)| {
@@ -162,7 +162,8 @@ fn fitting(cells: impl Iterator<Item = (char, Tone)>, width: usize) -> impl Iter
     })
 }
 
-/// Returns how many characters of a line fit the width: up to a blank if there is one behind a word, and at least one.
+/// Returns the number of characters for the first line: up to and including the last blank that fits and
+/// follows a word, or else as many as fit, and at least one.
 fn break_at(cells: &[(char, Tone)], width: usize) -> usize {
     let (mut used, mut end) = (0, 0);
     for (c, _) in cells {

@@ -1,4 +1,4 @@
-//! The terminal in raw mode on the alternate screen, restored at the end.
+//! The terminal: raw mode on the alternate screen, restored at the end.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write as _};
@@ -28,30 +28,31 @@ const ERASE: &str = "\x1b[2J";
 const END_OF_FRAME: &str = "\x1b[?25l";
 /// The interval at which the key reader checks whether to stop.
 const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// The most keys that are not handled yet. More are dropped.
+/// The maximum number of keys waiting to be handled. Further keys are dropped.
 const MAX_KEYS: usize = 64;
 /// The size of a terminal that does not report one.
 const DEFAULT_SIZE: (u16, u16) = (80, 24);
 
-/// The modes before raw mode, while it lasts. A process has one terminal.
+/// The terminal modes from before raw mode, while raw mode lasts. A process has one terminal.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// Returns whether standard input and output are terminals.
+/// Returns `true` if standard input and output are terminals.
 pub fn is_terminal() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
-/// A terminal in raw mode. Dropping it restores the terminal; a panic restores it before its message is printed.
+/// A terminal in raw mode. Dropping it restores the terminal. A panic restores the terminal before the
+/// panic message is printed.
 pub struct Terminal {
     color: bool,
-    /// What the terminal shows: only changed cells are sent.
+    /// The content of the terminal. Only changed cells are sent.
     shown: Buffer,
     stop: Arc<AtomicBool>,
     reader: Option<JoinHandle<()>>,
 }
 
 impl Terminal {
-    /// Enters raw mode. Returns a channel of keys; Ctrl-C is one of them.
+    /// Enters raw mode, and returns a channel of keys. Ctrl-C arrives as a key.
     ///
     /// # Errors
     /// When there is no terminal.
@@ -73,7 +74,7 @@ impl Terminal {
         Ok((terminal, pressed))
     }
 
-    /// Returns the current columns and rows.
+    /// Returns the current size in columns and rows.
     pub fn size(&self) -> (u16, u16) {
         match tcgetwinsize(io::stdout()) {
             Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),
@@ -84,7 +85,7 @@ impl Terminal {
     /// Draws the screen at the current size of the terminal.
     ///
     /// # Errors
-    /// When the terminal is gone.
+    /// When the terminal has closed.
     pub fn draw(&mut self, screen: &Screen) -> io::Result<()> {
         let (width, height) = self.size();
         let area = Rect::new(0, 0, width, height);
@@ -113,7 +114,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Writes changed cells: the cursor is moved where they are not adjacent, and styles are written where they change.
+/// Writes changed cells. Moves the cursor where cells are not adjacent, and writes styles where they change.
 fn encode(changed: &[(u16, u16, &Cell)], frame: &mut String) {
     let mut next = None;
     let mut style = String::new();
@@ -136,7 +137,7 @@ fn encode(changed: &[(u16, u16, &Cell)], frame: &mut String) {
     }
 }
 
-/// Returns the parameters of a style, each with a semicolon before it; those that tones use.
+/// Returns the parameters of a cell's style, each preceded by a semicolon. Covers the styles that tones use.
 fn style_of(cell: &Cell) -> String {
     let modifiers = [(Modifier::BOLD, ";1"), (Modifier::DIM, ";2"), (Modifier::REVERSED, ";7")];
     let modifiers = modifiers.iter().filter(|(modifier, _)| cell.modifier.contains(*modifier));
@@ -156,7 +157,7 @@ fn send(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Restores the terminal, once. Errors are ignored: the terminal may be gone.
+/// Restores the terminal, once. Errors are ignored, because the terminal may have closed.
 fn restore() {
     let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(before) = before {
@@ -165,7 +166,7 @@ fn restore() {
     }
 }
 
-/// Restores the terminal before the message of a panic, which would be lost on the alternate screen.
+/// Restores the terminal before a panic message is printed, which would be lost on the alternate screen.
 fn restore_on_panic() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -189,7 +190,7 @@ fn read_keys(keys: &mpsc::Sender<Key>, stop: &AtomicBool) {
             Ok(_) => {}
             Err(_) => return,
         }
-        // Bypasses the buffer of the standard library, whose content would not wake the poll above.
+        // Bypasses the buffer of the standard library: buffered bytes would not wake the poll above.
         match rustix::io::read(&stdin, &mut buffer) {
             Ok(0) | Err(_) => return,
             Ok(read) => {

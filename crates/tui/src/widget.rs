@@ -10,10 +10,10 @@ use crate::layout::{full_height, lay_out};
 use crate::screen::Screen;
 use crate::styled_line::StyledLine;
 
-/// A screen as a widget.
+/// A widget that draws a screen.
 #[derive(Clone, Copy, Debug)]
 pub struct ScreenWidget<'a> {
-    /// The screen.
+    /// The screen to draw.
     pub screen: &'a Screen,
     /// Whether to use colors.
     pub color: bool,
@@ -50,7 +50,7 @@ impl ScreenWidget<'_> {
         self.draw(&title, Rect { x: inside.x, y: area.y, width: inside.width, height: 1 }, false, buffer);
         let body = dialog.body(inside.width);
         let height = usize::from(inside.height);
-        // The bottom is kept: there one types, and sees the keys.
+        // The bottom is kept, because it holds the input and the keys.
         let bottom = body.bottom.len().min(height);
         let visible = height - bottom;
         let first = match body.chosen {
@@ -84,7 +84,7 @@ fn draw_frame(area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// Returns one frame as text, high enough for every row, without blanks at the ends of lines.
+/// Returns one frame as text, high enough for every row, without trailing blanks.
 pub fn frame_text(screen: &Screen, width: u16) -> String {
     let height = u16::try_from(full_height(screen, width.into())).unwrap_or(u16::MAX);
     let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
@@ -92,7 +92,7 @@ pub fn frame_text(screen: &Screen, width: u16) -> String {
     buffer_text(&buffer)
 }
 
-/// Returns the text of a buffer. The cells behind a wide character are not part of it.
+/// Returns the text of a buffer. Skips the placeholder cells after wide characters.
 fn buffer_text(buffer: &Buffer) -> String {
     let mut text = String::new();
     for y in buffer.area.y..buffer.area.bottom() {
@@ -201,7 +201,7 @@ mod tests {
         ] {
             assert!(wide.contains(part), "{part} is not in\n{wide}");
         }
-        // The address does not fit beside the title.
+        // The address does not fit next to the title.
         let narrow = at((40, 20));
         assert!(narrow.starts_with("Lazaret  1 consumer\nhttp://127.0.0.1:7117\n"), "{narrow}");
         // A small terminal keeps the top and the keys.
@@ -245,10 +245,10 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
-        // Of rows that do not fit, the chosen one is visible.
+        // The chosen row is visible even when not all rows fit.
         let text = at(&lane, (60, 10));
         assert!(text.contains("│ > letter 8 ") && !text.contains("letter 2"), "{text}");
-        // Nothing panics where a dialog has no room.
+        // A dialog without room does not panic.
         for size in [(1, 1), (3, 2), (4, 3), (10, 4)] {
             at(&plan, size);
             at(&lane, size);

@@ -1,4 +1,5 @@
-//! A panic restores the terminal before its message is printed: on the alternate screen it would be lost.
+//! A panic restores the terminal before its message is printed. On the alternate screen, the message
+//! would be lost.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
@@ -8,7 +9,7 @@ use std::io::Read;
 use lazaret_tui::Terminal;
 use portable_pty::{CommandBuilder, MasterPty, PtySize, native_pty_system};
 
-/// Set for the process that panics.
+/// The environment variable that is set for the panicking process.
 const CHILD: &str = "LAZARET_TUI_TEST_CHILD";
 
 fn modes(master: &dyn MasterPty) -> String {
@@ -21,7 +22,7 @@ fn a_panic_restores_the_terminal_and_its_message_is_seen() {
         let (_terminal, _events) = Terminal::open(false).unwrap();
         panic!("out of order");
     }
-    // This test, started a second time on a pseudoterminal.
+    // Runs this test a second time, on a pseudoterminal.
     let pair = native_pty_system().openpty(PtySize::default()).unwrap();
     let before = modes(&*pair.master);
     let mut command = CommandBuilder::new(std::env::current_exe().unwrap());
@@ -31,7 +32,7 @@ fn a_panic_restores_the_terminal_and_its_message_is_seen() {
     let mut child = pair.slave.spawn_command(command).unwrap();
     drop(pair.slave);
     let mut shown = Vec::new();
-    // A closed pseudoterminal ends with an error.
+    // Reading from a closed pseudoterminal ends with an error.
     let _ = pair.master.try_clone_reader().unwrap().read_to_end(&mut shown);
     assert!(!child.wait().unwrap().success());
     let shown = String::from_utf8_lossy(&shown);

@@ -14,27 +14,28 @@ use crate::progress::{self, Tally};
 use crate::run::Run;
 use crate::target::Target;
 
-/// The progress of the adoption of a processing group.
+/// The progress of adopting a processing group.
 pub type Report = progress::Report<EntryCursor>;
 
-/// An adoption of a processing group that stopped before its end.
+/// The error of an adoption of a processing group that stopped before its end.
 pub type AdoptError = error::AdoptError<EntryCursor>;
 
 type ProgressCallback = dyn Fn(&Report) + Send + Sync;
 
-/// What an adoption would do.
+/// The result of a preview of an adoption.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Preview {
-    /// The counts: `adopted` would become letters.
+    /// The counts. `adopted` is the number of entries that would become letters.
     pub counts: Tally,
-    /// The entries of each processing group, those of other groups included; the first 100.
+    /// The number of entries per processing group, for at most 100 groups. Includes other groups.
     pub groups: Vec<GroupCount>,
-    /// The addresses of unknown entries, the first 100.
+    /// The addresses of unknown entries, at most 100.
     pub unknown_at: Vec<String>,
 }
 
-/// Reads Axon's dead letters of one processing group and makes letters of a consumer. See the [module documentation](super).
+/// Reads Axon's dead letters of one processing group and turns them into letters of a consumer. See the
+/// [module documentation](super).
 #[derive(Clone)]
 pub struct Adoption<'a> {
     client: &'a Client,
@@ -45,20 +46,20 @@ pub struct Adoption<'a> {
 }
 
 impl<'a> Adoption<'a> {
-    /// Creates the adoption of the dead letters of this processing group into this target. The table is found by
-    /// [its names](super::TABLES), see [`from_table`](Self::from_table).
+    /// Creates an adoption of the dead letters of this processing group into this target. The table is
+    /// looked up by [its names](super::TABLES), see [`from_table`](Self::from_table).
     pub fn of(client: &'a Client, group: impl Into<String>, target: Target) -> Self {
         Self { client, table: None, group: group.into(), target, progress: None }
     }
 
-    /// Reads this table, with its schema if it is not on the search path.
+    /// Reads this table instead. Include the schema if it is not on the search path.
     #[must_use]
     pub fn from_table(mut self, table: impl Into<String>) -> Self {
         self.table = Some(table.into());
         self
     }
 
-    /// Sets a callback for the progress, called after every batch that is durable.
+    /// Sets a callback for the progress. It is called after every batch that is durable.
     #[must_use]
     pub fn on_progress(mut self, callback: impl Fn(&Report) + Send + Sync + 'static) -> Self {
         self.progress = Some(Arc::new(callback));
@@ -74,8 +75,8 @@ impl<'a> Adoption<'a> {
     /// Adopts the entries of the group.
     ///
     /// # Errors
-    /// When the table cannot be read, the store fails, or the queue is full. The error holds the progress; the next run continues
-    /// there.
+    /// When the table cannot be read, the store fails, or the queue is full. The error holds the
+    /// progress. The next run continues from there.
     pub async fn run<S: LetterStore + Checkpoints + ?Sized>(&self, store: &S) -> Result<Report, AdoptError> {
         let checkpoint = self.checkpoint();
         let mut source = self.source().await.map_err(|error| AdoptError::new(error, &Report::default()))?;
@@ -88,10 +89,10 @@ impl<'a> Adoption<'a> {
         run.read_all(&mut source, std::future::pending(), progress).await
     }
 
-    /// Tells what [`run`](Self::run) would do. Nothing is written.
+    /// Returns what [`run`](Self::run) would do. Nothing is written.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// As for [`run`](Self::run).
     pub async fn preview<S: LetterStore + ?Sized>(&self, store: &S) -> Result<Preview, AdoptError> {
         let preview = async {
             let mut source = self.source().await?;

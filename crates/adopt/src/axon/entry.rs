@@ -1,4 +1,4 @@
-//! From a row of Axon's table to a foreign dead letter.
+//! Converts a row of Axon's table to a foreign dead letter.
 
 use bytes::Bytes;
 use lazaret_core::letter::Diagnostics;
@@ -13,7 +13,7 @@ use crate::java::Exception;
 use crate::source::Content;
 
 const FRAMEWORK: &str = "axon";
-/// The headers that Axon's own Kafka extension gives to a message.
+/// The headers that Axon's own Kafka extension adds to a message.
 const AGGREGATE_TYPE: &str = "axon-message-aggregate-type";
 const AGGREGATE_ID: &str = "axon-message-aggregate-id";
 const AGGREGATE_NUMBER: &str = "axon-message-aggregate-seq";
@@ -79,8 +79,8 @@ impl TryFrom<&Row> for Entry {
 }
 
 impl Entry {
-    /// Returns the dead letter. `first` is set for the first entry of its sequence: it is the one that failed. Those behind it that
-    /// have no cause never failed themselves.
+    /// Returns the dead letter. `first` is set for the first entry of its sequence, which is the one
+    /// that failed. A later entry without a cause never failed itself.
     pub(super) fn decode(self, first: bool) -> Content {
         let Ok(offset) = u64::try_from(self.index) else {
             return Content::Unknown(Some(format!("the sequence index is {}", self.index)));
@@ -116,7 +116,8 @@ impl Entry {
         Content::Letter(Box::new(letter))
     }
 
-    /// The event as a message: Axon's identifier, the sequence as its key, the place in the sequence as its position.
+    /// Returns the event as a message. Axon's identifier becomes the id, the sequence becomes the key,
+    /// and the index in the sequence becomes the position.
     fn message(&self, offset: u64, warnings: &mut Vec<String>) -> Message {
         let id = match self.event_id.is_empty() {
             false => MessageId::given(self.event_id.as_str().into()),
@@ -127,7 +128,7 @@ impl Entry {
         };
         let stream = format!("{FRAMEWORK}:{}", self.group);
         let mut message = Message::new(id, stream, Position::new(0, offset)).with_key(self.sequence.clone());
-        // 5.x writes the name and the version of a type into one column.
+        // 5.x writes the name and the version of a type to one column.
         let (name, version) = match (self.event_type.rsplit_once('#'), &self.revision) {
             (Some((name, version)), None) => (name, Some(version)),
             (_, revision) => (self.event_type.as_str(), revision.as_deref()),
@@ -159,7 +160,7 @@ impl Entry {
                 Some(values) => values.into_iter().for_each(|(name, value)| {
                     message.headers.push(format!("{METADATA}-{name}"), value.into_bytes());
                 }),
-                // Written by a serializer for XML or a binary format.
+                // A serializer for XML or a binary format wrote the metadata.
                 None => message.headers.push(METADATA, bytes.clone()),
             }
         }
@@ -199,7 +200,7 @@ fn time(name: &str, text: Option<&str>, warnings: &mut Vec<String>) -> Option<Ti
     parsed.ok()
 }
 
-/// Returns the members of a JSON object as texts.
+/// Returns the members of a JSON object as text.
 fn object(bytes: &[u8]) -> Option<Vec<(String, String)>> {
     let Ok(Value::Object(members)) = serde_json::from_slice(bytes) else { return None };
     let text = |value| match value {
@@ -209,7 +210,7 @@ fn object(bytes: &[u8]) -> Option<Vec<(String, String)>> {
     Some(members.into_iter().map(|(name, value)| (name, text(value))).collect())
 }
 
-/// Guesses the serializer: Jackson or XStream.
+/// Guesses the media type from the payload: Jackson writes JSON, XStream writes XML.
 fn media_type(payload: &[u8]) -> Option<&'static str> {
     match payload.trim_ascii_start().first()? {
         b'<' => Some("application/xml"),

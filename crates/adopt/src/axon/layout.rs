@@ -1,18 +1,19 @@
 //! The layouts of Axon's dead-letter tables: 4.x and 5.x, JDBC and JPA.
 //!
-//! The names of the columns depend on version, adapter and naming strategy: `deadLetterIdentifier`, `dead_letter_id` and `deadletterid`
-//! are one column. They are compared without underscores and case. Types depend on them too: times are timestamps or ISO texts, and
-//! bytes are `bytea`, or large objects where Hibernate maps them so.
+//! The column names depend on version, adapter and naming strategy: `deadLetterIdentifier`,
+//! `dead_letter_id` and `deadletterid` are the same column. Names are compared without underscores and
+//! case. The column types depend on them too. Times are timestamps or ISO texts. Bytes are `bytea`, or
+//! large objects where Hibernate maps them that way.
 
 use lazaret_core::source::SourceError;
 use tokio_postgres::Client;
 
 use super::table::read_error;
 
-/// The names of the table: by JPA, and by JDBC.
+/// The names of the table, as JPA and JDBC write them.
 pub const TABLES: [&str; 2] = ["dead_letter_entry", "deadletterentry"];
 
-/// What a column holds.
+/// The content of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Field {
     Id,
@@ -47,10 +48,10 @@ enum Kind {
     Time,
 }
 
-/// The names of a column, without underscores and in lower case.
+/// The names of a column, in lower case without underscores.
 type Names = &'static [&'static str];
 
-/// Every field, how it is read, whether it is required, and its names in 5.x and in 4.x.
+/// All fields. Each has its kind, whether it is required, and its names in 5.x and in 4.x.
 const FIELDS: [(Field, Kind, bool, Names, Names); 21] = [
     (
         Field::Id,
@@ -100,24 +101,26 @@ struct Column {
     sql_type: String,
 }
 
-/// The table, and an expression for each field: a text, a number or bytes, `NULL` where it has none.
+/// The table, with an expression for each field. An expression yields text, a number or bytes, or `NULL`
+/// if the table lacks the field.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     /// The table with its schema, quoted.
     pub(super) table: String,
-    /// In the order of the fields.
+    /// The expressions, in the order of the fields.
     expressions: Vec<String>,
-    /// The quoted columns of group, sequence and index.
+    /// The quoted column of the group, followed by the columns of sequence and index.
     pub(super) group: String,
     pub(super) sequence: String,
     pub(super) index: String,
 }
 
 impl Layout {
-    /// Finds the table and its columns. Without a name, the one of Axon's names that exists.
+    /// Finds the table and its columns. Without a name, finds the table that has one of Axon's names.
     pub(super) async fn find(client: &Client, table: Option<&str>) -> Result<Self, SourceError> {
         let names: Vec<&str> = table.map_or(TABLES.to_vec(), |name| vec![name]);
-        // The name as it stands, then as an expression: in lower case, and with a schema. What is neither is no expression.
+        // A name is tried as it stands first, then as an expression, which folds case and allows a
+        // schema. Other text is not tried as an expression.
         let query = "SELECT c.oid, format('%I.%I', n.nspname, c.relname) \
              FROM unnest($1::text[]) WITH ORDINALITY AS name(name, at), \
              LATERAL (SELECT coalesce(to_regclass(quote_ident(name)), \
@@ -145,7 +148,7 @@ impl Layout {
         let named = |names: &[&str]| {
             names.iter().find_map(|name| columns.iter().find(|column| plain(column) == *name))
         };
-        // In 4.x, `type` is that of the aggregate.
+        // In 4.x, `type` is the type of the aggregate.
         let is_4 = named(&["payloadtype"]).is_some();
         let mut missing = Vec::new();
         let mut expressions = Vec::new();
@@ -183,12 +186,12 @@ impl Layout {
         })
     }
 
-    /// Returns the list of all fields for a query.
+    /// Returns the select list of all fields.
     pub(super) fn fields(&self) -> String {
         self.expressions.join(", ")
     }
 
-    /// Returns the column of a field in the result of a query.
+    /// Returns the index of a field's column in the result of a query.
     pub(super) fn place(field: Field) -> usize {
         FIELDS.iter().position(|(of, ..)| *of == field).expect("every field is listed")
     }
@@ -199,7 +202,7 @@ fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// Returns an expression that reads a column; `None` for a type that Axon does not use for it.
+/// Returns an expression that reads a column, or `None` for a type that Axon does not use for it.
 fn expression(column: &Column, kind: Kind) -> Option<String> {
     let name = quoted(&column.name);
     let sql_type = column.sql_type.as_str();

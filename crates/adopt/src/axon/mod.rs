@@ -1,14 +1,17 @@
-//! Axon's dead-letter tables in PostgreSQL: an [`Adoption`] makes letters of the entries of one processing group.
+//! Axon's dead-letter tables in PostgreSQL. An [`Adoption`] turns the entries of one processing group
+//! into letters.
 //!
-//! Axon's sequenced dead-letter queue keeps its letters in one table for all processing groups. The layout depends on the version
-//! (4.x and 5.x) and on the adapter (JDBC and JPA): both names of the table, `DeadLetterEntry` and `dead_letter_entry`, are found, and
-//! the columns tell the rest.
+//! Axon's sequenced dead-letter queue keeps its letters in one table for all processing groups. The
+//! layout depends on the version (4.x and 5.x) and on the adapter (JDBC and JPA). The table is found
+//! under both of its names, `DeadLetterEntry` and `dead_letter_entry`, and the columns reveal the
+//! layout.
 //!
-//! - **In order** (I2): the letters of a sequence have the order that they have in Axon. Those that never failed themselves wait behind
-//!   the head, as they do there.
-//! - **Idempotent** (I8): the id of a message is Axon's event identifier. Each run reads the whole group, and finds again what has a
-//!   letter, open or closed.
-//! - **Read-only**: nothing is written to Axon's table. Stop the event processors of the group first: both would work on the same events.
+//! - **In order** (I2): the letters of a sequence keep their order from Axon. Letters that never failed
+//!   themselves wait behind the head, as they do in Axon.
+//! - **Idempotent** (I8): the id of a message is Axon's event identifier. Each run reads the whole
+//!   group, and recognises entries that already have a letter, open or closed.
+//! - **Read-only**: nothing is written to Axon's table. Stop the event processors of the group first.
+//!   Otherwise they and Lazaret would process the same events.
 //!
 //! ```no_run
 //! use lazaret_adopt::axon::Adoption;
@@ -30,9 +33,9 @@
 //! # }
 //! ```
 //!
-//! - `layout`: the columns of a table, and what they mean.
-//! - `entry`: from a row to a [`ForeignLetter`](crate::ForeignLetter).
-//! - `table`: the table as a [`DeadLetterSource`](crate::DeadLetterSource).
+//! - `layout`: finds the columns of a table and their meaning.
+//! - `entry`: converts a row to a [`ForeignLetter`](crate::ForeignLetter).
+//! - `table`: reads the table as a [`DeadLetterSource`](crate::DeadLetterSource).
 
 mod adoption;
 mod entry;
@@ -43,7 +46,7 @@ pub use adoption::{AdoptError, Adoption, Preview, Report};
 pub use layout::TABLES;
 pub use table::{EntryCursor, GroupCount};
 
-/// The connection that the table is read on.
+/// The connection used to read the table.
 pub use tokio_postgres::Client;
 
 pub use crate::error::AdoptErrorKind;

@@ -1,8 +1,8 @@
 //! Axon's table as a source of foreign dead letters.
 //!
-//! It is read by sequence and index, so that letters of one sequence are handed off in order. Sequence identifiers say nothing about
-//! age: entries that were added since may be anywhere, so each run reads everything, and only a run that was interrupted continues
-//! behind the last entry.
+//! The table is read by sequence and index, so that letters of a sequence are handed off in order.
+//! Sequence identifiers do not reflect age, so new entries may appear anywhere. Each run therefore reads
+//! everything. Only a run that was interrupted continues after the last entry.
 
 use async_trait::async_trait;
 use lazaret_core::source::SourceError;
@@ -14,30 +14,31 @@ use super::entry::Entry;
 use super::layout::Layout;
 use crate::source::{Cursor, DeadLetterSource, Found};
 
-/// The maximum number of entries that are read at once (I7). Axon's columns hold whole events.
+/// The maximum number of entries read at once (I7). Axon's columns hold whole events.
 const BATCH: usize = 64;
-/// The maximum number of processing groups that are counted apart (I7).
+/// The maximum number of processing groups that are counted separately (I7).
 const GROUPS: i64 = 100;
 
-/// How far a group was read.
+/// The position up to which a group was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryCursor {
-    /// The number of entries before it.
+    /// The number of entries read.
     read: u64,
-    /// The last of them.
+    /// The place of the last entry read.
     after: Option<EntryPlace>,
-    /// It was read to its end. The next run begins anew: entries that were added since may be anywhere.
+    /// Whether the group was read to its end. The next run then starts over, because new entries may
+    /// appear anywhere.
     ended: bool,
 }
 
-/// The place of an entry in the order of reading.
+/// The place of an entry in reading order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct EntryPlace {
     sequence: String,
     index: i64,
 }
 
-/// The number of an entry, and the place of the one before it.
+/// The number of an entry, and the place of the entry before it.
 #[derive(Clone, Debug)]
 pub struct NumberedPlace {
     number: u64,
@@ -58,15 +59,15 @@ impl Cursor for EntryCursor {
     }
 }
 
-/// The number of entries of a processing group.
+/// The number of entries in a processing group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct GroupCount {
     /// The processing group.
     pub group: String,
-    /// The number of its entries.
+    /// The number of entries.
     pub entries: u64,
-    /// The number of its sequences.
+    /// The number of sequences.
     pub sequences: u64,
 }
 
@@ -106,7 +107,8 @@ impl<'a> DeadLetterTable<'a> {
         Ok(rows.iter().map(count).collect())
     }
 
-    /// Selects the entries of the group that were not read. `$2` and `$3` are the last one.
+    /// Returns the condition that selects unread entries of the group. `$2` and `$3` are the place of
+    /// the last entry read.
     fn unread(&self) -> String {
         let Layout { group, sequence, index, .. } = &self.layout;
         let after = match &self.cursor.after {
@@ -124,7 +126,7 @@ impl<'a> DeadLetterTable<'a> {
     }
 }
 
-/// The error of reading the table, with what a person can do.
+/// Returns the error of a failed read, with advice on how to fix it.
 pub(super) fn read_error(table: &str, error: Error) -> SourceError {
     let temporary = error.is_closed() || error.code().is_none();
     let advice = match error.code() {
@@ -164,7 +166,7 @@ impl DeadLetterSource for DeadLetterTable<'_> {
             self.unread()
         );
         let rows = self.query(&query).await?;
-        // Known at once, so that no further query is needed.
+        // The end is known from a short batch, so that no further query is needed.
         let ended = rows.len() < BATCH;
         let mut found = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -202,7 +204,8 @@ mod tests {
 
     #[test]
     fn a_cursor_moves_back_to_the_first_entry_that_is_not_durable() {
-        // I1: also when the group was read to its end, and the letters of the last batch are not durable.
+        // I1: this also holds when the group was read to its end and letters of the last batch are not
+        // durable.
         let place = |number, cursor: &EntryCursor| NumberedPlace { number, after: cursor.after.clone() };
         let mut cursor = EntryCursor { ended: true, ..behind(9, "k", 4) };
         assert!(cursor.is_past(&place(8, &behind(8, "k", 3))));

@@ -23,21 +23,22 @@ use crate::progress;
 use crate::run::Run;
 use crate::target::{Expiry, Target};
 
-/// The progress of the adoption of a collection.
+/// The progress of adopting a collection.
 pub type Report = progress::Report<DocumentCursor>;
 
-/// An adoption of a collection that stopped before its end.
+/// The error of an adoption of a collection that stopped before its end.
 pub type AdoptError = error::AdoptError<DocumentCursor>;
 
 type ProgressCallback = dyn Fn(&Report) + Send + Sync;
 
-/// Reads FlowWarden's dead letters of one stream and makes letters of a consumer. See the [module documentation](super).
+/// Reads FlowWarden's dead letters of one stream and turns them into letters of a consumer. See the
+/// [module documentation](super).
 #[derive(Clone)]
 pub struct Adoption {
     options: MongoSourceOptions,
     collection: Collection<RawDocumentBuf>,
     stream: String,
-    /// The watched database and collection; `None` if they are not known.
+    /// The watched database and collection, or `None` if unknown.
     namespace: Option<(String, String)>,
     statuses: BTreeSet<String>,
     target: Target,
@@ -45,9 +46,10 @@ pub struct Adoption {
 }
 
 impl Adoption {
-    /// Creates the adoption of the dead letters of this stream of FlowWarden, in the collection `_fw_dlq` of this database. The
-    /// options are those of the consumer that gets the letters, so that ids and keys are the same. The queue is named like its
-    /// stream, see [`into_queue`](Self::into_queue). The letters expire when FlowWarden would delete them, see
+    /// Creates an adoption of the dead letters of this FlowWarden stream, in the collection `_fw_dlq` of
+    /// this database. The options are the options of the consumer that receives the letters, so that ids
+    /// and keys are the same. The queue is named after the consumer's stream, see
+    /// [`into_queue`](Self::into_queue). The letters expire when FlowWarden would delete them, see
     /// [`with_ttl`](Self::with_ttl).
     pub fn of(consumer: &MongoSourceOptions, database: &Database, stream: impl Into<String>) -> Self {
         let (queue, stream) = (consumer.stream.as_str(), stream.into());
@@ -74,15 +76,15 @@ impl Adoption {
         self
     }
 
-    /// Sets the collection that the stream of FlowWarden watches; default: that of the consumer. Needed for a consumer that watches
-    /// a whole database.
+    /// Sets the collection that the FlowWarden stream watches. Default: the consumer's collection.
+    /// Required for a consumer that watches a whole database.
     #[must_use]
     pub fn watching(mut self, database: impl Into<String>, collection: impl Into<String>) -> Self {
         self.namespace = Some((database.into(), collection.into()));
         self
     }
 
-    /// Adopts documents with this status as well; default: only `PENDING`.
+    /// Also adopts documents with this status. Default: only `PENDING`.
     #[must_use]
     pub fn with_status(mut self, status: impl Into<String>) -> Self {
         self.statuses.insert(status.into());
@@ -103,26 +105,27 @@ impl Adoption {
         self
     }
 
-    /// Sets the rules by which texts of errors are redacted before they are stored.
+    /// Sets the rules that redact texts of errors before they are stored.
     #[must_use]
     pub fn with_redaction(mut self, rules: TextRules) -> Self {
         self.target.redact = rules;
         self
     }
 
-    /// Sets the sequencing of the consumer; default: by key. A consumer with the strategy `unordered` needs
-    /// [`Sequencing::Alone`].
+    /// Sets the sequencing of the consumer. Default: by key. A consumer with the strategy `unordered`
+    /// needs [`Sequencing::Alone`].
     ///
-    /// Letters join the sequences of the consumer, so live changes of a document wait behind its letters, as behind every letter
-    /// (I2). See [`in_separate_sequences`](Self::in_separate_sequences).
+    /// Letters join the consumer's sequences, so live changes of a document wait behind its letters, as
+    /// behind any letter (I2). See [`in_separate_sequences`](Self::in_separate_sequences).
     #[must_use]
     pub fn with_sequencing(mut self, sequencing: Sequencing) -> Self {
         self.target.sequencing = sequencing;
         self
     }
 
-    /// Puts the letters into separate sequences: in order among themselves, with no live change behind them. FlowWarden went on
-    /// past its dead letters, so later changes of their documents were handled already.
+    /// Puts the letters into separate sequences. They keep their order, and no live change waits behind
+    /// them. FlowWarden continued past its dead letters, so later changes of their documents were
+    /// already handled.
     #[must_use]
     pub fn in_separate_sequences(mut self) -> Self {
         self.target.separate_sequences = true;
@@ -136,15 +139,15 @@ impl Adoption {
         self
     }
 
-    /// Lets the letters expire after this time, counted from now; `None` for never. Default: when FlowWarden would delete them,
-    /// and never if that time has passed.
+    /// Lets the letters expire after this time, counted from now, or never with `None`. Default: when
+    /// FlowWarden would delete them, or never if that time has passed.
     #[must_use]
     pub fn with_ttl(mut self, ttl: Option<Duration>) -> Self {
         self.target.expiry = ttl.map_or(Expiry::Never, Expiry::After);
         self
     }
 
-    /// Leaves payloads out of the letters. They can be inspected and closed, not replayed.
+    /// Leaves payloads out of the letters. Such letters can be inspected and closed, but not replayed.
     #[must_use]
     pub fn without_payloads(mut self) -> Self {
         self.target.include_payload = false;
@@ -158,14 +161,14 @@ impl Adoption {
         self
     }
 
-    /// Sets how long temporary failures of the store are retried; default: one minute.
+    /// Sets how long temporary failures of the store are retried. Default: one minute.
     #[must_use]
     pub fn with_store_timeout(mut self, timeout: Duration) -> Self {
         self.target.store_timeout = timeout;
         self
     }
 
-    /// Sets a callback for the progress, called after every batch that is durable.
+    /// Sets a callback for the progress. It is called after every batch that is durable.
     #[must_use]
     pub fn on_progress(mut self, callback: impl Fn(&Report) + Send + Sync + 'static) -> Self {
         self.progress = Some(Arc::new(callback));
@@ -180,8 +183,8 @@ impl Adoption {
     /// Adopts the documents of the collection.
     ///
     /// # Errors
-    /// When the collection cannot be read, the store fails, or the queue is full. The error holds the progress; the next run
-    /// continues there.
+    /// When the collection cannot be read, the store fails, or the queue is full. The error holds the
+    /// progress. The next run continues from there.
     pub async fn run<S: LetterStore + Checkpoints + ?Sized>(&self, store: &S) -> Result<Report, AdoptError> {
         let checkpoint = self.checkpoint();
         let mut source = self.source().map_err(|error| AdoptError::new(error, &Report::default()))?;
@@ -194,10 +197,10 @@ impl Adoption {
         run.read_all(&mut source, std::future::pending(), progress).await
     }
 
-    /// Tells what [`run`](Self::run) would do. Nothing is written.
+    /// Returns what [`run`](Self::run) would do. Nothing is written.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// As for [`run`](Self::run).
     pub async fn preview<S: LetterStore + ?Sized>(&self, store: &S) -> Result<Preview, AdoptError> {
         let preview = async {
             let mut source = self.source()?;

@@ -1,9 +1,10 @@
 //! The collection of FlowWarden's dead letters as a source of foreign dead letters.
 //!
-//! It is read in the order of the resume tokens, which is that of the events: operations of one transaction share a cluster time,
-//! and the order of their letters is the order in which they are handed off. Documents without a token come first. The order of
-//! the ids says nothing about age, so new documents may be anywhere: each run reads everything, and only a run that was interrupted
-//! continues behind the last document.
+//! The collection is read in the order of the resume tokens, which is the order of the events.
+//! Operations of a transaction share a cluster time, so the hand-off order determines the order of their
+//! letters. Documents without a token come first. Ids do not reflect age, so new documents may appear
+//! anywhere. Each run therefore reads everything. Only a run that was interrupted continues after the
+//! last document.
 
 use async_trait::async_trait;
 use lazaret_core::source::SourceError;
@@ -19,32 +20,33 @@ use super::preview::StreamCount;
 use super::read_error;
 use crate::source::{Cursor, DeadLetterSource, Found};
 
-/// The maximum number of documents that are read at once, and of their bytes (I7).
+/// The maximum number of documents read at once, and the maximum of their bytes (I7).
 const BATCH: usize = 256;
 const BATCH_BYTES: usize = 8 << 20;
-/// The maximum number of streams and statuses that are counted apart (I7).
+/// The maximum number of streams and statuses that are counted separately (I7).
 const GROUPS: i32 = 100;
 const TOKEN: &str = "resumeToken._data";
 
-/// How far a collection was read.
+/// The position up to which a collection was read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DocumentCursor {
-    /// The number of documents before it.
+    /// The number of documents read.
     read: u64,
-    /// The last of them.
+    /// The place of the last document read.
     after: Option<DocumentPlace>,
-    /// It was read to its end. The next run begins anew: documents that were added since may be anywhere.
+    /// Whether the collection was read to its end. The next run then starts over, because new documents
+    /// may appear anywhere.
     ended: bool,
 }
 
-/// The place of a document in the order of reading.
+/// The place of a document in reading order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct DocumentPlace {
     token: Option<String>,
     id: Bson,
 }
 
-/// The number of a document, and the place of the one before it.
+/// The number of a document, and the place of the document before it.
 #[derive(Clone, Debug)]
 pub struct NumberedPlace {
     number: u64,
@@ -66,8 +68,9 @@ impl Cursor for DocumentCursor {
 }
 
 impl DocumentCursor {
-    /// Selects the documents that were not read. Letters of Lazaret's store are none. Comparisons apply within one type, so
-    /// documents of other types than FlowWarden writes may be read again, and none is missed.
+    /// Returns the filter that selects unread documents, without letters of Lazaret's store. Comparisons
+    /// apply within one type. Documents with types that FlowWarden does not write may therefore be read
+    /// again, but none is missed.
     fn filter(&self) -> Document {
         let mut filter = doc! { "lazaret": { "$exists": false } };
         if let Some(DocumentPlace { token, id }) = &self.after {
@@ -108,7 +111,7 @@ impl DeadLetterCollection {
         Self { collection, decoder, reading: None, cursor: DocumentCursor::default(), remaining: 0 }
     }
 
-    /// Reads one document; `None` at the end.
+    /// Reads one document. Returns `None` at the end.
     async fn next(&mut self) -> Result<Option<RawDocumentBuf>, SourceError> {
         let Some(reading) = &mut self.reading else { return Ok(None) };
         match reading.advance().await {
@@ -126,10 +129,10 @@ fn failed(of: &Documents) -> impl Fn(DriverError) -> SourceError {
     move |error| read_error(&name, error)
 }
 
-/// A collection that does not exist reads as empty, which would hide a wrong name.
+/// Rejects a collection that does not exist. It would read as empty, which would hide a wrong name.
 async fn check_exists(collection: &Documents) -> Result<(), SourceError> {
     let database = collection.client().database(&collection.namespace().db);
-    // Listing needs a right that reading does not.
+    // Listing collections needs a right that reading does not.
     let Ok(names) = database.list_collection_names().await else { return Ok(()) };
     if names.iter().any(|name| name == collection.name()) {
         return Ok(());

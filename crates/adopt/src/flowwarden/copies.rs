@@ -1,10 +1,12 @@
 //! Copies dead letters into a collection, in FlowWarden's layout: `dead-letter: { collection: … }`.
 //!
-//! The store stays the source of truth, and may be of any kind. A letter that ends is listed in the store's [outbox](Outbox) in the same
-//! transaction; it is copied, and only then removed from the list. So a crash repeats at most the last batch, onto the same documents,
-//! and an unreachable server delays the copies only. Letters that are erased or purged are listed as well, so their copies lose their
-//! content without a look at all of them. Copies of open letters are refreshed from time to time, because other changes by operators are
-//! not listed. Why: docs/decisions/0115-copies-of-dead-letters-in-a-collection.md.
+//! The store stays the source of truth, and may be of any kind. A letter that ends is listed in the
+//! store's [outbox](Outbox) in the same transaction. It is copied, and only then removed from the list.
+//! A crash therefore repeats at most the last batch, onto the same documents, and an unreachable server
+//! delays only the copies. Erased and purged letters are listed as well, so that their copies lose their
+//! content without a scan of all copies. Copies of open letters are refreshed periodically, because
+//! other changes by operators are not listed. For the reasons, see
+//! docs/decisions/0115-copies-of-dead-letters-in-a-collection.md.
 
 use std::fmt;
 use std::pin::pin;
@@ -23,28 +25,29 @@ use tokio::time::Instant;
 
 use crate::target::ADOPTED_FROM;
 
-/// The number of letters per batch: at most so many are written again after a crash (I7).
+/// The number of letters per batch, which is also the maximum that is written again after a crash (I7).
 const BATCH: usize = 100;
-/// How often the store is polled when the outbox is empty.
+/// The interval at which the store is polled when the outbox is empty.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// Between two refreshes of all copies.
+/// The interval between two refreshes of all copies.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
-/// Between two attempts after an error.
+/// The delays between attempts after an error.
 const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_millis(100))
     .with_max_delay(Duration::from_secs(10))
     .with_factor(2.0)
     .without_max_times();
-/// A lock outlives a batch on a slow server.
+/// The lifetime of the lock, which is longer than a batch takes on a slow server.
 const LOCK_TTL: Duration = Duration::from_secs(60);
-/// The queue of a copy. Documents of FlowWarden have no such field.
+/// The field that names the queue of a copy. Documents of FlowWarden do not have it.
 const COPY_OF: &str = "lazaret.copyOf";
 
 /// Copies the dead letters of one queue into a collection.
 ///
-/// Letters that end as `dead` or `parked` are copied, quarantined ones never: they are isolated on purpose. [Adopted](super::Adoption)
-/// letters are in a collection already. The copy of an erased letter loses its content, and that of a purged one is deleted, whatever
-/// became of the letter before.
+/// Copies letters that end as `dead` or `parked`. Quarantined letters are never copied, because they are
+/// isolated on purpose. [Adopted](super::Adoption) letters are in a collection already. The copy of an
+/// erased letter loses its content, and the copy of a purged letter is deleted. Both hold whatever the
+/// letter's state was before.
 ///
 /// ```no_run
 /// use lazaret_adopt::flowwarden::Copies;
@@ -66,12 +69,12 @@ pub struct Copies {
     refresh_interval: Duration,
 }
 
-/// What a run remembers between its passes.
+/// The state of a run between its passes.
 #[derive(Default)]
 struct Progress {
-    /// The ends of the queue are listed, and the collection has its indexes.
+    /// Whether the ends of the queue are listed and the indexes were created.
     has_begun: bool,
-    /// The last copy that was refreshed; `None` at the beginning of a refresh.
+    /// The last copy that was refreshed. `None` at the beginning of a refresh.
     after: Option<String>,
     /// When the next refresh begins.
     next_refresh: Option<Instant>,
@@ -83,7 +86,7 @@ impl Copies {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let time = Timestamp::now().as_nanosecond();
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        // A letter is forgotten by the outbox when its copy is durable.
+        // The outbox forgets a letter as soon as its copy is durable.
         let options = CollectionOptions::builder().write_concern(WriteConcern::majority()).build();
         Self {
             queue,
@@ -100,8 +103,9 @@ impl Copies {
         self
     }
 
-    /// Copies until `shutdown` completes, starting with the letters that are dead now. Errors are logged, and retried; of several
-    /// instances for a queue and a collection one is active.
+    /// Copies until `shutdown` completes, starting with the letters that are dead now. Errors are
+    /// logged, and the operation is retried. Of several instances for the same queue and collection,
+    /// only one is active.
     pub async fn run<S: Outbox + Locks + LetterStore + ?Sized>(
         self,
         store: &S,
@@ -112,7 +116,7 @@ impl Copies {
         let mut progress = Progress::default();
         let mut delays = BACKOFF.build();
         loop {
-            // A pass that is cancelled is repeated: copies are replaced as a whole.
+            // A cancelled pass is repeated, because copies are replaced as a whole.
             let passed = tokio::select! {
                 biased;
                 () = &mut shutdown => break,
@@ -140,7 +144,8 @@ impl Copies {
         }
     }
 
-    /// Copies the next letters that ended or lost their content or, if there are none, refreshes some copies. Returns whether there may be more to do at once.
+    /// Copies the next letters that ended or lost their content. If there are none, refreshes some
+    /// copies. Returns `true` if there may be more to do at once.
     async fn pass<S: Outbox + Locks + LetterStore + ?Sized>(
         &self,
         store: &S,
@@ -149,13 +154,13 @@ impl Copies {
     ) -> Result<bool, String> {
         let text = |error: StoreError| error.to_string();
         if !progress.has_begun {
-            // First: from now on ended letters are listed, whether the server is reachable or not.
+            // This comes first: from now on ended letters are listed, whether or not the server is reachable.
             Outbox::watch_ends(store, &self.queue).await.map_err(text)?;
             self.create_indexes().await;
             progress.has_begun = true;
         }
         if Locks::acquire(store, lock, &self.instance, LOCK_TTL).await.map_err(text)?.is_none() {
-            // Another instance copies.
+            // Another instance is active.
             return Ok(false);
         }
         let page = Outbox::ends(store, &self.queue, 0, BATCH).await.map_err(text)?;
@@ -175,8 +180,8 @@ impl Copies {
         Ok(progress.after.is_some())
     }
 
-    /// Writes the copy of a letter as it stands, and removes that of a purged one. A letter that was erased gets no new copy: it does not
-    /// tell any more whether it was adopted.
+    /// Writes the copy of a letter in its current state, and removes the copy of a purged letter. An
+    /// erased letter gets no new copy, because it no longer shows whether it was adopted.
     async fn copy<S: LetterStore + ?Sized>(&self, store: &S, end: &End) -> Result<(), String> {
         let found = LetterStore::get(store, &self.queue, end.id).await.map_err(|error| error.to_string())?;
         let Some(letter) = found else { return self.remove(end.id).await };
@@ -201,24 +206,24 @@ impl Copies {
         written.map(drop).map_err(|error| describe(&error))
     }
 
-    /// Writes the copy of a letter, if there is one.
+    /// Replaces the copy of a letter, if there is one.
     async fn replace(&self, id: LetterId, document: Document) -> Result<(), String> {
         let written = self.collection.replace_one(self.copy_of(id), document).await;
         written.map(drop).map_err(|error| describe(&error))
     }
 
-    /// Removes the copy of a letter that was purged.
+    /// Removes the copy of a purged letter.
     async fn remove(&self, id: LetterId) -> Result<(), String> {
         let removed = self.collection.delete_one(self.copy_of(id)).await;
         removed.map(drop).map_err(|error| describe(&error))
     }
 
-    /// The copy of a letter. Documents of others are none.
+    /// Returns a filter for the copy of a letter. It matches no documents of others.
     fn copy_of(&self, id: LetterId) -> Document {
         doc! { "_id": id.to_string(), COPY_OF: self.queue.as_str() }
     }
 
-    /// Refreshes the next copies of letters that were open, or evicted and may be open again.
+    /// Refreshes the next copies of letters that were open, or were evicted and may be open again.
     async fn refresh<S: LetterStore + ?Sized>(
         &self,
         store: &S,
@@ -255,7 +260,8 @@ impl Copies {
         Ok(())
     }
 
-    /// Creates the indexes of FlowWarden: the server deletes copies when they expire, as the letters do. Copies work without indexes.
+    /// Creates FlowWarden's indexes. With them, the server deletes copies when they expire, as the
+    /// letters do. Copies work without indexes.
     async fn create_indexes(&self) {
         let ttl = IndexOptions::builder().expire_after(Duration::ZERO).build();
         let indexes = [

@@ -1,8 +1,8 @@
-//! Decodes a document of FlowWarden's dead letters.
+//! Decodes documents of FlowWarden's dead letters.
 //!
-//! Checked against FlowWarden 1.0.0-rc.6. It writes every field, null where there is no value. All times are that of the write. The
-//! document key went through JSON, which turns a small 64-bit number into one of 32 bits: where the full document has the same
-//! field, its type is restored from there.
+//! Checked against FlowWarden 1.0.0-rc.6. It writes every field, null where there is no value. All times
+//! are the time of the write. The document key went through JSON, which turns a small 64-bit number into
+//! a 32-bit one. If the full document has the same field, the type is restored from there.
 
 use std::collections::BTreeSet;
 
@@ -17,28 +17,28 @@ use crate::source::Content;
 
 /// The name of the framework in diagnostics and ids.
 const FRAMEWORK: &str = "flowwarden";
-/// The error type of an event that a handler sent to the dead letters by hand.
+/// The error type of an event that a handler dead-lettered itself.
 const MANUAL: &str = "ManualDlq";
 /// The maximum number of metadata entries in the context of a letter (I7).
 const METADATA_LIMIT: usize = 64;
 
-/// The status of a dead letter that waits. FlowWarden writes no other.
+/// The status of a pending dead letter. FlowWarden writes no other status.
 pub(super) const PENDING: &str = "PENDING";
-/// The statuses of dead letters that were dealt with, by tools that work on the collection.
+/// The statuses of dead letters that tools working on the collection have dealt with.
 const CLOSED: [&str; 6] = ["REPROCESSED", "RESOLVED", "EVICTED", "SKIPPED", "EXPIRED", "PURGED"];
 
 /// Decodes documents.
 #[derive(Clone, Debug)]
 pub(super) struct Decoder {
     pub(super) options: MongoSourceOptions,
-    /// The collection that the stream watches: FlowWarden does not record it.
+    /// The collection that the stream watches. FlowWarden does not record it.
     pub(super) namespace: (String, String),
     /// The statuses that are adopted.
     pub(super) statuses: BTreeSet<String>,
 }
 
 impl Decoder {
-    /// Returns what a document holds.
+    /// Returns the content of a document.
     pub(super) fn decode(&self, raw: &RawDocument) -> Content {
         let decoded = Document::try_from(raw).map_err(|error| format!("invalid BSON: {error}"));
         match decoded.and_then(|document| self.document(document)) {
@@ -83,7 +83,7 @@ impl Decoder {
         Ok(Content::Letter(Box::new(ForeignLetter { warnings: fields.warnings, ..letter })))
     }
 
-    /// Restores the change event, with the fields that are known.
+    /// Restores the change event from the known fields.
     fn event(&self, fields: &mut Fields, operation: &str) -> Document {
         let mut event = Document::new();
         let token = fields.document("resumeToken").filter(|token| token.contains_key("_data"));
@@ -108,7 +108,7 @@ impl Decoder {
     }
 }
 
-/// The values of the key with the types that they have in the document.
+/// Returns the document key with the types that its fields have in the full document.
 fn with_types_of(key: Document, full: Option<&Document>) -> Document {
     let typed = |(name, value): (String, Bson)| {
         let same = full.and_then(|full| full.get(&name)).filter(|own| is_same_number(own, &value));
@@ -127,7 +127,7 @@ fn is_same_number(a: &Bson, b: &Bson) -> bool {
     whole(a).is_some_and(|number| whole(b) == Some(number))
 }
 
-/// A text without which a document is not one of FlowWarden's.
+/// Returns a text that every document of FlowWarden has.
 fn required(document: &Document, name: &str) -> Result<String, String> {
     match document.get_str(name) {
         Ok(text) if !text.is_empty() => Ok(text.to_owned()),
@@ -135,7 +135,7 @@ fn required(document: &Document, name: &str) -> Result<String, String> {
     }
 }
 
-/// The server's name of an operation.
+/// Returns the server's name of an operation.
 fn operation(name: &str) -> Result<&'static str, String> {
     Ok(match name {
         "INSERT" => "insert",
@@ -150,7 +150,7 @@ fn operation(name: &str) -> Result<&'static str, String> {
     })
 }
 
-/// Reads fields that may be missing, and collects warnings about those that have another type.
+/// Reads fields that may be missing, and collects warnings about fields of a different type.
 struct Fields {
     document: Document,
     warnings: Vec<String>,
@@ -161,7 +161,7 @@ impl Fields {
         self.warnings.push(text.into());
     }
 
-    /// Takes a field and reads it. A value of another type is a warning.
+    /// Takes a field and reads it. A value of a different type causes a warning.
     fn read<T>(&mut self, name: &str, read: impl FnOnce(Bson) -> Option<T>) -> Option<T> {
         let value = self.document.remove(name).filter(|value| *value != Bson::Null)?;
         let read = read(value);
@@ -182,7 +182,7 @@ impl Fields {
         self.read(name, |value| Timestamp::from_millisecond(value.as_datetime()?.timestamp_millis()).ok())
     }
 
-    /// The attempts, at least one: FlowWarden's reactive runtime counts from zero.
+    /// Returns the number of attempts, at least one. FlowWarden's reactive runtime counts from zero.
     fn attempts(&mut self) -> u32 {
         let attempts = self.read("attempts", |value| match value {
             Bson::Int32(number) => Some(i64::from(number)),
@@ -208,7 +208,7 @@ impl Fields {
         exception.failure(reason, Phase::Handle, |_| false)
     }
 
-    /// The metadata that handlers added, in readable form.
+    /// Returns the metadata that handlers added, in readable form.
     fn metadata(&mut self) -> Diagnostics {
         let metadata = self.document("metadata").unwrap_or_default();
         let shown = |(name, value): (String, Bson)| {
@@ -239,7 +239,7 @@ mod tests {
         }
     }
 
-    /// A document as FlowWarden writes it.
+    /// Returns a document as FlowWarden writes it.
     fn written() -> Document {
         doc! {
             "_id": "b6f9e1a4-0b1c-4d2e-8f3a-111111111111", "streamName": "order-stream", "operationType": "INSERT",
@@ -386,7 +386,7 @@ mod tests {
             other.insert(name, value);
             assert!(matches!(decode(&other), Content::Unknown(Some(_))), "{name}");
         }
-        // A text that is not UTF-8.
+        // The text is not UTF-8.
         let mut bytes =
             RawDocumentBuf::try_from(&doc! { "_id": "x", "streamName": "abc" }).unwrap().into_bytes();
         let at = bytes.windows(3).position(|window| window == b"abc").unwrap();

@@ -1,15 +1,18 @@
-//! FlowWarden's collections: [`Adoption`] makes letters of its dead letters, and [`adopt_position`] lets the stream go on where
-//! FlowWarden stopped.
+//! FlowWarden's collections. [`Adoption`] turns its dead letters into letters, and [`adopt_position`]
+//! lets a stream continue where FlowWarden stopped.
 //!
-//! FlowWarden writes an event that failed for good to the collection `_fw_dlq`, with its document, its resume token and its error.
-//! The adoption restores each as the message that the change stream delivers for the same event: id, key, position, operation and
-//! document. Its position in a stream is in the collection `_fw_checkpoints`.
+//! FlowWarden writes an event that failed permanently to the collection `_fw_dlq`, with its document,
+//! its resume token and its error. The adoption restores the message that the change stream delivers for
+//! the same event: id, key, position, operation and document. The collection `_fw_checkpoints` holds
+//! FlowWarden's position in each stream.
 //!
-//! - **Idempotent** (I8): the id of a message is made of its resume token. FlowWarden's ids are random, so one event may be in the
-//!   collection twice; it makes one letter. Each run reads the whole collection, and finds again what has a letter, open or closed.
+//! - **Idempotent** (I8): the id of a message is derived from its resume token. FlowWarden's ids are
+//!   random, so an event may be in the collection twice. It still becomes only one letter. Each run
+//!   reads the whole collection, and recognises documents that already have a letter, open or closed.
 //! - **Read-only**: nothing is written to FlowWarden's collections.
-//! - **In order** (I2): letters of one document are in the order of its changes.
-//! - **Beside letters of Lazaret**: the store in MongoDB may use the same collection. Its letters are never read as FlowWarden's.
+//! - **In order** (I2): the letters of a document are in the order of its changes.
+//! - **Next to letters of Lazaret**: the store in MongoDB may use the same collection. Its letters are
+//!   never read as FlowWarden's.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -36,11 +39,11 @@
 //! # }
 //! ```
 //!
-//! - `document`: from a document to a [`ForeignLetter`](crate::ForeignLetter).
-//! - `collection`: the collection as a [`DeadLetterSource`](crate::DeadLetterSource).
-//! - `preview`: what an adoption would do.
-//! - `position`: where a stream stopped.
-//! - `copies`: the other direction, letters that are copied into a collection.
+//! - `document`: converts a document to a [`ForeignLetter`](crate::ForeignLetter).
+//! - `collection`: reads the collection as a [`DeadLetterSource`](crate::DeadLetterSource).
+//! - `preview`: shows what an adoption would do.
+//! - `position`: takes over the position of a stream.
+//! - `copies`: copies letters to a collection, which is the opposite direction.
 
 mod adoption;
 mod collection;
@@ -65,7 +68,7 @@ pub use crate::progress::Tally;
 /// The collection of FlowWarden's dead letters.
 pub const DEAD_LETTERS: &str = "_fw_dlq";
 
-/// The error of reading a collection, with what a person can do.
+/// Returns the error of a failed read, with advice on how to fix it.
 fn read_error(collection: &str, error: DriverError) -> SourceError {
     let class = ErrorClass::of(&error);
     let advice = match class {

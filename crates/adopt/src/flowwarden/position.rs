@@ -1,4 +1,4 @@
-//! Takes over where a stream of FlowWarden stopped.
+//! Takes over the position at which a FlowWarden stream stopped.
 
 use std::sync::Arc;
 
@@ -16,14 +16,15 @@ use super::read_error;
 /// The collection of FlowWarden's positions.
 pub const CHECKPOINTS: &str = "_fw_checkpoints";
 
-/// Makes the position of a stream of FlowWarden the checkpoint of a consumer, so that its stream goes on there. FlowWarden must be
-/// stopped. Adopt the dead letters first: events before the position are not delivered again (I1).
+/// Turns the position of a FlowWarden stream into the checkpoint of a consumer, so that the consumer's
+/// stream continues there. FlowWarden must be stopped. Adopt the dead letters first, because events
+/// before the position are not delivered again (I1).
 ///
-/// Returns `None` if the collection has no position of this stream: it has no `@Checkpoint`, or another name. See
-/// [`MongoSource::take_over`].
+/// Returns `None` if the collection has no position of this stream. The stream then has no
+/// `@Checkpoint`, or a different name. See [`MongoSource::take_over`].
 ///
 /// # Errors
-/// When the consumer runs, the server accepts no position, or the server or the store fails.
+/// When the consumer is running, the server accepts no position, or the server or the store fails.
 pub async fn adopt_position(
     consumer: &MongoSourceOptions,
     store: Arc<dyn KeyValue>,
@@ -37,7 +38,7 @@ pub async fn adopt_position(
     MongoSource::take_over(consumer, store, &position(&found), how).await.map(Some)
 }
 
-/// Reads a document of FlowWarden's positions. Fields that were never set are missing.
+/// Reads a document of FlowWarden's positions. Fields that were never set are absent.
 fn position(document: &Document) -> ForeignPosition {
     let anchor = |token: &str, time: &str| {
         let token = document.get_document(token).ok().filter(|token| token.contains_key("_data"))?;

@@ -1,28 +1,28 @@
-//! What an adoption would do.
+//! The result of a preview of an adoption.
 
 use serde::Serialize;
 
 use crate::progress::Tally;
 
-/// What an adoption would do.
+/// The result of a preview of an adoption.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Preview {
-    /// The counts: `adopted` would become letters.
+    /// The counts. `adopted` is the number of documents that would become letters.
     pub counts: Tally,
-    /// The documents of each stream and status, those of other streams included; the first 100.
+    /// The number of documents per stream and status, for at most 100 combinations. Includes other streams.
     pub streams: Vec<StreamCount>,
-    /// The addresses of unknown documents, the first 100.
+    /// The addresses of unknown documents, at most 100.
     pub unknown_at: Vec<String>,
 }
 
-/// The number of documents of a stream with one status.
+/// The number of documents of a stream with the same status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct StreamCount {
-    /// The name of the stream in FlowWarden; `None` for documents that have none.
+    /// The name of the stream in FlowWarden, or `None` for documents without one.
     pub stream: Option<String>,
-    /// The status; `None` for documents that have none.
+    /// The status, or `None` for documents without one.
     pub status: Option<String>,
     /// The number of documents.
     pub documents: u64,

@@ -19,15 +19,16 @@ use crate::run::Run;
 use crate::source::Content;
 use crate::target::{Expiry, Target};
 
-/// The progress of the adoption of a topic.
+/// The progress of adopting a topic.
 pub type Report = progress::Report<Offsets>;
 
-/// An adoption of a topic that stopped before its end.
+/// The error of an adoption of a topic that stopped before its end.
 pub type AdoptError = error::AdoptError<Offsets>;
 
 type ProgressCallback = dyn Fn(&Report) + Send + Sync;
 
-/// Reads a dead-letter topic and makes letters of a consumer. See the [module documentation](super).
+/// Reads a dead-letter topic and turns its records into letters of a consumer. See the
+/// [module documentation](super).
 #[derive(Clone)]
 pub struct Adoption {
     options: KafkaOptions,
@@ -39,9 +40,10 @@ pub struct Adoption {
 }
 
 impl Adoption {
-    /// Creates the adoption of this topic. The options are those of the consumer that gets the letters: brokers, properties,
-    /// and which headers hold the id, the type and the correlation of a message. Its topics are not read. The queue is named
-    /// like its group, see [`into_queue`](Self::into_queue).
+    /// Creates an adoption of this topic. The options are the options of the consumer that receives the
+    /// letters: brokers, properties, and the headers that hold the id, the type and the correlation of a
+    /// message. The topics in the options are not read. The queue is named after the consumer's group,
+    /// see [`into_queue`](Self::into_queue).
     pub fn of(consumer: &KafkaOptions, topic: impl Into<String>) -> Self {
         Self {
             options: consumer.clone(),
@@ -60,7 +62,7 @@ impl Adoption {
         self
     }
 
-    /// Sets the queue of the letters and how they are stored there, at once.
+    /// Sets the queue of the letters together with how they are stored there.
     #[must_use]
     pub fn into_target(mut self, target: Target) -> Self {
         self.target = target;
@@ -74,33 +76,35 @@ impl Adoption {
         self
     }
 
-    /// Sets the sequencing of the consumer; default: by key. A consumer with the strategy `unordered` needs
-    /// [`Sequencing::Alone`].
+    /// Sets the sequencing of the consumer. Default: by key. A consumer with the strategy `unordered`
+    /// needs [`Sequencing::Alone`].
     ///
-    /// Letters join the sequences of the consumer, so live messages wait behind the letters adopted into their sequence, as
-    /// behind every letter (I2). See [`in_separate_sequences`](Self::in_separate_sequences).
+    /// Letters join the consumer's sequences, so live messages wait behind the letters adopted into
+    /// their sequence, as behind any letter (I2). See
+    /// [`in_separate_sequences`](Self::in_separate_sequences).
     #[must_use]
     pub fn with_sequencing(mut self, sequencing: Sequencing) -> Self {
         self.target.sequencing = sequencing;
         self
     }
 
-    /// Puts the letters into separate sequences: in order among themselves, with no live message behind them. For a consumer
-    /// that went on past its dead letters, and continues while they are triaged.
+    /// Puts the letters into separate sequences. They keep their order, and no live message waits behind
+    /// them. Use this for a consumer that continued past its dead letters, and keeps running while they
+    /// are triaged.
     #[must_use]
     pub fn in_separate_sequences(mut self) -> Self {
         self.target.separate_sequences = true;
         self
     }
 
-    /// Skips dead letters of other groups. Those without a group are adopted.
+    /// Skips dead letters of other groups. Dead letters without a group are adopted.
     #[must_use]
     pub fn only_group(mut self, group: impl Into<String>) -> Self {
         self.target.group = Some(group.into());
         self
     }
 
-    /// Sets how records without known failure headers are treated; default: they are skipped.
+    /// Sets how records without known failure headers are treated. Default: they are skipped.
     #[must_use]
     pub fn with_unknown(mut self, unknown: UnknownRecords) -> Self {
         self.unknown = unknown;
@@ -114,28 +118,29 @@ impl Adoption {
         self
     }
 
-    /// Lets the letters expire after this time, counted from now; default: they do not expire.
+    /// Lets the letters expire after this time, counted from now. Default: they do not expire.
     #[must_use]
     pub fn with_ttl(mut self, ttl: Duration) -> Self {
         self.target.expiry = Expiry::After(ttl);
         self
     }
 
-    /// Ignores the checkpoint and reads the topic from its beginning. Adopted letters are found again.
+    /// Ignores the checkpoint and reads the topic from its beginning. Letters that were already adopted
+    /// are recognised.
     #[must_use]
     pub fn from_the_beginning(mut self) -> Self {
         self.from_beginning = true;
         self
     }
 
-    /// Sets how long temporary failures of the store are retried; default: one minute.
+    /// Sets how long temporary failures of the store are retried. Default: one minute.
     #[must_use]
     pub fn with_store_timeout(mut self, timeout: Duration) -> Self {
         self.target.store_timeout = timeout;
         self
     }
 
-    /// Sets a callback for the progress, called after every batch that is durable.
+    /// Sets a callback for the progress. It is called after every batch that is durable.
     #[must_use]
     pub fn on_progress(mut self, callback: impl Fn(&Report) + Send + Sync + 'static) -> Self {
         self.progress = Some(Arc::new(callback));
@@ -147,19 +152,19 @@ impl Adoption {
         format!("adopt/{}/{}", self.target.queue, self.topic)
     }
 
-    /// Adopts everything up to the end of the topic as it is now.
+    /// Adopts everything up to the current end of the topic.
     ///
     /// # Errors
-    /// When the topic cannot be read, the store fails, or the queue is full. The error holds the progress; the next run
-    /// continues there.
+    /// When the topic cannot be read, the store fails, or the queue is full. The error holds the
+    /// progress. The next run continues from there.
     pub async fn run<S: LetterStore + Checkpoints + ?Sized>(&self, store: &S) -> Result<Report, AdoptError> {
         self.adopt(store, true, std::future::pending()).await
     }
 
-    /// Adopts everything up to the end of the topic as it is now, or until `shutdown` completes.
+    /// Adopts everything up to the current end of the topic, or until `shutdown` completes.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// As for [`run`](Self::run).
     pub async fn run_until<S: LetterStore + Checkpoints + ?Sized>(
         &self,
         store: &S,
@@ -168,10 +173,10 @@ impl Adoption {
         self.adopt(store, true, shutdown).await
     }
 
-    /// Adopts existing and new dead letters, until `shutdown` completes.
+    /// Adopts existing and new dead letters until `shutdown` completes.
     ///
     /// # Errors
-    /// As [`run`](Self::run), except that unreachable brokers are retried.
+    /// As for [`run`](Self::run), except that unreachable brokers are retried.
     pub async fn follow<S: LetterStore + Checkpoints + ?Sized>(
         &self,
         store: &S,
@@ -200,10 +205,10 @@ impl Adoption {
         run.read_all(&mut topic, shutdown, progress).await
     }
 
-    /// Tells what [`run`](Self::run) would do. Nothing is written.
+    /// Returns what [`run`](Self::run) would do. Nothing is written.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// As for [`run`](Self::run).
     pub async fn preview<S: LetterStore + Checkpoints + ?Sized>(
         &self,
         store: &S,

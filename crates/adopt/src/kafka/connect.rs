@@ -1,10 +1,10 @@
-//! Kafka Connect's headers: `errors.deadletterqueue.context.headers.enable`.
+//! Reads Kafka Connect's headers: `errors.deadletterqueue.context.headers.enable`.
 //!
 //! Checked in Apache Kafka at 1eb7644 (October 2024): `DeadLetterQueueReporter` (names, values) and `Stage`.
 //!
-//! - All values are UTF-8, numbers in decimal digits. An exception without a message has a null header.
+//! - All values are UTF-8, with numbers in decimal digits. An exception without a message has a null header.
 //! - Headers are added again at every pass, so the first ones hold the origin and the last ones the failure.
-//! - Key, value, headers and time of the record are those of the original.
+//! - Key, value, headers and time of the record are the original's.
 
 use lazaret_core::{Phase, Reason};
 

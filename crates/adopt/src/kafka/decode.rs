@@ -1,4 +1,4 @@
-//! Decodes a record of a dead-letter topic.
+//! Decodes records of a dead-letter topic.
 
 use lazaret_core::letter::Diagnostics;
 use lazaret_core::{Failure, Headers, MessageId, Phase, Position, Reason};
@@ -14,7 +14,7 @@ const CONTEXT_LIMIT: usize = 64;
 /// How records without known failure headers are treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnknownRecords {
-    /// Skips them. They are counted, and the first ones are listed in the report.
+    /// Skips them. They are counted, and the report lists the first ones.
     #[default]
     Skip,
     /// Adopts them as messages of the dead-letter topic itself.
@@ -29,11 +29,11 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    /// Returns the dead letter of a record. `None` when it has no known failure headers and such records are skipped, or when
-    /// it does not hold the message.
+    /// Returns the dead letter of a record. Returns `None` if the record does not hold the message, or
+    /// if it has no known failure headers and such records are skipped.
     pub(super) fn decode(&self, record: TopicRecord) -> Option<ForeignLetter> {
         match framework::read(&record.parts.headers, record.timestamp) {
-            // A claim check has no message: adopted, it could be replayed as a tombstone.
+            // A claim check has no message. If it were adopted, it could be replayed as a tombstone.
             Some(info) if info.claim_check => None,
             Some(info) => Some(self.known(record, info)),
             None if self.unknown == UnknownRecords::Skip => None,
@@ -89,7 +89,7 @@ fn unknown_failure(message: &str) -> Failure {
     Failure::new(Reason::HANDLER_ERROR, "unknown", message)
 }
 
-/// Returns the failure headers in readable form. Stack traces are in the cause.
+/// Returns the failure headers in readable form, without stack traces, which are in the cause.
 fn context(failure_headers: &Headers) -> Diagnostics {
     let mut context = Diagnostics::new();
     let headers = failure_headers.iter_nullable().filter(|(name, _)| !name.ends_with("stacktrace"));
@@ -153,7 +153,8 @@ mod tests {
 
     #[test]
     fn a_claim_check_is_no_tombstone() {
-        // I5: the message is a letter in some store. It must not be adopted as one without a payload.
+        // I5: the message is a letter in a store. The record must not be adopted as a letter without a
+        // payload.
         let mut message = decoder().decode(record(&HEADERS)).unwrap().message;
         message.payload = Some("large".into());
         let queue = QueueName::of("billing", "billing");

@@ -1,18 +1,18 @@
-//! What the failure headers of one framework contain.
+//! The content of one framework's failure headers.
 
 use lazaret_core::{Failure, Phase, Timestamp};
 
 /// The phase of a failure whose headers do not name one.
 pub(super) const DEFAULT_PHASE: Phase = Phase::Handle;
 
-/// The content of the failure headers of one framework.
+/// The content of one framework's failure headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FailureInfo {
     pub(super) topic: Option<String>,
     pub(super) partition: Option<u32>,
     pub(super) offset: Option<u64>,
     pub(super) timestamp: Option<Timestamp>,
-    /// The framework keeps the timestamp of the record.
+    /// Whether the framework keeps the timestamp of the record.
     pub(super) keeps_time: bool,
     pub(super) group: Option<String>,
     pub(super) failure: Option<Failure>,
@@ -30,7 +30,7 @@ pub(super) struct Origin {
 }
 
 impl FailureInfo {
-    /// Returns the original position, if it is complete.
+    /// Returns the original position if it is complete.
     pub(super) fn origin(&self) -> Option<Origin> {
         let topic = self.topic.clone().filter(|topic| !topic.is_empty())?;
         Some(Origin { topic, partition: self.partition?, offset: self.offset? })

@@ -1,8 +1,9 @@
-//! Reads the failure headers of a record, whichever frameworks wrote them.
+//! Reads the failure headers of a record, from any combination of frameworks.
 //!
-//! A record may carry headers of several frameworks, and several sets of one: a dead letter that another consumer read and
-//! failed on goes to the next topic. Writers append their headers. So the first ones hold the original position, and the last
-//! ones hold the failure that put the record into this topic.
+//! A record may carry headers of several frameworks, or several sets of one framework. This happens when
+//! another consumer reads a dead letter, fails on it, and sends it to the next topic. Writers append
+//! their headers. The first headers therefore hold the original position, and the last ones hold the
+//! failure that put the record into this topic.
 
 use lazaret_core::{Failure, Headers, MessageId, Timestamp};
 use lazaret_source_kafka::headers::{self, Relayed};
@@ -21,20 +22,20 @@ use super::{connect, original, spring, streams};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Framework {
-    /// Lazaret itself: a dead-letter topic of another consumer, or of this one.
+    /// Lazaret: a dead-letter topic of this or another consumer.
     Lazaret,
-    /// Spring Kafka: `kafka_dlt-*`, and `kafka_original-*` with `retry_topic-*` of its retry topics.
+    /// Spring Kafka: `kafka_dlt-*`, and in its retry topics `kafka_original-*` with `retry_topic-*`.
     Spring,
     /// Kafka Connect: `__connect.errors.*`.
     Connect,
     /// Kafka Streams: `__streams.errors.*`.
     Streams,
-    /// `x-original-*`: Spring Cloud Stream, and applications that use the same names.
+    /// Spring Cloud Stream and applications that use the same names: `x-original-*`.
     Original,
 }
 
 impl Framework {
-    /// All but Lazaret, whose headers are one block.
+    /// All frameworks except Lazaret, whose headers are one block.
     const OTHERS: [Self; 4] = [Self::Spring, Self::Connect, Self::Streams, Self::Original];
 
     /// Returns the name used in diagnostics and output.
@@ -48,7 +49,7 @@ impl Framework {
         }
     }
 
-    /// Returns whether the framework writes a header with this name.
+    /// Returns `true` if the framework writes a header with this name.
     fn is_own(self, name: &str) -> bool {
         match self {
             Self::Lazaret => false,
@@ -72,13 +73,13 @@ impl Framework {
 /// The content of all failure headers of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DeadLetterInfo {
-    /// The framework that wrote last.
+    /// The last framework that wrote.
     pub(super) framework: Framework,
-    /// `None` when it is incomplete.
+    /// The original position, or `None` if it is incomplete.
     pub(super) origin: Option<Origin>,
-    /// The id of the message, where a header holds it.
+    /// The id of the message, if a header holds it.
     pub(super) id: Option<MessageId>,
-    /// The original timestamp; that of the record if the framework keeps it; `None` when unknown.
+    /// The original timestamp, which is the record's if the framework keeps it. `None` if unknown.
     pub(super) timestamp: Option<Timestamp>,
     pub(super) group: Option<String>,
     pub(super) failure: Option<Failure>,
@@ -86,17 +87,17 @@ pub(super) struct DeadLetterInfo {
     pub(super) crashes: u32,
     pub(super) first_failed_at: Option<Timestamp>,
     pub(super) last_failed_at: Option<Timestamp>,
-    /// The record is a claim check: the message is a letter in a store.
+    /// Whether the record is a claim check, so that the message is a letter in a store.
     pub(super) claim_check: bool,
     /// The original headers of the message.
     pub(super) headers: Headers,
     /// The failure headers.
     pub(super) failure_headers: Headers,
-    /// What could not be read.
+    /// Warnings about parts that could not be read.
     pub(super) warnings: Vec<String>,
 }
 
-/// Reads the failure headers of a record with this timestamp; `None` when it has no known ones.
+/// Reads the failure headers of a record with this timestamp. Returns `None` if it has no known ones.
 pub(super) fn read(all: &Headers, written_at: Option<Timestamp>) -> Option<DeadLetterInfo> {
     let mut warnings = Vec::new();
     if all.iter().any(|(name, _)| name == headers::MARKER) {
@@ -118,7 +119,7 @@ pub(super) fn read(all: &Headers, written_at: Option<Timestamp>) -> Option<DeadL
             info
         })
         .collect();
-    // The first framework holds the origin, the last one the failure.
+    // The first framework holds the origin, and the last one holds the failure.
     let (first, last) = (infos.first()?, infos.last()?);
     let origin = infos.iter().find_map(FailureInfo::origin);
     if origin.is_none() {
@@ -143,8 +144,9 @@ pub(super) fn read(all: &Headers, written_at: Option<Timestamp>) -> Option<DeadL
     })
 }
 
-/// Returns the frameworks whose headers are present, in the order of their first ones. A framework is present when its headers
-/// hold an origin or a failure; its other headers alone may belong to the message.
+/// Returns the frameworks whose headers are present, ordered by their first header. A framework is
+/// present if its headers hold an origin or a failure. Its other headers alone may belong to the
+/// message.
 fn present(all: &Headers) -> Vec<Framework> {
     let mut present: Vec<(usize, Framework)> = Vec::new();
     for framework in Framework::OTHERS {
@@ -160,7 +162,7 @@ fn present(all: &Headers) -> Vec<Framework> {
     present.into_iter().map(|(_, framework)| framework).collect()
 }
 
-/// Returns the headers whose names fit, in order, null ones too.
+/// Returns the headers whose names fit, in order, including null ones.
 fn pick(all: &Headers, fits: impl Fn(&str) -> bool) -> Headers {
     let mut picked = Headers::new();
     for (name, value) in all.iter_nullable().filter(|(name, _)| fits(name)) {
@@ -172,7 +174,8 @@ fn pick(all: &Headers, fits: impl Fn(&str) -> bool) -> Headers {
     picked
 }
 
-/// Converts Lazaret's own headers, which are complete. Headers of others before them belong to the message.
+/// Converts Lazaret's own headers, which are complete. Earlier headers of other frameworks belong to the
+/// message.
 fn from_lazaret(all: &Headers, relayed: Relayed) -> DeadLetterInfo {
     let mut warnings = Vec::new();
     if relayed.failure.is_none() {
@@ -200,7 +203,7 @@ fn from_lazaret(all: &Headers, relayed: Relayed) -> DeadLetterInfo {
     }
 }
 
-/// Returns the block of headers that is in `all` and not in `others`.
+/// Returns the block of headers that is in `all` but not in `others`.
 fn between(all: &Headers, others: &Headers) -> Headers {
     let before =
         all.iter_nullable().zip(others.iter_nullable()).take_while(|(one, other)| one == other).count();

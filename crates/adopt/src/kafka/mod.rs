@@ -1,12 +1,14 @@
-//! Dead-letter topics: [`Adoption`] reads one and makes letters of a consumer.
+//! Dead-letter topics. An [`Adoption`] reads one and turns its records into letters of a consumer.
 //!
-//! Frameworks write a failed message to a topic, with headers that hold its original position and its failure. The adoption
-//! restores each message as it was: id, stream, position, key, payload, headers and time. The letters belong to one queue.
-//! They are grouped, replayed and closed like all others, and a replay goes to the handler of that consumer only.
+//! Frameworks write a failed message to a topic, with headers that hold its original position and its
+//! failure. The adoption restores the original message: id, stream, position, key, payload, headers and
+//! time. The letters belong to one queue. They are grouped, replayed and closed like all other letters,
+//! and a replay goes only to the handler of that consumer.
 //!
-//! - **Idempotent** (I8): the id of a message is that of its id header or its original position. Copies of one message, in one
-//!   topic or in several, make one letter.
-//! - **Read-only**: the topic is read without a group. Nothing is committed, and other readers are not affected.
+//! - **Idempotent** (I8): the id of a message comes from its id header or its original position. Copies
+//!   of a message become one letter, whether they are in one topic or in several.
+//! - **Read-only**: the topic is read without a group. Nothing is committed, and other readers are not
+//!   affected.
 //!
 //! ```no_run
 //! use lazaret_adopt::kafka::{AdoptError, Adoption};
@@ -29,11 +31,11 @@
 //! ```
 //!
 //! - `values`: parses header values and times.
-//! - `failure_info`, `spring`, `connect`, `streams`, `original`: the headers of each framework.
-//! - `framework`: the headers of all frameworks on one record.
-//! - `decode`: from a record to a [`ForeignLetter`](crate::ForeignLetter).
-//! - `preview`: what a run would do.
-//! - `topic`: the topic as a [`DeadLetterSource`](crate::DeadLetterSource).
+//! - `failure_info`, `spring`, `connect`, `streams`, `original`: read the headers of each framework.
+//! - `framework`: reads the headers of all frameworks on one record.
+//! - `decode`: converts a record to a [`ForeignLetter`](crate::ForeignLetter).
+//! - `preview`: shows what a run would do.
+//! - `topic`: reads the topic as a [`DeadLetterSource`](crate::DeadLetterSource).
 
 mod adoption;
 mod connect;

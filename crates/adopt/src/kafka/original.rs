@@ -1,12 +1,14 @@
-//! The `x-original-*` headers: Spring Cloud Stream's Kafka binder, and applications that use the same names.
+//! Reads the `x-original-*` headers of Spring Cloud Stream's Kafka binder, and of applications that use
+//! the same names.
 //!
 //! Checked in spring-cloud-stream: `KafkaMessageChannelBinder`. It writes `x-original-topic` and
-//! `x-original-timestamp-type` as UTF-8, partition as an `int`, offset and timestamp as `long`, big-endian, and
-//! `x-exception-fqcn`, `x-exception-message` and `x-exception-stacktrace` as UTF-8. Others write numbers in decimal digits,
-//! times as RFC 3339, and `x-exception-class`, `x-failure-reason`, `x-attempt-count` and so on. All of these are read.
+//! `x-original-timestamp-type` as UTF-8, the partition as an `int`, and offset and timestamp as `long`,
+//! all big-endian. It writes `x-exception-fqcn`, `x-exception-message` and `x-exception-stacktrace` as
+//! UTF-8. Other writers use decimal digits for numbers, RFC 3339 for times, and names such as
+//! `x-exception-class`, `x-failure-reason` and `x-attempt-count`. All of these are read.
 //!
-//! Only these names count as failure headers, and only together with one that names the original position: many applications
-//! have their own `x-` headers.
+//! Only these names count as failure headers, and only together with a header that names the original
+//! position, because many applications have their own `x-` headers.
 
 use lazaret_core::{Phase, Reason};
 
@@ -36,7 +38,7 @@ const OTHERS: [&str; 19] = [
     "x-first-failure-at",
     "x-last-failure-at",
 ];
-/// Exceptions that binders wrap around those of the handler.
+/// Exceptions in which binders wrap the handler's exception.
 const WRAPPERS: [&str; 2] = [
     "org.springframework.messaging.MessageHandlingException",
     "org.springframework.kafka.listener.ListenerExecutionFailedException",

@@ -1,4 +1,4 @@
-//! What the adoption of a topic would do.
+//! The result of a preview of a topic's adoption.
 
 use std::collections::BTreeMap;
 
@@ -7,30 +7,30 @@ use serde::Serialize;
 use crate::progress::{LISTED_LIMIT, Tally};
 use crate::source::Content;
 
-/// The maximum number of distinct origins, and of causes, that are counted (I7).
+/// The maximum number of distinct origins, and of distinct causes, that are counted (I7).
 const DISTINCT_LIMIT: usize = 10_000;
 
-/// What an adoption would do.
+/// The result of a preview of an adoption.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Preview {
-    /// The counts: `adopted` would become letters.
+    /// The counts. `adopted` is the number of records that would become letters.
     pub counts: Tally,
-    /// Where the records came from, other groups included; the 100 largest.
+    /// The 100 most frequent origins of the records. Includes other groups.
     pub origins: Vec<OriginCount>,
-    /// Why they failed, other groups included; the 100 most frequent causes.
+    /// The 100 most frequent causes of their failures. Includes other groups.
     pub causes: Vec<CauseCount>,
-    /// The addresses of unknown records, the first 100.
+    /// The addresses of unknown records, at most 100.
     pub unknown_at: Vec<String>,
 }
 
-/// The number of records from one partition of a topic.
+/// The number of records that come from the same partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct OriginCount {
     /// The format of the failure headers, as in the diagnostic `adopted-family`.
     pub format: String,
-    /// The consumer group that failed; `None` if the headers do not name it.
+    /// The consumer group that failed. `None` if the headers do not name it.
     pub group: Option<String>,
     /// The original topic.
     pub topic: String,
@@ -40,7 +40,7 @@ pub struct OriginCount {
     pub records: u64,
 }
 
-/// The number of records with one cause.
+/// The number of records with the same cause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct CauseCount {
@@ -52,7 +52,7 @@ pub struct CauseCount {
     pub records: u64,
 }
 
-/// Sums up the records that a preview reads.
+/// A summary of the records that a preview reads.
 #[derive(Debug, Default)]
 pub(super) struct Summary {
     origins: BTreeMap<(&'static str, Option<String>, String, u32), u64>,
@@ -92,7 +92,7 @@ fn count<K: Ord>(counts: &mut BTreeMap<K, u64>, key: K) {
     }
 }
 
-/// Returns the largest counts, the largest first; equal ones by key.
+/// Returns the largest counts in descending order, and equal counts by key.
 fn largest<K>(counts: BTreeMap<K, u64>) -> impl Iterator<Item = (K, u64)> {
     let mut counts: Vec<(K, u64)> = counts.into_iter().collect();
     counts.sort_by_key(|(_, records)| std::cmp::Reverse(*records));
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_number_of_distinct_causes_is_bounded() {
-        // I7: a class name may be made up for each record.
+        // I7: class names may be different for each record.
         let mut summary = Summary::default();
         for n in 0..DISTINCT_LIMIT + 5 {
             summary.add(&letter(None, 0, &format!("Error{n}")));

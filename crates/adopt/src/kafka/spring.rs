@@ -1,22 +1,26 @@
-//! Spring Kafka's headers: `DeadLetterPublishingRecoverer`, and the retry topics that use it.
+//! Reads Spring Kafka's headers: `DeadLetterPublishingRecoverer`, and the retry topics that use it.
 //!
-//! Checked in spring-kafka at 3f3cf7d (August 2026): `KafkaHeaders` and `RetryTopicHeaders` (the names),
-//! `DeadLetterRecordManager` (values, what is appended and what is replaced), `DeadLetterPublishingRecovererFactory` (the
-//! retry topics), `KafkaUtils` and `SerializationUtils` (deserialisation).
+//! Checked in spring-kafka at 3f3cf7d (August 2026): `KafkaHeaders` and `RetryTopicHeaders` (names),
+//! `DeadLetterRecordManager` (values, and which headers are appended or replaced),
+//! `DeadLetterPublishingRecovererFactory` (retry topics), `KafkaUtils` and `SerializationUtils`
+//! (deserialisation).
 //!
-//! - Partition is an `int`, offset and timestamp are `long`, all with `ByteBuffer`: big-endian. Topic, timestamp type, group,
-//!   classes, message and stack trace are UTF-8. The message is the outer one, `; `, and that of the root cause.
-//! - A second recoverer adds `kafka_dlt-original-*` again (`appendOriginalHeaders`), so the first is the origin. Exception
-//!   headers are replaced (`stripPreviousExceptionHeaders`), or added: the last is the failure.
-//! - Retry topics use the same names without `dlt-`, but for the group, and write the original ones once.
-//! - `retry_topic-attempts` is an `int`, in older versions one byte, and holds the number of the **next** attempt.
-//!   `retry_topic-original-timestamp` and `retry_topic-backoff-timestamp` are `BigInteger.toByteArray`. All three are added
-//!   again at every hop unless that was turned off, so the last counts. In a DLT the back-off ends at once, so its time is
-//!   that of the failure.
-//! - The record itself has the time of its publishing: the recoverer does not set one.
-//! - `springDeserializerExceptionKey` and `…Value` hold a Java-serialised exception. They stay on the record only if
-//!   configured, and are never read here. The raw bytes that could not be deserialised are the record's own key
-//!   and value.
+//! - Partition is an `int`, and offset and timestamp are `long`. All are written with `ByteBuffer`, so
+//!   they are big-endian. Topic, timestamp type, group, classes, message and stack trace are UTF-8. The
+//!   message is the outer message, `; `, and the root cause's message.
+//! - A second recoverer adds `kafka_dlt-original-*` again (`appendOriginalHeaders`), so the first header
+//!   is the origin. Exception headers are replaced (`stripPreviousExceptionHeaders`) or added, so the
+//!   last header is the failure.
+//! - Retry topics use the same names without `dlt-`, except for the group, and write the original
+//!   headers once.
+//! - `retry_topic-attempts` is an `int`, or one byte in older versions, and holds the number of the
+//!   **next** attempt. `retry_topic-original-timestamp` and `retry_topic-backoff-timestamp` are
+//!   `BigInteger.toByteArray`. All three are added again at every hop unless that was turned off, so the
+//!   last value counts. In a DLT the back-off ends at once, so its time is the time of the failure.
+//! - The record has the time of its publishing, because the recoverer does not set one.
+//! - `springDeserializerExceptionKey` and `…Value` hold a Java-serialised exception. They stay on the
+//!   record only if configured, and are never read here. The raw bytes that could not be deserialised
+//!   are the record's own key and value.
 
 use lazaret_core::{Phase, Reason, Timestamp};
 
@@ -29,7 +33,7 @@ const PARTITION: [&str; 2] = ["kafka_dlt-original-partition", "kafka_original-pa
 const OFFSET: [&str; 2] = ["kafka_dlt-original-offset", "kafka_original-offset"];
 const TIMESTAMP: [&str; 2] = ["kafka_dlt-original-timestamp", "kafka_original-timestamp"];
 const TIMESTAMP_TYPE: [&str; 2] = ["kafka_dlt-original-timestamp-type", "kafka_original-timestamp-type"];
-/// Retry topics use it with `dlt-` too.
+/// Retry topics also use this name with `dlt-`.
 const GROUP: [&str; 1] = ["kafka_dlt-original-consumer-group"];
 const CLASS: [&str; 2] = ["kafka_dlt-exception-fqcn", "kafka_exception-fqcn"];
 const ROOT: [&str; 2] = ["kafka_dlt-exception-cause-fqcn", "kafka_exception-cause-fqcn"];
@@ -41,18 +45,18 @@ const KEY_TRACE: [&str; 2] = ["kafka_dlt-key-exception-stacktrace", "kafka_key-e
 const ATTEMPTS: [&str; 1] = ["retry_topic-attempts"];
 const FIRST_TIMESTAMP: [&str; 1] = ["retry_topic-original-timestamp"];
 const BACKOFF: [&str; 1] = ["retry_topic-backoff-timestamp"];
-/// Added by the container for the listener, and copied with the others.
+/// The header that the container adds for the listener. It is copied with the other headers.
 const DELIVERY: [&str; 1] = ["kafka_deliveryAttempt"];
 const SERIALISED: [&str; 2] = ["springDeserializerExceptionKey", "springDeserializerExceptionValue"];
 
 /// The headers that identify Spring.
 const MARKERS: [&[&str]; 9] =
     [&TOPIC, &PARTITION, &OFFSET, &CLASS, &MESSAGE, &KEY_CLASS, &ATTEMPTS, &FIRST_TIMESTAMP, &BACKOFF];
-/// Its other headers.
+/// Spring's other headers.
 const OTHERS: [&[&str]; 9] =
     [&TIMESTAMP, &TIMESTAMP_TYPE, &GROUP, &ROOT, &TRACE, &KEY_MESSAGE, &KEY_TRACE, &DELIVERY, &SERIALISED];
 
-/// Exceptions that wrap the one of the listener or the deserialiser.
+/// Exceptions that wrap the exception of the listener or the deserialiser.
 const WRAPPERS: [&str; 4] = [
     "org.springframework.kafka.listener.ListenerExecutionFailedException",
     "org.springframework.kafka.listener.TimestampedException",
@@ -101,7 +105,7 @@ pub(super) fn read(reader: &mut HeaderReader<'_>, written_at: Option<Timestamp>)
     let backoff = reader.read(backoff, |value| values::millis(values::big_integer(value)?));
     let attempts = attempts(reader);
     let (partition, offset) = (reader.first(&PARTITION), reader.first(&OFFSET));
-    // A time after that of the record is the due time of a retry, not the time of a failure.
+    // A time later than the record's is the due time of a retry, not the time of a failure.
     let last_failed_at =
         backoff.filter(|time| written_at.is_some_and(|written| *time <= written)).or(written_at);
     FailureInfo {

@@ -1,10 +1,11 @@
-//! Kafka Streams' headers: `errors.dead.letter.queue.topic.name` (KIP-1034).
+//! Reads Kafka Streams' headers: `errors.dead.letter.queue.topic.name` (KIP-1034).
 //!
 //! Checked in Apache Kafka: `ExceptionHandlerUtils`, which builds the record.
 //!
-//! - All values are UTF-8, numbers in decimal digits. `exception` is the result of `Throwable.toString`: class and message. An
-//!   exception without a message has a null `message`.
-//! - Key and value are the serialised ones, the time is that of the original. The headers of the original are **not** copied.
+//! - All values are UTF-8, with numbers in decimal digits. `exception` is the result of
+//!   `Throwable.toString`: class and message. An exception without a message has a null `message`.
+//! - Key and value are the serialised ones, and the time is the original's. The original's headers are
+//!   **not** copied.
 
 use super::failure_info::{DEFAULT_PHASE, FailureInfo};
 use super::values::{self, HeaderReader};
@@ -30,7 +31,7 @@ pub(super) fn read(reader: &mut HeaderReader<'_>) -> FailureInfo {
         root: None,
         trace: text(reader, "__streams.errors.stacktrace"),
     };
-    // `SerializationException`, `DeserializationException` and their subclasses, by name.
+    // Matches `SerializationException`, `DeserializationException` and their subclasses by name.
     let is_decoding =
         exception.class.as_deref().is_some_and(|class| class.ends_with("erializationException"));
     let phase = if is_decoding { Phase::Decode } else { DEFAULT_PHASE };

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::decode::Decoder;
 use crate::source::{Cursor, DeadLetterSource, Found};
 
-/// The offset at which each partition of a topic continues.
+/// The offset at which reading continues in each partition of a topic.
 ///
 /// ```
 /// use lazaret_adopt::Cursor;
@@ -25,7 +25,7 @@ use crate::source::{Cursor, DeadLetterSource, Found};
 pub struct Offsets(pub BTreeMap<u32, u64>);
 
 impl Cursor for Offsets {
-    /// Partition and offset.
+    /// The partition and the offset.
     type Place = (u32, u64);
 
     fn move_back_to(&mut self, (partition, offset): &Self::Place) {
@@ -42,10 +42,10 @@ impl Cursor for Offsets {
 pub(super) struct DeadLetterTopic {
     pub(super) options: KafkaOptions,
     pub(super) topic: String,
-    /// The read ends at the end of the topic when it is opened.
+    /// Whether reading ends at the end that the topic has when it is opened.
     pub(super) bounded: bool,
     pub(super) decoder: Decoder,
-    /// `None` until it is opened.
+    /// The reader. `None` until the topic is opened.
     pub(super) reader: Option<TopicReader>,
 }
 

@@ -1,6 +1,6 @@
-//! Parses the values of failure headers: text, decimal numbers, Java's big-endian numbers, times.
+//! Parses the values of failure headers: text, decimal numbers, Java's big-endian numbers, and times.
 //!
-//! Nothing here panics, whatever the bytes: a value that cannot be parsed is omitted with a warning.
+//! Nothing here panics, whatever the bytes. A value that cannot be parsed is omitted with a warning.
 
 use bytes::Bytes;
 use lazaret_core::letter::CONTEXT_VALUE_LIMIT;
@@ -27,18 +27,18 @@ impl<'a> HeaderReader<'a> {
         self.warnings.push(warning.into());
     }
 
-    /// Returns the first value, in the order of the record, with one of these names that is not null.
+    /// Returns the first non-null header with one of these names, in record order.
     pub(super) fn first(&self, names: &[&str]) -> Option<(&'a str, &'a Bytes)> {
         self.headers.iter_nullable().find_map(|(name, value)| names.contains(&name).then_some((name, value?)))
     }
 
-    /// Returns the last value, in the order of the record, with one of these names that is not null.
+    /// Returns the last non-null header with one of these names, in record order.
     pub(super) fn last(&self, names: &[&str]) -> Option<(&'a str, &'a Bytes)> {
         let named = self.headers.iter_nullable().filter_map(|(name, value)| Some((name, value?)));
         named.filter(|(name, _)| names.contains(name)).last()
     }
 
-    /// Returns whether there is a header with one of these names, even if it is null.
+    /// Returns `true` if there is a header with one of these names, even if it is null.
     pub(super) fn has(&self, names: &[&str]) -> bool {
         self.headers.iter_nullable().any(|(name, _)| names.contains(&name))
     }
@@ -53,7 +53,7 @@ impl<'a> HeaderReader<'a> {
         Some(text.into_owned())
     }
 
-    /// Parses a value; one that does not parse is omitted, with a warning.
+    /// Parses a value. A value that does not parse is omitted with a warning.
     pub(super) fn read<T>(
         &mut self,
         header: Option<(&'a str, &'a Bytes)>,
@@ -74,8 +74,9 @@ pub(super) fn decimal(value: &[u8]) -> Option<i64> {
     is_decimal.then(|| std::str::from_utf8(value).ok()?.parse().ok()).flatten()
 }
 
-/// Parses a number as Java's `ByteBuffer` writes it, 4 or 8 bytes in big-endian order; or in decimal digits, as others do. No
-/// partition, offset or time is so large that its bytes look like text.
+/// Parses a number as Java's `ByteBuffer` writes it: 4 or 8 bytes in big-endian order. Also accepts
+/// decimal digits, which other writers use. No partition, offset or time is so large that its bytes look
+/// like text.
 pub(super) fn number(value: &[u8]) -> Option<i64> {
     if let Some(number) = decimal(value) {
         return Some(number);
@@ -99,17 +100,17 @@ pub(super) fn big_integer(value: &[u8]) -> Option<i64> {
     Some(value.iter().fold(sign, |number: i64, byte| number << 8 | i64::from(*byte)))
 }
 
-/// Parses a partition: not negative.
+/// Parses a partition, which is not negative.
 pub(super) fn partition(value: &[u8]) -> Option<u32> {
     number(value).and_then(|n| i32::try_from(n).ok()).and_then(|n| u32::try_from(n).ok())
 }
 
-/// Parses an offset: not negative.
+/// Parses an offset, which is not negative.
 pub(super) fn offset(value: &[u8]) -> Option<u64> {
     number(value).and_then(|n| u64::try_from(n).ok())
 }
 
-/// Converts milliseconds since 1970, not negative.
+/// Converts milliseconds since 1970, which are not negative.
 pub(super) fn millis(number: i64) -> Option<Timestamp> {
     Timestamp::from_millisecond(number).ok().filter(|_| number >= 0)
 }
@@ -119,8 +120,8 @@ pub(super) fn time(value: &[u8]) -> Option<Timestamp> {
     number(value).and_then(millis).or_else(|| std::str::from_utf8(value).ok()?.parse().ok())
 }
 
-/// Formats a header for people: text where it is printable, a number where it can be one, otherwise hexadecimal digits
-/// after `0x`.
+/// Formats a header for display: as text if it is printable, as a number if it can be one, otherwise as
+/// hexadecimal digits after `0x`.
 pub(super) fn display(value: Option<&Bytes>) -> String {
     let Some(value) = value else { return "(null)".to_owned() };
     match std::str::from_utf8(value) {
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn javas_big_integers_are_as_short_as_they_can_be() {
-        // 1_700_000_000_123 as BigInteger.valueOf(…).toByteArray() gives it.
+        // The result of BigInteger.valueOf(1_700_000_000_123).toByteArray().
         assert_eq!(big_integer(&[0x01, 0x8b, 0xcf, 0xe5, 0x68, 0x7b]), Some(1_700_000_000_123));
         assert_eq!(
             (big_integer(&[0]), big_integer(&[0, 0x80]), big_integer(&[0x80])),

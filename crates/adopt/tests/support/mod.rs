@@ -13,7 +13,7 @@ use rdkafka::producer::FutureRecord;
 pub(crate) const NOW: i64 = 1_750_000_000_000;
 pub(crate) const THEN: i64 = 1_700_000_000_123;
 
-/// `BigInteger.valueOf(n).toByteArray()`, for numbers of six bytes.
+/// Returns `BigInteger.valueOf(n).toByteArray()`, for numbers of six bytes.
 pub(crate) fn big(n: i64) -> Vec<u8> {
     n.to_be_bytes()[2..].to_vec()
 }
@@ -56,7 +56,7 @@ pub(crate) async fn write(topic: &Topic, partition: i32, written: Written<'_>) -
     topic.producer.send(record, LONG).await.unwrap().offset.unsigned_abs()
 }
 
-/// What Spring's recoverer writes for a listener that failed, in its order.
+/// Returns the headers that Spring's recoverer writes for a listener that failed, in its order.
 pub(crate) fn spring(topic: &str, partition: i32, offset: i64) -> Vec<Pair<'static>> {
     let trace = "org.springframework.kafka.listener.ListenerExecutionFailedException: Listener failed\n\
         \tat org.springframework.kafka.listener.A.b(A.java:1)\nCaused by: com.shop.PaymentException: card 17 declined\n\

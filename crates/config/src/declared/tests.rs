@@ -1,4 +1,4 @@
-//! Tests of declared consumers: what overrides what, and what contradicts.
+//! Tests of declared consumers: precedence and contradictions.
 
 use std::time::Duration;
 

@@ -18,12 +18,12 @@ use crate::code::Code;
 pub struct Address {
     /// The host name or IP address, without brackets.
     pub host: String,
-    /// The port; 0 picks a free port.
+    /// The port. 0 picks a free port.
     pub port: u16,
 }
 
 impl Address {
-    /// Returns whether the address is reachable from this machine only.
+    /// Returns `true` if the address is reachable only from this machine.
     pub fn is_loopback(&self) -> bool {
         match self.host.parse::<IpAddr>() {
             Ok(address) => address.is_loopback(),
@@ -56,13 +56,14 @@ impl Address {
     }
 }
 
-/// Checks that it is clear where the credentials of a URL end, `rest` being what follows the scheme. A driver would take the rest of a
-/// password for the host.
+/// Checks that the end of a URL's credentials is unambiguous. `rest` is the text after the scheme. A
+/// driver would mistake the rest of a password for the host.
 pub(crate) fn credentials(rest: &str, is_database: bool, code: Code) -> Result<(), FormatError> {
     let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
     let in_authority = authority.matches('@').count();
     let is_clear = match in_authority {
-        // The URL of a database has no other `@`. In other URLs it is part of the path, unless what comes before is no host.
+        // A database URL has no other `@`. Elsewhere an `@` may be part of the path, unless the text
+        // before it is not a host.
         0 if is_database => !rest.contains('@'),
         0 => !rest.contains('@') || host_and_port(authority, false).is_some(),
         1 => !is_database || rest.matches('@').count() == 1,
@@ -75,7 +76,7 @@ pub(crate) fn credentials(rest: &str, is_database: bool, code: Code) -> Result<(
     Err(bad(code, "has special characters in the user or the password, which must be percent-encoded", hint))
 }
 
-/// Checks a URL with one of the schemes.
+/// Checks a URL that must have one of the schemes.
 pub(crate) fn url(text: &str, schemes: &[&str]) -> Result<(), FormatError> {
     let example = match schemes[0] {
         "http" => "http://127.0.0.1:8080/events",
@@ -99,7 +100,7 @@ pub(crate) fn url(text: &str, schemes: &[&str]) -> Result<(), FormatError> {
     if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
         return Err(bad(Code::InvalidAddress, "is not a URL: it contains white space", &hint));
     }
-    // Only URLs of databases have several hosts.
+    // Only database URLs have several hosts.
     let hosts: Vec<_> = if scheme.starts_with("http") { vec![hosts] } else { hosts.split(',').collect() };
     if hosts.iter().any(|host| host_and_port(host, false).is_none()) {
         return Err(bad(Code::InvalidAddress, "is not a URL: invalid host or port", &hint));
@@ -137,7 +138,7 @@ pub(crate) fn brokers(text: &str) -> Result<(), FormatError> {
     Ok(())
 }
 
-/// Splits a host and its port. An IPv6 address is written in brackets.
+/// Splits a host from its port. An IPv6 address is in brackets.
 pub(crate) fn host_and_port(text: &str, needs_port: bool) -> Option<(String, Option<u16>)> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {

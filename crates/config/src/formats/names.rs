@@ -3,7 +3,7 @@
 use super::error::{FormatError, bad};
 use crate::code::Code;
 
-/// Checks the name of a consumer or a token, by the rules of the engine.
+/// Checks the name of a consumer or a token by the rules of the engine.
 pub(crate) fn name(text: &str) -> Result<(), FormatError> {
     if text.len() > 200 || text.contains('/') || text.chars().any(char::is_control) {
         return Err(bad(
@@ -15,7 +15,7 @@ pub(crate) fn name(text: &str) -> Result<(), FormatError> {
     Ok(())
 }
 
-/// Checks the name of a collection, by the rules of MongoDB.
+/// Checks the name of a collection by the rules of MongoDB.
 pub(crate) fn collection(text: &str) -> Result<(), FormatError> {
     let is_valid = text.len() <= 200
         && !text.contains(['$', '\0'])
@@ -28,7 +28,7 @@ pub(crate) fn collection(text: &str) -> Result<(), FormatError> {
     Err(bad(Code::InvalidName, "is not a valid name of a collection", hint))
 }
 
-/// Checks that a text consists of letters, digits and the characters in `also`.
+/// Checks that a text consists only of letters, digits and the characters in `also`.
 pub(crate) fn token(text: &str, also: &str, why: &str) -> Result<(), FormatError> {
     let fits = text.chars().all(|c| c.is_ascii_alphanumeric() || also.contains(c));
     if fits {

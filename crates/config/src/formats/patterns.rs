@@ -33,8 +33,9 @@ pub(crate) fn reason(text: &str) -> Result<Reason, FormatError> {
     })
 }
 
-/// Parses the type of an error where a reason code may stand as well. `None` is a reason code, or a mistake in one: a type has a
-/// package, a wildcard, or letters of both cases, and is not a known reason in other letters.
+/// Parses the type of an error, for keys that also accept a reason code. Returns `None` for a reason
+/// code, valid or not. A type has a package, a wildcard, or letters of both cases, and does not spell a
+/// known reason.
 pub(crate) fn error_type(text: &str) -> Option<ErrorTypePattern> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "_.:$*\\<>".contains(c);
     if !text.chars().all(is_part) || !text.contains(|c: char| c.is_ascii_alphabetic()) {
@@ -67,7 +68,7 @@ pub(crate) fn group_pattern(text: &str) -> Result<GroupPattern, FormatError> {
     })
 }
 
-/// Extracts the error from the multi-line message of the regex crate: its last line.
+/// Extracts the error from the multi-line message of the regex crate, which is the last line.
 fn regex_error(error: &regex::Error) -> FormatError {
     let text = error.to_string();
     let last = text.lines().last().unwrap_or_default().trim();
@@ -96,7 +97,8 @@ pub(crate) fn cron(text: &str) -> Result<(), FormatError> {
     Err(bad(Code::InvalidSchedule, "is a schedule that never fires", hint))
 }
 
-/// Returns whether a schedule fires after the beginning of 2026. The start is fixed, so that no clock is needed.
+/// Returns `true` if a schedule fires after the beginning of 2026. The start is fixed, so that no clock
+/// is needed.
 fn fires(schedule: &Cron) -> bool {
     let from = date(2026, 1, 1).to_zoned(TimeZone::UTC);
     from.is_ok_and(|from| schedule.find_next_occurrence(&from, true).is_ok())
@@ -117,7 +119,7 @@ mod tests {
         ] {
             assert_eq!(error_type(text).map(|pattern| pattern.to_string()).as_deref(), Some(text));
         }
-        // A type that is named like a reason needs a package or a wildcard.
+        // A type that is spelled like a reason needs a package or a wildcard.
         for text in [
             "TIMEOUT",
             "CARD_DECLINED",

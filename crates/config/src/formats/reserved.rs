@@ -3,7 +3,7 @@
 use super::error::{FormatError, bad};
 use crate::code::Code;
 
-/// Properties that the Kafka source sets, and the reason.
+/// Properties that the Kafka source sets itself, each with the reason.
 const RESERVED_PROPERTIES: [(&str, &str); 5] = [
     ("bootstrap.servers", "use `brokers`"),
     ("group.id", "use `group`"),
@@ -12,8 +12,8 @@ const RESERVED_PROPERTIES: [(&str, &str); 5] = [
     ("enable.partition.eof", "Lazaret sets it when it reads a source to its end"),
 ];
 
-/// Headers that Lazaret sets: they frame the request, carry the trace, or describe the message. The HTTP handler rejects the same
-/// headers.
+/// Headers that Lazaret sets: they frame the request, carry the trace, or describe the message. The HTTP
+/// handler rejects the same headers.
 const RESERVED_HEADERS: [&str; 10] = [
     "connection",
     "content-length",

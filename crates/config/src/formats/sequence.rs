@@ -7,13 +7,13 @@ use crate::code::Code;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SequenceRule {
-    /// By key.
+    /// One sequence per key.
     Key,
-    /// By the value of a header.
+    /// One sequence per value of this header.
     Header(String),
-    /// By the value at a JSON pointer into the payload.
+    /// One sequence per value at this JSON pointer into the payload.
     Json(String),
-    /// By partition.
+    /// One sequence per partition.
     Partition,
 }
 

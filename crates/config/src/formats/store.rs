@@ -11,7 +11,7 @@ use crate::suggest::nearest;
 #[derive(Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreLocation {
-    /// In memory: lost when the process exits.
+    /// In memory. It is lost when the process exits.
     Memory,
     /// In a SQLite file.
     Sqlite(String),
@@ -22,7 +22,7 @@ pub enum StoreLocation {
 }
 
 impl StoreLocation {
-    /// Returns the kind of store: `memory`, `sqlite`, `postgres` or `mongodb`.
+    /// Returns the kind of the store: `memory`, `sqlite`, `postgres` or `mongodb`.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -33,7 +33,7 @@ impl StoreLocation {
     }
 }
 
-/// Leaves out the URL, which may contain a password.
+/// Omits the URL, which may contain a password.
 impl fmt::Debug for StoreLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -77,7 +77,7 @@ impl StoreLocation {
     }
 }
 
-/// The hint for a store in memory: without quotes, YAML reads the colon as the end of a key.
+/// The hint for an unquoted store in memory. Without quotes, YAML parses the colon as the end of a key.
 const IN_MEMORY: &str = "quote it: `store: \"memory:\"`";
 
 /// Checks the host of a database URL. The driver parses the rest.

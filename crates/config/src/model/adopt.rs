@@ -1,9 +1,9 @@
-//! The configuration of adoptions: dead letters of other frameworks.
+//! The configuration of adoptions, which import dead letters of other frameworks.
 
 use super::enums::file_enum;
 use super::io::KafkaSource;
 
-/// The headers that a Kafka source reads by default, for consumers without one.
+/// The headers that a Kafka source reads by default, for consumers without a Kafka source.
 pub(super) const TYPE_HEADERS: &[&str] = &["ce_type"];
 pub(super) const CORRELATION_HEADERS: &[&str] = &["correlation-id", "ce_correlationid"];
 
@@ -21,24 +21,26 @@ file_enum! {
         Connect = "connect",
         /// Kafka Streams: `__streams.errors.*`.
         Streams = "streams",
-        /// `x-original-*`, as Spring Cloud Stream writes them.
+        /// Spring Cloud Stream: `x-original-*`.
         XOriginal = "x-original",
     }
 }
 
-/// Dead-letter topics of another framework, which become letters of a consumer.
+/// Dead-letter topics of another framework, whose records become letters of a consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdoptTopics {
-    /// The framework that writes them.
+    /// The framework that writes the topics.
     pub format: TopicFormat,
-    /// How they are read: the brokers, the properties, and the headers of ids and types. Its `topics` are the dead-letter topics.
+    /// The settings for reading them: the brokers, the properties, and the headers of ids and types.
+    /// `topics` holds the dead-letter topics.
     pub kafka: KafkaSource,
-    /// Whether new dead letters are adopted while the daemon runs.
+    /// Whether new dead letters are adopted while the daemon is running.
     pub continuous: bool,
-    /// Adopts only dead letters of this group, and those without one.
+    /// The consumer group whose dead letters are adopted, along with dead letters that name no group.
+    /// `None` adopts from all groups.
     pub group: Option<String>,
     /// Whether records without known failure headers are adopted.
     pub adopts_unknown: bool,
-    /// Whether the letters are in sequences of their own.
+    /// Whether the letters get sequences of their own.
     pub separate_sequences: bool,
 }

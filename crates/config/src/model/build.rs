@@ -1,7 +1,8 @@
 //! Builds the model from the values of a document.
 //!
-//! All functions are total: an invalid value has a fallback, because policies are also checked in a file with errors
-//! elsewhere. A file with errors never becomes a configuration, so fallbacks are never used in a running system.
+//! All functions are total. An invalid value has a fallback, because policies are also checked in a file
+//! with errors elsewhere. A file with errors never becomes a configuration, so a running system never
+//! uses a fallback.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -203,7 +204,7 @@ fn webhook(fields: &Fields) -> Webhook {
     }
 }
 
-/// The table has a default for each.
+/// Returns the thresholds of alerts. The table has a default for each of them.
 fn thresholds(fields: &Fields) -> AlertThresholds {
     AlertThresholds {
         window: duration(fields, "window"),
@@ -293,7 +294,8 @@ fn source(fields: &Fields, consumer: &str) -> Source {
     }
 }
 
-/// The keys that are not set are those of a Kafka source: an id must be the same in a dead letter and in a redelivered message.
+/// Returns the adoptions. Keys that are not set come from the Kafka source, because a dead letter and
+/// its redelivered message must have the same id.
 fn adopt(fields: &Fields, source: &Source, consumer: &str) -> Vec<AdoptTopics> {
     let of_source = match source {
         Source::Kafka(kafka) => Some(kafka),
@@ -301,7 +303,7 @@ fn adopt(fields: &Fields, source: &Source, consumer: &str) -> Vec<AdoptTopics> {
     };
     let adoption = |format: TopicFormat, fields: &Fields| {
         let own_brokers = fields.text("brokers").map(str::to_owned);
-        // With other brokers, the credentials of the source are of no use.
+        // The source's credentials are of no use with other brokers.
         let inherited = of_source.filter(|_| own_brokers.is_none());
         let mut properties = inherited.map(|kafka| kafka.properties.clone()).unwrap_or_default();
         for (name, value) in secrets(fields, "properties") {
@@ -458,7 +460,7 @@ fn retry(fields: &Fields) -> Retry {
     }
 }
 
-/// The keys that are not set are those of the consumer.
+/// Returns an override. Keys that are not set come from the consumer.
 fn retry_override(fields: &Fields, base: &RetryPolicy) -> RetryOverride {
     let none = Fields::default();
     let when = fields.section("when").unwrap_or(&none);
@@ -482,7 +484,8 @@ fn retry_override(fields: &Fields, base: &RetryPolicy) -> RetryOverride {
     }
 }
 
-/// Returns the delays of the retry topics; none where `initial-delay` is set closer to the consumer than they are.
+/// Returns the delays of the retry topics. Returns none if `initial-delay` is set closer to the consumer
+/// than the list.
 pub(crate) fn listed_delays(fields: &Fields) -> Arc<[Duration]> {
     let Some(topics) = fields.section("topics") else { return Arc::default() };
     let delay = |field: &Field| match field.value {
@@ -495,7 +498,8 @@ pub(crate) fn listed_delays(fields: &Fields) -> Arc<[Duration]> {
     }
 }
 
-/// Returns the keys of a consumer's `retry` that others of its keys replace, by path, with what replaces them.
+/// Returns the paths of keys in a consumer's `retry` that other keys replace, each with a description of
+/// its replacement.
 pub(crate) fn replaced(retry: &Fields) -> Vec<(&'static [&'static str], String)> {
     if retry.text("strategy") != Some(Strategy::Topics.as_str()) {
         return Vec::new();
@@ -518,7 +522,8 @@ pub(crate) fn replaced(retry: &Fields) -> Vec<(&'static [&'static str], String)>
     replaced
 }
 
-/// Returns how close to the consumer a value is set: built-in, in `defaults`, or its own.
+/// Returns how close to the consumer a value is set: 0 for built-in, 1 for `defaults`, 2 for the
+/// consumer itself.
 pub(crate) fn closeness(fields: &Fields, name: &str) -> u8 {
     match fields.get(name).map(|field| field.origin) {
         None | Some(Origin::BuiltIn) => 0,
@@ -527,7 +532,7 @@ pub(crate) fn closeness(fields: &Fields, name: &str) -> u8 {
     }
 }
 
-/// Returns how many attempts a list of delays allows.
+/// Returns the number of attempts that a list of delays allows.
 pub(crate) fn listed_attempts(delays: &[Duration]) -> u32 {
     match delays.len() {
         0 => u32::MAX,
@@ -542,7 +547,7 @@ pub(crate) fn retry_policy(fields: &Fields) -> RetryPolicy {
     let strategy = strategy.unwrap_or(default.strategy);
     let delays = if strategy == Strategy::Topics { listed_delays(fields) } else { Arc::default() };
     let attempts = match fields.get("max-attempts") {
-        // The list says how many, unless the file says fewer.
+        // The list determines the number, unless the file sets a lower one.
         Some(Field { origin: Origin::BuiltIn, .. }) if !delays.is_empty() => u32::MAX,
         _ => fields.count_u32("max-attempts").unwrap_or(default.max_attempts),
     };
@@ -733,7 +738,7 @@ fn duration(fields: &Fields, name: &str) -> Duration {
     fields.duration(name).unwrap_or_default()
 }
 
-/// In the file, 0 means "forever" or "never".
+/// Returns a duration, or `None` for 0, which means "forever" or "never" in the file.
 fn unless_zero(fields: &Fields, name: &str) -> Option<Duration> {
     fields.duration(name).filter(|duration| !duration.is_zero())
 }

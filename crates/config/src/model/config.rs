@@ -39,31 +39,31 @@ pub struct Config {
     pub store: StoreLocation,
     /// The consumers, in file order.
     pub consumers: Vec<Consumer>,
-    /// The authentication of API clients; `None` is unauthenticated.
+    /// The authentication of API clients. `None` leaves the API unauthenticated.
     pub auth: Option<Auth>,
     /// Additional host names of the API.
     pub hosts: Vec<String>,
-    /// The certificate and key of the API; `None` serves plain HTTP.
+    /// The certificate and key of the API. `None` serves plain HTTP.
     pub tls: Option<Tls>,
-    /// A Unix socket that serves the API, too.
+    /// A Unix socket that also serves the API.
     pub socket: Option<PathBuf>,
     /// The web console.
     pub console: Console,
-    /// The values of letters that are redacted.
+    /// The redaction rules for values of letters.
     pub redact: Redaction,
-    /// The encryption of stored content; `None` stores it in the clear.
+    /// The encryption of stored content. `None` stores it in the clear.
     pub encryption: Option<Encryption>,
     /// The limits of requests.
     pub limits: RequestLimits,
     /// The receivers of alerts.
     pub webhooks: Vec<Webhook>,
-    /// The base URL of the documentation, for the runbooks of alerts.
+    /// The base URL of the documentation, for the runbook links of alerts.
     pub docs_url: Option<String>,
     /// The thresholds of alerts.
     pub alert_thresholds: AlertThresholds,
     /// Logs and traces.
     pub telemetry: Telemetry,
-    /// The directory of the flight recorder; `None` is off.
+    /// The directory of the flight recorder. `None` turns it off.
     pub flight_recorder: Option<PathBuf>,
     /// The values as read from the file, with locations.
     pub(crate) document: Arc<Document>,
@@ -92,49 +92,49 @@ pub struct Token {
     pub name: String,
     /// `sha256:` and 64 hexadecimal digits.
     pub hash: String,
-    /// The scopes, named as in the API.
+    /// The scopes, by their names in the API.
     pub scopes: Vec<&'static str>,
     /// The expiry time.
     pub expires: Option<Timestamp>,
-    /// The person; `None` for a person of the token's name.
+    /// The person. `None` stands for a person with the token's name.
     pub person: Option<String>,
-    /// The consumers that the token is limited to; empty for all.
+    /// The consumers that the token is limited to. If empty, the token is valid for all.
     pub consumers: Vec<String>,
 }
 
 /// The TLS files of the API, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// The certificate, followed by those of its issuers.
+    /// The certificate, followed by the certificates of its issuers.
     pub certificate: PathBuf,
     /// The private key.
     pub key: PathBuf,
-    /// How long browsers use nothing but TLS; zero to leave it to them.
+    /// How long browsers must use TLS only. Zero sends no such policy.
     pub hsts: Duration,
 }
 
 /// The encryption of stored content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encryption {
-    /// The keys; the first one encrypts.
+    /// The keys. The first one encrypts.
     pub keys: Vec<KeySource>,
 }
 
-/// Where a key comes from.
+/// The origin of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySource {
     /// A file.
     File(PathBuf),
-    /// A program that prints it.
+    /// A program that prints the key.
     Command {
         /// The program and its arguments.
         program: Vec<String>,
-        /// How long it may run.
+        /// The timeout of the program.
         timeout: Duration,
     },
 }
 
-/// The limits of requests; sizes in bytes.
+/// The limits of requests. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
     /// The maximum size of a request body.
@@ -151,36 +151,37 @@ pub struct RequestLimits {
     pub connections_per_peer: usize,
     /// The maximum number of concurrent requests with one token.
     pub requests_per_token: usize,
-    /// The maximum number of plans of one person that were not started.
+    /// The maximum number of plans per person that were not started.
     pub drafts_per_person: usize,
     /// The maximum number of plans that were not started.
     pub drafts: usize,
-    /// The number of letters in such plans from which no further plan is frozen.
+    /// The number of letters in plans that were not started at which no further plan is frozen.
     pub draft_letters: u64,
 }
 
-/// The thresholds from which alerts fire.
+/// The thresholds at which alerts fire.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AlertThresholds {
-    /// The time over which rates are measured, and after which a consumer that failed is told if it is not back.
+    /// The time window for rates. It is also the time that a failed consumer has to recover before an
+    /// alert fires.
     pub window: Duration,
     /// Retries per second.
     pub retry_rate: f64,
-    /// The share of attempts that fail in a retry storm.
+    /// The share of failed attempts in a retry storm.
     pub storm_share: f64,
-    /// The minimum number of failures of a retry storm in a window.
+    /// The minimum number of failures in a window for a retry storm.
     pub storm_failures: u64,
     /// The time for which a message is retried.
     pub retry_age: Duration,
     /// The age of a running attempt.
     pub attempt_age: Duration,
-    /// The number of windows in a row in which messages wait and none is handled.
+    /// The number of consecutive windows in which messages wait and none is handled.
     pub blocked_windows: u32,
     /// The duration of a pause.
     pub paused_for: Duration,
     /// The time until the next letter of a queue expires.
     pub expires_within: Duration,
-    /// The time without a new event that resolves an alert without an end of its own.
+    /// The time without a new event that resolves an alert which has no end of its own.
     pub quiet: Duration,
 }
 

@@ -7,12 +7,12 @@ use ipnet::IpNet;
 
 use super::secret::Secret;
 
-/// The web console: sign-in, and links to other systems.
+/// The web console: sign-in and links to other systems.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Console {
-    /// How long a session may be unused.
+    /// How long a session may stay unused.
     pub session_idle: Duration,
-    /// How long a session lasts in any case.
+    /// The maximum lifetime of a session.
     pub session_lifetime: Duration,
     /// The OpenID Connect provider.
     pub oidc: Option<Oidc>,
@@ -33,26 +33,26 @@ pub struct Oidc {
     pub client_secret: Option<Secret>,
     /// A file with the client secret.
     pub client_secret_file: Option<PathBuf>,
-    /// The scopes to request, beside `openid`.
+    /// The scopes to request, in addition to `openid`.
     pub scopes: Vec<String>,
-    /// The claim with the name of the person.
+    /// The claim that holds the name of the person.
     pub person_claim: String,
-    /// The claim with the groups of the person.
+    /// The claim that holds the groups of the person.
     pub groups_claim: String,
-    /// The rights of groups; the first match applies.
+    /// The rights of groups. The first match applies.
     pub roles: Vec<Role>,
 }
 
 /// A reverse proxy whose headers are trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxy {
-    /// The networks of its addresses.
+    /// The networks of the proxy's addresses.
     pub trusted: Vec<IpNet>,
-    /// The header with the name of the person; `None` if the proxy authenticates nobody.
+    /// The header that holds the name of the person. `None` if the proxy does not authenticate.
     pub user_header: Option<String>,
-    /// The header with the groups of the person.
+    /// The header that holds the groups of the person.
     pub groups_header: String,
-    /// The rights of groups; the first match applies.
+    /// The rights of groups. The first match applies.
     pub roles: Vec<Role>,
 }
 
@@ -61,8 +61,8 @@ pub struct Proxy {
 pub struct Role {
     /// The name of the group.
     pub group: String,
-    /// The scopes, named as in the API.
+    /// The scopes, by their names in the API.
     pub scopes: Vec<&'static str>,
-    /// The consumers that it is limited to; empty for all.
+    /// The consumers that the role is limited to. If empty, the role applies to all.
     pub consumers: Vec<String>,
 }

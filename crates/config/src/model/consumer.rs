@@ -1,4 +1,4 @@
-//! The configuration of a consumer. Its policies are types of the core.
+//! The configuration of a consumer. Its policies use types of the core.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::formats::SequenceRule;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Consumer {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// The source of messages.
     pub source: Source,
@@ -35,29 +35,31 @@ pub struct Consumer {
     pub max_payload: Option<usize>,
     /// The retry policy.
     pub retry: Retry,
-    /// The classification rules; the first match decides.
+    /// The classification rules. The first match decides.
     pub rules: Vec<Rule>,
     /// The grouping rules.
     pub grouping: Grouping,
     /// The redaction rules of the file.
     pub redact: Redaction,
-    /// The circuit breaker; `None` is off.
+    /// The circuit breaker. `None` turns it off.
     pub breaker: Option<BreakerPolicy>,
-    /// The fuse; `None` is off.
+    /// The fuse. `None` turns it off.
     pub fuse: Option<FusePolicy>,
     /// The poison detection.
     pub poison: PoisonPolicy,
-    /// The dead-letter settings; `None` discards a message whose failure is final, with an audit entry.
+    /// The dead-letter settings. With `None`, a message whose failure is final is discarded, with an
+    /// audit entry.
     pub dead_letter: Option<DeadLetter>,
-    /// The team that owns the letters: also those that are kept while dead letters are disabled.
+    /// The team that owns the letters, including letters that are kept while dead letters are disabled.
     pub owner: Option<String>,
-    /// Whether the first letter of a group sends an alert: also of letters that are kept while dead letters are disabled.
+    /// Whether the first letter of a group sends an alert. This includes letters that are kept while
+    /// dead letters are disabled.
     pub alert_on_first: bool,
-    /// The window of the duplicate filter; `None` is off.
+    /// The window of the duplicate filter. `None` turns it off.
     pub inbox_dedupe: Option<Duration>,
     /// The replay settings.
     pub replay: Replay,
-    /// The dead letters of other frameworks that become letters of this consumer.
+    /// Dead letters of other frameworks that become letters of this consumer.
     pub adopt: Vec<AdoptTopics>,
     /// The tuning parameters.
     pub advanced: Advanced,
@@ -96,7 +98,7 @@ impl Consumer {
         no_retry_on_types.iter().cloned().fold(refused, Classifier::no_retry_on_error_type)
     }
 
-    /// Returns the sequencing for the engine.
+    /// Returns the sequencing policy for the engine.
     pub fn sequencing(&self) -> Sequencing {
         match (self.order, &self.sequence) {
             (Order::None, _) => Sequencing::Alone,
@@ -116,7 +118,7 @@ pub enum Order {
     Key,
     /// Per partition.
     Partition,
-    /// None.
+    /// No order.
     None,
 }
 
@@ -125,30 +127,30 @@ pub enum Order {
 pub struct Retry {
     /// The schedule.
     pub policy: RetryPolicy,
-    /// The schedules of some events or failures; the first that applies counts.
+    /// The schedules for some events or failures. The first match applies.
     pub overrides: Vec<RetryOverride>,
-    /// Reasons that are retried; empty for all retryable reasons.
+    /// Reasons that are retried. If empty, all retryable reasons are.
     pub retry_on: Vec<Reason>,
-    /// Error types that are retried, in addition.
+    /// Error types that are retried in addition.
     pub retry_on_types: Vec<ErrorTypePattern>,
-    /// Reasons that are not retried. Takes precedence.
+    /// Reasons that are not retried. They take precedence.
     pub no_retry_on: Vec<Reason>,
-    /// Error types that are not retried. Takes precedence.
+    /// Error types that are not retried. They take precedence.
     pub no_retry_on_types: Vec<ErrorTypePattern>,
     /// The retry budget.
     pub budget: BudgetPolicy,
-    /// The retry topics of strategy `topics`.
+    /// The retry topics of the strategy `topics`.
     pub topics: RetryTopics,
 }
 
-/// Retry topics: one for each delay of the policy.
+/// Retry topics, one for each delay of the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetryTopics {
     /// Whether missing topics are created.
     pub create: bool,
-    /// Whether publishing a message and committing its position are one transaction.
+    /// Whether a message is published and its position committed in one transaction.
     pub transactional: bool,
-    /// Whether the headers of Spring Kafka are written as well.
+    /// Whether the headers of Spring Kafka are also written.
     pub spring_headers: bool,
 }
 
@@ -157,15 +159,15 @@ pub struct RetryTopics {
 pub struct DeadLetter {
     /// The team that owns the letters.
     pub owner: Option<String>,
-    /// The time until an open letter expires; `None` is never.
+    /// The time until an open letter expires. `None` means never.
     pub ttl: Option<Duration>,
-    /// The retention time of closed letters; `None` is forever.
+    /// The retention time of closed letters. `None` means forever.
     pub keep_closed: Option<Duration>,
     /// Whether payloads are kept.
     pub include_payload: bool,
     /// Whether backtraces are kept.
     pub include_backtrace: bool,
-    /// Whether later messages of a sequence wait behind a dead letter.
+    /// The treatment of later messages of a sequence after a dead letter.
     pub on_dead: OnDeadPolicy,
     /// The strict limits of the queue.
     pub limits: Limits,
@@ -184,9 +186,9 @@ pub struct DeadLetter {
 /// A MongoDB collection that receives copies of dead letters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopiesCollection {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// The connection string with its database; `None` is that of the store.
+    /// The connection string, including the database. `None` uses the store's.
     pub uri: Option<Secret>,
 }
 
@@ -194,9 +196,9 @@ pub struct CopiesCollection {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reprocess {
-    /// None.
+    /// No automatic replay.
     Manual,
-    /// The oldest letters, on a schedule.
+    /// Replays the oldest letters on a schedule.
     Cron {
         /// The schedule in cron notation, in UTC, with or without seconds.
         schedule: String,
@@ -210,9 +212,9 @@ pub enum Reprocess {
 pub struct Replay {
     /// The required approval.
     pub approval: Approval,
-    /// The maximum rate of letters; `None` is unlimited.
+    /// The maximum rate of letters. `None` means unlimited.
     pub rate: Option<Rate>,
-    /// The number of failed replays after which a letter is parked; `None` is unlimited.
+    /// The number of failed replays after which a letter is parked. `None` means unlimited.
     pub max_replays: Option<u32>,
 }
 
@@ -220,9 +222,9 @@ pub struct Replay {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Approval {
-    /// None.
+    /// No approval.
     None,
-    /// Another person than the requester.
+    /// Approval by a person other than the requester.
     SecondPerson,
 }
 
@@ -231,7 +233,7 @@ pub enum Approval {
 pub struct Advanced {
     /// The maximum number of messages in flight.
     pub window: usize,
-    /// The number of tasks that share the lanes; 0 is one per core.
+    /// The number of tasks that share the lanes. 0 means one per core.
     pub shards: usize,
     /// The minimum interval between commits.
     pub commit_interval: Duration,
@@ -239,7 +241,7 @@ pub struct Advanced {
     pub drain_deadline: Duration,
     /// The duration of a lease on a stored sequence.
     pub lease: Duration,
-    /// The interval of polling the store for changes by others.
+    /// The interval at which the store is polled for changes by others.
     pub refresh: Duration,
     /// The number of open sequences that each shard tracks exactly.
     pub blocked_limit: usize,

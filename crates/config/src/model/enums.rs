@@ -10,15 +10,15 @@ macro_rules! file_enum {
         }
 
         impl $name {
-            /// Every value.
+            /// All values.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// Returns the value as it is written in the file.
+            /// Returns the value as written in the file.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),+ }
             }
 
-            /// Finds the value that is written like this in the file.
+            /// Parses the value as written in the file.
             pub(crate) fn parse(text: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|value| value.as_str() == text)
             }
@@ -54,9 +54,9 @@ file_enum! {
         Error = "error",
         /// Errors and warnings.
         Warn = "warn",
-        /// Also state changes.
+        /// State changes, and all of the above.
         Info = "info",
-        /// Also details.
+        /// Details, and all of the above.
         Debug = "debug",
         /// Everything.
         Trace = "trace",
@@ -72,7 +72,7 @@ file_enum! {
         UpdateLookup = "update-lookup",
         /// The post-image, if available.
         WhenAvailable = "when-available",
-        /// The post-image, and an error if it is not available.
+        /// The post-image. It is an error if none is available.
         Required = "required",
     }
 }
@@ -84,7 +84,7 @@ file_enum! {
         Off = "off",
         /// The pre-image, if available.
         WhenAvailable = "when-available",
-        /// The pre-image, and an error if it is not available.
+        /// The pre-image. It is an error if none is available.
         Required = "required",
     }
 }
@@ -114,21 +114,22 @@ file_enum! {
 file_enum! {
     /// The start position of a MongoDB change stream.
     StartPosition {
-        /// The saved position; at the first start, now.
+        /// The saved position. At the first start, now.
         Resume = "resume",
         /// Now, at each start.
         Latest = "latest",
-        /// The saved position; at the first start, the oldest change in the oplog.
+        /// The saved position. At the first start, the oldest change in the oplog.
         OplogStart = "oplog-start",
     }
 }
 
 file_enum! {
-    /// The action when the saved position is no longer in the oplog, or later than all that the server has.
+    /// The action when the saved position is no longer in the oplog, or is later than the server's
+    /// latest change.
     HistoryLost {
         /// Stop the consumer.
         Fail = "fail",
-        /// Continue from now; changes in between are lost.
+        /// Continue from now. Changes in between are lost.
         FromNow = "from-now",
         /// Continue from the oldest change in the oplog.
         FromOplogStart = "from-oplog-start",
@@ -140,7 +141,7 @@ file_enum! {
     OnInvalidate {
         /// Stop the consumer.
         Stop = "stop",
-        /// Continue with what is created under the same name.
+        /// Continue with the collection or database that is created under the same name.
         StartAfter = "start-after",
     }
 }
@@ -148,9 +149,9 @@ file_enum! {
 file_enum! {
     /// How settled rows of an outbox are acknowledged.
     OutboxAck {
-        /// They are deleted.
+        /// Settled rows are deleted.
         Delete = "delete",
-        /// They stay, and the position is kept in the store.
+        /// Settled rows stay, and the store keeps the position.
         Position = "position",
     }
 }
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
     use crate::table::{Kind, sections};
 
-    /// The allowed values of a key, from the table.
+    /// Returns the allowed values of a key, from the table.
     fn values(path: &str, name: &str) -> Vec<&'static str> {
         let sections = sections();
         let (_, section) = sections.iter().find(|(known, _)| known == path).expect("the section exists");

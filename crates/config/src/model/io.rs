@@ -16,13 +16,13 @@ use crate::secrets::redacted;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Source {
-    /// Messages that are posted to this process over HTTP.
+    /// Messages posted to this process over HTTP.
     Inbox,
     /// A file with one JSON message per line.
     File {
         /// The path of the file.
         path: PathBuf,
-        /// Whether to wait for new lines at the end.
+        /// Whether to wait at the end of the file for new lines.
         follow: bool,
     },
     /// Kafka topics.
@@ -57,24 +57,26 @@ pub struct KafkaSource {
     pub group: String,
     /// Properties of librdkafka.
     pub properties: Vec<(String, Secret)>,
-    /// Headers with the message id; the first present header is used.
+    /// Headers with the message id. The first header present is used.
     pub id_headers: Vec<String>,
-    /// Headers with the event type; the first present header is used.
+    /// Headers with the event type. The first header present is used.
     pub type_headers: Vec<String>,
-    /// Headers with the correlation id; the first present header is used.
+    /// Headers with the correlation id. The first header present is used.
     pub correlation_headers: Vec<String>,
-    /// The id of the static member of the group; `dynamic` for a dynamic member. `None`: derived from the store, if it is a file.
+    /// The id of the group's static member, or `dynamic` for a dynamic member. `None` derives it from
+    /// the store, if the store is a file.
     pub member: Option<String>,
-    /// Ids of stores that the store of this daemon replaces.
+    /// The ids of stores that this daemon's store replaces.
     pub replaced_stores: Vec<String>,
     /// The maximum wait for topics that do not exist yet.
     pub topic_timeout: Duration,
-    /// A log without an id is read as a new one when the position cannot be one of it; otherwise that is an error.
+    /// Whether a log without an id may be read as a new one when the saved position cannot belong to it.
+    /// Otherwise that is an error.
     pub may_start_fresh: bool,
 }
 
 impl KafkaSource {
-    /// The `member` that asks for dynamic membership.
+    /// The value of `member` that requests dynamic membership.
     pub const DYNAMIC_MEMBER: &'static str = "dynamic";
 }
 
@@ -83,35 +85,36 @@ impl KafkaSource {
 pub struct MongodbSource {
     /// The connection string.
     pub uri: Secret,
-    /// The database; `None` watches all of them.
+    /// The database. `None` watches all databases.
     pub database: Option<String>,
-    /// The collection; `None` watches the whole database.
+    /// The collection. `None` watches the whole database.
     pub collection: Option<String>,
     /// The full-document mode.
     pub full_document: FullDocument,
     /// The pre-image mode.
     pub before_change: BeforeChange,
-    /// The operations to read; empty for all.
+    /// The operations to read. If empty, all are read.
     pub operations: Vec<OperationType>,
     /// The aggregation stages.
     pub pipeline: Vec<Json>,
     /// The start position.
     pub start: StartPosition,
-    /// The action when the saved position is no longer in the oplog, or later than all that the server has.
+    /// The action when the saved position is no longer in the oplog, or is later than the server's
+    /// latest change.
     pub on_history_lost: HistoryLost,
-    /// The action when the stream was invalidated, as by a drop of its collection.
+    /// The action when the stream is invalidated, for example by a drop of its collection.
     pub on_invalidate: OnInvalidate,
-    /// How often the position is saved.
+    /// The schedule for saving the position.
     pub checkpoint: Checkpoint,
-    /// When a failed stream is opened again.
+    /// The delays and the limit for reopening a failed stream.
     pub restart: Restart,
     /// Whether one instance reads and the others stand by.
     pub single_leader: bool,
-    /// The name of this instance; `None` is the name of the host.
+    /// The name of this instance. `None` uses the host name.
     pub instance: Option<String>,
 }
 
-/// A table of a PostgreSQL database, whose rows are messages.
+/// A table of a PostgreSQL database whose rows are messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostgresOutboxSource {
     /// The connection URL.
@@ -132,33 +135,33 @@ pub struct PostgresOutboxSource {
     pub created_at: String,
     /// How settled rows are acknowledged.
     pub ack: OutboxAck,
-    /// The channel of notifications.
+    /// The notification channel.
     pub channel: String,
-    /// The longest wait for a notification.
+    /// The maximum wait for a notification.
     pub poll: Duration,
-    /// The time after which the server ends a session that does not respond.
+    /// The time after which the server ends an unresponsive session.
     pub session_timeout: Duration,
     /// Whether to create the table and its trigger.
     pub setup: bool,
-    /// The position that is given up.
+    /// The position to give up.
     pub start_over: Option<u64>,
 }
 
-/// How often the position is saved.
+/// The schedule for saving the position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// After this number of messages.
+    /// The number of messages after which the position is saved.
     pub every: u64,
-    /// At least this often; `None` is off.
+    /// The maximum interval between saves. `None` turns it off.
     pub interval: Option<Duration>,
-    /// This often while the stream is idle; `None` is off.
+    /// The interval between saves while the stream is idle. `None` turns it off.
     pub idle_heartbeat: Option<Duration>,
 }
 
-/// When a failed change stream is opened again.
+/// The schedule for reopening a failed change stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Restart {
-    /// The maximum number of restarts without progress; `None` is unlimited.
+    /// The maximum number of restarts without progress. `None` means unlimited.
     pub max_attempts: Option<u32>,
     /// The delay before the first restart.
     pub initial_delay: Duration,
@@ -181,7 +184,7 @@ pub enum Handler {
 }
 
 impl Handler {
-    /// The timeout of an attempt; `None` if the program sets it.
+    /// Returns the timeout of an attempt. Returns `None` if the program sets it.
     pub const fn timeout(&self) -> Option<Duration> {
         match self {
             Self::Http(http) => Some(http.timeout),
@@ -225,17 +228,18 @@ impl fmt::Debug for HttpHandler {
 /// A program that runs once per attempt, or as a long-running worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandHandler {
-    /// The program and its arguments; never empty.
+    /// The program and its arguments. Never empty.
     pub program: Vec<String>,
     /// The timeout of an attempt.
     pub timeout: Duration,
     /// How the program is executed.
     pub mode: CommandMode,
-    /// The maximum number of processes; `None` depends on the mode.
+    /// The maximum number of processes. With `None`, it depends on the mode.
     pub workers: Option<usize>,
     /// Environment variables of the program.
     pub env: Vec<(String, Secret)>,
-    /// The inherited environment variables, in addition to the default ones. A name that ends with `*` is a prefix.
+    /// Environment variables to inherit in addition to the default ones. A name that ends with `*` is a
+    /// prefix.
     pub inherit_env: Vec<String>,
 }
 
@@ -245,6 +249,6 @@ pub struct CommandHandler {
 pub enum CommandMode {
     /// One process per attempt.
     Once,
-    /// Long-running workers: one JSON line in, one out.
+    /// Long-running workers, which read and write one JSON line per attempt.
     Lines,
 }

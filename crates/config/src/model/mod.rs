@@ -1,4 +1,4 @@
-//! The configuration as typed values that a program works with.
+//! The configuration as typed values for programs.
 
 mod adopt;
 mod build;

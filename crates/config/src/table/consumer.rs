@@ -1,4 +1,4 @@
-//! The keys of a consumer, and of `defaults`.
+//! The keys of a consumer and of `defaults`.
 
 use lazaret_core::Verdict;
 use lazaret_core::fingerprint::GroupPart;
@@ -253,7 +253,7 @@ static RULE: Section = Section {
     ],
 };
 
-/// The verdicts, named as in the core.
+/// The verdicts, by their names in the core.
 pub(crate) static VERDICTS: &[EnumValue] = &[
     EnumValue(Verdict::Retry.as_str(), "retry on schedule"),
     EnumValue(Verdict::DeadLetter.as_str(), "store it as a dead letter"),
@@ -325,7 +325,7 @@ static GROUPING: Section = Section {
     ],
 };
 
-/// The parts of a failure, named as in the core.
+/// The parts of a failure, by their names in the core.
 static GROUP_PARTS: &[EnumValue] = &[
     EnumValue(GroupPart::ErrorType.as_str(), "the type of the error"),
     EnumValue(GroupPart::Message.as_str(), "its message, without numbers, ids and quoted text"),

@@ -1,7 +1,7 @@
-//! The table of keys: the only definition of what a configuration file may contain.
+//! The table of keys. It alone defines what a configuration file may contain.
 //!
-//! The reader, the JSON Schema, the key reference, the effective configuration and the reload all read this table, so they
-//! cannot disagree.
+//! The reader, the JSON Schema, the key reference, the effective configuration and the reload all read
+//! this table, so they cannot disagree.
 
 mod adopt;
 mod console;

@@ -28,7 +28,7 @@ fn collect(section: &'static Section, path: &str, found: &mut Vec<(String, &'sta
     }
 }
 
-/// Returns a hint with the section that a misplaced key belongs to.
+/// Returns a hint that names the section of a misplaced key.
 pub(crate) fn elsewhere(here: &'static Section, name: &str) -> Option<String> {
     let sections = sections();
     let found = sections.iter().filter(|(_, section)| !std::ptr::eq(*section, here));

@@ -1,4 +1,4 @@
-//! The keys of the top level, and of all sections outside of consumers.
+//! The keys of the top level and of all sections outside consumers.
 
 use lazaret_core::redaction::TextSet;
 
@@ -6,7 +6,7 @@ use super::console::CONSOLE;
 use super::consumer::CONSUMER;
 use super::types::{EnumValue, Format, Key, Kind, Section};
 
-/// A number of windows, or of failures.
+/// The kind for a number of windows or failures.
 const COUNT: Kind = Kind::Count { min: 1, max: 1_000_000_000 };
 
 /// The whole file.
@@ -121,7 +121,7 @@ static TOKEN: Section = Section {
             "SHA-256 hash of the token: `sha256:` and 64 hexadecimal digits.",
         )
         .required()
-        // The token itself may be written here by mistake, and must not be shown.
+        // The token itself may be written here by mistake and must not be shown.
         .secret(),
         Key::new("scopes", Kind::List { of: &Kind::Enum(SCOPES), min: 1 }, "Permissions of the token.")
             .required(),
@@ -145,7 +145,7 @@ static TOKEN: Section = Section {
     ],
 };
 
-/// The scopes of tokens, named as in the API.
+/// The scopes of tokens, by their names in the API.
 pub(crate) static SCOPES: &[EnumValue] = &[
     EnumValue("read", "see everything but payloads and headers"),
     EnumValue("payload", "see payloads and headers, and search in them"),

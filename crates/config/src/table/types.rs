@@ -3,11 +3,11 @@
 /// A section and its keys.
 #[derive(Debug)]
 pub(crate) struct Section {
-    /// Its name in the schema.
+    /// The name in the schema.
     pub(crate) name: &'static str,
-    /// Its description.
+    /// The description.
     pub(crate) doc: &'static str,
-    /// Its keys, in display order.
+    /// The keys, in display order.
     pub(crate) keys: &'static [Key],
 }
 
@@ -28,13 +28,13 @@ pub(crate) struct Key {
     pub(crate) kind: Kind,
     pub(crate) default: DefaultValue,
     pub(crate) doc: &'static str,
-    /// Whether its value must not be shown.
+    /// Whether the value must not be shown.
     pub(crate) secret: bool,
-    /// How a change is applied; `None` inherits from the section.
+    /// How a change is applied. `None` inherits from the section.
     pub(crate) reload: Option<Reload>,
-    /// An example value; empty for none.
+    /// An example value. Empty if there is none.
     pub(crate) example: &'static str,
-    /// The hint for an invalid value; empty for the default hint.
+    /// The hint for an invalid value. If empty, the default hint applies.
     pub(crate) hint: &'static str,
 }
 
@@ -43,9 +43,9 @@ pub(crate) struct Key {
 pub(crate) enum DefaultValue {
     /// The key is required.
     Required,
-    /// No value; the text describes what that means.
+    /// No value. The text describes the meaning.
     Absent(&'static str),
-    /// This value, written as in a file.
+    /// This value, as written in a file.
     Literal(&'static str),
 }
 
@@ -66,11 +66,11 @@ pub(crate) enum Kind {
     Flag,
     /// A whole number.
     Count { min: u64, max: u64 },
-    /// A number; `exclusive` excludes the minimum.
+    /// A number. `exclusive` excludes the minimum.
     Number { min: f64, max: f64, exclusive: bool },
-    /// A fraction, or `true` for 0.2, or `false` for none.
+    /// A fraction, `true` for 0.2, or `false` for none.
     Jitter,
-    /// A duration; `zero` allows 0.
+    /// A duration. `zero` allows 0.
     Duration { zero: bool },
     /// A size in bytes, with a minimum.
     Size { min: u64 },
@@ -84,7 +84,7 @@ pub(crate) enum Kind {
     Any,
     /// A list with a minimum number of items.
     List { of: &'static Kind, min: usize },
-    /// User-defined names with a format, and values.
+    /// Entries with user-defined names of a format, and values.
     Map { names: Format, of: &'static Kind },
     /// A section with keys.
     Section(&'static Section),
@@ -129,7 +129,7 @@ pub(crate) enum Format {
     Network,
     /// The location of the store.
     Store,
-    /// The name of a collection in MongoDB.
+    /// The name of a MongoDB collection.
     Collection,
     /// A reason code.
     Reason,
@@ -141,7 +141,7 @@ pub(crate) enum Format {
     Regex,
     /// A comparison with a count.
     Comparison,
-    /// A status or exit code, a class or a range of them.
+    /// A status or exit code, or a class or range of codes.
     Status,
     /// A schedule in cron notation.
     Cron,
@@ -195,7 +195,7 @@ impl Key {
         Self { secret: true, ..self }
     }
 
-    /// Allows a change by a reload.
+    /// Lets a reload apply a change.
     pub(crate) const fn live(self) -> Self {
         Self { reload: Some(Reload::Live), ..self }
     }
@@ -225,7 +225,7 @@ impl Key {
 }
 
 impl Kind {
-    /// Returns the nested section, however it is wrapped.
+    /// Returns the nested section, however deeply it is wrapped.
     pub(crate) fn section(&self) -> Option<&'static Section> {
         match self {
             Self::Section(section) | Self::Partial(section) | Self::OneOf(section) | Self::Named(section) => {
@@ -270,7 +270,7 @@ impl Kind {
     }
 }
 
-/// Joins alternatives: "a, b or c".
+/// Joins alternatives, as in "a, b or c".
 pub(crate) fn either(words: &[String]) -> String {
     match words {
         [] => String::new(),

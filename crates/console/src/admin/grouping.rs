@@ -1,5 +1,6 @@
-//! Grouping rules: those of each consumer, and the group of a letter by rules on trial. Nothing is changed: rules are part of the
-//! configuration, and a letter stays in its group until it fails again.
+//! Grouping rules: the rules of each consumer, and the group of a letter by rules on trial. Nothing is
+//! changed, because rules are part of the configuration, and a letter stays in its group until it fails
+//! again.
 
 use lazaret_api::{Code, ConsumerConfig, EffectiveConfig, GroupingRules, LetterDetail, Problem, Scope};
 use lazaret_core::fingerprint::{GroupPart, GroupPattern, Grouping};
@@ -12,7 +13,7 @@ use crate::links;
 use crate::text::{block, cut, visible};
 use crate::visit::Visit;
 
-/// The rules of each consumer.
+/// Renders the rules of each consumer.
 pub(super) fn table(consumers: &[ConsumerConfig]) -> Markup {
     html! {
         @if !consumers.is_empty() {
@@ -30,13 +31,14 @@ pub(super) fn table(consumers: &[ConsumerConfig]) -> Markup {
     }
 }
 
-/// The page on which rules are tried, with these in its form.
+/// Returns the link to the page on which rules are tried, with these rules in its form.
 fn trial_link(rules: &GroupingRules) -> String {
     let (by, replace) = (rules.by.join(", "), rules.replace.join("\n"));
     with_query(PATH, &[("by", Some(&by)), ("replace", Some(&replace))])
 }
 
-/// Reads the rules on trial: parts, separated by commas, and one pattern a line. `None` if there are none.
+/// Reads the rules on trial: parts separated by commas, and one pattern per line. Returns `None` if
+/// there are none.
 pub(super) fn on_trial(by: &str, replace: &str) -> Result<Option<Grouping>> {
     let parts: Vec<&str> = by.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
     let patterns: Vec<&str> = replace.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -52,7 +54,7 @@ fn rules(parts: &[impl AsRef<str>], patterns: &[impl AsRef<str>]) -> Result<Grou
         let part: &str = part.as_ref();
         rules = rules.with(part.parse::<GroupPart>().map_err(|error| refused(&error))?);
     }
-    // One more than there may be is refused below, and no more than that is compiled.
+    // One pattern more than allowed is rejected below. No further patterns are compiled.
     for pattern in patterns.iter().take(Grouping::MAX_PATTERNS + 1) {
         let pattern: &str = pattern.as_ref();
         let parsed = pattern.parse::<GroupPattern>();
@@ -66,7 +68,7 @@ fn refused(why: &dyn std::fmt::Display) -> Box<Problem> {
     Box::new(Problem::new(Code::InvalidRequest).with_detail(why.to_string()))
 }
 
-/// The rules of the consumer of a letter, for those who may see the configuration.
+/// Returns the rules of a letter's consumer, for callers who may see the configuration.
 async fn configured(visit: &Visit, consumer: &str) -> Result<Option<Grouping>> {
     if !visit.may(Scope::Admin) {
         return Ok(None);
@@ -76,7 +78,7 @@ async fn configured(visit: &Visit, consumer: &str) -> Result<Option<Grouping>> {
     found.map(|of| rules(&of.grouping.by, &of.grouping.replace)).transpose()
 }
 
-/// The group of a letter by the rules on trial, or else by those of its consumer.
+/// Renders the group of a letter by the rules on trial, or else by its consumer's rules.
 pub(super) async fn trial(
     visit: &Visit,
     detail: &LetterDetail,
@@ -108,13 +110,14 @@ pub(super) async fn trial(
     })
 }
 
-/// The fingerprint of a failure, and the texts that make it.
+/// The fingerprint of a failure, and the texts that it is derived from.
 struct Grouped {
     fingerprint: Fingerprint,
     texts: Vec<(GroupPart, String)>,
 }
 
-/// Applies rules to a failure. Patterns on trial may be slow, so it does not hold up other requests.
+/// Applies rules to a failure. This runs on a separate thread, because patterns on trial may be slow and
+/// must not delay other requests.
 async fn group(rules: Grouping, failure: Failure, event_type: Option<String>) -> Result<Grouped> {
     let applied = tokio::task::spawn_blocking(move || {
         let event_type = event_type.as_deref();

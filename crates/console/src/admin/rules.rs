@@ -1,5 +1,5 @@
-//! Rules on trial: what a redaction rule would hide of a letter, and the group that grouping rules would put it in. Nothing is
-//! changed: rules are part of the configuration.
+//! Rules on trial: the values of a letter that a redaction rule would hide, and the group that grouping
+//! rules would give it. Nothing is changed, because rules are part of the configuration.
 
 use axum::extract::Query;
 use axum::response::Response;
@@ -21,7 +21,7 @@ use crate::{cli_line, letter, letters, links, problem, short_id};
 
 pub(crate) const PATH: &str = "/console/admin/rules";
 
-/// The rules on trial, and the letter.
+/// The rules on trial and the letter.
 #[derive(Default, Deserialize)]
 pub(crate) struct RuleParams {
     #[serde(default)]
@@ -32,7 +32,7 @@ pub(crate) struct RuleParams {
     payload: String,
     #[serde(default)]
     by: String,
-    /// One pattern a line.
+    /// The patterns, one per line.
     #[serde(default)]
     replace: String,
 }
@@ -42,7 +42,7 @@ pub(crate) async fn show(Query(params): Query<RuleParams>, visit: Visit) -> Resp
     visit.respond(Ok::<_, Box<Problem>>(page))
 }
 
-/// The way to this page, from the section of the configuration.
+/// Renders the link to this page, for the section of the configuration.
 pub(super) fn link(visit: &Visit) -> Markup {
     html! { @if visit.may(Scope::Payload) { a.button href=(PATH) { (icon("eye")) "Try rules on a letter" } } }
 }
@@ -98,7 +98,7 @@ fn form(params: &RuleParams) -> Markup {
     }
 }
 
-/// The letter under the rules.
+/// Renders the letter under the rules on trial.
 async fn trial(visit: &Visit, id: &str, params: &RuleParams) -> Result<Markup> {
     let rules = rules(params)?;
     let on_trial = grouping::on_trial(&params.by, &params.replace)?;
@@ -110,7 +110,7 @@ async fn trial(visit: &Visit, id: &str, params: &RuleParams) -> Result<Markup> {
     })
 }
 
-/// Reads a letter by its id, or by a unique beginning of it.
+/// Reads a letter by its id or by a unique prefix of it.
 async fn read(visit: &Visit, id: &str) -> Result<LetterDetail> {
     match letter::read(visit, id, INLINE_BYTES).await {
         Ok(detail) => Ok(detail),
@@ -135,7 +135,8 @@ fn rules(params: &RuleParams) -> Result<Redaction> {
     Ok(Redaction::new(words(&params.headers), paths))
 }
 
-/// What a server with these rules would show of the letter, beyond what is redacted already.
+/// Renders what a server with these rules would redact in the letter, in addition to what is already
+/// redacted.
 fn redacted(detail: &LetterDetail, rules: &Redaction) -> Markup {
     let (found, shown) = apply(detail, rules);
     let is_whole =
@@ -158,7 +159,7 @@ fn redacted(detail: &LetterDetail, rules: &Redaction) -> Markup {
     }
 }
 
-/// Applies rules to a copy of the letter. Returns what they hide, and what is left to show.
+/// Applies rules to a copy of the letter. Returns the parts that they hide, and the remaining letter.
 fn apply(detail: &LetterDetail, rules: &Redaction) -> (Vec<String>, Letter) {
     let mut message = Message::new("m", "s", Position::new(0, 0));
     message.payload = detail.content.payload.clone().map(Bytes::from);

@@ -1,4 +1,5 @@
-//! How the server is set up: its tokens, its grouping rules, and its effective configuration. For administrators.
+//! The setup of the server, for administrators: its tokens, its grouping rules, and its effective
+//! configuration.
 
 use lazaret_api::{EffectiveConfig, Scope, TokenInfo, TokenList};
 use maud::{Markup, html};
@@ -10,7 +11,7 @@ use crate::time::exact_with_age;
 use crate::visit::Visit;
 use crate::{badge, cli_line, problem};
 
-/// Tokens, grouping rules and configuration.
+/// Renders tokens, grouping rules and configuration.
 pub(super) async fn sections(visit: &Visit) -> Markup {
     if !visit.may(Scope::Admin) {
         return html! {

@@ -1,4 +1,4 @@
-//! What people did with the letters of a group: their comments, and to whom they assigned them.
+//! The activity of people on a group's letters: comments and assignments.
 
 use jiff::Timestamp;
 use lazaret_api::numbers::plural;
@@ -10,7 +10,7 @@ use crate::time::age;
 use crate::visit::Visit;
 use crate::{letters, links};
 
-/// The activity, latest first.
+/// Renders the activity, latest first.
 pub(super) fn activity(visit: &Visit, facets: &GroupFacets) -> Markup {
     let comments = facets.comments.iter().map(|of| (of.at, comment(visit, of)));
     let assignments = facets.assignments.iter().map(|of| (of.at, assignment(visit, of)));

@@ -1,4 +1,4 @@
-//! Comments, the assignee, and the way back for an evicted letter.
+//! Comments, the assignee, and the restoration of an evicted letter.
 
 use axum::extract::Path;
 use axum::http::Method;
@@ -16,7 +16,7 @@ use crate::time::age;
 use crate::visit::{Answer, Visit};
 use crate::{cli_line, letters, links};
 
-/// The assignee and the comments of a letter, with their forms.
+/// Renders the assignee and the comments of a letter with their forms.
 pub(super) fn panel(visit: &Visit, detail: &LetterDetail) -> Markup {
     let id = &detail.letter.id;
     html! {
@@ -46,7 +46,7 @@ fn comment_form(visit: &Visit, id: &str) -> Markup {
         .render(visit, &html! { "Comment" })
 }
 
-/// The form that reopens an evicted letter.
+/// Renders the form that reopens an evicted letter.
 pub(super) fn restore_form(visit: &Visit, id: &str) -> Markup {
     let action = format!("{}/restore", links::letter(id));
     let command = cli_line::command("restore", &[("--ids", letters::short(id)), ("--reason", "TEXT")], &[]);

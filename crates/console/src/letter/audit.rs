@@ -1,4 +1,4 @@
-//! What was done to a letter: the entries of the audit about it.
+//! The audit entries about a letter.
 
 use lazaret_api::{AuditEntry, AuditPage, Letter};
 use maud::{Markup, html};
@@ -8,7 +8,7 @@ use crate::text::visible;
 use crate::time::age;
 use crate::visit::Visit;
 
-/// The entries shown.
+/// The number of entries shown.
 const SHOWN: &str = "20";
 
 pub(super) async fn read(visit: &Visit, id: &str) -> Result<AuditPage> {
@@ -16,7 +16,7 @@ pub(super) async fn read(visit: &Visit, id: &str) -> Result<AuditPage> {
     visit.api.get(&with_query("/v1/audit", &values)).await
 }
 
-/// The entries, latest first. A letter that nobody touched has none.
+/// Renders the entries, latest first. A letter that nobody changed has none.
 pub(super) fn panel(visit: &Visit, audit: &AuditPage) -> Markup {
     html! {
         @if !audit.entries.is_empty() {
@@ -43,7 +43,7 @@ fn entry(visit: &Visit, of: &AuditEntry) -> Markup {
     }
 }
 
-/// Who brought a letter into its state, and why, as far as the audit has it.
+/// Renders who brought a letter into its state and why, as far as the audit records it.
 pub(super) fn cause_of_state(audit: &AuditPage, letter: &Letter) -> Markup {
     let entry = audit.entries.iter().find(|entry| entry.after.as_deref() == Some(letter.state.as_str()));
     html! { @if let Some(of) = entry { " By " strong { (visible(&of.who)) } ": " (visible(&of.why)) "." } }

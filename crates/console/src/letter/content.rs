@@ -1,4 +1,4 @@
-//! The payload of a letter, as a tree, text or bytes, and its headers.
+//! The payload of a letter as a tree, text or bytes, and its headers.
 
 use axum::body::Body;
 use axum::extract::{Path, Query};
@@ -19,10 +19,10 @@ use crate::time::exact_with_age;
 use crate::visit::{Page, Visit};
 use crate::{letters, links};
 
-/// The bytes of a hex dump on one page.
+/// The number of bytes in a hex dump on one page.
 const HEX_BYTES: usize = 4096;
 
-/// Payload and headers of a letter.
+/// Renders the payload and headers of a letter.
 pub(super) fn panel(visit: &Visit, detail: &LetterDetail, shown: Shown<'_>) -> Markup {
     html! {
         section.panel #payload {
@@ -44,7 +44,7 @@ pub(super) fn panel(visit: &Visit, detail: &LetterDetail, shown: Shown<'_>) -> M
     }
 }
 
-/// Why a payload is not there.
+/// Renders the reason why a payload is not shown.
 fn left_out(visit: &Visit, detail: &LetterDetail) -> Markup {
     match (&detail.erased, &detail.content.undecodable) {
         (Some(erased), _) => html! {
@@ -89,7 +89,8 @@ fn content(visit: &Visit, letter: &Letter, payload: &Payload, shown: Shown<'_>) 
     }
 }
 
-/// A payload with its redacted values. Other pages do not show them, so there are no links to views, parts and the download.
+/// Renders a payload with its redacted values. Other pages do not show these, so there are no links to
+/// views, parts and the download.
 fn revealed(payload: &Payload, view: View) -> Markup {
     html! {
         (view_of(payload, view))
@@ -128,14 +129,14 @@ fn headers(headers: &[Header]) -> Markup {
     }
 }
 
-/// Where in a payload to begin.
+/// The offset at which a part of a payload begins.
 #[derive(Deserialize)]
 pub(crate) struct PartParams {
     #[serde(default)]
     offset: u64,
 }
 
-/// A part of a payload, as bytes.
+/// Shows a part of a payload as bytes.
 pub(crate) async fn part(Path(id): Path<String>, Query(params): Query<PartParams>, visit: Visit) -> Response {
     let page = part_page(&visit, &id, params.offset).await;
     visit.respond(page)
@@ -149,7 +150,7 @@ async fn part_page(visit: &Visit, id: &str, offset: u64) -> Result<Page> {
     let response = visit.api.send(Method::GET, &payload_path(id), Body::empty(), &range).await?;
     let of = response.headers().get(header::CONTENT_RANGE).and_then(|range| range.to_str().ok());
     let whole = of.and_then(|range| range.rsplit_once('/')?.1.parse().ok());
-    // A range beyond the end is answered with the whole payload, of which nothing is shown.
+    // A range beyond the end is answered with the whole payload. None of it is shown.
     let bytes = match whole {
         Some(_) => response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default(),
         None => Default::default(),
@@ -179,7 +180,7 @@ fn payload_path(id: &str) -> String {
     format!("/v1/letters/{}/payload", escape(id))
 }
 
-/// The payload as a download. The API makes it an attachment, which no browser renders.
+/// Serves the payload as a download. The API makes it an attachment, which no browser renders.
 pub(crate) async fn download(Path(id): Path<String>, visit: Visit) -> Response {
     match visit.api.send(Method::GET, &payload_path(&id), Body::empty(), &[]).await {
         Ok(response) => response,

@@ -1,4 +1,4 @@
-//! Edits of a payload: a form with the text, what it changes, and a reason. The earlier payload is kept.
+//! Edits of a payload: a form with the text, the resulting change, and a reason. The earlier payload is kept.
 
 use axum::extract::Path;
 use axum::http::Method;
@@ -17,7 +17,7 @@ use crate::text::visible;
 use crate::visit::{Answer, Page, Visit};
 use crate::{cli_line, diff, letters, links, problem};
 
-/// The largest payload in a form.
+/// The maximum size of a payload in a form.
 const MAX_BYTES: usize = 512 * 1024;
 
 pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Response {
@@ -25,7 +25,7 @@ pub(crate) async fn show(Path(id): Path<String>, visit: Visit) -> Response {
     visit.respond(page)
 }
 
-/// Shows the difference, or saves the edit. A problem is shown above the form, which keeps what was written.
+/// Shows the difference, or saves the edit. A problem is shown above the form, which keeps its input.
 pub(crate) async fn edit(Path(id): Path<String>, visit: Visit, fields: Fields) -> Response {
     if fields.get("step") == Some("review") {
         let page = page(&visit, &id, &fields, None).await;
@@ -61,7 +61,7 @@ async fn put(visit: &Visit, id: &str, request: &EditRequest) -> Result<()> {
     visit.api.change::<Letter>(Method::PUT, &path, request).await.map(|_| ())
 }
 
-/// Puts the payload back as it arrived.
+/// Restores the payload as it arrived.
 pub(crate) async fn revert(Path(id): Path<String>, visit: Visit, fields: Fields) -> Response {
     let answer = reverted(&visit, &id, &fields).await;
     visit.respond(answer)
@@ -78,7 +78,8 @@ async fn reverted(visit: &Visit, id: &str, fields: &Fields) -> Result<Answer> {
     Ok(Answer::SeeOther(format!("{}#history", links::letter(id))))
 }
 
-/// The text of a payload that a form can hold without changing it, or why it cannot.
+/// Returns the text of a payload if a form can hold it without changing it. Otherwise returns the reason
+/// why not.
 fn editable(detail: &LetterDetail) -> std::result::Result<String, &'static str> {
     let payload = Payload::of(&detail.content).ok_or("it has no payload that you may see")?;
     if !payload.is_whole() {
@@ -96,7 +97,7 @@ fn editable(detail: &LetterDetail) -> std::result::Result<String, &'static str> 
     Ok(text.to_owned())
 }
 
-/// The text that was written, with the line breaks of the payload: browsers send their own.
+/// Returns the submitted text with the line breaks of the payload, because browsers send their own.
 fn written(fields: &Fields, before: &str) -> String {
     let text = fields.raw("payload").unwrap_or_default();
     if before.contains("\r\n") { text.to_owned() } else { text.replace("\r\n", "\n") }

@@ -5,10 +5,10 @@ use maud::{Markup, html};
 
 use crate::text::{block, cut, telling_type, visible};
 
-/// Longer texts are cut on the page.
+/// The maximum length of a text on the page. Longer texts are cut.
 const MAX_TEXT: usize = 16_000;
 
-/// The cause of a letter.
+/// Renders the cause of a letter.
 pub(super) fn panel(detail: &LetterDetail) -> Markup {
     html! {
         section.panel {
@@ -35,7 +35,8 @@ const fn phase(cause: &Failure) -> &'static str {
     }
 }
 
-/// A failure with its chain and its backtrace, folded. The name keeps apart several on one page.
+/// Renders a failure, with its chain and its backtrace folded. The name distinguishes several failures
+/// on one page.
 pub(super) fn failure(of: &Failure, name: &str) -> Markup {
     html! {
         div.pad {
@@ -65,7 +66,7 @@ pub(super) fn failure(of: &Failure, name: &str) -> Markup {
     }
 }
 
-/// Returns `true` for frames of languages and libraries, which rarely are the cause.
+/// Returns `true` for frames of languages and libraries, which are rarely the cause.
 fn is_library(line: &str) -> bool {
     const PLACES: [&str; 14] = [
         "/rustc/",

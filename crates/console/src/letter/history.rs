@@ -1,4 +1,4 @@
-//! The history of a letter: its attempts, and its edits with what they changed.
+//! The history of a letter: its attempts, and its edits with the changes they made.
 
 use lazaret_api::numbers::plural;
 use lazaret_api::text::headline;
@@ -12,7 +12,7 @@ use crate::time::exact_with_age;
 use crate::visit::Visit;
 use crate::{badge, cli_line, diff, letters, links};
 
-/// Attempts and edits, the latest first.
+/// Renders attempts and edits, latest first.
 pub(super) fn panel(visit: &Visit, detail: &LetterDetail) -> Markup {
     html! {
         section.panel #history {
@@ -48,7 +48,7 @@ fn took(seconds: f64) -> String {
     if seconds < 1.0 { format!("{:.0} ms", seconds * 1000.0) } else { format!("{seconds:.1} s") }
 }
 
-/// An edit, and the difference that it made.
+/// Renders an edit and the difference that it made.
 fn edited(visit: &Visit, detail: &LetterDetail, number: usize, edit: &Edit) -> Markup {
     let is_first = number == 0;
     let before = whole(edit.original.as_deref(), edit.original_bytes);
@@ -76,7 +76,7 @@ fn edited(visit: &Visit, detail: &LetterDetail, number: usize, edit: &Edit) -> M
     }
 }
 
-/// A text that was not cut off.
+/// Returns the text if it was not cut.
 fn whole(text: Option<&str>, bytes: Option<u64>) -> Option<&str> {
     text.filter(|text| bytes.is_none_or(|bytes| text.len() as u64 == bytes))
 }

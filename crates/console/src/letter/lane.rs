@@ -1,4 +1,4 @@
-//! The lane of a letter: the head that blocks it, and those that wait behind it.
+//! The lane of a letter: the head that blocks it, and the letters that wait behind the head.
 
 use axum::extract::Query;
 use axum::response::Response;
@@ -17,7 +17,7 @@ use crate::time::age;
 use crate::visit::{Page, Visit};
 use crate::{badge, cli_line, letters, links, plan};
 
-/// The letters of a lane on the page of a letter, and on its own page.
+/// The number of letters of a lane shown on a letter's page, followed by the number on the lane's own page.
 const SHOWN: &str = "10";
 const PAGE: &str = "100";
 
@@ -27,7 +27,7 @@ pub(super) async fn read(visit: &Visit, queue: &str, sequence: &str) -> Result<S
     visit.api.get(&with_query("/v1/sequences", &values)).await
 }
 
-/// The links to the letters before and after, along the lane.
+/// Renders links to the previous and the next letter in the lane.
 pub(super) fn neighbours(sequence: &Sequence, id: &str) -> Markup {
     let at = sequence.letters.iter().position(|letter| letter.id == id);
     let before = at.and_then(|at| sequence.letters.get(at.checked_sub(1)?));
@@ -40,7 +40,8 @@ pub(super) fn neighbours(sequence: &Sequence, id: &str) -> Markup {
     }
 }
 
-/// Where a letter stands in its lane. Its stored index increases with gaps, and tells nothing.
+/// Renders the place of a letter in its lane. Its stored index increases with gaps, and so does not show
+/// its place.
 pub(super) fn place(sequence: &Sequence, id: &str) -> Markup {
     let place = sequence.letters.iter().position(|letter| letter.id == id);
     html! {
@@ -52,7 +53,7 @@ pub(super) fn place(sequence: &Sequence, id: &str) -> Markup {
     }
 }
 
-/// The lane, head first.
+/// Renders the lane, head first.
 pub(super) fn panel(visit: &Visit, sequence: &Sequence, of: Option<&Letter>) -> Markup {
     let behind = sequence.size.saturating_sub(1);
     let left = of.and_then(|of| of.left_sequence.as_deref());

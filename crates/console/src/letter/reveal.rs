@@ -1,4 +1,4 @@
-//! Redacted values: what is hidden, and the form that shows it, for a reason that the audit keeps.
+//! Redacted values: a list of them, and the form that shows them for a reason, which the audit records.
 
 use axum::extract::Path;
 use axum::http::Method;
@@ -16,7 +16,7 @@ use crate::payload::INLINE_BYTES;
 use crate::text::visible;
 use crate::visit::{Page, Visit};
 
-/// What is redacted of a letter, or that nothing is at the moment.
+/// Renders what is redacted in a letter, or that nothing is at the moment.
 pub(super) fn panel(visit: &Visit, detail: &LetterDetail, shown: Shown<'_>) -> Markup {
     let redacted = &detail.content.redacted;
     html! {
@@ -43,7 +43,8 @@ fn form(visit: &Visit, id: &str) -> Markup {
         .render(visit, &html! { (icon("eye")) "Reveal" })
 }
 
-/// Shows the letter with its redacted values, as the response to the form: the values are in no address and in no later page.
+/// Shows the letter with its redacted values as the response to the form. The values are in no address
+/// and on no later page.
 pub(crate) async fn reveal(Path(id): Path<String>, visit: Visit, fields: Fields) -> Response {
     let page = page(&visit, &id, fields.get("reason")).await;
     visit.respond(page)

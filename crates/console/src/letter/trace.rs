@@ -1,4 +1,4 @@
-//! The trace that a message belongs to, by its header `traceparent` (W3C Trace Context).
+//! The trace that a message belongs to, from its `traceparent` header (W3C Trace Context).
 
 use lazaret_api::Header;
 use maud::{Markup, html};
@@ -8,10 +8,10 @@ use crate::links;
 const HEADER: &str = "traceparent";
 const ID_DIGITS: usize = 32;
 
-/// The place of the id in the URL of a trace.
+/// The placeholder for the id in the URL of a trace.
 const PLACE: &str = "{trace-id}";
 
-/// The id of the trace, with a link to its other letters, and one to the system that shows traces.
+/// Renders the id of the trace, with a link to its other letters and a link to the system that shows traces.
 pub(super) fn fact(headers: &[Header], url: Option<&str>) -> Markup {
     html! {
         @if let Some(id) = trace_id(headers) {
@@ -23,7 +23,7 @@ pub(super) fn fact(headers: &[Header], url: Option<&str>) -> Markup {
     }
 }
 
-/// Where the trace is shown. The id has digits only, so that it cannot add to the URL.
+/// Returns the URL at which the trace is shown. The id has only digits, so that it cannot add to the URL.
 fn shown_at(url: &str, id: &str) -> Option<String> {
     let is_web = ["http://", "https://"].iter().any(|scheme| url.starts_with(scheme));
     let shown = if url.contains(PLACE) { url.replace(PLACE, id) } else { format!("{url}{id}") };
@@ -38,7 +38,7 @@ fn trace_id(headers: &[Header]) -> Option<&str> {
     is_id.then_some(id)
 }
 
-/// The letters of a trace, whichever call of it they came from.
+/// Returns the query for the letters of a trace, from any of its calls.
 fn query(id: &str) -> String {
     format!("header.{HEADER}:*-{id}-* state:open,closed")
 }

@@ -1,7 +1,7 @@
-//! Sign-ins that have begun at the provider, and have not come back yet.
+//! Sign-ins that have begun at the provider and are not completed yet.
 //!
-//! The browser keeps its own, in a cookie that only this process can read and make. So however many sign-ins others begin, none is lost,
-//! and nothing is kept here.
+//! The browser keeps its sign-in in a cookie that only this process can read and create. No sign-in is
+//! therefore lost, however many others begin, and nothing is kept here.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,14 +14,15 @@ use tokio::time::Instant;
 
 use super::next::Next;
 
-/// How long somebody may take to sign in at the provider.
+/// How long a person may take to sign in at the provider.
 pub(super) const LASTS: Duration = Duration::from_secs(600);
-/// The longest cookie. Browsers keep 4,096 bytes with its name.
+/// The maximum length of a cookie. Browsers keep 4,096 bytes including its name.
 const MAX_BYTES: usize = 4000;
-/// What the key is used for.
+/// The purpose of the key.
 const PURPOSE: &[u8] = b"lazaret sign-in";
 
-/// A sign-in that has begun. The browser that began it completes it; its code at the provider is good for once.
+/// A sign-in that has begun. Only the browser that began it can complete it, and its code at the
+/// provider can be used only once.
 pub(super) struct Flow {
     pub(super) state: OidcState,
     pub(super) nonce: Nonce,
@@ -30,20 +31,20 @@ pub(super) struct Flow {
     pub(super) next: Next,
 }
 
-/// The system has no random numbers, or the sign-in does not fit into a cookie.
+/// The error for a system without random numbers, or a sign-in that does not fit into a cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NotSealed;
 
 /// Seals sign-ins with a key of this process.
 pub(super) struct Flows {
     key: LessSafeKey,
-    /// The number of cookies that were sealed. Each has a nonce of its own.
+    /// The number of sealed cookies. Each has its own nonce.
     sealed: AtomicU64,
     started: Instant,
 }
 
 impl Flows {
-    /// Makes a key.
+    /// Generates a key.
     pub(super) fn new() -> Result<Self, NotSealed> {
         let mut key = [0; 32];
         getrandom::fill(&mut key).map_err(|_| NotSealed)?;
@@ -51,7 +52,7 @@ impl Flows {
         Ok(Self { key: LessSafeKey::new(key), sealed: AtomicU64::new(0), started: Instant::now() })
     }
 
-    /// Writes a sign-in that begins now into a cookie.
+    /// Writes a sign-in that begins now to a cookie.
     pub(super) fn seal(&self, flow: &Flow) -> Result<String, NotSealed> {
         let begun = self.started.elapsed().as_secs().to_string();
         let fields: [&str; 6] = [
@@ -73,7 +74,7 @@ impl Flows {
         if cookie.len() <= MAX_BYTES { Ok(cookie) } else { Err(NotSealed) }
     }
 
-    /// Reads the sign-in of a browser. `None` if the cookie was not made here, or is too old.
+    /// Reads the sign-in of a browser. Returns `None` if the cookie was not created here, or is too old.
     pub(super) fn open(&self, cookie: &str) -> Option<Flow> {
         if cookie.len() > MAX_BYTES {
             return None;

@@ -1,16 +1,16 @@
-//! Requests to the identity provider, over the HTTP client that the rest of Lazaret uses.
+//! Sends requests to the identity provider with the HTTP client that the rest of Lazaret uses.
 
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
 use openidconnect::{HttpRequest, HttpResponse};
 
-/// The time for one request.
+/// The timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The largest response: documents of providers have a few kilobytes.
+/// The maximum size of a response. Documents of providers have a few kilobytes.
 const MAX_RESPONSE_BYTES: usize = 1024 * 1024;
 
-/// Why the provider gave no answer.
+/// The reason why the provider gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HttpError {
     #[error("request failed: {0}")]
@@ -19,7 +19,8 @@ pub(super) enum HttpError {
     Response(Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Creates the client. It follows no redirects: a provider that is made to redirect could reach other machines.
+/// Creates the client. It does not follow redirects, because a provider that is tricked into redirecting
+/// could reach other machines.
 pub(super) fn client() -> reqwest::Result<reqwest::Client> {
     reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(TIMEOUT).build()
 }

@@ -1,5 +1,5 @@
-//! Sign-in: with a token, or with an OpenID Connect provider. The server keeps the sessions, and says who sent a request
-//! ([`SignIn`]).
+//! Sign-in with a token or with an OpenID Connect provider. The server keeps the sessions, and says who
+//! sent a request ([`SignIn`]).
 
 mod flows;
 mod http;
@@ -26,13 +26,13 @@ use crate::form::{Fields, csrf_field};
 use crate::routes::Console;
 use crate::visit::{Visit, see_other};
 
-/// The page of the sign-in.
+/// The path of the sign-in page.
 pub(crate) const PATH: &str = "/console/login";
-/// Where a sign-in with the provider begins.
+/// The path where a sign-in with the provider begins.
 pub(crate) const OIDC_PATH: &str = "/console/login/oidc";
-/// Where the provider sends the browser back to.
+/// The path to which the provider sends the browser back.
 pub(crate) const CALLBACK_PATH: &str = "/console/login/callback";
-/// Where a session ends.
+/// The path where a session ends.
 pub(crate) const LOGOUT_PATH: &str = "/console/logout";
 
 /// The parameters of the sign-in.
@@ -41,7 +41,7 @@ pub(crate) struct Params {
     next: Option<String>,
 }
 
-/// Shows the sign-in. Somebody who is signed in goes on.
+/// Shows the sign-in. Redirects a person who is already signed in.
 pub(crate) async fn show(
     State(console): State<Console>,
     Extension(sign_in): Extension<SignIn>,
@@ -89,7 +89,7 @@ pub(crate) async fn sign_out(Extension(sign_in): Extension<SignIn>) -> Response 
     ([(header::SET_COOKIE, sign_in.sign_out())], see_other(PATH)).into_response()
 }
 
-/// The button that ends the session, for those who have one.
+/// Renders the button that ends the session, for callers who have one.
 pub(crate) fn sign_out_form(visit: &Visit) -> Markup {
     let has_session = visit.sign_in.as_ref().is_some_and(|sign_in| sign_in.signed_in() == SignedIn::Session);
     html! {

@@ -1,16 +1,16 @@
-//! Where a sign-in leads: a page of the console, never another site.
+//! The destination after a sign-in: a page of the console, never another site.
 
-/// The longest path.
+/// The maximum length of the path.
 const MAX_BYTES: usize = 2048;
-/// Where a sign-in leads by default.
+/// The default destination.
 const START: &str = "/console/overview";
 
-/// The path of a page of the console, with its query.
+/// The path of a console page, with its query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Next(String);
 
 impl Next {
-    /// Takes a path that the browser sent. Anything but a page of the console becomes the start page.
+    /// Accepts a path that the browser sent. Anything but a page of the console becomes the start page.
     pub(crate) fn of(path: Option<&str>) -> Self {
         Self(path.filter(|path| is_page(path)).unwrap_or(START).to_owned())
     }
@@ -20,7 +20,8 @@ impl Next {
     }
 }
 
-/// Browsers ignore some characters in a URL, and read `\` as `/`: only plain characters are taken.
+/// Returns `true` for the path of a page. Browsers ignore some characters in a URL, and read `\` as `/`,
+/// so only plain characters are accepted.
 fn is_page(path: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'\\';
     let in_console = path.strip_prefix("/console/").is_some_and(|rest| !rest.starts_with("login"));

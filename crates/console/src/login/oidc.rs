@@ -1,7 +1,8 @@
 //! Sign-in with an OpenID Connect provider: authorization code flow with PKCE, state and nonce.
 //!
-//! The daemon exchanges the code, so no token of the provider reaches the browser. Everything in the ID token is checked: signature,
-//! issuer, audience, authorized party, times and nonce. The rights come from the groups in it.
+//! The daemon exchanges the code, so no token of the provider reaches the browser. Everything in the ID
+//! token is checked: signature, issuer, audience, authorized party, times and nonce. The rights come
+//! from the groups in it.
 
 use axum::Extension;
 use axum::extract::{Query, State};
@@ -33,11 +34,12 @@ use crate::visit::see_other;
 
 /// The cookie that binds a sign-in to its browser.
 const COOKIE: &str = "lazaret-login";
-/// How long the documents of the provider are used before they are read again.
+/// How long the provider's documents are used before they are read again.
 const METADATA_LASTS: Duration = Duration::from_secs(600);
-/// How far the clock of the provider may be ahead, in seconds.
+/// How far the provider's clock may be ahead, in seconds.
 const LEEWAY_SECONDS: f64 = 60.0;
-/// The signatures that are accepted. Those with a shared secret are not, and neither is none.
+/// The accepted signature algorithms. Signatures with a shared secret and missing signatures are not
+/// accepted.
 const ALGORITHMS: [CoreJwsSigningAlgorithm; 5] = [
     CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha256,
     CoreJwsSigningAlgorithm::RsaSsaPssSha256,
@@ -53,19 +55,19 @@ pub struct OidcOptions {
     pub issuer: String,
     /// The client id.
     pub client_id: String,
-    /// The client secret; `None` for a public client.
+    /// The client secret. `None` for a public client.
     pub client_secret: Option<String>,
-    /// The scopes to request, beside `openid`.
+    /// The scopes to request, in addition to `openid`.
     pub scopes: Vec<String>,
-    /// The claim with the name of the person.
+    /// The claim that holds the name of the person.
     pub person_claim: String,
-    /// The claim with the groups of the person.
+    /// The claim that holds the groups of the person.
     pub groups_claim: String,
-    /// The rights of groups; the first match applies.
+    /// The rights of groups. The first match applies.
     pub roles: Vec<Role>,
 }
 
-/// Settings of a provider that cannot be used.
+/// The error for settings of a provider that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("sign-in with a provider cannot be set up: {0}")]
 pub struct InvalidOidc(String);
@@ -79,7 +81,7 @@ pub(crate) struct Oidc {
     flows: Flows,
 }
 
-/// Why nobody was signed in. Details are logged, not shown.
+/// The reason why a person was not signed in. Details are logged, not shown.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
     #[error("provider unavailable: {0}")]
@@ -116,7 +118,7 @@ type Client = CoreClient<
 >;
 
 impl Oidc {
-    /// Prepares the sign-in. The provider need not be up yet.
+    /// Prepares the sign-in. The provider need not be available yet.
     pub(crate) fn new(options: OidcOptions) -> Result<Self, InvalidOidc> {
         let issuer = IssuerUrl::new(options.issuer.clone())
             .map_err(|error| InvalidOidc(format!("issuer {:?}: {error}", options.issuer)))?;
@@ -131,7 +133,8 @@ impl Oidc {
         move |request| Box::pin(http::send(client.clone(), request))
     }
 
-    /// The documents of the provider, with its keys. `no_older` forces another reading, for keys that were replaced.
+    /// Returns the provider's documents, with its keys. `no_older` forces a new reading if they are
+    /// older, for keys that were replaced.
     async fn metadata(&self, no_older: Option<Instant>) -> Result<CoreProviderMetadata, Refused> {
         let mut kept = self.metadata.lock().await;
         if let Some((read, metadata)) = kept.as_ref()
@@ -155,7 +158,7 @@ impl Oidc {
         Ok(CoreClient::from_provider_metadata(metadata, id, secret).set_redirect_uri(redirect))
     }
 
-    /// Begins a sign-in at this origin. Returns the cookie of the browser, and where to send it.
+    /// Begins a sign-in at this origin. Returns the cookie for the browser, and the URL to send it to.
     async fn begin(&self, origin: &str, next: Next) -> Result<(String, String), Refused> {
         let redirect_uri = format!("{origin}{CALLBACK_PATH}");
         let client = self.client(self.metadata(None).await?, &redirect_uri)?;
@@ -174,7 +177,7 @@ impl Oidc {
         Ok((cookie, url.into()))
     }
 
-    /// Completes a sign-in with what the provider sent.
+    /// Completes a sign-in with the provider's answer.
     async fn complete(&self, flow: Flow, answer: &Answer) -> Result<Person, Refused> {
         if answer.state.as_deref() != Some(flow.state.secret()) {
             return Err(Refused::State);
@@ -205,12 +208,13 @@ impl Oidc {
         self.person(&claims)
     }
 
-    /// The person of a verified ID token.
+    /// Returns the person of a verified ID token.
     fn person(&self, claims: &Value) -> Result<Person, Refused> {
         let OidcOptions { person_claim, groups_claim, roles, .. } = &self.options;
         let name = claims[person_claim].as_str().filter(|name| !name.trim().is_empty());
         let name = name.ok_or_else(|| Refused::NoPerson(person_claim.clone()))?;
-        // Anybody may enter the address of another at some providers. Some write the answer as a text.
+        // At some providers, anyone may enter another person's address. Some providers send the flag as
+        // a text.
         let is_verified = claims["email_verified"] == true || claims["email_verified"] == "true";
         if person_claim == "email" && !is_verified {
             return Err(Refused::NotVerified);
@@ -234,14 +238,14 @@ fn verify(client: &Client, id_token: &CoreIdToken, nonce: &Nonce) -> Result<(), 
     id_token.claims(&verifier, nonce).map(|_| ()).map_err(|error| Refused::IdToken(with_causes(&error)))
 }
 
-/// The claims of an ID token that was verified. The library hands out the standard ones only.
+/// Returns the claims of a verified ID token. The library exposes only the standard ones.
 fn verified_claims(id_token: &CoreIdToken) -> Value {
     let token = id_token.to_string();
     let payload = token.split('.').nth(1).and_then(|payload| URL_SAFE_NO_PAD.decode(payload).ok());
     payload.and_then(|payload| serde_json::from_slice(&payload).ok()).unwrap_or_default()
 }
 
-/// Checks that the token was issued in the past, and is valid already. The library checks the expiry.
+/// Checks that the token was issued in the past and is already valid. The library checks the expiry.
 fn check_times(claims: &Value, now: i64) -> Result<(), Refused> {
     let is_past = |time: &Value| time.as_f64().is_some_and(|time| time <= now as f64 + LEEWAY_SECONDS);
     if !is_past(&claims["iat"]) {
@@ -253,7 +257,8 @@ fn check_times(claims: &Value, now: i64) -> Result<(), Refused> {
     }
 }
 
-/// Checks that the token was issued to this client, and not to another one that names it among its audience.
+/// Checks that the token was issued to this client, and not to another client that includes this one in
+/// the audience.
 fn check_party(claims: &Value, client_id: &str) -> Result<(), Refused> {
     let has_others = claims["aud"].as_array().is_some_and(|audience| audience.len() > 1);
     let fits = match claims.get("azp") {
@@ -266,7 +271,7 @@ fn check_party(claims: &Value, client_id: &str) -> Result<(), Refused> {
     }
 }
 
-/// The text of an error and of its causes.
+/// Formats an error with its causes.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -278,7 +283,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What the provider sends back with the browser.
+/// The answer that the provider sends with the browser.
 #[derive(Deserialize)]
 pub(crate) struct Answer {
     code: Option<String>,
@@ -300,7 +305,7 @@ pub(crate) async fn begin(
     if !sign_in.may_set_cookies() {
         return page.show(StatusCode::FORBIDDEN, Message::NotEncrypted);
     }
-    // The provider is not to send anybody to a host that only the client has named.
+    // The provider must not send anyone to a host that only the client has named.
     let Some(origin) = sign_in.known_origin() else {
         tracing::warn!("console sign-in refused: the host of the request is not one of `hosts`");
         return page.show(StatusCode::FORBIDDEN, Message::UnknownHost);
@@ -317,7 +322,7 @@ pub(crate) async fn begin(
     }
 }
 
-/// Starts the session of somebody whom the provider has signed in.
+/// Starts the session of a person whom the provider has signed in.
 pub(crate) async fn complete(
     State(console): State<Console>,
     Extension(sign_in): Extension<SignIn>,

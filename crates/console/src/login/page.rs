@@ -1,4 +1,4 @@
-//! The page of the sign-in.
+//! The sign-in page.
 
 use axum::Extension;
 use axum::http::StatusCode;
@@ -12,15 +12,15 @@ use crate::api::with_query;
 use crate::layout;
 use crate::routes::Console;
 
-/// What the page says above the form.
+/// The message above the form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     None,
-    /// The token is wrong, in whatever way.
+    /// The token is invalid, for any reason.
     Refused,
     Wait(u32),
     NotEncrypted,
-    /// Nobody but the client says that its host is this server.
+    /// Only the client claims that its host is this server.
     UnknownHost,
     /// The provider did not sign the person in.
     ProviderRefused,
@@ -55,7 +55,7 @@ impl Message {
     }
 }
 
-/// The page, for one request.
+/// The sign-in page for one request.
 pub(super) struct SignInPage<'a> {
     console: &'a Console,
     csrf: Option<CsrfToken>,
@@ -94,7 +94,7 @@ impl<'a> SignInPage<'a> {
     }
 }
 
-/// The page for somebody whom a proxy has authenticated, and who has no role.
+/// Renders the page for a person whom a proxy has authenticated, and who has no role.
 pub(super) fn without_role() -> Response {
     let main = html! {
         div.state.problem role="alert" {

@@ -1,4 +1,4 @@
-//! Sends those who are not signed in to the sign-in.
+//! Redirects callers who are not signed in to the sign-in.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, header};
@@ -12,7 +12,8 @@ use crate::api::with_query;
 use crate::problem;
 use crate::visit::see_other;
 
-/// Lets a request through whose sender has one of these rights. The API still decides what the sender may do.
+/// Lets a request through if its sender has one of these rights. The API still decides what the sender
+/// may do.
 pub(crate) async fn require(scopes: &'static [Scope], request: Request, rest: Rest) -> Response {
     let sign_in = request.extensions().get::<SignIn>();
     if let Some(identity) = sign_in.and_then(SignIn::identity) {
@@ -22,7 +23,7 @@ pub(crate) async fn require(scopes: &'static [Scope], request: Request, rest: Re
         };
     }
     match sign_in.map(SignIn::signed_in) {
-        // Not on a server with sessions; fail closed.
+        // This does not happen on a server with sessions. It fails closed.
         None => problem::bare(&Problem::new(Code::Unauthenticated)),
         Some(SignedIn::WithoutRole) => page::without_role(),
         Some(SignedIn::Nobody) if !is_navigation(request.headers()) => {
@@ -32,9 +33,9 @@ pub(crate) async fn require(scopes: &'static [Scope], request: Request, rest: Re
             let here = request.uri().path_and_query().map(|path| path.as_str());
             see_other(&with_query(PATH, &[("next", here)]))
         }
-        // A form of a session that has ended: nothing was changed, and the form is gone.
+        // The form belongs to a session that has ended. Nothing was changed, and the input is lost.
         Some(SignedIn::Nobody) => see_other(PATH),
-        // Such as a bearer token that is not known.
+        // For example, the bearer token is unknown.
         Some(_) => problem::bare(&Problem::new(Code::Unauthenticated)),
     }
 }

@@ -1,10 +1,10 @@
-//! Bytes as a hex dump.
+//! Renders bytes as a hex dump.
 
 use std::fmt::Write;
 
 use maud::{Markup, html};
 
-/// The bytes of a row.
+/// The number of bytes in a row.
 const ROW: usize = 16;
 
 /// Renders bytes, the first of which has this offset in the payload.

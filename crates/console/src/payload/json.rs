@@ -1,4 +1,4 @@
-//! JSON that keeps what stands in it: numbers as text, the order of fields, and fields that repeat.
+//! Reads JSON without loss: numbers as text, fields in order, and repeated fields.
 
 use std::fmt;
 
@@ -11,13 +11,13 @@ pub(crate) enum Value<'j> {
     Object(Vec<(String, &'j str)>),
     Array(Vec<&'j str>),
     String(String),
-    /// A number, exactly as it is written.
+    /// A number exactly as written.
     Number(&'j str),
     /// `true`, `false` or `null`.
     Word(&'j str),
 }
 
-/// Reads a value, its parts unread; `None` if the text is not JSON.
+/// Reads a value and leaves its parts unread. Returns `None` if the text is not JSON.
 pub(crate) fn parse(text: &str) -> Option<Value<'_>> {
     let text = text.trim();
     Some(match text.as_bytes().first()? {
@@ -58,11 +58,12 @@ impl<'de> Deserialize<'de> for Fields<'de> {
     }
 }
 
-/// The most lines of a value written over several lines, and its deepest level.
+/// The maximum number of lines of a formatted value, followed by its maximum depth.
 const MAX_LINES: usize = 2000;
 const MAX_DEPTH: usize = 64;
 
-/// Writes a value over several lines, for a comparison; `None` if it is not JSON, too long or too deep.
+/// Formats a value over several lines, for a comparison. Returns `None` if it is not JSON, too long or
+/// too deep.
 pub(crate) fn lines(text: &str) -> Option<Vec<String>> {
     let mut written = Vec::new();
     write(text, String::new(), "", 0, &mut written)?;

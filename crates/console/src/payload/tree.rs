@@ -1,18 +1,19 @@
-//! A JSON payload as a tree that folds. Its depth and its number of nodes are bounded.
+//! Renders a JSON payload as a foldable tree, with a bounded depth and a bounded number of nodes.
 
 use maud::{Markup, html};
 
 use super::json::{Value, parse};
 use crate::text::{cut, visible};
 
-/// The most nodes of a tree, its deepest level, and the levels that are open at first.
+/// The maximum number of nodes in a tree, followed by its maximum depth and the number of levels that
+/// are initially open.
 const MAX_NODES: usize = 2000;
 const MAX_DEPTH: usize = 48;
 const OPEN_DEPTH: usize = 3;
-/// Longer strings are cut; the text shows them whole.
+/// The maximum length of a string. Longer strings are cut, and the text view shows them whole.
 const MAX_STRING: usize = 2000;
 
-/// Renders a value; `None` if it is not JSON.
+/// Renders a value. Returns `None` if it is not JSON.
 pub(crate) fn render(text: &str) -> Option<Markup> {
     let value = parse(text)?;
     let mut left = MAX_NODES;

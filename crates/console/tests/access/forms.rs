@@ -66,7 +66,7 @@ async fn a_rejected_form_answers_a_browser_with_a_page() {
     let unreadable = browser.send(Method::GET, "/console/admin?verify=maybe", &html, String::new()).await;
     assert_eq!(unreadable.status, StatusCode::BAD_REQUEST);
     assert_eq!(unreadable.header("content-type"), "text/html; charset=utf-8");
-    // Scripts still get a problem.
+    // Scripts still receive a problem.
     let answer = browser.send(Method::POST, "/console/logout", &html[..2], stale).await;
     assert_eq!(answer.header("content-type"), "application/problem+json");
 }

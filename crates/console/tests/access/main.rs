@@ -1,4 +1,4 @@
-//! Who may see and do what in the console, over HTTP: sessions, forms, proxies, providers and rights.
+//! Access to the console over HTTP: sessions, forms, proxies, providers and rights.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 

@@ -1,4 +1,4 @@
-//! Sign-in with an OpenID Connect provider, against a provider of these tests.
+//! Sign-in with an OpenID Connect provider, against a test provider.
 
 use std::collections::HashMap;
 
@@ -34,10 +34,10 @@ fn site_with(provider: &Provider, options: Options) -> Site {
     Site::with(vec![token("robot", &[Scope::Admin])], options, console)
 }
 
-/// Changes the header and the claims of an ID token.
+/// A function that changes the header and the claims of an ID token.
 type Tamper = fn(&mut Value, &mut Value);
 
-/// Goes to the provider. Returns the path to which it sends the browser back.
+/// Goes to the provider. Returns the path to which the provider sends the browser back.
 async fn at_provider(browser: &Browser) -> String {
     let begun = browser.get("/console/login/oidc?next=%2Fconsole%2Fgroups").await;
     assert_eq!(begun.status, StatusCode::SEE_OTHER, "{}", begun.body);
@@ -61,7 +61,7 @@ async fn sign_in(browser: &Browser) -> Answer {
     browser.get(&back).await
 }
 
-/// Asserts that nobody was signed in.
+/// Asserts that the sign-in was refused.
 async fn assert_refused(site: &Site, status: StatusCode, why: &str) {
     let browser = site.browser();
     let answer = sign_in(&browser).await;
@@ -120,7 +120,7 @@ async fn an_id_token_that_is_wrong_in_any_way_is_refused() {
     assert_refused(&site(&provider), StatusCode::UNAUTHORIZED, "another key").await;
 }
 
-/// A time so many seconds from now.
+/// Returns the time this many seconds from now.
 fn later(seconds: i64) -> i64 {
     jiff::Timestamp::now().as_second() + seconds
 }
@@ -184,7 +184,7 @@ async fn people_without_a_name_or_a_role_are_refused() {
             json!({"sub": "1", "email": "ada@example.com", "email_verified": false, "groups": ["staff"]}),
             StatusCode::UNAUTHORIZED,
         ),
-        // Nothing is said about the address.
+        // The provider says nothing about whether the address is verified.
         (json!({"sub": "1", "email": "ada@example.com", "groups": ["staff"]}), StatusCode::UNAUTHORIZED),
         (ada(json!(null)), StatusCode::FORBIDDEN),
         (ada(json!([])), StatusCode::FORBIDDEN),

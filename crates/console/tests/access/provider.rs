@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 pub(crate) const CLIENT_ID: &str = "lazaret";
 pub(crate) const CLIENT_SECRET: &str = "client-secret";
 
-/// Changes an ID token before it is signed: its header and its claims.
+/// A function that changes the header and the claims of an ID token before it is signed.
 type Tamper = Box<dyn Fn(&mut Value, &mut Value) + Send>;
 
 /// A running provider.
@@ -32,10 +32,10 @@ struct Inner {
     issuer: String,
     key: Ed25519KeyPair,
     key_id: u32,
-    /// The public key that clients are told.
+    /// The public key that is published to clients.
     published: Vec<u8>,
     codes: HashMap<String, HashMap<String, String>>,
-    /// Who signs in next.
+    /// The claims of the next person who signs in.
     claims: Value,
     tamper: Option<Tamper>,
     /// Whether tokens are signed at all.
@@ -67,7 +67,7 @@ impl Provider {
         Self { issuer, state }
     }
 
-    /// Sets who signs in next.
+    /// Sets the claims of the next person who signs in.
     pub(crate) fn set_claims(&self, claims: Value) {
         self.state.lock().unwrap().claims = claims;
     }
@@ -77,7 +77,7 @@ impl Provider {
         self.state.lock().unwrap().tamper = Some(Box::new(change));
     }
 
-    /// Signs with another key from now on, and publishes it or not.
+    /// Signs with a new key from now on. `publish` says whether clients can fetch it.
     pub(crate) fn replace_key(&self, publish: bool) {
         let mut state = self.state.lock().unwrap();
         state.key = key();
@@ -87,7 +87,7 @@ impl Provider {
         }
     }
 
-    /// Leaves the signature out.
+    /// Omits the signature from now on.
     pub(crate) fn stop_signing(&self) {
         self.state.lock().unwrap().sign = false;
     }
@@ -139,7 +139,7 @@ async fn authorize(State(state): Shared, Query(query): Query<HashMap<String, Str
         .into_response()
 }
 
-/// Exchanges a code for an ID token, for the client that asked and has the verifier of the challenge.
+/// Exchanges a code for an ID token, for the client that requested it and has the verifier of the challenge.
 async fn tokens(
     State(state): Shared,
     headers: HeaderMap,

@@ -1,4 +1,4 @@
-//! Reverse proxies: those that are trusted name the person, all others do not.
+//! Reverse proxies: trusted ones name the person, and all others do not.
 
 use axum::http::{HeaderName, StatusCode};
 use lazaret_api::Scope;

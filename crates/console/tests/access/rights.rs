@@ -1,4 +1,4 @@
-//! Rights: each page with its own, and nobody approves what they asked for.
+//! Rights: each page requires its own, and nobody approves their own request.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use lazaret_server::Token;
 
 use crate::support::{Answer, Browser, Site, secret, token};
 
-/// The name of a token with every scope but these.
+/// Returns the name of a token with every scope except these.
 fn without(scopes: &[Scope]) -> String {
     let names: Vec<&str> = scopes.iter().map(|scope| scope.as_str()).collect();
     format!("without {}", names.join(" and "))
 }
 
-/// The name of a token that reads everything, and has this scope.
+/// Returns the name of a token that can read everything and has this scope.
 fn with(scope: Scope) -> String {
     format!("with {scope}")
 }
 
-/// A site with these tokens, as far as the pages need them.
+/// Creates a site with these tokens, as far as the pages need them.
 fn site() -> Site {
     let mut tokens: BTreeMap<String, Token> = BTreeMap::new();
     for route in routes() {
@@ -38,7 +38,7 @@ fn site() -> Site {
     Site::new(tokens.into_values().collect())
 }
 
-/// A path of the route, of something that does not exist.
+/// Returns a path of the route, for something that does not exist.
 fn path_of(route: &PageRoute) -> String {
     let id = "00000000-0000-8000-8000-000000000000";
     let mut path = route.path.replace("{command}", "approve");
@@ -48,7 +48,7 @@ fn path_of(route: &PageRoute) -> String {
     path
 }
 
-/// Opens a page or sends its form, with a bearer token.
+/// Opens a page, or sends its form, with a bearer token.
 async fn open(browser: &Browser, route: &PageRoute, name: &str) -> Answer {
     let method = if route.kind == Kind::Change { Method::POST } else { Method::GET };
     let bearer = format!("Bearer {}", secret(name));
@@ -87,14 +87,14 @@ async fn every_page_is_closed_to_strangers_and_to_those_without_its_right() {
             answer.body
         );
         if route.path == "/console/events" {
-            // A stream, which does not end.
+            // This is a stream, which does not end.
             continue;
         }
         for scope in route.scopes {
             let answer = open(&browser, route, &with(*scope)).await;
             let refused =
                 [StatusCode::FORBIDDEN, StatusCode::UNAUTHORIZED, StatusCode::INTERNAL_SERVER_ERROR];
-            // A command needs the right of that command.
+            // A command needs its own right.
             let may_refuse = route.scopes.len() > 1;
             assert!(
                 !refused.contains(&answer.status) || (may_refuse && answer.status == StatusCode::FORBIDDEN),

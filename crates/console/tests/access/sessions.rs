@@ -1,4 +1,4 @@
-//! Sessions: how they begin, what they open, and how they end.
+//! Sessions: how they begin, what they give access to, and how they end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn site() -> Site {
     Site::new(vec![token("ada", &[Scope::Admin]), token("bob", &[Scope::Read])])
 }
 
-/// Returns whether the browser sees pages.
+/// Returns `true` if the browser has access to pages.
 async fn is_in(browser: &Browser) -> bool {
     let answer = browser.get("/console/overview").await;
     match answer.status {
@@ -61,7 +61,7 @@ async fn the_cookie_is_bound_to_the_host_and_to_the_connection() {
     assert!(cookie.starts_with("__Host-lazaret-session="), "{cookie}");
     assert!(cookie.ends_with("; Path=/; HttpOnly; SameSite=Lax; Max-Age=43200; Secure"), "{cookie}");
     assert!(is_in(&secure).await);
-    // Another machine without TLS: the cookie would be read on the way.
+    // The browser is on another machine without TLS, so the cookie could be read in transit.
     let plain = Browser {
         peer: Peer { address: Some([10, 0, 0, 9].into()), transport: Transport::Tcp },
         host: "lazaret.example.com".to_owned(),

@@ -21,10 +21,10 @@ use lazaret_testkit::ManualClock;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-/// The address of the server in the address bar.
+/// The address of the server in the browser's address bar.
 pub(crate) const HOST: &str = "localhost:7117";
 
-/// The token of a person.
+/// Returns the token of a person.
 pub(crate) fn secret(name: &str) -> String {
     format!("lz_secret-of-{name}")
 }
@@ -42,7 +42,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// With these tokens; open without any.
+    /// Creates a site with these tokens. Without tokens, it is open.
     pub(crate) fn new(tokens: Vec<Token>) -> Self {
         Self::with(tokens, Options::default(), ConsoleOptions::default())
     }
@@ -65,7 +65,7 @@ impl Site {
         Self { server, store, clock, router }
     }
 
-    /// Makes letters of the consumer `orders`.
+    /// Creates letters of the consumer `orders`.
     pub(crate) async fn fail(&self, count: usize) {
         let log = MemoryLog::new("orders", 1);
         for number in 0..count {
@@ -89,7 +89,7 @@ impl Site {
         running.await.unwrap().unwrap();
     }
 
-    /// A browser on this machine.
+    /// Creates a browser on this machine.
     pub(crate) fn browser(&self) -> Browser {
         let peer = Peer { address: Some([127, 0, 0, 1].into()), transport: Transport::Tcp };
         Browser {
@@ -101,7 +101,7 @@ impl Site {
         }
     }
 
-    /// A browser of somebody who has signed in with a token.
+    /// Creates a browser of a person who has signed in with a token.
     pub(crate) async fn signed_in(&self, name: &str) -> Browser {
         let browser = self.browser();
         let answer = browser.sign_in(&secret(name)).await;
@@ -115,7 +115,7 @@ pub(crate) struct Browser {
     pub(crate) router: Router,
     pub(crate) peer: Peer,
     pub(crate) host: String,
-    /// Headers of each request, as a proxy adds them.
+    /// The headers added to each request, as a proxy would.
     pub(crate) headers: Vec<(&'static str, String)>,
     pub(crate) cookies: Mutex<BTreeMap<String, String>>,
 }
@@ -133,12 +133,12 @@ impl Answer {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
 
-    /// Where a redirect leads to.
+    /// Returns the destination of a redirect.
     pub(crate) fn location(&self) -> &str {
         self.header("location")
     }
 
-    /// The token of the first form.
+    /// Returns the CSRF token of the first form.
     #[track_caller]
     pub(crate) fn csrf(&self) -> String {
         let (_, rest) =
@@ -155,7 +155,7 @@ impl Browser {
         self.send(Method::GET, path, &navigation, String::new()).await
     }
 
-    /// Sends a form of a page of this server.
+    /// Sends a form from a page of this server.
     pub(crate) async fn post(&self, path: &str, fields: &[(&str, &str)]) -> Answer {
         let headers = [
             ("sec-fetch-mode", "navigate"),
@@ -171,7 +171,7 @@ impl Browser {
         self.post("/console/login", &[("csrf", &csrf), ("token", secret)]).await
     }
 
-    /// Sends a request with the cookies, and keeps those of the response.
+    /// Sends a request with the cookies, and keeps the response's cookies.
     pub(crate) async fn send(
         &self,
         method: Method,

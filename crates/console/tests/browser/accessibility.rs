@@ -1,4 +1,4 @@
-//! axe-core on every screen, in both themes.
+//! Runs axe-core on every screen, in both themes.
 
 use serde_json::Value;
 
@@ -6,9 +6,9 @@ use crate::screens::{all, open};
 use crate::site::{Setup, Site};
 use crate::webdriver::{Browser, axe, driver};
 
-/// The violations that axe-core calls serious or critical.
+/// Returns the violations that axe-core rates as serious or critical.
 fn violations(browser: &Browser, axe: &str) -> Vec<String> {
-    // The driver runs scripts outside of the page's content security policy.
+    // The driver runs scripts outside the page's content security policy.
     browser.run(axe);
     let found = browser.run_async(
         "const done = arguments[arguments.length - 1]; \

@@ -1,4 +1,4 @@
-//! Hostile content in every field: it is shown as text, and never runs.
+//! Hostile content in every field is shown as text, and never runs.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::screens::open;
 use crate::site::{Setup, Site, group_page};
 use crate::webdriver::{Browser, driver};
 
-/// Texts that run, or load, or break out where they are not escaped. Each of them sets `window.owned`.
+/// Texts that would run, load or break out if they were not escaped. Each of them sets `window.owned`.
 const SCRIPTS: [&str; 8] = [
     "<script>window.owned=1</script>",
     "<img src=x onerror=window.owned=1>",
@@ -18,7 +18,7 @@ const SCRIPTS: [&str; 8] = [
     "<a href=\"javascript:window.owned=1\" autofocus onfocus=window.owned=1>x</a>",
 ];
 
-/// Messages with these texts in their id, key, type, headers, payload and error.
+/// Returns messages with these texts in their id, key, type, headers, payload and error.
 fn messages() -> Vec<Value> {
     let message = |(n, text): (usize, &&str)| {
         json!({
@@ -50,7 +50,7 @@ fn hostile_content_never_runs() {
     let browser = Browser::start(&driver);
     let letters = site.get("/v1/letters")["letters"].as_array().unwrap().clone();
     let id = |letter: &Value| letter["id"].as_str().unwrap().to_owned();
-    // What people write is hostile, too.
+    // Text that people write is also hostile.
     let letter = id(&letters[0]);
     for (method, path, body) in [
         ("POST", "comments", json!({"text": SCRIPTS[0]})),
@@ -75,7 +75,7 @@ fn hostile_content_never_runs() {
     let shown = browser.run("return document.body.textContent");
     let shown = shown.as_str().unwrap();
     assert!(SCRIPTS.iter().any(|text| shown.contains(text)), "it is shown as text: {shown}");
-    // A query is reflected.
+    // The page repeats the query.
     for text in SCRIPTS {
         let query: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
         browser.open(site.url(&format!("/console/groups?q={query}")));

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// The time for one request: a browser that starts on a busy machine takes long.
+/// The timeout of a request. A browser that starts on a busy machine takes long.
 const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// A response.
@@ -16,7 +16,7 @@ pub(crate) struct Response {
 }
 
 impl Response {
-    /// The first value of a header.
+    /// Returns the first value of a header.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
@@ -41,7 +41,7 @@ pub(crate) fn send(
     receive(BufReader::new(stream))
 }
 
-/// Reads a response up to its `Content-Length`: not every server closes the connection.
+/// Reads a response up to its `Content-Length`, because not every server closes the connection.
 fn receive(mut stream: impl BufRead) -> std::io::Result<Response> {
     let mut line = String::new();
     stream.read_line(&mut line)?;

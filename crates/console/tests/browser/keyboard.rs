@@ -1,4 +1,4 @@
-//! The console without a mouse: every key of the help, and a replay from the list to its approval.
+//! The console without a mouse: every key in the help, and a replay from the list to its approval.
 
 use serde_json::{Value, json};
 
@@ -9,11 +9,11 @@ use crate::webdriver::{Browser, ENTER, ESCAPE, driver, wait_for};
 #[track_caller]
 fn arrives(browser: &Browser, path: &str) {
     wait_for(&format!("{path}, not {}", browser.path()), || (browser.path() == path).then_some(()));
-    // Keys work once the scripts have run: they show this button.
+    // Keys work once the scripts have run, which show this button.
     browser.find("[data-help-button]:not([hidden])");
 }
 
-/// Waits until the page is one below this path, and returns the rest of it.
+/// Waits until the page's path is below this one. Returns the rest of the path.
 #[track_caller]
 fn arrives_below(browser: &Browser, path: &str) -> String {
     let id = wait_for(path, || browser.path().strip_prefix(path).map(str::to_owned));
@@ -21,7 +21,7 @@ fn arrives_below(browser: &Browser, path: &str) -> String {
     id
 }
 
-/// Waits until an element has the focus: a new page gives it a little later.
+/// Waits until an element has the focus, which a new page sets slightly later.
 #[track_caller]
 fn focuses(browser: &Browser, css: &str) {
     let matches = format!("return document.activeElement.matches({})", Value::from(css));
@@ -45,7 +45,7 @@ fn a_replay_is_planned_and_approved_by_two_people_without_a_mouse() {
     let (ada, bob) = (Browser::start(&driver), Browser::start(&driver));
     site.sign_in(&ada, "ada");
     site.sign_in(&bob, "bob");
-    // From the list to the group, its plan and the operation. The plan asks for the reason first.
+    // Goes from the list to the group, its plan and the operation. The plan first asks for the reason.
     go(&ada, "gg", "/console/groups");
     ada.press("j");
     ada.press(ENTER);
@@ -58,10 +58,10 @@ fn a_replay_is_planned_and_approved_by_two_people_without_a_mouse() {
     let operation = arrives_below(&ada, "/console/operations/");
     let state = || site.get(&format!("/v1/operations/{operation}"))["state"].clone();
     assert_eq!(state(), "awaiting-approval");
-    // The key approves nothing for the person who has planned it.
+    // The key approves nothing for the person who planned it.
     ada.press("A");
     assert_eq!(ada.run("return document.activeElement.matches('#reason')"), false);
-    // The second person finds it in the list.
+    // The second person finds the operation in the list.
     go(&bob, "gp", "/console/operations");
     bob.press("j");
     bob.press(ENTER);
@@ -105,7 +105,7 @@ fn rows_are_marked_and_their_eviction_is_planned_by_keys() {
     let plan = site.get(&format!("/v1/plans/{plan}"));
     assert_eq!((&plan["action"], &plan["letters"]), (&json!("evict"), &json!(1)), "{plan}");
     browser.wait_text(&row.as_str().unwrap()[..8]);
-    // It is a draft, which the list of operations opens by keys as well.
+    // The plan is now a draft, which keys can also open from the list of operations.
     browser.press(ESCAPE);
     go(&browser, "gp", "/console/operations");
     browser.press("j");
@@ -130,7 +130,7 @@ fn keys_lead_through_the_console() {
     {
         go(&browser, &format!("g{key}"), &format!("/console/{page}"));
     }
-    // The help lists the keys, and closes.
+    // A key opens and closes the list of keys.
     browser.press("?");
     wait_for("the help", || browser.has("dialog[open]").then_some(()));
     let help = browser.text();
@@ -139,7 +139,7 @@ fn keys_lead_through_the_console() {
     }
     browser.press(ESCAPE);
     wait_for("no help", || (!browser.has("dialog[open]")).then_some(()));
-    // The search of the page, in which letters are text.
+    // In the page's search box, letters are text.
     go(&browser, "gl", "/console/letters");
     browser.press("/");
     focuses(&browser, "input[data-search=page]");
@@ -153,7 +153,7 @@ fn keys_lead_through_the_console() {
     focuses(&browser, "body");
     browser.press("j");
     browser.press(ENTER);
-    // Along the lane.
+    // Keys move along the lane.
     let head = arrives_below(&browser, "/console/letters/");
     browser.press("]");
     let behind = wait_for("the letter behind it", || {
@@ -183,7 +183,7 @@ fn the_theme_is_chosen_by_a_key_and_kept() {
     browser.wait_text("Theme: dark");
     let dark = background();
     assert_ne!(dark, system);
-    // On other pages, too.
+    // This also holds on other pages.
     go(&browser, "gg", "/console/groups");
     assert_eq!(background(), dark);
     browser.press("t");
@@ -207,7 +207,7 @@ fn keys_can_be_switched_off() {
     browser.press("?");
     assert!(!browser.has("dialog[open]"));
     assert!(browser.text().contains("Theme: system"), "{}", browser.text());
-    // The button still opens the help, which switches them on again.
+    // The button still opens the help, which enables the keys again.
     browser.click("[data-help-button]");
     browser.click("[data-keys-toggle]");
     browser.press(ESCAPE);

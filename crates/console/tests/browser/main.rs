@@ -1,7 +1,7 @@
-//! The console in a real browser, headless Chromium over WebDriver, against a daemon in a process of its own.
+//! The console in a real browser: headless Chromium over WebDriver, against a daemon in a separate process.
 //!
-//! `cargo xtask services` installs the browser and prints its variables. Without them the tests say that they were not run; with
-//! `CI=true` they fail.
+//! `cargo xtask services` installs the browser and prints its variables. Without them, the tests print
+//! that they did not run. With `CI=true`, they fail instead.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 

@@ -1,4 +1,5 @@
-//! Two people in two browsers: the second approves what the first has planned, and the first cannot.
+//! Two people in two browsers. The second approves what the first has planned, and the first cannot
+//! approve it.
 
 use serde_json::json;
 
@@ -21,7 +22,7 @@ fn the_second_person_approves_what_the_first_cannot() {
     for browser in [&ada, &bob] {
         browser.open(&page);
     }
-    // The page of the first person has no button that works, and the server refuses what the page does not offer.
+    // The first person's page has no enabled button, and the server refuses what the page does not offer.
     assert!(ada.has("button[formaction$='/approve'][disabled]"), "{}", ada.text());
     let csrf = ada.run("return document.querySelector('input[name=csrf]').value");
     let refused = ada.run_async(&format!(
@@ -47,7 +48,7 @@ fn the_second_person_approves_what_the_first_cannot() {
     assert_eq!(by("approve"), Some(json!("bob")), "{audit}");
 }
 
-/// Plans a retry of the first group over the pages, and starts it. Returns the operation.
+/// Plans and starts a retry of the first group through the pages. Returns the operation.
 fn plan_and_start(site: &Site, browser: &Browser) -> String {
     browser.open(site.url(&site.first_group()));
     crate::triage::start_retry(browser);

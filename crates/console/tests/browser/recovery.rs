@@ -1,17 +1,18 @@
-//! A daemon that is killed in the middle of an operation: the page recovers, and the count is exact.
+//! A daemon that is killed in the middle of an operation. The page recovers, and the count is exact.
 
 use crate::site::{Setup, Site};
 use crate::webdriver::{Browser, driver, wait_for};
 
 #[test]
 fn the_page_of_an_operation_recovers_from_a_killed_daemon_and_its_count_is_exact() {
-    // Fewer than would blow the fuse.
+    // Fewer letters than would blow the fuse.
     const LETTERS: u64 = 40;
     let Some(driver) = driver() else { return };
     let mut site = Site::start(&Setup::default());
     site.fail(LETTERS as usize);
     site.handler.repair();
-    // One letter of the first stage, five of the second: the daemon waits for the others when it is killed.
+    // One letter of the first stage, and five of the second. The daemon waits for the others when it is
+    // killed.
     site.handler.answer_only(Some(6));
     let browser = Browser::start(&driver);
     browser.open(site.url(&site.first_group()));
@@ -19,7 +20,7 @@ fn the_page_of_an_operation_recovers_from_a_killed_daemon_and_its_count_is_exact
     let operation =
         wait_for("the operation", || browser.path().strip_prefix("/console/operations/").map(str::to_owned));
     wait_for("some letters", || (site.handler.handled() >= 6).then_some(()));
-    // Set in the page: a page that was loaded anew does not have it.
+    // This variable is set in the page. A page that was loaded again does not have it.
     browser.run("window.same = true");
     site.kill();
     let handled = site.handler.handled() as u64;
@@ -32,7 +33,7 @@ fn the_page_of_an_operation_recovers_from_a_killed_daemon_and_its_count_is_exact
     let done = site.get(&path);
     assert_eq!(done["ok"].as_u64(), Some(LETTERS), "{done}");
     assert_eq!(site.open_letters(), 0);
-    // The page learns it by itself.
+    // The page updates by itself.
     browser.wait_text(&LETTERS.to_string());
     wait_for("the state on the page", || {
         let text = browser.run("return document.querySelector('main').innerText.toLowerCase()");

@@ -1,4 +1,4 @@
-//! Redacted values: shown after a reason was given, on that page only, to those who may.
+//! Redacted values are shown after a reason was given, only on that page, and only to callers with the right.
 
 use serde_json::json;
 
@@ -37,7 +37,7 @@ fn a_redacted_value_is_revealed_for_a_reason_and_on_that_page_only() {
     let reveals = audit.as_array().unwrap().iter().filter(|entry| entry["action"] == "reveal");
     let by: Vec<_> = reveals.map(|entry| (&entry["who"], &entry["why"])).collect();
     assert_eq!(by, [(&json!("ada"), &json!("refund of order 7"))], "{audit}");
-    // The address of the revealed page, opened again, reveals nothing.
+    // Opening the address of the revealed page again reveals nothing.
     assert!(ada.path().ends_with("/reveal"), "{}", ada.path());
     ada.open(site.url(&ada.path()));
     wait_for("the redacted page", || (!ada.text().contains(CARD)).then_some(()));

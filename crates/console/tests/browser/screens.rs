@@ -1,27 +1,27 @@
-//! All screens: no errors under the content security policy, both themes, a narrow screen.
+//! All screens: no errors under the content security policy, both themes, and a narrow screen.
 
 use serde_json::{Value, json};
 
 use crate::site::{OWNER, Setup, Site};
 use crate::webdriver::{Browser, driver, wait_for};
 
-/// Lists the elements that make the page wider than the screen, if it is.
+/// Lists the elements that make the page wider than the screen, if there are any.
 const TOO_WIDE: &str = "const root = document.documentElement; \
     if (root.scrollWidth <= root.clientWidth) return []; \
     return [...document.querySelectorAll('body *')] \
         .filter(e => e.getBoundingClientRect().right > root.clientWidth + 0.5) \
         .map(e => `${e.tagName}.${e.className} ${e.textContent.slice(0, 40)}`)";
 
-/// Lists the headers of the tables that are wider than their panels. The numbers behind a chart may scroll.
+/// Lists the headers of tables that are wider than their panels. The tables of charts may scroll.
 const CUT_TABLES: &str = "return [...document.querySelectorAll('.scroll')] \
     .filter(e => !e.closest('details') && e.scrollWidth > e.clientWidth) \
     .map(e => `${e.scrollWidth} px in ${e.clientWidth} px: ${e.querySelector('thead')?.innerText}`)";
 
-/// The headers that are shown of the first table with a trend: the groups.
+/// Lists the visible headers of the first table with a trend, which is the table of groups.
 const COLUMNS: &str = "const table = [...document.querySelectorAll('main table')].find(e => e.querySelector('.spark')); \
     return [...table.querySelectorAll('th')].filter(e => e.offsetWidth > 0).map(e => e.textContent).filter(text => text)";
 
-/// The paths of all screens, on a site with letters and an operation.
+/// Returns the paths of all screens, on a site with letters and an operation.
 pub(crate) fn all(site: &Site) -> Vec<String> {
     site.fail(3);
     let group = site.first_group();
@@ -44,7 +44,7 @@ pub(crate) fn all(site: &Site) -> Vec<String> {
     ]
 }
 
-/// Creates something over the API. Returns its id.
+/// Creates something through the API. Returns its id.
 fn created(site: &Site, path: &str, body: &Value) -> String {
     let answer = site.api("POST", path, body);
     assert_eq!(answer.status, 201, "{}", answer.body);
@@ -52,7 +52,7 @@ fn created(site: &Site, path: &str, body: &Value) -> String {
     answer["id"].as_str().unwrap().to_owned()
 }
 
-/// Opens a screen, and waits until it is shown.
+/// Opens a screen and waits until it is shown.
 #[track_caller]
 pub(crate) fn open(browser: &Browser, site: &Site, path: &str) {
     browser.open(site.url(path));
@@ -103,7 +103,7 @@ fn no_table_of_groups_or_consumers_is_cut_beside_the_navigation() {
     }
 }
 
-/// Messages with words that are longer than a column, in every place that a list shows.
+/// Returns messages with words that are longer than a column, in every field that a list shows.
 fn long_words() -> Vec<Value> {
     let message = |n: usize| {
         json!({
@@ -126,12 +126,12 @@ fn every_list_fits_its_panel_from_a_phone_to_a_wide_screen() {
     let group = site.first_group();
     let letter = site.last_letter();
     let reason = "the reason of an operation may be longer than one line of a phone";
-    // A draft, and an operation.
+    // Creates a draft and an operation.
     let query = "state:dead type:CustomerSubscriptionRenewed reason:INVALID_SCHEMA";
     created(&site, "/v1/plans", &json!({"action": "park", "query": query}));
     let retry = json!({"action": "retry", "query": "", "all": true, "reason": reason});
     let operation = created(&site, "/v1/operations", &retry);
-    // The handler is not repaired: the canary stops, and the rest stays.
+    // The handler is not repaired, so the canary stops, and the rest stays.
     wait_for("the stop", || {
         (site.get(&format!("/v1/operations/{operation}"))["state"] == "paused").then_some(())
     });
@@ -157,7 +157,7 @@ fn every_list_fits_its_panel_from_a_phone_to_a_wide_screen() {
         }
     }
     assert!(cut.is_empty(), "{}", cut.join("\n"));
-    // What a phone leaves out of a row stands elsewhere in it.
+    // Columns that a phone hides are shown elsewhere in the row.
     browser.set_width(390);
     open(&browser, &site, "/console/letters");
     let state = "const shown = document.querySelector('[data-row] .only-narrow .badge'); return shown.offsetWidth > 0";

@@ -1,4 +1,4 @@
-//! A daemon in a process of its own, with a console, a consumer and a handler that can be repaired.
+//! A daemon in a separate process, with a console, a consumer and a handler that can be repaired.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,14 +14,15 @@ use sha2::{Digest, Sha256};
 use crate::http::{self, Response};
 use crate::webdriver::{Browser, wait_for};
 
-/// Tells the process of a test that it is the daemon, and where its configuration is.
+/// The environment variable that makes a test process the daemon. It holds the path of the configuration.
 const DAEMON: &str = "LAZARET_BROWSER_DAEMON";
-/// The consumer.
+/// The name of the consumer.
 pub(crate) const ORDERS: &str = "orders";
-/// The owner of its letters.
+/// The owner of the consumer's letters.
 pub(crate) const OWNER: &str = "notification-platform-team";
 
-/// The daemon of the other tests, which start this test in a process of its own. In the process of the tests it has nothing to do.
+/// Runs the daemon for the other tests, which start this test in a separate process. In the main test
+/// process, it does nothing.
 #[test]
 fn daemon() {
     let Some(path) = std::env::var_os(DAEMON) else { return };
@@ -38,7 +39,7 @@ pub(crate) struct Setup {
     pub(crate) closed: bool,
     /// Whether replays need a second person.
     pub(crate) approval: bool,
-    /// Further lines of the configuration, at the top level.
+    /// Additional top-level lines of the configuration.
     pub(crate) lines: String,
 }
 
@@ -51,12 +52,12 @@ pub(crate) struct Site {
     closed: bool,
 }
 
-/// The page of a group. Its id names the queue, which has a slash.
+/// Returns the path of a group's page. The group's id names the queue, which contains a slash.
 pub(crate) fn group_page(group: &Value) -> String {
     format!("/console/groups/{}", group["id"].as_str().unwrap().replace('/', "%2F"))
 }
 
-/// The token of a person.
+/// Returns the token of a person.
 pub(crate) fn token(name: &str) -> String {
     format!("lz_secret-of-{name}")
 }
@@ -65,7 +66,7 @@ impl Site {
     pub(crate) fn start(setup: &Setup) -> Self {
         let handler = Handler::start();
         let folder = tempfile::tempdir().unwrap();
-        // The daemon keeps it over restarts, so that pages find it.
+        // The daemon keeps the port across restarts, so that pages find it.
         let port = lazaret_port_testkit::free_port();
         let person = |name: &str, scopes: &str| {
             let hash: String = Sha256::digest(token(name)).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -96,7 +97,7 @@ impl Site {
         site
     }
 
-    /// Starts the daemon, and waits until it is ready.
+    /// Starts the daemon and waits until it is ready.
     pub(crate) fn run(&mut self) {
         let log = File::options().create(true).append(true).open(self.log()).unwrap();
         let child = Command::new(std::env::current_exe().unwrap())
@@ -116,7 +117,7 @@ impl Site {
         });
     }
 
-    /// Kills the daemon, as the end of its machine would.
+    /// Kills the daemon, as a crash of its machine would.
     pub(crate) fn kill(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
             let _ = daemon.kill();
@@ -132,12 +133,12 @@ impl Site {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// The URL of a page.
+    /// Returns the URL of a page.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address())
     }
 
-    /// Calls the API, as ada where people have to sign in.
+    /// Calls the API, as ada if people have to sign in.
     pub(crate) fn api(&self, method: &str, path: &str, body: &Value) -> Response {
         let bearer = format!("Bearer {}", token("ada"));
         let mut headers = vec![("content-type", "application/json")];
@@ -156,7 +157,7 @@ impl Site {
         serde_json::from_str(&answer.body).unwrap()
     }
 
-    /// Posts messages, which fail as long as the handler is not repaired.
+    /// Posts messages, which fail while the handler is not repaired.
     #[track_caller]
     pub(crate) fn feed(&self, messages: &[Value]) {
         let lines: Vec<String> = messages.iter().map(Value::to_string).collect();
@@ -167,7 +168,7 @@ impl Site {
         assert_eq!(answer.status, 202, "{}", answer.body);
     }
 
-    /// Posts this many messages with keys of their own, and waits for their letters.
+    /// Posts this many messages, each with its own key, and waits for their letters.
     #[track_caller]
     pub(crate) fn fail(&self, count: usize) {
         let before = self.open_letters();
@@ -176,7 +177,7 @@ impl Site {
         self.wait_letters(before + count as u64);
     }
 
-    /// The number of open letters.
+    /// Returns the number of open letters.
     pub(crate) fn open_letters(&self) -> u64 {
         self.get("/v1/letters/count")["letters"].as_u64().unwrap()
     }
@@ -187,17 +188,17 @@ impl Site {
         wait_for(&format!("{count} open letters"), || (self.open_letters() == count).then_some(()));
     }
 
-    /// The page of the group with the most letters, as an alert links to it.
+    /// Returns the page of the group with the most letters, as an alert links to it.
     pub(crate) fn first_group(&self) -> String {
         group_page(&self.get("/v1/groups")["groups"][0])
     }
 
-    /// The id of the letter that came last.
+    /// Returns the id of the latest letter.
     pub(crate) fn last_letter(&self) -> String {
         self.get("/v1/letters")["letters"][0]["id"].as_str().unwrap().to_owned()
     }
 
-    /// Signs a person in, over the page.
+    /// Signs a person in through the page.
     #[track_caller]
     pub(crate) fn sign_in(&self, browser: &Browser, name: &str) {
         browser.open(self.url("/console/login"));
@@ -222,7 +223,7 @@ pub(crate) struct Handler {
 #[derive(Default)]
 struct HandlerState {
     repaired: AtomicBool,
-    /// How many more requests are answered; `None` for all.
+    /// The number of further requests that are answered, or `None` for all.
     left: Mutex<Option<usize>>,
     more: Condvar,
     handled: AtomicUsize,
@@ -246,7 +247,7 @@ impl Handler {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let state = Arc::<HandlerState>::default();
-        // Ends with the process.
+        // The thread ends with the process.
         std::thread::spawn({
             let state = state.clone();
             move || {
@@ -259,24 +260,25 @@ impl Handler {
         Self { address, state }
     }
 
-    /// Lets every message pass from now on.
+    /// Accepts every message from now on.
     pub(crate) fn repair(&self) {
         self.state.repaired.store(true, Ordering::SeqCst);
     }
 
-    /// Answers only so many more requests, and lets the others wait; `None` answers all.
+    /// Answers only this many further requests, and lets the others wait. `None` answers all.
     pub(crate) fn answer_only(&self, requests: Option<usize>) {
         *self.state.left.lock().unwrap() = requests;
         self.state.more.notify_all();
     }
 
-    /// The number of messages that were handled.
+    /// Returns the number of messages that were handled.
     pub(crate) fn handled(&self) -> usize {
         self.state.handled.load(Ordering::SeqCst)
     }
 }
 
-/// Answers the requests of one connection. A rejection repeats the header `lazaret-header-error`, so that a message chooses its error.
+/// Answers the requests of one connection. A rejection repeats the header `lazaret-header-error`, so
+/// that a message can choose its error.
 fn answer(stream: TcpStream, state: &HandlerState) {
     let Ok(mut writer) = stream.try_clone() else { return };
     let mut reader = BufReader::new(stream);

@@ -1,11 +1,11 @@
-//! Triage: from an alert to a canary in a few clicks, and live.
+//! Triage: from an alert to a canary in a few clicks, with live updates.
 
 use serde_json::{Value, json};
 
 use crate::site::{Setup, Site};
 use crate::webdriver::{Browser, driver, wait_for};
 
-/// Starts a retry from the page of a group: plan, reason, start. Two clicks.
+/// Starts a retry from the page of a group with two clicks: plan, and start after a reason.
 #[track_caller]
 pub(crate) fn start_retry(browser: &Browser) {
     browser.click("button.primary[name=action][value=retry]");
@@ -20,9 +20,9 @@ fn an_alert_leads_to_a_canary_in_four_clicks() {
     site.fail(10);
     site.handler.repair();
     let browser = Browser::start(&driver);
-    // The first click is the one on the link of the alert.
+    // The first click is on the link in the alert.
     browser.open(site.url(&site.first_group()));
-    // The second and the third.
+    // The second and third click.
     start_retry(&browser);
     let operation =
         wait_for("the operation", || browser.path().strip_prefix("/console/operations/").map(str::to_owned));

@@ -1,4 +1,4 @@
-//! A real browser, over WebDriver: the few calls that the tests need.
+//! A real browser, controlled over WebDriver with the few calls that the tests need.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader};
@@ -12,21 +12,22 @@ use crate::http;
 
 /// The timeout of every wait.
 const DEADLINE: Duration = Duration::from_secs(240);
-/// How often to look.
+/// The interval between checks.
 const LOOK: Duration = Duration::from_millis(25);
-/// The key of an element in answers.
+/// The key of an element in responses.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
-/// Keys without a character.
+/// Keys that have no character.
 pub(crate) const ENTER: &str = "\u{E007}";
 pub(crate) const ESCAPE: &str = "\u{E00C}";
 
-/// The path of the driver. Without one, a test says that it was not run; with `CI=true` it fails.
+/// Returns the path of the driver. Without one, a test prints that it did not run. With `CI=true`, it
+/// fails instead.
 pub(crate) fn driver() -> Option<PathBuf> {
     given("LAZARET_TEST_CHROMEDRIVER")
 }
 
-/// The script of axe-core.
+/// Returns the script of axe-core.
 pub(crate) fn axe() -> Option<String> {
     given("LAZARET_TEST_AXE").map(|path| std::fs::read_to_string(path).unwrap())
 }
@@ -41,7 +42,7 @@ fn given(name: &str) -> Option<PathBuf> {
     path
 }
 
-/// Waits until something is there.
+/// Waits until something exists.
 #[track_caller]
 pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
@@ -54,7 +55,7 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
     }
 }
 
-/// A browser with a profile of its own. It ends with the test.
+/// A browser with its own profile. It ends with the test.
 pub(crate) struct Browser {
     driver: Child,
     address: String,
@@ -62,10 +63,10 @@ pub(crate) struct Browser {
     _profile: tempfile::TempDir,
 }
 
-/// Starts the driver, and reads its port.
+/// Starts the driver and reads its port.
 ///
-/// The driver takes a free port of `::1`, and the same one of `127.0.0.1`. If a connection of
-/// another test has that one, it exits: then there is no driver, and the next start gets another
+/// The driver takes a free port of `::1`, and the same port of `127.0.0.1`. If another test's connection
+/// uses the latter, the driver exits. No driver is returned then, and the next start gets a different
 /// port.
 fn start_driver(driver: &PathBuf) -> Option<(Child, u16)> {
     let mut child = Command::new(driver)
@@ -93,7 +94,7 @@ fn start_driver(driver: &PathBuf) -> Option<(Child, u16)> {
     Some((child, port))
 }
 
-/// The port in the line with which the driver says that it is ready.
+/// Returns the port in the line with which the driver reports that it is ready.
 fn port_in(line: &str) -> Option<u16> {
     line.strip_suffix('.')?.rsplit_once("successfully on port ")?.1.parse().ok()
 }
@@ -130,17 +131,17 @@ impl Browser {
         browser
     }
 
-    /// Opens a page, and waits until it is loaded.
+    /// Opens a page and waits until it is loaded.
     pub(crate) fn open(&self, url: impl Display) {
         self.ask("POST", "url", &json!({"url": url.to_string()}));
     }
 
-    /// The address of the page.
+    /// Returns the URL of the page.
     pub(crate) fn url(&self) -> String {
         self.ask("GET", "url", &Value::Null).as_str().unwrap().to_owned()
     }
 
-    /// The path of the page, without its query.
+    /// Returns the path of the page, without its query.
     pub(crate) fn path(&self) -> String {
         let url = self.url();
         let path = url.splitn(4, '/').nth(3).unwrap_or_default();
@@ -165,14 +166,14 @@ impl Browser {
         wait_for(&format!("{css} at {}", self.url()), || self.all(css).into_iter().next())
     }
 
-    /// Waits for an element, and clicks it.
+    /// Waits for an element and clicks it.
     #[track_caller]
     pub(crate) fn click(&self, css: &str) {
         let Element(id) = self.find(css);
         self.ask("POST", &format!("element/{id}/click"), &json!({}));
     }
 
-    /// Waits for a field, and writes into it.
+    /// Waits for a field and types into it.
     #[track_caller]
     pub(crate) fn write(&self, css: &str, text: &str) {
         let Element(id) = self.find(css);
@@ -193,7 +194,7 @@ impl Browser {
         );
     }
 
-    /// Runs a script in the page, and returns its result.
+    /// Runs a script in the page and returns its result.
     pub(crate) fn run(&self, script: &str) -> Value {
         self.ask("POST", "execute/sync", &json!({"script": script, "args": []}))
     }
@@ -203,7 +204,7 @@ impl Browser {
         self.ask("POST", "execute/async", &json!({"script": script, "args": []}))
     }
 
-    /// The visible text of the page.
+    /// Returns the visible text of the page.
     pub(crate) fn text(&self) -> String {
         self.run("return document.body.innerText").as_str().unwrap_or_default().to_owned()
     }
@@ -218,19 +219,20 @@ impl Browser {
         }
     }
 
-    /// Shows pages as a device with this width does.
+    /// Sets the width of the screen, as on a device.
     pub(crate) fn set_width(&self, width: u32) {
         let size = json!({"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": false});
         self.devtools("Emulation.setDeviceMetricsOverride", &size);
     }
 
-    /// Prefers a colour scheme: `dark` or `light`.
+    /// Sets the preferred colour scheme: `dark` or `light`.
     pub(crate) fn prefer(&self, scheme: &str) {
         let features = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
         self.devtools("Emulation.setEmulatedMedia", &features);
     }
 
-    /// What the browser has logged since the last call, as errors: of scripts, and of the content security policy.
+    /// Returns the errors that the browser has logged since the last call, from scripts and from the
+    /// content security policy.
     pub(crate) fn errors(&self) -> Vec<String> {
         let log = self.ask("POST", "se/log", &json!({"type": "browser"}));
         let severe = log.as_array().unwrap().iter().filter(|entry| entry["level"] == "SEVERE");
@@ -259,7 +261,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Quits the browser, which would outlive its driver.
+        // Quits the browser, which would otherwise outlive its driver.
         let path = format!("/session/{}", self.session);
         let _ = http::send(&self.address, "DELETE", &path, &[], "");
         let _ = self.driver.kill();

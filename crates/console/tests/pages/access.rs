@@ -7,7 +7,7 @@ use reqwest::Method;
 
 use crate::support::{Bench, bad, id, secret, token};
 
-/// A path of a route with ids that do not exist.
+/// Returns a path of a route, with ids that do not exist.
 fn example(path: &str) -> String {
     let nobody = "00000000-0000-8000-8000-000000000000";
     path.replace("{id}", nobody)
@@ -48,7 +48,8 @@ async fn every_page_needs_a_token_and_every_change_its_right() {
                     ("payload", "x"),
                 ];
                 let refused = bench.post_as(Some("read"), &path, &fields).await;
-                // What does not exist cannot be changed, and is not told from what one may not change.
+                // Something that does not exist cannot be changed. The response may be the same as for a
+                // missing right.
                 assert!([403, 404].contains(&refused.status), "{path}: {} {}", refused.status, refused.text);
             }
         }
@@ -141,6 +142,6 @@ async fn a_token_for_some_consumers_sees_their_operations_and_audit() {
         bench.get_as(Some("own"), page).await.expect(200).shows(&operation).shows("wait for the fix");
         bench.get_as(Some("other"), page).await.expect(200).lacks(&operation).lacks("wait for the fix");
     }
-    // The hash chain is that of all consumers.
+    // The hash chain covers all consumers.
     bench.get_as(Some("own"), "/console/admin").await.expect(200).lacks("Verify the hash chain");
 }

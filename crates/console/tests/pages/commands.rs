@@ -7,14 +7,15 @@ use lazaret_core::store::{Act, Actor, LetterStore};
 
 use crate::support::{Bench, bad, encoded, id};
 
-/// The addresses that the forms of a page post to.
+/// Returns the addresses to which the forms of a page post.
 fn actions(page: &str) -> Vec<&str> {
     let starts = ["method=\"post\" action=\"", " formaction=\""];
     let after = starts.iter().flat_map(|start| page.split(start).skip(1));
     after.filter_map(|rest| rest.split('"').next()).collect()
 }
 
-/// The command for the address of a form. None for the buttons that plan: their dialog is the page of the plan.
+/// Returns the command for the address of a form. There is none for the buttons that plan, because their
+/// dialog is the page of the plan.
 fn command(action: &str) -> Option<String> {
     let (of, verb) = action.rsplit_once('/').unwrap();
     let command = match (of, verb) {
@@ -39,7 +40,7 @@ async fn every_form_shows_its_command() {
     let group = format!("/console/groups/{}", encoded(letters[0]["group"].as_str().unwrap()));
     let page_of = |letter: usize| format!("/console/letters/{}", id(&letters[letter]));
     let (edited, evicted, planned) = (page_of(0), page_of(1), id(&letters[2]));
-    // An edit that can be reverted, an eviction that can be undone, and a pause that can end.
+    // Creates an edit that can be reverted, an eviction that can be undone, and a pause that can end.
     let edit = format!("{edited}/edit");
     let digest = bench.get(&edit).await.expect(200).between("name=\"expected-digest\" value=\"", "\"");
     let fields = [("payload", "{\"bad\":\"2\"}"), ("reason", "typo"), ("expected-digest", digest.as_str())];
@@ -48,7 +49,7 @@ async fn every_form_shows_its_command() {
     bench.store.act(&queue, id(&letters[1]).parse().unwrap(), Act::Evict, &by).await.unwrap();
     let pause = [("reason", "deploy"), ("replay", "true")];
     bench.post("/console/consumers/orders/pause", &pause).await.expect(303);
-    // An operation that waits for a person, and one that waits for its time.
+    // Creates an operation that waits for a person, and one that waits for its time.
     let plan =
         || async { bench.post("/console/plans", &[("action", "retry"), ("id", planned)]).await.location() };
     let start = async |plan: &str, field: (&str, &str)| {

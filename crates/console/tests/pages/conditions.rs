@@ -1,4 +1,4 @@
-//! What a person must know about consumers and operations stands on the overview.
+//! The overview shows what a person must know about consumers and operations.
 
 use std::time::Duration;
 

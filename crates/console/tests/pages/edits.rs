@@ -1,4 +1,4 @@
-//! Edits: the payload in a form, what it changes, and the way back.
+//! Edits: the payload in a form, the resulting change, and the way back.
 
 use lazaret_core::QueueName;
 use lazaret_core::store::{Act, Actor, LetterStore};
@@ -18,12 +18,12 @@ async fn a_payload_is_edited_compared_and_reverted() {
         [("payload", text), ("reason", "typo"), ("expected-digest", digest)]
     };
     let digest: &'static str = digest.leak();
-    // The difference, before anything is saved.
+    // The difference is shown before anything is saved.
     let mut review = fields("{\"bad\":\"2\"}", digest).to_vec();
     review.push(("step", "review"));
     let page = bench.post(&format!("{path}/edit"), &review).await.expect(200);
     page.shows("class=\"removed\"").shows("class=\"added\"");
-    // What is no JSON any more must be confirmed.
+    // An edit that breaks the JSON must be confirmed.
     bench
         .post(&format!("{path}/edit"), &fields("{\"bad\":", digest))
         .await

@@ -1,10 +1,10 @@
-//! What holds a consumer back is on the overview, with its cause and the way out.
+//! The overview shows what holds a consumer back, with its cause and the remedy.
 
 use serde_json::Value;
 
 use crate::support::{Bench, bad, eventually};
 
-/// Messages with keys of their own.
+/// Returns messages, each with its own key.
 fn messages(count: usize, text: &str) -> Vec<Value> {
     (0..count).map(|number| bad(&format!("k{number}"), text)).collect()
 }
@@ -12,7 +12,7 @@ fn messages(count: usize, text: &str) -> Vec<Value> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_breaker_says_why_and_when_it_probes() {
     let bench = Bench::new().await;
-    // More than the failures in a row that open it.
+    // More failures than the number in a row that opens the breaker.
     bench.feed(None, &messages(25, "the bank is away")).await;
     let told = ["circuit breaker open", "DEPENDENCY_UNAVAILABLE", "the bank is away", "Next probe "];
     eventually("the overview says it", || async {
@@ -25,7 +25,7 @@ async fn an_open_breaker_says_why_and_when_it_probes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_blown_fuse_says_why_and_can_be_ended() {
     let bench = Bench::new().await;
-    // More than may fail for good in a row.
+    // More permanent failures than are allowed in a row.
     bench.feed(None, &messages(60, "broken")).await;
     let overview = || async { bench.get("/console/overview").await.expect(200) };
     let told = [" fuse <span class=\"badge bad\">", "paused by <strong>lazaret</strong>", "failed for good"];

@@ -1,14 +1,15 @@
-//! Whatever a message contains, a page shows it as text.
+//! A page shows everything in a message as text.
 
 use lazaret_api::text::needs_escape;
 use serde_json::json;
 
 use crate::support::{Answer, Bench, encoded, id};
 
-/// What attackers send.
+/// A text that attackers might send.
 const HOSTILE: &str = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'><svg/onload=alert(3)> bad \u{202e}\u{1b}[31m\u{2028} =cmd()";
 
-/// Asserts that a page contains nothing of it as markup, and no hidden characters outside of the values that forms send back.
+/// Asserts that a page contains none of it as markup, and no hidden characters except in values that
+/// forms send back.
 #[track_caller]
 fn is_harmless(page: &Answer) {
     for markup in ["<script>alert", "<img", "<svg/", "onerror=alert(2)>\""] {
@@ -125,7 +126,7 @@ async fn a_large_payload_is_shown_in_parts() {
 #[tokio::test(flavor = "multi_thread")]
 async fn deep_and_wide_payloads_are_cut_as_a_tree_and_complete_otherwise() {
     const SHOWN_NODES: usize = 2000;
-    // Deeper than any reader of JSON goes, and with more nodes than a browser likes.
+    // Deeper than JSON parsers go, and with more nodes than a browser handles well.
     let deep = format!("{}1{}", "[".repeat(20_000), "]".repeat(20_000));
     let wide = format!("[{}1]", "1,".repeat(20_000));
     for (payload, cut) in [(deep, "… 1 more"), (wide, "The tree shows the first 2000 nodes")] {
@@ -140,7 +141,7 @@ async fn deep_and_wide_payloads_are_cut_as_a_tree_and_complete_otherwise() {
         bench.get(&format!("{path}?view=text")).await.expect(200).shows(&payload);
         bench.get("/console/letters").await.expect(200).shows(&path);
         assert!(bench.get(&format!("{path}/download")).await.expect(200).bytes == payload.as_bytes());
-        // It can be edited as text, and what is not changed is not lost.
+        // The payload can be edited as text, and unchanged parts are not lost.
         bench.get(&format!("{path}/edit")).await.expect(200).shows(&payload[..100]);
     }
 }

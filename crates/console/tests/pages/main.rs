@@ -1,4 +1,5 @@
-//! The pages over real connections, on a real store and a running consumer. One crate, linked once.
+//! The pages over real connections, on a real store and a running consumer. All tests are in one crate,
+//! so that it is linked only once.
 
 // Shared test support.
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,4 @@
-//! From a group to a finished operation, by forms alone.
+//! From a group to a finished operation, using only forms.
 
 use lazaret_api::Scope;
 use lazaret_server::Approval;
@@ -11,7 +11,7 @@ async fn a_group_is_retried_by_forms_alone() {
     let bench = Bench::new().await;
     let letters = bench.letters(None, &[bad("a", "1"), bad("a", "2"), bad("b", "3")], 3).await;
     let group = letters[0]["group"].as_str().unwrap();
-    // The button of the group's page sends this.
+    // The button on the group's page sends this.
     let page = bench.get(&format!("/console/groups/{}", crate::support::encoded(group))).await.expect(200);
     let query = page.between("name=\"query\" value=\"", "\"");
     let plan = bench.post("/console/plans", &[("action", "retry"), ("query", &query)]).await.location();
@@ -20,7 +20,7 @@ async fn a_group_is_retried_by_forms_alone() {
         .shows("1 letter, which may run")
         .shows("at least")
         .shows("lazaret retry --plan p_1 --reason TEXT");
-    // Without a reason nothing starts, and what was written stays.
+    // Nothing starts without a reason, and the input is kept.
     let refused = bench.post(&format!("{plan}/start"), &[("rate", "7/s")]).await.expect(400);
     refused.shows("LZ0210").shows("value=\"7/s\"");
     bench
@@ -41,7 +41,7 @@ async fn a_group_is_retried_by_forms_alone() {
     bench.get("/console/operations").await.shows("fixed in 2.8.2");
     bench.get(&format!("/console/letters/{}", id(&letters[0]))).await.shows("Closed: resolved");
     bench.get(&format!("/console/groups/{}", crate::support::encoded(group))).await.shows(&operation);
-    // A plan is used once.
+    // A plan can be used only once.
     bench.post(&format!("{plan}/start"), &[("reason", "again")]).await.expect(409).shows("LZ0219");
 }
 
@@ -58,12 +58,12 @@ async fn a_group_is_claimed_and_let_go() {
     assign("").await;
     let released = bench.get(&page).await;
     released.shows("Nobody.").lacks("<strong>ada</strong> <span class=\"muted\">2 letters");
-    // Both changes stay in the activity, the latest first.
+    // Both changes stay in the activity, latest first.
     let activity = released.between("<h2>Activity</h2>", "</section>");
     let place = |text: &str| activity.find(text).unwrap_or_else(|| panic!("no {text:?}: {activity}"));
     assert!(place("assigned 2 letters to nobody") < place("assigned 2 letters to <strong>ada</strong>"));
     assert_eq!(activity.matches("<strong>local</strong>").count(), 2, "{activity}");
-    // One's own letters are one click away.
+    // The caller's own letters are one click away.
     assign("local").await;
     let mine = bench.get("/console/letters").await.between("href=\"/console/letters?q=assignee", "\"");
     let mine = bench.get(&format!("/console/letters?q=assignee{mine}")).await.expect(200);
@@ -81,7 +81,7 @@ async fn a_canary_stops_and_says_which_letters_failed_again() {
     eventually("it stops", || async { bench.get(&operation).await.text.contains("stopped: ") }).await;
     let failed = bench.get(&format!("{operation}?outcome=failed-again")).await.expect(200);
     assert_eq!(failed.text.matches("name=\"id\"").count(), 1, "{}", failed.text);
-    // The outcome of each letter, or of those that failed again.
+    // The result holds the outcome of each letter, or of letters that failed again.
     failed.shows(&format!("{operation}/result?outcome=failed-again"));
     let lines =
         |text: &str| -> Vec<Value> { text.lines().map(|line| serde_json::from_str(line).unwrap()).collect() };
@@ -205,7 +205,7 @@ async fn those_that_failed_again_are_retried_by_one_button() {
     let page = bench.get(&operation).await.expect(200);
     page.shows("2 letters failed again. Once the cause is repaired")
         .shows("Plan retry of those that failed again");
-    // The button sends these.
+    // The button sends these values.
     let form = page.between("failed again. Once the cause is repaired:", "</form>");
     let sent: Vec<&str> = letters.iter().map(id).filter(|id| form.contains(*id)).collect();
     assert_eq!(sent.len(), 2, "{form}");

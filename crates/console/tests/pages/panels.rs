@@ -1,4 +1,4 @@
-//! What the panels of a page say.
+//! The content of the panels of a page.
 
 use lazaret_core::failure::CauseLink;
 use lazaret_core::store::{Act, Actor, LetterStore};

@@ -1,4 +1,4 @@
-//! Every screen renders, empty and full, and says what it should.
+//! Every screen renders, both empty and full, with the expected content.
 
 use std::time::Duration;
 
@@ -123,7 +123,7 @@ async fn every_trend_has_its_table() {
     assert!(table.contains("<td class=\"num\">2</td><td class=\"num\">0</td>"), "{table}");
 }
 
-/// An id as it stands in a link.
+/// Returns an id as it appears in a link.
 fn encoded_path(id: &str) -> String {
     format!("/console/groups/{}", id.replace('@', "%40").replace('/', "%2F"))
 }
@@ -135,7 +135,7 @@ async fn an_invalid_query_is_marked_at_its_place() {
         let page = bench.get(&format!("{path}?q=staet%3Adead")).await.expect(400);
         page.shows("staet:dead\n^^^^^\n").shows("did you mean state?").shows("value=\"staet:dead\"");
     }
-    // A field that groups do not have.
+    // Groups do not have this field.
     bench.get("/console/groups?q=seq%3Aa").await.expect(400).shows("search for letters instead");
 }
 
@@ -232,7 +232,7 @@ async fn a_short_id_leads_to_the_complete_one() {
     let fingerprint = group.split_once('@').unwrap().0;
     let group = format!("/console/groups/{}", group.replace('@', "%40").replace('/', "%2F"));
     let letter = format!("/console/letters/{letter}");
-    // As the command line prints it, shorter, and without the queue.
+    // The id is as the command line prints it, shorter, and without the queue.
     for short in [&fingerprint[..11], &fingerprint[..6], fingerprint] {
         assert_eq!(bench.get(&format!("/console/groups/{short}")).await.location(), group);
     }
@@ -284,7 +284,7 @@ async fn rules_are_tried_on_a_letter() {
     bench.get("/console/admin/rules?letter=ffffffff").await.expect(404).shows("LZ0203");
 }
 
-/// A configuration of the consumer with these grouping rules.
+/// Returns a configuration of the consumer with these grouping rules.
 fn grouped_by(rules: &Grouping) -> EffectiveConfig {
     let consumer = ConsumerConfig {
         name: "orders".to_owned(),
@@ -317,11 +317,11 @@ async fn grouping_rules_are_shown_and_tried_on_a_letter() {
         get("root", &format!("/console/admin/rules?by={}", link.replace("&amp;", "&"))).await.expect(200);
     form.shows("tenant ([a-z]+)</textarea>").shows("event-type\"");
 
-    // Without rules on trial, those of the consumer apply. The stored letter keeps its group.
+    // Without rules on trial, the consumer's rules apply. The stored letter keeps its group.
     let shown = get("root", &tried("")).await.expect(200);
     shown.shows("By the rules of orders.").shows("tenant # has no route").shows(&by_rules);
     shown.shows("would be in group").shows(&format!("{own}%40")).shows("until it fails again");
-    // The configuration is for administrators; others try rules of their own.
+    // The configuration is for administrators. Other callers can try rules of their own.
     let shown = get("eve", &tried("")).await.expect(200);
     shown.shows("By the default rules.").shows("This letter is in this group").shows(&own);
     get("eve", "/console/admin").await.expect(200).lacks("Grouping rules");

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 /// The timeout of every wait.
 const DEADLINE: Duration = Duration::from_secs(240);
 
-/// A token with these scopes.
+/// Returns a token with these scopes.
 pub(crate) fn token(name: &str, scopes: &[Scope]) -> Token {
     Token::new(name, TokenHash::of(&secret(name)), scopes)
 }
@@ -71,7 +71,7 @@ impl Answer {
         self
     }
 
-    /// Asserts that the page shows this, markup included.
+    /// Asserts that the page contains this, markup included.
     #[track_caller]
     pub(crate) fn shows(&self, what: &str) -> &Self {
         assert!(self.text.contains(what), "{} does not show {what:?}: {}", self.path, self.text);
@@ -85,14 +85,14 @@ impl Answer {
         self
     }
 
-    /// The part of the page between two texts.
+    /// Returns the part of the page between two texts.
     #[track_caller]
     pub(crate) fn between(&self, start: &str, end: &str) -> String {
         let found = self.text.split_once(start).and_then(|(_, rest)| rest.split_once(end));
         found.unwrap_or_else(|| panic!("{} has no {start:?}: {}", self.path, self.text)).0.to_owned()
     }
 
-    /// Where a redirect leads.
+    /// Returns the destination of a redirect.
     #[track_caller]
     pub(crate) fn location(self) -> String {
         self.expect(303).header("location").to_owned()
@@ -109,19 +109,19 @@ impl Bench {
         Self::built(tokens, approval, ConsoleOptions::default(), config, DeadLetterOptions::default()).await
     }
 
-    /// A server that was started from this configuration.
+    /// Starts a server with this configuration.
     pub(crate) async fn with_config(tokens: Vec<Token>, config: EffectiveConfig) -> Self {
         let dead_letter = DeadLetterOptions::default();
         Self::built(tokens, Approval::None, ConsoleOptions::default(), config, dead_letter).await
     }
 
-    /// A server whose console has these options.
+    /// Starts a server whose console has these options.
     pub(crate) async fn with_console(console: ConsoleOptions) -> Self {
         let config = EffectiveConfig::default();
         Self::built(Vec::new(), Approval::None, console, config, DeadLetterOptions::default()).await
     }
 
-    /// A server whose consumer keeps its dead letters like this.
+    /// Starts a server whose consumer has these dead-letter options.
     pub(crate) async fn with_dead_letters(dead_letter: DeadLetterOptions) -> Self {
         let (console, config) = (ConsoleOptions::default(), EffectiveConfig::default());
         Self::built(Vec::new(), Approval::None, console, config, dead_letter).await
@@ -158,7 +158,7 @@ impl Bench {
         let base = format!("http://{}", listener.local_addr().unwrap());
         let stop = shutdown.clone();
         tokio::spawn(async move { server.serve(listener, stop).await.unwrap() });
-        // When another crate enables TLS in reqwest, it needs a crypto provider.
+        // If another crate enables TLS in reqwest, a crypto provider is needed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client =
             reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build();
@@ -166,7 +166,7 @@ impl Bench {
         Self { base, client, store, consumers_store, registry, fixed, shutdown, _folder: folder }
     }
 
-    /// Stores a dead letter, past the limits of an inbox. Returns its id.
+    /// Stores a dead letter without the limits of an inbox. Returns its id.
     pub(crate) async fn store_letter(&self, payload: Vec<u8>) -> String {
         self.store_failed(payload, Failure::new(Reason::DOMAIN_INVALID, "TooLong", "too long")).await
     }
@@ -208,12 +208,13 @@ impl Bench {
         self.store.report(&instance, DEADLINE).await.unwrap();
     }
 
-    /// Reports what the topics of the strategy `topics` hold; `None` for a broker that does not answer.
+    /// Reports the counts of the topics of the strategy `topics`. `None` stands for a broker that does
+    /// not answer.
     pub(crate) fn set_in_broker(&self, counts: Option<BrokerCounts>) {
         self.registry.in_broker("orders", move || counts);
     }
 
-    /// Records that a stream of the consumer was deleted and created again.
+    /// Records that a stream of the consumer was deleted and recreated.
     pub(crate) async fn recreate_stream(&self, stream: &str) {
         let consumer = ConsumerName::from("orders");
         for (id, after) in [("first", None), ("second", Some(0))] {
@@ -228,7 +229,7 @@ impl Bench {
         self.fixed.store(true, Ordering::SeqCst);
     }
 
-    /// Starts or ends an outage: the consumer cannot reach the store, which answers everybody else.
+    /// Starts or ends an outage. The consumer cannot reach the store, which still answers all other callers.
     pub(crate) fn set_outage(&self, outage: bool) {
         self.consumers_store.outage(outage);
     }
@@ -264,7 +265,7 @@ impl Bench {
         self.post_as(None, path, fields).await
     }
 
-    /// Sends a form, with a bearer token or with the token that forms need.
+    /// Sends a form with a bearer token, or with the token that forms need.
     pub(crate) async fn post_as(&self, name: Option<&str>, path: &str, fields: &[(&str, &str)]) -> Answer {
         let csrf = if name.is_none() { self.csrf().await } else { String::new() };
         let pairs: Vec<String> = fields
@@ -278,7 +279,7 @@ impl Bench {
         self.send(request).await
     }
 
-    /// The token of forms: of the sign-in, or of an open console.
+    /// Returns the token of forms, from the sign-in or from an open console.
     pub(crate) async fn csrf(&self) -> String {
         let page = self.get("/console/login").await;
         let page = if page.status == 200 { page } else { self.get("/console/admin").await };
@@ -290,7 +291,7 @@ impl Bench {
         serde_json::from_str(&self.get_as(name, path).await.expect(200).text).unwrap()
     }
 
-    /// Posts messages to the inbox, as lines of JSON.
+    /// Posts messages to the inbox as lines of JSON.
     pub(crate) async fn feed(&self, name: Option<&str>, lines: &[Value]) {
         let lines: Vec<String> = lines.iter().map(Value::to_string).collect();
         let request = self.request(Method::POST, "/v1/inbox/orders/batch", name);
@@ -298,7 +299,7 @@ impl Bench {
         self.send(request).await.expect(202);
     }
 
-    /// Posts messages and returns the open letters, earliest first, once there are so many.
+    /// Posts messages. Returns the open letters, earliest first, once there are this many.
     pub(crate) async fn letters(&self, name: Option<&str>, lines: &[Value], open: u64) -> Vec<Value> {
         self.feed(name, lines).await;
         eventually(&format!("{open} open letters"), || async {
@@ -317,12 +318,12 @@ impl Drop for Bench {
     }
 }
 
-/// A message that fails: the error text is its payload.
+/// Returns a message that fails with its payload as the error text.
 pub(crate) fn bad(key: &str, text: &str) -> Value {
     json!({"id": format!("{key}-{text}"), "key": key, "type": "OrderPlaced", "headers": {"tenant": "acme"}, "payload": {"bad": text}})
 }
 
-/// The id of a letter.
+/// Returns the id of a letter.
 pub(crate) fn id(letter: &Value) -> &str {
     letter["id"].as_str().unwrap()
 }
@@ -332,8 +333,8 @@ pub(crate) fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
-/// The handler fails on payloads that contain `bad` or are no text, with the payload as its error text. To those that contain `away`,
-/// what it depends on is away.
+/// Returns a consumer whose handler fails on payloads that contain `bad` or are not text, with the payload
+/// as its error text. If the payload also contains `away`, the reason is an unavailable dependency.
 fn consumer(
     store: &Arc<Unreliable<SqliteStore>>,
     inbox: &InboxLog,

@@ -1,11 +1,12 @@
-//! Proves that each check can fail: good evidence, changed in one place, breaks that guarantee and no other.
+//! Proves that each check can fail: one change to good evidence breaks the matching guarantee and no other.
 
 use super::*;
 use crate::console_pages::{ConsolePages, Page};
 use crate::evidence::Sent;
 use crate::orders::{customer, id};
 
-/// Returns the evidence of a successful story: all orders in one incarnation, one outage, one replay, and poison.
+/// Returns the evidence of a successful story: all orders in one incarnation, poison among them, and the
+/// pages of the console.
 fn good() -> Evidence {
     let mut evidence = Evidence { console: console(), ..Evidence::default() };
     let poison_orders: HashSet<u32> = orders::poison_orders().collect();
@@ -53,7 +54,7 @@ fn begin(evidence: &mut Evidence, number: u32, attempt: u32, at: i64) {
     note(evidence, number, at, Fact::Begun { attempt, replay: false, payload: u64::from(number) });
 }
 
-/// Returns the ids of the guarantees that are broken after a change to good evidence.
+/// Returns the ids of the guarantees that a change to good evidence breaks.
 #[track_caller]
 fn broken(change: impl FnOnce(&mut Evidence)) -> Vec<&'static str> {
     let mut evidence = good();
@@ -101,7 +102,7 @@ fn two_attempts_of_one_customer_at_once_break_i2() {
         evidence.journal.insert(place, again);
     });
     assert_eq!(at_once, ["I2"]);
-    // A call that was dropped before it ended is over.
+    // A call that is dropped before it ends no longer runs.
     let after_another = broken(|evidence| {
         let (number, place) = last(evidence);
         let again = evidence.journal[place].clone();
@@ -156,10 +157,10 @@ fn an_engine_that_does_not_count_its_attempts_breaks_i4() {
     let calls = |incarnation, calls: u32| {
         move |evidence: &mut Evidence| (0..calls).for_each(|_| retry(evidence, incarnation, 1))
     };
-    // The first is in the evidence already.
+    // The first call is already in the evidence.
     assert_eq!(broken(calls(1, MAX_ATTEMPTS - 1)), [""; 0]);
     assert_eq!(broken(calls(1, MAX_ATTEMPTS)), ["I4"]);
-    // A new incarnation does not know the attempts that the crashed one had in memory.
+    // A new incarnation does not know the attempts that the crashed one held in memory.
     assert_eq!(broken(calls(2, MAX_ATTEMPTS - 1 + ATTEMPTS_IN_MEMORY)), [""; 0]);
     assert_eq!(broken(calls(2, MAX_ATTEMPTS + ATTEMPTS_IN_MEMORY)), ["I4"]);
 }
@@ -215,7 +216,8 @@ fn a_letter_closed_without_history_breaks_i11() {
     assert_eq!(broken(|evidence| evidence.operations.push(anonymous)), ["I11"]);
 }
 
-/// Returns a change: the first attempt of the crashing order fails, its retry is due at 1000, and then this attempt runs.
+/// Returns a change to the evidence: the first attempt of the crashing order fails, its retry is due at
+/// 1000, and then this attempt runs.
 fn retried(incarnation: u32, at: i64, attempt: u32, replay: bool) -> impl FnOnce(&mut Evidence) {
     move |evidence| {
         let crashing_order = orders::crashing_order();

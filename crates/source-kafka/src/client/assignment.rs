@@ -1,12 +1,12 @@
-//! Lists of partitions as librdkafka takes them, and the answers to a rebalance.
+//! Builds partition lists for librdkafka, and answers rebalances.
 
 use lazaret_core::Partition;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
 use rdkafka::error::KafkaResult;
 use rdkafka::{Offset, TopicPartitionList};
 
-/// Accepts these partitions, all of one rebalance. The client of the group fetches none of them: its position is the end, and
-/// it is paused before it gets there.
+/// Accepts these partitions, which are all from one rebalance. The group's client fetches none of them:
+/// its position is the end, and it is paused before it gets there.
 pub(crate) fn assign<C: ConsumerContext>(
     client: &BaseConsumer<C>,
     partitions: &[Partition],
@@ -20,7 +20,7 @@ pub(crate) fn assign<C: ConsumerContext>(
     client.pause(&list)
 }
 
-/// Gives these partitions, all of one rebalance, back to the group.
+/// Gives these partitions, which are all from one rebalance, back to the group.
 pub(crate) fn unassign<C: ConsumerContext>(
     client: &BaseConsumer<C>,
     partitions: &[Partition],

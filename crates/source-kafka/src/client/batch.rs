@@ -1,8 +1,9 @@
 //! Fetches records of a partition in batches, directly from librdkafka.
 //!
-//! The Rust client polls one record at a time, and for each it reads the clock, takes a lock and allocates twice. That
-//! costs more than the record itself. librdkafka returns many at once, but the Rust client does not expose that call, so it
-//! is called here. The other `unsafe` of this crate is in `topic_ids.rs`.
+//! The Rust client polls one record at a time. For each record it reads the clock, takes a lock and
+//! allocates twice, which costs more than the record itself. librdkafka can return many at once, but the
+//! Rust client does not expose that call, so this module makes it. The other `unsafe` code of this crate
+//! is in `topic_ids.rs`.
 
 #![allow(unsafe_code, reason = "librdkafka's call for batches is not in the safe client; see above")]
 
@@ -29,11 +30,12 @@ pub(crate) struct Batches {
     _client: Arc<Client>,
 }
 
-// SAFETY: librdkafka's queues may be used from any thread, and `taken` is empty whenever a `Batches` can move.
+// SAFETY: librdkafka's queues may be used from any thread, and `taken` is empty whenever a `Batches` can
+// move.
 unsafe impl Send for Batches {}
 
 impl Batches {
-    /// Opens the queue of a partition. `None` when the client has none for it.
+    /// Opens the queue of a partition. Returns `None` if the client has no queue for it.
     pub(crate) fn of(client: &Arc<Client>, topic: &str, partition: i32) -> Option<Self> {
         let topic = CString::new(topic).ok()?;
         // SAFETY: the client is alive, and the name ends with a zero. The caller destroys the queue.
@@ -43,10 +45,11 @@ impl Batches {
         Some(Self { queue: NonNull::new(queue)?, taken: Vec::new(), _client: client.clone() })
     }
 
-    /// Takes the available records, up to this many, without waiting.
+    /// Takes the available records, at most `limit`, without waiting.
     pub(crate) fn take(&mut self, limit: usize) -> Batch<'_> {
         self.taken.reserve(limit);
-        // SAFETY: the vector has room for `limit` pointers, and librdkafka returns how many it wrote; an error is negative.
+        // SAFETY: the vector has room for `limit` pointers, and librdkafka returns how many it wrote; an
+        // error is negative.
         unsafe {
             let room = self.taken.as_mut_ptr();
             let count = native::rd_kafka_consume_batch_queue(self.queue.as_ptr(), 0, room, limit);
@@ -63,7 +66,7 @@ impl Drop for Batches {
     }
 }
 
-/// An error in the place of a record.
+/// An error in place of a record.
 #[derive(Debug)]
 pub(crate) struct FetchError {
     pub(crate) error: KafkaError,
@@ -71,7 +74,7 @@ pub(crate) struct FetchError {
     pub(crate) reason: String,
 }
 
-/// Records of one fetch. Dropping it returns them to librdkafka.
+/// The records of one fetch. Dropping the batch returns them to librdkafka.
 pub(crate) struct Batch<'a> {
     taken: &'a mut Vec<*mut native::rd_kafka_message_t>,
 }
@@ -81,10 +84,11 @@ impl Batch<'_> {
         self.taken.len()
     }
 
-    /// Iterates over the records, and the errors between them, in order.
+    /// Iterates over the records and the errors between them, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Result<Fetched<'_>, FetchError>> {
         self.taken.iter().map(|message| {
-            // SAFETY: librdkafka wrote these pointers; their targets live until they are destroyed with the batch.
+            // SAFETY: librdkafka wrote these pointers; their targets live until they are destroyed with
+            // the batch.
             let message = unsafe { &**message };
             let error = match message.err {
                 RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR => {
@@ -154,7 +158,8 @@ impl Record for Fetched<'_> {
         for index in 0.. {
             let (mut name, mut value): (*const c_char, *const c_void) = (ptr::null(), ptr::null());
             let mut size = 0;
-            // SAFETY: the pointers it writes belong to the headers and live as long as the record. An error ends the list.
+            // SAFETY: the pointers it writes belong to the headers and live as long as the record. An
+            // error ends the list.
             let more = unsafe {
                 native::rd_kafka_header_get_all(headers, index, &raw mut name, &raw mut value, &raw mut size)
             };
@@ -170,7 +175,7 @@ impl Record for Fetched<'_> {
     }
 }
 
-/// Returns the description of an error; empty if there is none.
+/// Returns the description of an error, or an empty string if there is none.
 fn reason(message: &native::rd_kafka_message_t) -> String {
     // SAFETY: the message is alive.
     let text = unsafe { native::rd_kafka_message_errstr(message) };
@@ -181,7 +186,7 @@ fn reason(message: &native::rd_kafka_message_t) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// Returns the bytes at a pointer, `None` for null.
+/// Returns the bytes at a pointer, or `None` for null.
 ///
 /// # Safety
 /// A pointer that is not null points to `length` bytes that live and do not change for `'a`.

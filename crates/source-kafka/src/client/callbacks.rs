@@ -1,7 +1,7 @@
 //! librdkafka's callbacks: rebalances, errors and statistics.
 //!
-//! They run while the consumer is polled and only record what happened. The source acts on it afterwards, outside of the
-//! callback, because a rebalance has to wait for the engine and polling must not.
+//! The callbacks run while the consumer is polled, and only record what happened. The source acts on it
+//! later, outside the callback: a rebalance has to wait for the engine, but polling must not.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,45 +21,45 @@ use tokio::sync::Notify;
 use super::assignment::{assign, partition, unassign};
 use crate::error::config_error;
 
-/// The client, with our callbacks.
+/// The client with these callbacks.
 pub(crate) type Client = BaseConsumer<Callbacks>;
 
-/// The two clients of a source: the member of the group, and the one that fetches.
+/// The two clients of a source: the group member, and the client that fetches.
 #[derive(Clone)]
 pub(crate) struct Clients {
     pub(crate) group: Arc<Client>,
     pub(crate) fetcher: Arc<Client>,
 }
 
-/// A rebalance that the group asks for. It is completed by [`assign`] or [`unassign`].
+/// A rebalance that the group requests. [`assign`] or [`unassign`] completes it.
 #[derive(Debug)]
 pub(crate) enum Rebalance {
     Assigned(Vec<Partition>),
     Revoked {
         partitions: Vec<Partition>,
-        /// Another member may own them already.
+        /// Whether another member may already own the partitions.
         lost: bool,
     },
 }
 
-/// What the callbacks recorded.
+/// The events that the callbacks recorded.
 #[derive(Debug, Default)]
 struct Recorded {
     rebalances: VecDeque<Rebalance>,
-    /// The description of the error that is polled next.
+    /// The description of the next error that is polled.
     reason: String,
-    /// End offsets of partitions, from the statistics.
+    /// The end offsets of partitions, from the statistics.
     ends: HashMap<Partition, u64>,
     /// The time of the last statistics with a connected broker.
     connected_at: Option<Instant>,
-    /// How long the client is certainly a member of its group. Another one after each loss.
+    /// How long the client is certainly a member of its group. Each loss starts a new one.
     ownership: Ownership,
-    /// When the client was polled last, and the time before, by the clock of the ownership.
+    /// When the client was last polled, and the time before that, by the clock of the ownership.
     polled: (Duration, Duration),
 }
 
 impl Recorded {
-    /// The partitions may belong to other members. What comes later is another membership.
+    /// Records that the partitions may belong to other members. Anything later is a new membership.
     fn lose(&mut self) {
         self.ownership.end();
         self.ownership = Ownership::leased();
@@ -77,14 +77,14 @@ struct Shared {
     recorded: Mutex<Recorded>,
     /// Wakes the owner of the client.
     wake: Arc<Notify>,
-    /// The client has events to poll.
+    /// Whether the client has events to poll.
     pending: AtomicBool,
-    /// A callback ran since the last check: the queue may hold more.
+    /// Whether a callback ran since the last check, so that the queue may hold more.
     served: AtomicBool,
-    /// The source is closing: rebalances are answered at once.
+    /// Whether the source is closing, so that rebalances are answered at once.
     closing: AtomicBool,
     read_committed: bool,
-    /// How long a membership is certain after it was shown; zero for a client that is not a member.
+    /// How long a membership stays certain after a proof. Zero for a client that is not a member.
     membership_lasts: Duration,
 }
 
@@ -94,7 +94,8 @@ impl Callbacks {
         Self::with(Recorded::default(), read_committed, wake, Duration::ZERO)
     }
 
-    /// Creates callbacks of a client that is the member of a group. A membership that was shown is certain for this long.
+    /// Creates callbacks for the client that is the group member. After a proof, the membership is
+    /// certain for this long.
     pub(crate) fn of_member(read_committed: bool, wake: Arc<Notify>, membership_lasts: Duration) -> Self {
         let recorded = Recorded { ownership: Ownership::leased(), ..Recorded::default() };
         Self::with(recorded, read_committed, wake, membership_lasts)
@@ -113,17 +114,17 @@ impl Callbacks {
         Self { shared: Arc::new(shared) }
     }
 
-    /// How long the client is certainly a member of its group.
+    /// Returns how long the client is certainly a member of its group.
     pub(crate) fn ownership(&self) -> Ownership {
         self.recorded().ownership.clone()
     }
 
-    /// Ends the membership: the group has expelled the client.
+    /// Ends the membership, because the group has expelled the client.
     pub(crate) fn end_ownership(&self) {
         self.recorded().lose();
     }
 
-    /// Notes that the client is polled now.
+    /// Records that the client is being polled now.
     pub(crate) fn begin_poll(&self) {
         let mut recorded = self.recorded();
         recorded.polled = (recorded.ownership.now(), recorded.polled.0);
@@ -156,12 +157,12 @@ impl Callbacks {
         self.wake();
     }
 
-    /// Returns whether the client had events to poll since the last call.
+    /// Returns `true` if the client had events to poll since the last call.
     pub(crate) fn take_pending(&self) -> bool {
         self.shared.pending.swap(false, Ordering::AcqRel)
     }
 
-    /// Returns whether a callback ran since the last call.
+    /// Returns `true` if a callback ran since the last call.
     pub(crate) fn take_served(&self) -> bool {
         self.shared.served.swap(false, Ordering::AcqRel)
     }
@@ -174,18 +175,18 @@ impl Callbacks {
         std::mem::take(&mut self.recorded().reason)
     }
 
-    /// Returns the end offset of a partition, if the statistics had it.
+    /// Returns the end offset of a partition, if the statistics contained it.
     pub(crate) fn end_of(&self, partition: &Partition) -> Option<u64> {
-        // The statistics know no incarnations.
+        // The statistics do not know incarnations.
         self.recorded().ends.get(&partition.in_incarnation(0)).copied()
     }
 
-    /// Returns whether a broker is connected, according to statistics from after this time.
+    /// Returns `true` if a broker is connected, according to statistics received after this time.
     pub(crate) fn is_connected_since(&self, time: Instant) -> bool {
         self.recorded().connected_at.is_some_and(|at| at > time)
     }
 
-    /// Answers rebalances at once from now on.
+    /// Makes the callbacks answer rebalances at once from now on.
     pub(crate) fn close(&self) {
         self.shared.closing.store(true, Ordering::Release);
     }
@@ -237,7 +238,7 @@ impl ConsumerContext for Callbacks {
         let lost = !is_assignment && consumer.assignment_lost();
         self.record(|recorded| {
             match is_assignment {
-                // The group has answered since the poll before this one, which did not see it.
+                // The group has answered since the poll before this one. That poll did not see the answer.
                 true => recorded.ownership.confirm(recorded.polled.1, self.shared.membership_lasts),
                 false if lost => recorded.lose(),
                 false => {}
@@ -265,7 +266,7 @@ struct BrokerStatistics<'a> {
 
 #[derive(Deserialize)]
 struct TopicStatistics<'a> {
-    /// By number. librdkafka adds one with the number -1 for records without a partition.
+    /// The partitions by number. librdkafka adds one with the number -1 for records without a partition.
     #[serde(borrow)]
     partitions: HashMap<&'a str, PartitionStatistics>,
 }

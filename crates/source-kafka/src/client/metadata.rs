@@ -1,4 +1,4 @@
-//! Topic metadata from the brokers.
+//! Requests topic metadata from the brokers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,11 @@ use crate::error::{config_error, is_unknown_topic};
 use crate::options::{KafkaOptions, TopicNotice};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
-/// How often the metadata of a topic is requested that does not exist yet.
+/// The interval between metadata requests for a topic that does not exist yet.
 pub(crate) const TOPIC_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Creates a client for metadata requests. It is a consumer: a producer's request may create the topic.
+/// Creates a client for metadata requests. It is a consumer, because a producer's request may create the
+/// topic.
 pub(crate) fn metadata_client(config: &ClientConfig) -> Result<Arc<BaseConsumer>, SourceError> {
     config.create().map(Arc::new).map_err(config_error)
 }
@@ -37,23 +38,23 @@ pub(crate) async fn partition_count(client: &Arc<BaseConsumer>, topic: &str) -> 
     tokio::task::spawn_blocking(request).await.unwrap_or(Err(KafkaError::Canceled))
 }
 
-/// A bounded wait for topics that do not exist yet: not every broker knows a topic that was created a moment ago.
+/// A bounded wait for topics that do not exist yet. Not every broker knows a newly created topic.
 pub(crate) struct TopicWait {
     timeout: Duration,
     until: Instant,
     notice: TopicNotice,
-    /// The topic that was reported last.
+    /// The last topic that was reported.
     reported: Option<String>,
 }
 
 impl TopicWait {
-    /// Starts the wait. All topics share its time.
+    /// Starts the wait. All topics share the same deadline.
     pub(crate) fn new(options: &KafkaOptions) -> Self {
         let (timeout, notice) = (options.topic_timeout, options.topic_notice.clone());
         Self { timeout, until: Instant::now() + timeout, notice, reported: None }
     }
 
-    /// Pauses before a request for an unknown topic is repeated. Returns `false` when the time is over.
+    /// Pauses before the request for an unknown topic is repeated. Returns `false` when the time is over.
     pub(crate) async fn pause(&mut self, topic: &str) -> bool {
         if Instant::now() >= self.until {
             return false;
@@ -66,7 +67,7 @@ impl TopicWait {
         true
     }
 
-    /// Returns the number of partitions of a topic, once it exists.
+    /// Returns the number of partitions of a topic as soon as it exists.
     pub(crate) async fn partition_count(
         &mut self,
         client: &Arc<BaseConsumer>,

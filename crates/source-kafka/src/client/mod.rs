@@ -1,4 +1,5 @@
-//! The librdkafka client: callbacks, assignments, batches of records, topic metadata and ids, producer settings.
+//! The librdkafka client: callbacks, assignments, batches of records, topic metadata and ids, and
+//! producer settings.
 
 pub(crate) mod assignment;
 pub(crate) mod batch;

@@ -1,4 +1,4 @@
-//! Settings of durable producers, the headers of their records, and what their errors mean for a message.
+//! Settings of durable producers, headers of their records, and classification of their errors.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 
 use crate::headers::{self, HeaderStyle};
 
-/// Leaves the size limit to the broker.
+/// The producer's size limit, which leaves the actual limit to the broker.
 pub(crate) const UNLIMITED_BYTES: &str = "1000000000";
 
 /// Returns the settings of a producer that confirms or fails each record within this time.
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_timed_out_record_may_have_been_written() {
-        // I8: it is sent again under the same id.
+        // I8: the record is sent again under the same id.
         for code in [Code::MessageTimedOut, Code::NotEnoughReplicasAfterAppend, Code::BrokerTransportFailure]
         {
             let error = classified(code);

@@ -1,6 +1,7 @@
-//! The ids that brokers give topics, and the numbers of their partitions: a topic that is deleted and created again has another id.
+//! Requests the ids that brokers assign to topics, and their numbers of partitions. A topic that is
+//! deleted and recreated has a new id.
 //!
-//! The Rust client has no call that returns them, so librdkafka's `DescribeTopics` is called here.
+//! The Rust client has no call for this, so this module calls librdkafka's `DescribeTopics`.
 
 #![allow(unsafe_code, reason = "librdkafka's description of topics is not in the safe client; see above")]
 
@@ -27,20 +28,20 @@ pub(crate) type Topics = BTreeMap<String, Topic>;
 /// A topic, as its brokers describe it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Topic {
-    /// Its id; `None` if its brokers give none (before Kafka 2.8).
+    /// The id. `None` if the brokers assign none (before Kafka 2.8).
     pub(crate) id: Option<Arc<str>>,
-    /// The number of its partitions; `None` if its brokers are too old to be asked.
+    /// The number of partitions. `None` if the brokers are too old to report it.
     pub(crate) partitions: Option<u32>,
 }
 
 impl Topic {
-    /// Returns whether it has this partition, as far as its brokers tell.
+    /// Returns `true` if the topic has this partition, as far as its brokers report.
     pub(crate) fn has(&self, partition: u32) -> bool {
         self.partitions.is_none_or(|partitions| partition < partitions)
     }
 }
 
-/// Requests the descriptions of topics. Blocks. Topics that do not exist are left out.
+/// Requests the descriptions of topics. Omits topics that do not exist. Blocks.
 pub(crate) fn describe_topics<'a>(
     client: &Arc<Client>,
     topics: impl IntoIterator<Item = &'a str>,
@@ -48,7 +49,7 @@ pub(crate) fn describe_topics<'a>(
 ) -> KafkaResult<Topics> {
     let names: Vec<CString> = topics.into_iter().filter_map(|name| CString::new(name).ok()).collect();
     let Some(first) = names.first().and_then(|name| name.to_str().ok()) else { return Ok(Topics::new()) };
-    // librdkafka asks the controller unless it is told another broker, and every broker knows the topics.
+    // librdkafka asks the controller by default, but every broker knows the topics.
     let broker = client.fetch_metadata(Some(first), timeout)?.orig_broker_id();
     let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
     let request = Request::of(client, &names, broker, millis)?;
@@ -58,7 +59,7 @@ pub(crate) fn describe_topics<'a>(
     // SAFETY: the event is alive.
     match unsafe { native::rd_kafka_event_error(event.0.as_ptr()) } {
         RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR => event.topics(),
-        // The brokers are too old for the request, and for ids.
+        // The brokers are too old for the request and for ids.
         RDKafkaRespErr::RD_KAFKA_RESP_ERR__UNSUPPORTED_FEATURE => {
             Ok(names.iter().map(|name| (name.to_string_lossy().into_owned(), Topic::default())).collect())
         }
@@ -66,7 +67,7 @@ pub(crate) fn describe_topics<'a>(
     }
 }
 
-/// A request, and the queue of its response.
+/// A request with the queue for its response.
 struct Request {
     queue: NonNull<native::rd_kafka_queue_t>,
     /// Keeps the queue alive.
@@ -82,8 +83,9 @@ impl Request {
         let request = Self { queue, _client: client.clone() };
         let mut pointers: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
         let operation = native::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS;
-        // SAFETY: the names end with a zero and live as long as the call, which copies them. The request copies collection and options,
-        // and an option that is refused keeps its default; no text is written for it.
+        // SAFETY: the names end with a zero and live as long as the call, which copies them. The request
+        // copies collection and options, and an option that is refused keeps its default; no text is
+        // written for it.
         unsafe {
             let options = native::rd_kafka_AdminOptions_new(native_client, operation);
             native::rd_kafka_AdminOptions_set_broker(options, broker, ptr::null_mut(), 0);
@@ -111,8 +113,8 @@ struct Event(NonNull<native::rd_kafka_event_t>);
 impl Event {
     fn topics(&self) -> KafkaResult<Topics> {
         let mut topics = Topics::new();
-        // SAFETY: what these calls return lives as long as the event. The result is null for an event of another kind, the id for a
-        // topic with an error.
+        // SAFETY: what these calls return lives as long as the event. The result is null for an event of
+        // another kind, the id for a topic with an error.
         unsafe {
             let result = native::rd_kafka_event_DescribeTopics_result(self.0.as_ptr());
             if result.is_null() {
@@ -155,7 +157,7 @@ impl Drop for Event {
     }
 }
 
-/// Formats an id as Kafka's tools do. `None` for zero, which no topic has.
+/// Formats an id as Kafka's tools do. Returns `None` for zero, which no topic has.
 fn id_text(bits: [i64; 2]) -> Option<Arc<str>> {
     if bits == [0; 2] {
         return None;

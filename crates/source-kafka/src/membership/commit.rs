@@ -1,8 +1,9 @@
-//! Makes positions durable: the first offset that is not settled, and the ranges that are settled beyond it.
+//! Makes positions durable: the first offset that is not settled, and the settled ranges beyond it.
 //!
-//! The client reports the outcome only of blocking commits, so they run in their own thread while it is polled. It returns one
-//! error for a whole list, and only if no partition of it succeeded. So everything that can fail by itself is committed by
-//! itself: each topic, and each partition with long metadata.
+//! The client reports outcomes only for blocking commits, so these run in their own thread while the
+//! client is polled. The client returns one error for a whole list, and only if no partition of it
+//! succeeded. Everything that can fail separately is therefore committed separately: each topic, and
+//! each partition with long metadata.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,9 +23,9 @@ use crate::error::classify;
 use crate::positions::commit::{CommitOutcome, OffsetCommit, PendingCommit};
 use crate::positions::metadata::{self, CommitKey};
 
-/// How long to wait for the response to a commit.
+/// The maximum wait for the response to a commit.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Every broker accepts metadata of this many characters.
+/// The number of metadata characters that every broker accepts.
 const SHORT_METADATA: usize = 256;
 
 impl Membership {
@@ -50,8 +51,9 @@ impl Membership {
         }
     }
 
-    /// Removes the ranges from metadata that a broker refused, and halves its limit for later commits. The position is worth more
-    /// than the ranges beyond it. The id of the store stays: without it, a member with another store would not be found.
+    /// Removes the ranges from metadata that a broker refused, and halves the limit for later commits.
+    /// The position is worth more than the ranges beyond it. The id of the store stays. Without it, a
+    /// member with another store would not be detected.
     fn without_ranges(&mut self, too_large: Vec<OffsetCommit>) -> Result<Vec<OffsetCommit>, SourceError> {
         let store = self.options.store.as_deref();
         let least = metadata::room_for_store(store.unwrap_or_default());
@@ -73,7 +75,7 @@ impl Membership {
         Ok(too_large.into_iter().map(without).collect())
     }
 
-    /// Starts a commit beside reading, unless an earlier one is pending.
+    /// Starts a commit while reading continues, unless an earlier commit is pending.
     pub(super) fn begin(&mut self, commits: Vec<Commit>) -> Result<(), Vec<Commit>> {
         self.take_late_outcome();
         if self.clients.is_none() {
@@ -90,7 +92,8 @@ impl Membership {
         Ok(())
     }
 
-    /// Takes the outcome of a commit that timed out. No other may be sent before: it must not arrive after that.
+    /// Takes the outcome of a commit that timed out. No other commit may be sent before, because the
+    /// late one must not overtake it.
     fn take_late_outcome(&mut self) {
         if self.commit_deadline.is_some() {
             return;
@@ -98,7 +101,7 @@ impl Membership {
         match self.pending_commit.as_mut().map(oneshot::Receiver::try_recv) {
             Some(Ok(outcomes)) => {
                 self.pending_commit = None;
-                // Failed partitions were reported already, and are committed again.
+                // Failed partitions were already reported, and are committed again.
                 let _ = self.apply(outcomes);
                 self.expelled = false;
             }
@@ -107,7 +110,7 @@ impl Membership {
         }
     }
 
-    /// Returns the outcome of the commit that was begun, once it is known.
+    /// Returns the outcome of the commit that was started, once it is known.
     pub(super) fn take_commit_outcome(&mut self) -> Option<SourceEvent> {
         self.take_late_outcome();
         let deadline = self.commit_deadline?;
@@ -128,7 +131,7 @@ impl Membership {
                         false => Ok(()),
                     },
                     Ok(mut too_large) => {
-                        // Other members may own some of them by now (I6).
+                        // Other members may own some of these partitions by now (I6).
                         too_large.retain(|commit| self.is_current(commit));
                         match self.without_ranges(too_large) {
                             Ok(without) => {
@@ -147,7 +150,7 @@ impl Membership {
             }
             Some(Err(TryRecvError::Empty)) if Instant::now() >= deadline => Err(timed_out()),
             Some(Err(TryRecvError::Empty)) => return None,
-            // There was nothing to commit: the partitions were revoked.
+            // There was nothing to commit, because the partitions were revoked.
             None => Ok(()),
         };
         self.commit_deadline = None;
@@ -155,12 +158,13 @@ impl Membership {
         Some(SourceEvent::Committed(outcome))
     }
 
-    /// Returns whether the partition is still owned under the same assignment.
+    /// Returns `true` if the partition is still owned under the same assignment.
     pub(super) fn is_current(&mut self, commit: &OffsetCommit) -> bool {
         self.find(&commit.partition).is_some_and(|owned| owned.assignment_id == commit.assignment_id)
     }
 
-    /// Returns the commit of a partition; `None` when it is not owned, or when its position would move back.
+    /// Returns the commit of a partition. Returns `None` if the partition is not owned, or if its
+    /// position would move back.
     pub(super) fn offset_commit(&mut self, commit: Commit) -> Option<OffsetCommit> {
         let metadata_limit = self.metadata_limit;
         let owned = self.find(&commit.partition)?;
@@ -180,13 +184,13 @@ impl Membership {
         Some(OffsetCommit { partition, offset, settled_beyond, metadata_limit, metadata, log, assignment_id })
     }
 
-    /// Commits, and returns the partitions whose metadata is too large.
+    /// Commits and returns the partitions whose metadata is too large.
     async fn send(&mut self, commits: Vec<OffsetCommit>) -> Result<Vec<OffsetCommit>, SourceError> {
         self.start(commits);
         self.wait_for_commit().await
     }
 
-    /// Starts a commit, if there is anything to commit.
+    /// Starts a commit if there is anything to commit.
     pub(super) fn start(&mut self, commits: Vec<OffsetCommit>) {
         self.proof_sent();
         let Some(clients) = self.clients.as_ref().filter(|_| !commits.is_empty()) else { return };
@@ -196,7 +200,7 @@ impl Membership {
         });
     }
 
-    /// Waits for the outcome of the pending commit, and polls the clients meanwhile.
+    /// Waits for the outcome of the pending commit, and polls the clients in the meantime.
     async fn wait_for_commit(&mut self) -> Result<Vec<OffsetCommit>, SourceError> {
         let deadline = Instant::now() + COMMIT_TIMEOUT;
         loop {
@@ -240,7 +244,7 @@ impl Membership {
                 }
                 Err(error) => match error.rdkafka_error_code() {
                     Some(Code::OffsetMetadataTooLarge) => too_large.extend(commits),
-                    // Other members own the partitions now, and their positions (I6).
+                    // Other members now own the partitions and their positions (I6).
                     Some(Code::UnknownMemberId | Code::FencedMemberEpoch) => expelled = true,
                     _ => failed = Some(error),
                 },
@@ -274,7 +278,7 @@ fn timed_out() -> SourceError {
     SourceError::temporary("the commit timed out; it will be repeated")
 }
 
-/// Groups partitions into requests: only those that fail together share one.
+/// Groups partitions into requests. Only partitions that fail together share a request.
 fn requests(commits: Vec<OffsetCommit>) -> Vec<Vec<OffsetCommit>> {
     let (short, long): (Vec<_>, Vec<_>) =
         commits.into_iter().partition(|commit| commit.metadata.len() <= SHORT_METADATA);
@@ -285,7 +289,7 @@ fn requests(commits: Vec<OffsetCommit>) -> Vec<Vec<OffsetCommit>> {
     topics.into_values().chain(long.into_iter().map(|commit| vec![commit])).collect()
 }
 
-/// Sends the requests one after the other. The callbacks wake the member when all are done.
+/// Sends the requests in sequence. The callbacks wake the member when all are done.
 fn start(client: Arc<Client>, callbacks: Callbacks, requests: Vec<Vec<OffsetCommit>>) -> PendingCommit {
     let (sender, pending) = oneshot::channel();
     let commit = move || {
@@ -298,13 +302,13 @@ fn start(client: Arc<Client>, callbacks: Callbacks, requests: Vec<Vec<OffsetComm
             (commits, outcome)
         });
         let outcomes = outcomes.collect();
-        // Dropped first: the receiver may hold the last reference, and dropping a client blocks.
+        // Dropped first, because the receiver may hold the last reference, and dropping a client blocks.
         drop(client);
-        // The receiver may be gone.
+        // The receiver may have been dropped.
         let _ = sender.send(outcomes);
         callbacks.wake();
     };
-    // Without a thread the sender is dropped, and the receiver sees that.
+    // Without a thread, the sender is dropped, and the receiver detects that.
     if let Err(error) = thread::Builder::new().name("lazaret-kafka-commit".to_owned()).spawn(commit) {
         tracing::warn!(%error, "commit thread not started");
     }

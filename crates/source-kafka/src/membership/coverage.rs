@@ -1,12 +1,15 @@
-//! Checks that the partitions which its topics have are assigned to members of the group.
+//! Checks that all partitions of the subscribed topics are assigned to members of the group.
 //!
-//! A group assigns the partitions that the leader knows when a member joins. A static member that comes back gets what it had, without a
-//! new assignment, also if its topics were recreated or got more partitions meanwhile; and librdkafka looks at topics every five
-//! minutes only. Until then some partitions are read by nobody. So a member that sees such an assignment twice leaves and joins again.
+//! A group assigns the partitions that the leader knows when a member joins. A static member that
+//! returns gets its former partitions without a new assignment, even if its topics were recreated or got
+//! more partitions in the meantime. librdkafka checks topics only every five minutes. Until then, nobody
+//! reads some partitions. A member that sees such a gap twice therefore leaves and joins again.
 //!
-//! All members see the same gap, and at the same time: their looks follow the assignment that they all got at once. One of them is enough,
-//! because the leader asks for the partitions anew whenever somebody joins. So they take turns, in the order of their first partitions. If
-//! the gap is still there after a new assignment, the leader knows less than they do, and nobody tries again for a while.
+//! All members see the same gap at the same time, because their checks follow the assignment that they
+//! all got together. One member is enough to close it, because the leader requests the partitions again
+//! whenever a member joins. The members therefore take turns, in the order of their first partitions. If
+//! the gap remains after a new assignment, the leader knows less than they do, and no member tries again
+//! for a while.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,52 +23,55 @@ use crate::client::callbacks::Client;
 use crate::client::topic_ids::Topics;
 use crate::error::config_error;
 
-/// The delay of the second look: the group may be about to rebalance by itself.
+/// The delay before the second check, because the group may be about to rebalance by itself.
 pub(super) const SECOND_LOOK: Duration = Duration::from_secs(5);
-/// How long a member leaves the gap to the one before it: that one finishes what it works on first, or cannot join anew.
+/// How long a member leaves the gap to the member before it. That member first finishes its work in
+/// progress, or cannot rejoin.
 const TURN: Duration = Duration::from_secs(30);
-/// Joining anew does not help while the leader knows less than this member. It is not repeated sooner.
+/// The minimum interval between rejoins. Rejoining does not help while the leader knows less than this
+/// member.
 const JOIN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The numbers of the partitions of topics.
+/// The number of partitions of each topic.
 type PartitionCounts = BTreeMap<String, u32>;
 
 /// A partition of a topic.
 type Place = (String, u32);
 
-/// What is known about the assignment of the group.
+/// The state of the group's assignment.
 #[derive(Debug, Default)]
 pub(super) struct Coverage {
-    /// The numbers of partitions that the current assignment covers.
+    /// The partition counts that the current assignment covers.
     covered: Option<PartitionCounts>,
-    /// The numbers of partitions that it did not cover at the last look, and when that was seen first.
+    /// The partition counts that it did not cover at the last check, and when this was first seen.
     uncovered: Option<(PartitionCounts, Instant)>,
-    /// The numbers of partitions for which the group made an assignment, or was asked for one, although they were known to be uncovered,
+    /// The uncovered partition counts for which the group made an assignment, or was asked to make one,
     /// and when.
     tried: Option<(PartitionCounts, Instant)>,
 }
 
-/// What a look at the group showed.
+/// The result of a check of the group.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Look {
     counts: PartitionCounts,
-    /// `None` if the group is rebalancing, or its assignment cannot be read.
+    /// Whether the assignment covers the partitions. `None` if the group is rebalancing, or its
+    /// assignment cannot be read.
     is_covered: Option<bool>,
     /// The first partition of each member that has one of these topics, in order.
     firsts: Vec<Place>,
 }
 
-/// What follows from a look.
+/// The action after a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    /// The regular check is enough.
+    /// Wait for the regular check.
     Wait,
     LookAgain,
     JoinAnew,
 }
 
 impl Coverage {
-    /// Notes that the group has assigned partitions, to all of its members.
+    /// Records that the group has assigned partitions to all of its members.
     fn assigned(&mut self, now: Instant) {
         self.covered = None;
         if let Some((counts, _)) = self.uncovered.take() {
@@ -73,7 +79,7 @@ impl Coverage {
         }
     }
 
-    /// Decides what follows from a look. `turn` is the number of members before this one.
+    /// Decides the action after a check. `turn` is the number of members before this one.
     fn decide(
         &mut self,
         counts: PartitionCounts,
@@ -93,7 +99,7 @@ impl Coverage {
             *known == counts && now.duration_since(*at) < JOIN_INTERVAL
         };
         if self.tried.as_ref().is_some_and(was_tried) {
-            // The turns begin anew afterwards.
+            // Afterwards, the turns start over.
             self.uncovered = None;
             return Next::Wait;
         }
@@ -111,20 +117,21 @@ impl Coverage {
 }
 
 impl Membership {
-    /// Notes that the group has assigned partitions.
+    /// Records that the group has assigned partitions.
     pub(super) fn note_assignment(&mut self) {
         self.coverage.assigned(Instant::now());
         self.topic_check.is_due_within(SECOND_LOOK);
     }
 
-    /// Returns the numbers of partitions that need no look; `None` where the brokers assign.
+    /// Returns the partition counts that need no check, or `None` where the brokers assign.
     pub(super) fn covered(&self) -> Option<PartitionCounts> {
         let is_assigned_by_members = self.joined && !self.options.has_new_protocol();
         is_assigned_by_members.then(|| self.coverage.covered.clone().unwrap_or_default())
     }
 
-    /// Joins anew if the assignment leaves out partitions, or has some that do not exist or are not subscribed to, at the second look, too,
-    /// and this member is the one whose turn it is.
+    /// Rejoins if the assignment omits partitions, or has partitions that do not exist or are not
+    /// subscribed to. This requires a second check with the same result, and that it is this member's
+    /// turn.
     pub(super) fn compare_coverage(&mut self, look: Look) {
         let Look { counts, is_covered, firsts } = look;
         let is_subscribed = |topic: &str| self.subscribed().any(|one| one == topic || one.starts_with('^'));
@@ -133,7 +140,7 @@ impl Membership {
             let is_it = |stream: &str, number: u32| stream == topic && number == *index;
             self.owned.iter().any(|owned| is_it(owned.partition.stream.as_str(), owned.partition.index))
         };
-        // What it has and does not subscribe to, only this member can give back.
+        // Only this member can give back partitions that it has and does not subscribe to.
         let turn = if is_own { firsts.iter().position(has).unwrap_or(firsts.len()) } else { 0 };
         let is_covered = is_covered.map(|is_covered| is_covered && is_own);
         match self.coverage.decide(counts, is_covered, turn, Instant::now()) {
@@ -143,7 +150,8 @@ impl Membership {
         }
     }
 
-    /// Leaves the group when the engine has finished what it works on, and joins again: then the group assigns what the topics have now.
+    /// Leaves the group when the engine has finished its work in progress, and joins again. The group
+    /// then assigns the partitions that the topics have now.
     fn join_anew(&mut self) {
         let group = &self.options.group;
         tracing::warn!(
@@ -159,7 +167,8 @@ impl Membership {
     }
 }
 
-/// Looks whether the assignment of a group is that of the partitions of these topics, unless they have these numbers of partitions. Blocks.
+/// Checks whether the assignment of a group matches the partitions of these topics, unless the topics
+/// have the counts in `covered`. Blocks.
 pub(super) fn look(
     client: &Arc<Client>,
     group: &str,
@@ -183,7 +192,7 @@ pub(super) fn look(
     Ok(Some(Look { counts, is_covered, firsts }))
 }
 
-/// The first partition of these topics that each member has, in order.
+/// Returns the first partition of these topics that each member has, in order.
 fn firsts(counts: &PartitionCounts, members: &[Vec<Place>]) -> Vec<Place> {
     let first = |assigned: &Vec<Place>| {
         assigned.iter().filter(|(topic, _)| counts.contains_key(topic)).min().cloned()
@@ -193,14 +202,15 @@ fn firsts(counts: &PartitionCounts, members: &[Vec<Place>]) -> Vec<Place> {
     firsts
 }
 
-/// Returns whether these partitions are those of the topics with these numbers of partitions.
+/// Returns `true` if the assigned partitions of these topics are exactly the existing ones.
 fn is_covered(counts: &PartitionCounts, assigned: &BTreeSet<Place>) -> bool {
     let existing = counts.iter().flat_map(|(topic, count)| (0..*count).map(|index| (topic.clone(), index)));
     let assigned = assigned.iter().filter(|(topic, _)| counts.contains_key(topic));
     existing.collect::<BTreeSet<_>>().iter().eq(assigned)
 }
 
-/// Decodes the partitions of a member: a version, and the partitions of each topic. Nothing is an assignment without partitions.
+/// Decodes the partitions of a member: a version, and the partitions of each topic. Empty bytes are an
+/// assignment without partitions.
 fn assigned(mut bytes: &[u8]) -> Option<Vec<Place>> {
     let bytes = &mut bytes;
     let mut found = Vec::new();
@@ -279,11 +289,11 @@ mod tests {
         let start = Instant::now();
         let mut look =
             |turn: usize, after: Duration| members[turn].decide(counts(9), Some(false), turn, start + after);
-        // All of them look at the same times.
+        // All members check at the same times.
         assert_eq!([0, 1, 2].map(|turn| look(turn, Duration::ZERO)), [Next::LookAgain; 3]);
         let second = [0, 1, 2].map(|turn| look(turn, SECOND_LOOK));
         assert_eq!(second, [Next::JoinAnew, Next::LookAgain, Next::LookAgain]);
-        // The first one cannot: its handlers do not end.
+        // The first member cannot rejoin, because its handlers do not end.
         assert_eq!([0, 1, 2].map(|turn| look(turn, TURN)), [Next::Wait, Next::JoinAnew, Next::LookAgain]);
         assert_eq!([0, 1, 2].map(|turn| look(turn, TURN * 2)), [Next::Wait, Next::Wait, Next::JoinAnew]);
     }
@@ -295,7 +305,7 @@ mod tests {
         member.assigned(start + SECOND_LOOK);
         assert_eq!(member.decide(counts(9), Some(true), 1, start + SECOND_LOOK * 2), Next::Wait);
         assert_eq!(member.covered, Some(counts(9)));
-        // The next gap is a new one.
+        // The next gap counts as new.
         let later = start + SECOND_LOOK * 4;
         assert_eq!(member.decide(counts(12), Some(false), 0, later), Next::LookAgain);
         assert_eq!(member.decide(counts(12), Some(false), 0, later + SECOND_LOOK), Next::JoinAnew);
@@ -303,14 +313,14 @@ mod tests {
 
     #[test]
     fn a_gap_that_joining_anew_does_not_close_makes_a_group_rebalance_once_a_minute() {
-        // The leader knows less than the members, for an hour.
+        // The leader knows less than the members for an hour.
         const MEMBERS: usize = 5;
         let mut members: Vec<Coverage> = (0..MEMBERS).map(|_| Coverage::default()).collect();
         let (start, mut joins) = (Instant::now(), 0);
         for second in (0..3600).step_by(5) {
             let now = start + Duration::from_secs(second);
             let next = |(turn, member): (usize, &mut Coverage)| {
-                // Whoever joins anew gets another place among the others.
+                // A member that rejoins gets a new place among the others.
                 let turn = (turn + joins) % MEMBERS;
                 member.decide(counts(9), Some(false), turn, now)
             };

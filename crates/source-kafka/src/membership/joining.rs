@@ -1,19 +1,19 @@
-//! Says that the group assigns no partitions yet.
+//! Reports that the group has not assigned any partitions yet.
 //!
-//! A new member of a group may wait for the end of the session of a member that crashed, for nearly a minute, and nothing runs
-//! meanwhile.
+//! A new member of a group may wait for nearly a minute, until the session of a crashed member ends.
+//! Nothing runs in the meantime.
 
 use std::time::{Duration, Instant};
 
 use super::session::Membership;
 
-/// Groups assign sooner than this, unless they wait for a member.
+/// The usual time for an assignment, unless the group waits for a member.
 const USUAL: Duration = Duration::from_secs(5);
 
 /// The wait for the first assignment.
 pub(super) struct Joining {
     since: Instant,
-    /// The wait was logged.
+    /// Whether the wait was logged.
     logged: bool,
 }
 
@@ -24,7 +24,7 @@ impl Joining {
 }
 
 impl Membership {
-    /// Logs, once, that the first assignment takes long.
+    /// Logs once that the first assignment takes long.
     pub(super) fn check_joining(&mut self) {
         let is_waiting = !self.joined && self.missing.is_none() && !self.has_error();
         if is_waiting && !self.joining.logged && self.joining.since.elapsed() >= USUAL {

@@ -1,8 +1,9 @@
 //! Waits for subscribed topics that the brokers do not know yet.
 //!
-//! Not every broker knows a topic that was created a moment ago, and librdkafka reports an unknown topic once and looks for it
-//! again after minutes. So the member requests the metadata itself until it has all topics, and then subscribes again. A topic
-//! that is still unknown when `topic-timeout` is over is a permanent error.
+//! Not every broker knows a newly created topic. librdkafka reports an unknown topic once, and looks for
+//! it again only after minutes. The member therefore requests the metadata itself until all topics
+//! exist, and then subscribes again. A topic that is still unknown after `topic-timeout` is a permanent
+//! error.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use crate::client::metadata::{TOPIC_POLL_INTERVAL, waiting_for};
 use crate::error::{classify, config_error, is_unknown_topic_code};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long to wait for the assignment after subscribing again, before the topics are checked again.
+/// How long to wait for the assignment after subscribing again. Then the topics are checked again.
 const ASSIGNMENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The wait for subscribed topics.
@@ -26,9 +27,9 @@ pub(super) struct MissingTopics {
     until: Instant,
     check_at: Instant,
     pending: Option<oneshot::Receiver<KafkaResult<Vec<String>>>>,
-    /// The wait was reported.
+    /// Whether the wait was reported.
     reported: bool,
-    /// All topics were found, and the member subscribed again.
+    /// Whether all topics were found, and the member subscribed again.
     subscribed: bool,
 }
 
@@ -83,7 +84,8 @@ impl Membership {
             }
             Ok(unknown) => {
                 missing.subscribed = false;
-                // Reported once: the engine pauses reading after an error, and there may be other topics.
+                // Reported only once, because the engine pauses reading after an error, and there may be
+                // other topics.
                 if !std::mem::replace(&mut missing.reported, true) {
                     let waiting = waiting_for(&unknown, self.options.topic_timeout);
                     self.options.topic_notice.send(&waiting);
@@ -98,7 +100,7 @@ impl Membership {
         }
     }
 
-    /// Subscribes again, since all topics are there. librdkafka would look for them after minutes.
+    /// Subscribes again, because all topics exist. librdkafka would look for them only after minutes.
     fn subscribe_again(&mut self) {
         let Some(missing) = &mut self.missing else { return };
         missing.check_at = Instant::now() + ASSIGNMENT_TIMEOUT;
@@ -106,7 +108,7 @@ impl Membership {
         if missing.reported && is_first {
             tracing::info!(group = self.options.group, "topics found");
         }
-        // A member with an assignment does not subscribe repeatedly: that may revoke its partitions.
+        // A member with an assignment does not subscribe repeatedly, because that may revoke its partitions.
         if !is_first && self.joined {
             self.missing = None;
             return;
@@ -123,7 +125,7 @@ fn does_not_exist(topics: &[String]) -> String {
     format!("a topic of {topics} does not exist; create it or correct its name")
 }
 
-/// Requests the metadata of topics, in its own thread. Returns those that are unknown.
+/// Requests the metadata of topics in a separate thread. Returns the unknown topics.
 fn request(
     clients: Clients,
     callbacks: Callbacks,
@@ -132,20 +134,21 @@ fn request(
     let (sender, pending) = oneshot::channel();
     let request = move || {
         let unknown = unknown(&clients, topics);
-        // Dropped first: the receiver may hold the last reference, and dropping a client blocks.
+        // Dropped first, because the receiver may hold the last reference, and dropping a client blocks.
         drop(clients);
-        // The receiver may be gone.
+        // The receiver may have been dropped.
         let _ = sender.send(unknown);
         callbacks.wake();
     };
-    // Without a thread the sender is dropped, and the receiver sees that.
+    // Without a thread, the sender is dropped, and the receiver detects that.
     if let Err(error) = thread::Builder::new().name("lazaret-kafka-topics".to_owned()).spawn(request) {
         tracing::warn!(%error, "metadata thread not started");
     }
     pending
 }
 
-/// Requests by the client of the group: the subscription uses its metadata.
+/// Returns the unknown topics. The group's client sends the requests, because the subscription uses its
+/// metadata.
 fn unknown(clients: &Clients, mut topics: Vec<String>) -> KafkaResult<Vec<String>> {
     let mut failed = None;
     topics.retain(|topic| match clients.group.fetch_metadata(Some(topic), REQUEST_TIMEOUT) {

@@ -1,9 +1,10 @@
-//! How long this process is certainly a member of its group.
+//! Tracks how long this process is certainly a member of its group.
 //!
-//! A process that was stopped for longer than its session does not know that the group has given its partitions to others: the
-//! client learns it from the next heartbeat. So the source does not rely on the client. Each commit that the group accepts shows that
-//! the member was one when the commit was sent, and starts its session anew. If there was none for a while, one position
-//! is committed again as it is.
+//! A process that was stopped for longer than its session does not know that the group gave its
+//! partitions to other members. The client learns it only from the next heartbeat, so the source does
+//! not rely on the client. Each commit that the group accepts proves that this process was a member when
+//! the commit was sent, and restarts its session. If there was no commit for a while, one position is
+//! committed again unchanged.
 
 use std::time::{Duration, Instant};
 
@@ -21,17 +22,17 @@ const RETRY_DELAY: Duration = Duration::from_millis(500);
 pub(super) struct Proofs {
     /// How long the membership is certain after a proof.
     lasts: Duration,
-    /// What the pending commit confirms, and when it was sent.
+    /// The ownership that the pending commit confirms, and when it was sent.
     sent: Option<(Ownership, Duration)>,
-    /// The pending commit is only a question, whose outcome the engine does not expect.
+    /// Whether the pending commit is only a question, whose outcome the engine does not expect.
     asking: bool,
-    /// Commits of the engine that wait for its end.
+    /// Commits of the engine that wait for the question to end.
     waiting: Option<Vec<OffsetCommit>>,
     /// The earliest time of the next question.
     next: Instant,
-    /// Counts the questions: each commits another partition.
+    /// The number of questions so far. Each one commits a different partition.
     questions: usize,
-    /// The end of the certainty was logged.
+    /// Whether the end of the certainty was logged.
     is_logged: bool,
 }
 
@@ -43,7 +44,7 @@ impl Proofs {
 }
 
 impl Membership {
-    /// Notes what a commit that is sent now will show.
+    /// Records what a commit that is sent now will prove.
     pub(super) fn proof_sent(&mut self) {
         let ownership = self.group.ownership();
         let now = ownership.now();
@@ -51,7 +52,8 @@ impl Membership {
         self.proofs.asking = false;
     }
 
-    /// Takes what the outcomes of a commit show. A partition that is refused for a reason of its own says nothing.
+    /// Applies what the outcomes of a commit prove. A partition that is refused for its own reason
+    /// proves nothing.
     pub(super) fn take_proof(&mut self, outcomes: &[CommitOutcome]) {
         let Some((ownership, sent)) = self.proofs.sent.take() else { return };
         if outcomes.iter().any(|(_, outcome)| outcome.is_ok()) {
@@ -59,7 +61,7 @@ impl Membership {
         }
     }
 
-    /// Asks the group whether this is still a member, in time or as soon as it is not certain any more.
+    /// Asks the group whether this process is still a member, in time or as soon as that is uncertain.
     pub(super) fn confirm_membership(&mut self) {
         let left = self.group.ownership().remaining();
         if left > self.proofs.lasts / 3 * 2 || self.owned.is_empty() {
@@ -79,7 +81,7 @@ impl Membership {
         let count = self.owned.len();
         let question = (0..count).find_map(|step| {
             let owned = &self.owned[(self.proofs.questions + step) % count];
-            // The client seeks in a partition that is rewound.
+            // The client seeks in a partition that is being rewound.
             (owned.stage != Stage::Rewinding).then(|| Commit {
                 partition: owned.partition.clone(),
                 position: None,
@@ -93,7 +95,7 @@ impl Membership {
         self.proofs.asking = self.pending_commit.is_some();
     }
 
-    /// Keeps commits of the engine until a question is answered. Gives them back if there is none.
+    /// Keeps commits of the engine until a question is answered. Returns them if there is no question.
     pub(super) fn wait_for_answer(&mut self, commits: Vec<Commit>) -> Result<(), Vec<Commit>> {
         if self.pending_commit.is_none() || !self.proofs.asking {
             return Err(commits);
@@ -112,14 +114,15 @@ impl Membership {
         self.proofs.waiting = None;
     }
 
-    /// Takes the commits that waited for the answer to a question, except of partitions that were lost with it.
+    /// Takes the commits that waited for the answer to a question, except for partitions that were lost
+    /// with it.
     pub(super) fn take_waiting(&mut self) -> Option<Vec<OffsetCommit>> {
         let mut waiting = self.proofs.waiting.take()?;
         waiting.retain(|commit| self.is_current(commit));
         Some(waiting)
     }
 
-    /// The group has expelled this member: others may own its partitions.
+    /// Records that the group has expelled this member, so that others may own its partitions.
     pub(super) fn lose_membership(&self) {
         self.group.end_ownership();
     }

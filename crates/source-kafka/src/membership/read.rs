@@ -1,4 +1,4 @@
-//! Reads messages in turn from the owned partitions, and implements the source.
+//! Reads messages from the owned partitions in turn, and implements the source.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use super::session::{Membership, POLL_INTERVAL};
 use crate::owned_partition::{OwnedPartition, ReadEnd, Stage};
 
-/// How long leaving the group may take.
+/// The maximum time for leaving the group.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Membership {
-    /// Returns the next event, without waiting.
+    /// Returns the next event without waiting.
     fn step(&mut self) -> Option<Result<SourceEvent, SourceError>> {
         self.poll_clients();
         self.run_lookup();
@@ -40,7 +40,7 @@ impl Membership {
         self.take_messages().map(Ok)
     }
 
-    /// Returns messages of the readable partitions, in turn; or the end.
+    /// Returns messages of the readable partitions in turn, or the end.
     fn take_messages(&mut self) -> Option<SourceEvent> {
         let finite = self.options.read_to_end;
         let (batch, count) = (self.options.batch, self.owned.len());
@@ -64,7 +64,7 @@ impl Membership {
             }
         }
         if !messages.is_empty() {
-            // Messages of a retry topic may follow the end: then there is another end.
+            // Messages of a retry topic may follow the end. Then there is another end.
             self.ended &= messages.iter().all(|message| message.hop.is_none());
             if self.has_error() {
                 self.set_reading();
@@ -74,8 +74,9 @@ impl Membership {
         self.events.pop_front().or_else(|| self.take_end())
     }
 
-    /// Leaves a partition whose log was truncated below the delivered offsets: the log is another one from there on. Records after the
-    /// truncation were taken from the queue, so they are fetched again, in a new incarnation.
+    /// Leaves a partition whose log was truncated below the delivered offsets. From there on, the log is
+    /// a different one. Records after the truncation were already taken from the queue, so they are
+    /// fetched again, in a new incarnation.
     fn restart_truncated(&mut self, index: usize, offset: u64) {
         let owned = &mut self.owned[index];
         let partition = owned.partition.clone();
@@ -85,7 +86,7 @@ impl Membership {
         self.truncations.push((partition, offset));
     }
 
-    /// Returns the end, once, when everything was delivered that was there.
+    /// Returns the end, once, when everything that existed was delivered.
     fn take_end(&mut self) -> Option<SourceEvent> {
         let is_over = self.options.read_to_end
             && self.joined
@@ -110,11 +111,11 @@ impl Source for Membership {
             if self.clients.is_none() {
                 return Err(SourceError::permanent("the source was closed"));
             }
-            // No await between taking and returning an event: cancellation loses nothing.
+            // No await between taking and returning an event, so that cancellation loses nothing.
             if let Some(event) = self.step() {
                 return event;
             }
-            // A change since then has left its permit.
+            // A change since then has left a permit.
             tokio::select! {
                 () = self.wake.notified() => {}
                 () = tokio::time::sleep(POLL_INTERVAL) => {}

@@ -1,4 +1,5 @@
-//! Partitions that are assigned, revoked and rewound. Each rebalance is answered when its work is done.
+//! Handles partitions that are assigned, revoked and rewound. Each rebalance is answered when its work
+//! is done.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use crate::store_check::StoreCheck;
 
 /// The pause before a failed lookup is repeated.
 const LOOKUP_RETRY_DELAY: Duration = Duration::from_millis(500);
-/// How long to wait for the assignment that follows a revocation.
+/// The maximum wait for the assignment that follows a revocation.
 const FOLLOW_UP_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Membership {
@@ -58,7 +59,7 @@ impl Membership {
         self.run_lookup();
     }
 
-    /// Takes the result of the lookup, if it is there.
+    /// Takes the result of the lookup if it has arrived.
     pub(super) fn take_lookup(&mut self) {
         let Some(pending) = self.lookup.as_mut().and_then(|lookup| lookup.pending.as_mut()) else { return };
         let result = match pending.try_recv() {
@@ -95,9 +96,9 @@ impl Membership {
         }
         self.lookup_retry_at = Some(Instant::now() + LOOKUP_RETRY_DELAY);
         match purpose {
-            // The group waits for it.
+            // The group waits for this lookup.
             LookupPurpose::Assign(_) => self.lookup = Some(Lookup { purpose, pending: None }),
-            // The group may revoke the partitions before it is repeated.
+            // The group may revoke the partitions before the lookup is repeated.
             LookupPurpose::Rewind(places) => {
                 self.rewinds.extend(places.into_iter().map(|(partition, _)| partition));
             }
@@ -105,12 +106,12 @@ impl Membership {
         }
     }
 
-    /// Takes over assigned partitions whose start is known. The others do not exist.
+    /// Takes over assigned partitions whose start is known. The other partitions do not exist.
     fn take_assignment(&mut self, partitions: &[Partition], positions: Vec<StartPosition>) {
         let Some(Clients { group, fetcher }) = self.clients.clone() else { return };
         self.drop_partitions(partitions);
         if let Err(error) = assign(&group, partitions) {
-            // The group does not wait for an answer any more and will start another rebalance.
+            // The group no longer waits for an answer, and will start another rebalance.
             tracing::warn!(%error, "assignment not accepted by the client");
             return;
         }
@@ -119,7 +120,7 @@ impl Membership {
         let recreated = recreated(&positions);
         for position in positions {
             add_offset(&mut list, &position.partition, position.start, "");
-            // Its queue is created before the assignment, so that no record arrives in the common one.
+            // The queue is created before the assignment, so that no record arrives in the common queue.
             let topology = self.topology.as_ref();
             let Some(owned) = OwnedPartition::new(&fetcher, &self.fetcher, position, topology) else {
                 return self.report(SourceError::permanent("the client has no queue for a partition"));
@@ -143,7 +144,7 @@ impl Membership {
         }
     }
 
-    /// Gives the settled offsets of a partition that starts or restarts to the transactions.
+    /// Passes the settled offsets of a partition that starts or restarts to the transactions.
     pub(super) fn track_offsets(&self, index: usize) {
         if let (Some(transactions), Some(owned)) = (&self.transactions, self.owned.get(index)) {
             let settled = owned.settled_offsets(self.metadata_limit);
@@ -187,7 +188,7 @@ impl Membership {
         }
     }
 
-    /// Starts queued rebalances, one after the other. Returns whether there was any.
+    /// Starts queued rebalances in sequence. Returns `true` if there was any.
     pub(super) fn take_rebalances(&mut self) -> bool {
         let mut any = false;
         while self.lookup.is_none()
@@ -223,7 +224,7 @@ impl Membership {
         self.events.push_back(SourceEvent::Revoking(owned));
     }
 
-    /// Notes that the engine released partitions, and answers the revocation when it released all.
+    /// Records that the engine released partitions, and answers the revocation when it released all of them.
     pub(super) async fn release(&mut self, partitions: &[Partition]) {
         let Some(revocation) = &mut self.revocation else { return };
         partitions.iter().for_each(|partition| {
@@ -237,7 +238,7 @@ impl Membership {
         }
     }
 
-    /// Gives partitions back to the group. `lost` are those that the engine has not released.
+    /// Gives partitions back to the group. `lost` holds the partitions that the engine has not released.
     fn finish_revocation(&mut self, partitions: &[Partition], lost: Vec<Partition>) {
         self.drop_partitions(partitions);
         if !lost.is_empty() {
@@ -255,8 +256,9 @@ impl Membership {
         self.set_reading();
     }
 
-    /// Waits briefly for the rebalance that follows a revocation. Only when this member has answered it, even if it gets
-    /// nothing, does it join again, and do others get the partitions that it gave back.
+    /// Waits briefly for the rebalance that follows a revocation. This member joins again only after it
+    /// has answered that rebalance, even if it gets nothing. Only then do others get the partitions that
+    /// it gave back.
     async fn await_follow_up(&mut self) {
         let until = Instant::now() + FOLLOW_UP_TIMEOUT;
         while self.lookup.is_none() && Instant::now() < until {
@@ -280,7 +282,7 @@ impl Membership {
         }
     }
 
-    /// Joins again after the group expelled this member: all its partitions are lost.
+    /// Joins again after the group expelled this member. All its partitions are lost.
     pub(super) fn rejoin(&mut self) {
         self.lose_membership();
         let owned: Vec<Partition> = self.owned.iter().map(|owned| owned.partition.clone()).collect();
@@ -304,12 +306,12 @@ impl Membership {
     }
 }
 
-/// Returns whether the group calls this partition one of these: it knows no incarnations.
+/// Returns `true` if the group regards this partition as one of these. The group does not know incarnations.
 fn is_one_of(partitions: &[Partition], partition: &Partition) -> bool {
     partitions.iter().any(|one| one.has_place_of(partition))
 }
 
-/// The event for partitions whose streams began a new incarnation.
+/// Returns the event for partitions whose streams began a new incarnation.
 fn recreated(positions: &[StartPosition]) -> Option<SourceEvent> {
     let is_new = |position: &&StartPosition| position.recreated && position.partition.incarnation > 0;
     let partitions: Vec<Partition> = positions.iter().filter(is_new).map(|p| p.partition.clone()).collect();

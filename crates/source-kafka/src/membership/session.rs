@@ -1,4 +1,4 @@
-//! The connection to the group: its clients, its state, its errors, and polling.
+//! The connection to the group: clients, state, errors and polling.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -34,16 +34,17 @@ use crate::relay::Transactions;
 use crate::state::KafkaState;
 use crate::topology::Topology;
 
-/// The clients are polled at least this often.
+/// The maximum interval between polls of the clients.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// One member of a Kafka consumer group. Dropping it without [`close`](lazaret_core::source::Source::close) commits nothing.
+/// One member of a Kafka consumer group. Dropping it without
+/// [`close`](lazaret_core::source::Source::close) commits nothing.
 pub(crate) struct Membership {
-    /// `None` when it is closed.
+    /// The clients. `None` when the member is closed.
     pub(super) clients: Option<Clients>,
-    /// The callbacks of the client that is the member of the group.
+    /// The callbacks of the group member's client.
     pub(super) group: Callbacks,
-    /// The callbacks of the client that fetches.
+    /// The callbacks of the fetching client.
     pub(super) fetcher: Callbacks,
     pub(super) wake: Arc<Notify>,
     pub(super) options: KafkaOptions,
@@ -58,35 +59,35 @@ pub(crate) struct Membership {
     pub(super) events: VecDeque<SourceEvent>,
     pub(super) errors: VecDeque<SourceError>,
     pub(super) lookup: Option<Lookup>,
-    /// The earliest time of the next lookup, after one failed.
+    /// The earliest time of the next lookup after a failed one.
     pub(super) lookup_retry_at: Option<Instant>,
     /// Partitions to rewind when no other lookup is in progress.
     pub(super) rewinds: Vec<Partition>,
-    /// Partitions with a record below those that were delivered, and its offset.
+    /// Partitions with a record below the delivered ones, each with the offset of that record.
     pub(super) truncations: Vec<(Partition, u64)>,
-    /// The logs that the consumer has seen; `None` until the source knows whether an engine runs it.
+    /// The logs that the consumer has seen. `None` until the source knows whether an engine runs it.
     pub(super) seen: Option<SeenLogs>,
     pub(super) topic_check: TopicCheck,
     pub(super) coverage: Coverage,
     pub(super) revocation: Option<Revocation>,
-    /// Set while subscribed topics are waited for.
+    /// The wait for subscribed topics, while there is one.
     pub(super) missing: Option<MissingTopics>,
     /// Partitions that cannot be read.
     pub(super) unreadable: Unreadable,
     /// When an error was last reported.
     pub(super) failed_at: Option<Instant>,
-    /// When both clients were polled last.
+    /// When both clients were last polled.
     polled_at: Instant,
     pub(super) pending_commit: Option<PendingCommit>,
-    /// What shows that this is a member of its group.
+    /// The proofs that this process is a member of its group.
     pub(super) proofs: Proofs,
-    /// The group expelled this member, according to the response to a commit.
+    /// Whether the response to a commit said that the group expelled this member.
     pub(super) expelled: bool,
-    /// Set while the engine runs beside a commit; when its outcome is due.
+    /// The deadline for a commit's outcome, set while the engine does not block on the commit.
     pub(super) commit_deadline: Option<tokio::time::Instant>,
-    /// The index of the partition that was read last; the next one has its turn.
+    /// The index of the partition that was last read. The next one is read next.
     pub(super) last_read: usize,
-    /// Messages may be read. All else goes on while they may not.
+    /// Whether messages may be read. Everything else continues while they may not.
     pub(crate) may_read: bool,
     pub(super) joining: Joining,
     pub(super) joined: bool,
@@ -98,7 +99,7 @@ pub(crate) struct Membership {
 /// A lookup of start positions.
 pub(super) struct Lookup {
     pub(super) purpose: LookupPurpose,
-    /// `None` when it is still to be started.
+    /// The pending result. `None` if the lookup is not started yet.
     pub(super) pending: Option<PendingLookup>,
 }
 
@@ -106,14 +107,14 @@ pub(super) struct Lookup {
 pub(super) struct Revocation {
     /// All partitions that the group revokes.
     pub(super) partitions: Vec<Partition>,
-    /// Those that the engine has not released yet.
+    /// The partitions that the engine has not released yet.
     pub(super) waiting: BTreeSet<Partition>,
     pub(super) deadline: Instant,
 }
 
 impl Membership {
-    /// Starts to join the group; [`next`](lazaret_core::source::Source::next) reports how it proceeds. The error names the
-    /// invalid option.
+    /// Starts to join the group. [`next`](lazaret_core::source::Source::next) reports the progress. The
+    /// error names the invalid option.
     pub(crate) fn join(
         options: KafkaOptions,
         topology: Option<Arc<Topology>>,
@@ -172,7 +173,7 @@ impl Membership {
         Ok(member)
     }
 
-    /// Sets where the incarnations of topics are recorded. Nothing is read before.
+    /// Sets the registry for the incarnations of topics. Nothing is read before this call.
     pub(crate) fn know(&mut self, registry: Option<(Arc<dyn IncarnationRegistry>, Handle)>) {
         let mut seen = SeenLogs::new(self.options.may_start_fresh);
         if let Some((registry, runtime)) = registry {
@@ -181,7 +182,7 @@ impl Membership {
         self.seen = Some(seen);
     }
 
-    /// Returns its state, for monitoring.
+    /// Returns the state, for monitoring.
     pub(crate) fn state(&self) -> watch::Receiver<KafkaState> {
         self.state.subscribe()
     }
@@ -197,8 +198,8 @@ impl Membership {
         self.options.topics.iter().map(String::as_str).chain(retry_topics)
     }
 
-    /// Serves the events of the clients, except records. A client without events is polled regularly all the same: the group
-    /// expels a member that does not poll.
+    /// Serves the events of the clients, except records. A client without events is still polled
+    /// regularly, because the group expels a member that does not poll.
     pub(super) fn poll_clients(&mut self) {
         self.group.begin_poll();
         let is_due = self.polled_at.elapsed() >= POLL_INTERVAL;
@@ -217,11 +218,13 @@ impl Membership {
                 callbacks.take_served();
                 match client.poll(Duration::ZERO) {
                     Some(Err(error)) => self.handle_error(error, &callbacks.take_reason()),
-                    // Records arrive in the queues of their partitions. One that does not is fetched again.
+                    // Records arrive in the queues of their partitions. A record that arrives here is
+                    // fetched again.
                     Some(Ok(record)) if is_fetcher => {
                         self.refetch(&partition(record.topic(), record.partition()));
                     }
-                    // The member of the group fetches nothing. It may have fetched this before it was paused.
+                    // The group member's client fetches nothing. It may have fetched this record before
+                    // it was paused.
                     Some(Ok(_)) => {}
                     None if callbacks.take_served() => {}
                     None => break,
@@ -253,7 +256,7 @@ impl Membership {
 
     pub(super) fn handle_error(&mut self, error: KafkaError, reason: &str) {
         if is_unknown_topic(&error) {
-            // It may exist again, with other records at the offsets that come next.
+            // The topic may exist again, with other records at the next offsets.
             self.topic_check.suspect();
         }
         if is_unknown_topic(&error) && !error.rdkafka_error_code().is_some_and(is_retried_by_client) {
@@ -269,14 +272,14 @@ impl Membership {
     pub(super) fn report(&mut self, error: SourceError) {
         self.state.send_replace(KafkaState::Error(error.to_string()));
         self.failed_at = Some(Instant::now());
-        // The client repeats its errors; each is queued once.
+        // The client repeats its errors. Each is queued only once.
         let is_queued = self.errors.iter().any(|queued| queued.to_string() == error.to_string());
         if !is_queued {
             self.errors.push_back(error);
         }
     }
 
-    /// Sets the state to joining, unless there is an assignment already.
+    /// Sets the state to joining, unless there is already an assignment.
     pub(super) fn set_joining(&self) {
         match self.joined {
             true => self.set_reading(),
@@ -305,7 +308,8 @@ impl Membership {
         self.owned.iter_mut().find(|owned| owned.partition == *partition)
     }
 
-    /// Leaves the group, in its own thread: the client waits for the brokers. The receiver resolves when it is done.
+    /// Leaves the group in a separate thread, because the client waits for the brokers. The receiver
+    /// resolves when it is done.
     pub(super) fn leave(&mut self) -> Option<oneshot::Receiver<()>> {
         let Clients { group, fetcher } = self.clients.take()?;
         self.group.close();
@@ -336,7 +340,7 @@ impl Membership {
             drop(group);
             drop(owned);
             drop(fetcher);
-            // The receiver may be gone.
+            // The receiver may have been dropped.
             let _ = sender.send(());
         };
         let started = thread::Builder::new().name("lazaret-kafka-leave".to_owned()).spawn(leave);

@@ -1,7 +1,9 @@
-//! Checks at intervals that the topics are the ones whose records are read, and that all of their partitions are assigned.
+//! Checks periodically that the topics are still the ones being read, and that all of their partitions
+//! are assigned.
 //!
-//! A topic that is deleted and created again between two requests of the client may keep its partitions: then the group does not
-//! rebalance, and reading goes on at offsets of another log. What is read until that is noticed is read again, in the new incarnation.
+//! A topic that is deleted and recreated between two requests of the client may keep its partitions. The
+//! group then does not rebalance, and reading continues at offsets of a different log. Records that are
+//! read before this is noticed are read again, in the new incarnation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,37 +27,37 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const RETRY_DELAY: Duration = Duration::from_millis(250);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The next check.
+/// The schedule and the state of the next check.
 #[derive(Default)]
 pub(super) struct TopicCheck {
-    /// When it is due.
+    /// When the check is due.
     at: Option<Instant>,
     pending: Option<oneshot::Receiver<KafkaResult<Found>>>,
-    /// A topic may have been recreated: nothing is read before the check.
+    /// Whether a topic may have been recreated, so that nothing is read before the check.
     suspected: bool,
 }
 
-/// What a check has found.
+/// The result of a check.
 struct Found {
     /// The topics that exist.
     topics: Topics,
-    /// `None` if the assignment of the group was not looked at.
+    /// The check of the group's assignment. `None` if it was not checked.
     look: Option<Look>,
 }
 
 impl TopicCheck {
-    /// Lets the next check be due after this delay, unless it is sooner.
+    /// Makes the next check due after this delay, unless it is due sooner.
     pub(super) fn is_due_within(&mut self, delay: Duration) {
         let at = Instant::now() + delay;
         self.at = Some(self.at.map_or(at, |due| due.min(at)));
     }
 
-    /// Notes that a topic may have been recreated.
+    /// Records that a topic may have been recreated.
     pub(super) fn suspect(&mut self) {
         (self.suspected, self.at) = (true, Some(Instant::now()));
     }
 
-    /// Returns whether nothing may be read before the check.
+    /// Returns `true` if nothing may be read before the check.
     pub(super) const fn is_suspected(&self) -> bool {
         self.suspected
     }
@@ -95,7 +97,7 @@ impl Membership {
                     self.compare_coverage(look);
                 }
             }
-            // A topic does not exist now. Until it does, there is nothing to read.
+            // A topic does not exist at the moment. Until it does, there is nothing to read.
             Ok(_) => self.topic_check.at = Some(now + RETRY_DELAY),
             Err(error) => {
                 tracing::debug!(%error, "topics unknown, checked again later");
@@ -104,7 +106,7 @@ impl Membership {
         }
     }
 
-    /// Rewinds partitions of topics that were recreated: the lookup begins their new incarnation.
+    /// Rewinds partitions of topics that were recreated. The lookup begins their new incarnation.
     fn leave_deleted(&mut self, topics: &Topics) {
         let deleted: Vec<Partition> = self
             .owned
@@ -125,8 +127,8 @@ impl Membership {
     }
 }
 
-/// Requests the descriptions of topics, and the assignment of the group if they have other numbers of partitions than these, in its own
-/// thread.
+/// Requests the descriptions of topics in a separate thread. Also requests the assignment of the group
+/// if its topics do not have the given partition counts.
 fn request(
     client: Arc<Client>,
     callbacks: Callbacks,
@@ -136,13 +138,13 @@ fn request(
     let (sender, pending) = oneshot::channel();
     let request = move || {
         let found = find(&client, &topics, group);
-        // Dropped first: the receiver may hold the last reference, and dropping a client blocks.
+        // Dropped first, because the receiver may hold the last reference, and dropping a client blocks.
         drop(client);
-        // The receiver may be gone.
+        // The receiver may have been dropped.
         let _ = sender.send(found);
         callbacks.wake();
     };
-    // Without a thread the sender is dropped, and the receiver sees that.
+    // Without a thread, the sender is dropped, and the receiver detects that.
     if let Err(error) = thread::Builder::new().name("lazaret-kafka-topic-check".to_owned()).spawn(request) {
         tracing::warn!(%error, "thread for the check of topics not started");
     }
@@ -158,7 +160,7 @@ fn find(
     let look = group.map_or(Ok(None), |(group, covered)| {
         coverage::look(client, &group, &topics, &covered, REQUEST_TIMEOUT)
     });
-    // The ids are needed also where the group may not be described.
+    // The ids are needed even where the group may not be described.
     let look = look.unwrap_or_else(|error| {
         tracing::debug!(%error, "assignment of the group unknown, looked at again later");
         None

@@ -1,8 +1,9 @@
-//! Partitions that cannot be read, and errors that are over.
+//! Tracks partitions that cannot be read, and errors that have ended.
 //!
-//! The client repeats a fetch that failed: of records with an unknown compression, of a corrupt batch, from a broker with a
-//! broken disk. The other partitions are read meanwhile. So the engine gets such an error once, and the state of the source
-//! names it until a record of the partition is read.
+//! The client repeats a fetch that failed, for example because of an unknown compression, a corrupt
+//! batch, or a broker with a broken disk. Other partitions are still read in the meantime. The engine
+//! therefore gets such an error once, and the state of the source names it until a record of the
+//! partition is read.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,8 +16,8 @@ use super::session::Membership;
 use crate::client::batch::FetchError;
 use crate::error::{ClientError, classify, describe, is_unknown_topic};
 
-/// The client repeats a failed fetch sooner than this by default. A partition without an error for so long is empty, not
-/// unreadable.
+/// The client repeats a failed fetch sooner than this by default. A partition without an error for this
+/// long is empty, not unreadable.
 const REPEATED_WITHIN: Duration = Duration::from_secs(30);
 
 /// The reasons by partition, each with the time of its last error.
@@ -26,7 +27,7 @@ pub(super) struct Unreadable {
 }
 
 impl Unreadable {
-    /// Notes an error of a partition. Returns whether it is a new one.
+    /// Records an error of a partition. Returns `true` if it is new.
     fn add(&mut self, partition: Partition, reason: String, now: Instant) -> bool {
         let known = self.reasons.insert(partition, (reason.clone(), now));
         known.is_none_or(|(known, _)| known != reason)
@@ -42,7 +43,7 @@ impl Unreadable {
         self.reasons.retain(|_, (_, last)| now.duration_since(*last) < REPEATED_WITHIN);
     }
 
-    /// Returns the reason of the first of these partitions that cannot be read.
+    /// Returns the reason for the first of these partitions that cannot be read.
     fn reason(&self, is_owned: impl Fn(&Partition) -> bool) -> Option<&str> {
         let mut reasons = self.reasons.iter();
         reasons.find(|(partition, _)| is_owned(partition)).map(|(_, (reason, _))| reason.as_str())
@@ -50,13 +51,13 @@ impl Unreadable {
 }
 
 impl Membership {
-    /// Returns why an assigned partition cannot be read.
+    /// Returns the reason why an assigned partition cannot be read.
     pub(super) fn unreadable_reason(&self) -> Option<String> {
         let reason = self.unreadable.reason(|known| self.owned.iter().any(|owned| owned.partition == *known));
         reason.map(str::to_owned)
     }
 
-    /// Notes what was fetched of a partition: messages, and errors.
+    /// Records what was fetched from a partition: messages and errors.
     pub(super) fn note_fetched(&mut self, index: usize, has_messages: bool, errors: &mut Vec<FetchError>) {
         let partition = &self.owned[index].partition;
         if has_messages {
@@ -97,7 +98,7 @@ impl Membership {
         }
     }
 
-    /// Ends the state of an error that is over, also when no message arrives.
+    /// Ends the state of an error that is over, even if no message arrives.
     pub(super) fn check_recovery(&mut self) {
         let Some(failed_at) = self.failed_at.filter(|_| self.has_error() && self.errors.is_empty()) else {
             return;

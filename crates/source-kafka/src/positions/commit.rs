@@ -1,4 +1,4 @@
-//! Offset commits: what is sent for each partition, and the outcome.
+//! Offset commits: the request for each partition, and the outcome.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -15,26 +15,26 @@ pub(crate) struct OffsetCommit {
     pub(crate) partition: Partition,
     /// The first offset that is not settled.
     pub(crate) offset: u64,
-    /// The ranges that are settled beyond it.
+    /// The settled ranges beyond it.
     pub(crate) settled_beyond: Vec<RangeInclusive<u64>>,
     /// The maximum number of characters of metadata.
     pub(crate) metadata_limit: usize,
     /// The settled ranges and the ids of topic and store, encoded.
     pub(crate) metadata: String,
-    /// The id of the topic, if its broker has told it.
+    /// The id of the topic, if its broker has reported it.
     pub(crate) log: Option<Arc<str>>,
-    /// The assignment of the partition that it belongs to.
+    /// The id of the assignment that the commit belongs to.
     pub(crate) assignment_id: u64,
 }
 
 impl OffsetCommit {
-    /// What its metadata belongs to.
+    /// Returns the key that the metadata belongs to.
     pub(crate) fn key(&self) -> CommitKey<'_> {
         CommitKey::of(&self.partition, self.offset, self.log.as_deref())
     }
 }
 
-/// Partitions that were committed in one request, and its outcome.
+/// Partitions that were committed in one request, and the outcome of the request.
 pub(crate) type CommitOutcome = (Vec<OffsetCommit>, Result<(), KafkaError>);
 
 /// A commit in progress.

@@ -1,17 +1,20 @@
-//! The ranges that are settled beyond the committed offset, encoded as the metadata of a commit.
+//! Encodes the settled ranges beyond the committed offset as commit metadata.
 //!
-//! `lz1.` and then, in base64, a checksum of four bytes and the ranges: for each the distance from the end of the one
-//! before (from the committed offset for the first) and its length less one, as numbers of seven bits a byte, low bits
-//! first. The checksum covers topic, partition and committed offset too: a tool that moves offsets and keeps the
-//! metadata must not cause messages to be skipped.
+//! The format is `lz1.`, then in base64 a checksum of four bytes and the ranges. Each range has two
+//! numbers: the distance from the end of the previous range (from the committed offset for the first),
+//! and its length less one. A number has seven bits per byte, low bits first. The checksum also covers
+//! topic, partition and committed offset: a tool that moves offsets and keeps the metadata must not
+//! cause messages to be skipped.
 //!
-//! A consumer whose store has an id writes `lz2.`, the id, a dot, and the same in base64, or nothing when there are no ranges. So
-//! a member with another store is found when it is assigned the partition. The last dot ends the id.
+//! A consumer whose store has an id writes `lz2.`, the id, a dot, and the same in base64, or nothing if
+//! there are no ranges. A member with a different store is therefore detected when it is assigned the
+//! partition. The last dot ends the id.
 //!
-//! Where the broker has told the id of the topic, the metadata is `lz3.`, that id, a dot, the id of the store if it has one, a dot, and
-//! the same in base64. So a position of a topic that was deleted is not taken for one of its successor (I1).
+//! If the broker has reported the id of the topic, the metadata is `lz3.`, that id, a dot, the id of the
+//! store if it has one, a dot, and the same in base64. The position of a deleted topic is therefore not
+//! mistaken for a position of its successor (I1).
 //!
-//! Metadata that cannot be decoded counts as no ranges. The cost is redelivery, nothing else.
+//! Metadata that cannot be decoded counts as having no ranges. The only cost is redelivery.
 
 use std::hash::Hasher;
 use std::ops::RangeInclusive;
@@ -26,7 +29,7 @@ pub(crate) const DEFAULT_LIMIT: usize = 4096;
 const PREFIX: &str = "lz1.";
 const PREFIX_WITH_STORE: &str = "lz2.";
 const PREFIX_WITH_LOG: &str = "lz3.";
-/// The characters of the id of a topic.
+/// The number of characters in a topic id.
 const LOG_CHARACTERS: usize = 22;
 const CHECKSUM_BYTES: usize = 4;
 
@@ -35,14 +38,14 @@ const CHECKSUM_BYTES: usize = 4;
 pub(crate) struct CommitKey<'a> {
     pub(crate) topic: &'a str,
     pub(crate) partition: u32,
-    /// The committed offset: the first one that is not settled.
+    /// The committed offset, which is the first one that is not settled.
     pub(crate) offset: u64,
-    /// The id of the topic, if its broker has told it.
+    /// The id of the topic, if its broker has reported it.
     pub(crate) log: Option<&'a str>,
 }
 
 impl<'a> CommitKey<'a> {
-    /// The commit of this offset in a partition of the topic with this id.
+    /// Returns the key for a commit of this offset in a partition of the topic with this id.
     pub(crate) fn of(partition: &'a Partition, offset: u64, log: Option<&'a str>) -> Self {
         Self { topic: partition.stream.as_str(), partition: partition.index, offset, log }
     }
@@ -59,8 +62,8 @@ impl CommitKey<'_> {
     }
 }
 
-/// Encodes ranges, which are in order and disjoint, and the id of the store, into at most `limit` characters. The farthest ranges
-/// are dropped when they do not fit: they are redelivered last.
+/// Encodes the id of the store and the ranges, which are in order and disjoint, in at most `limit`
+/// characters. If they do not fit, the farthest ranges are dropped, because they are redelivered last.
 pub(crate) fn encode(
     ranges: &[RangeInclusive<u64>],
     key: CommitKey<'_>,
@@ -97,28 +100,28 @@ pub(crate) fn encode(
     format!("{prefix}{}", BASE64.encode(bytes))
 }
 
-/// Returns the id of the store that the commit was made with, if it has one.
+/// Returns the id of the store with which the commit was made, if it has one.
 pub(crate) fn store_of(text: &str) -> Option<&str> {
     with_store(text).map(|(store, _)| store).filter(|store| !store.is_empty())
 }
 
-/// Returns the id of the topic that the position is one of, if the commit has it.
+/// Returns the id of the topic to which the position belongs, if the commit has it.
 pub(crate) fn log_of(text: &str) -> Option<&str> {
     with_log(text).map(|(log, _)| log).filter(|log| !log.is_empty())
 }
 
-/// The id of the topic, and what follows it. The id has no dots.
+/// Returns the id of the topic and the text after it. The id has no dots.
 fn with_log(text: &str) -> Option<(&str, &str)> {
     text.strip_prefix(PREFIX_WITH_LOG)?.split_once('.')
 }
 
-/// The id of the store and the encoded ranges. The id may have dots, base64 has none.
+/// Returns the id of the store and the encoded ranges. The id may have dots, but base64 has none.
 fn with_store(text: &str) -> Option<(&str, &str)> {
     let rest = text.strip_prefix(PREFIX_WITH_STORE).or_else(|| with_log(text).map(|(_, rest)| rest));
     rest?.rsplit_once('.')
 }
 
-/// The smallest limit that has room for the id of a store, and of a topic.
+/// Returns the smallest limit that has room for the ids of a store and a topic.
 pub(crate) const fn room_for_store(id: &str) -> usize {
     PREFIX_WITH_LOG.len() + LOG_CHARACTERS + 1 + id.len() + 1
 }
@@ -151,14 +154,14 @@ pub(crate) fn decode(text: &str, key: CommitKey<'_>) -> Result<Vec<RangeInclusiv
     Ok(ranges)
 }
 
-/// Encodes any bytes in place of ranges, with a valid checksum.
+/// Encodes arbitrary bytes in place of ranges, with a valid checksum.
 #[cfg(test)]
 pub(crate) fn sealed(body: &[u8], key: CommitKey<'_>) -> String {
     format!("{PREFIX}{}", BASE64.encode([&key.checksum(body)[..], body].concat()))
 }
 
-/// Merges the ranges of the engine's commit with those that were settled before the assignment, from `offset` on. The engine
-/// includes the latter only after they were delivered again.
+/// Merges the ranges of the engine's commit with the ranges that were settled before the assignment,
+/// from `offset` on. The engine includes the latter only after they were delivered again.
 pub(crate) fn with_earlier(
     current: Vec<RangeInclusive<u64>>,
     earlier: &[RangeInclusive<u64>],
@@ -180,7 +183,7 @@ pub(crate) fn with_earlier(
     all
 }
 
-/// Restricts ranges to offsets from `low` up to, and without, `high`.
+/// Restricts ranges to offsets from `low` to `high`, without `high`.
 pub(crate) fn within(ranges: Vec<RangeInclusive<u64>>, low: u64, high: u64) -> Vec<RangeInclusive<u64>> {
     let inside = ranges.into_iter().filter_map(|range| {
         let (start, end) = ((*range.start()).max(low), (*range.end()).min(high.checked_sub(1)?));
@@ -232,7 +235,7 @@ mod tests {
 
     #[test]
     fn the_first_format_stays_readable() {
-        // Written by the first version: every later one must read it.
+        // The first version wrote this. Every later version must read it.
         let text = encode(&[101..=101, 103..=50_000], KEY, None, DEFAULT_LIMIT);
         assert_eq!(text, "lz1.9JHXfwEAAemFAw");
         assert_eq!(decode("lz1.9JHXfwEAAemFAw", KEY), Ok(vec![101..=101, 103..=50_000]));
@@ -336,7 +339,7 @@ mod tests {
 
     #[test]
     fn earlier_ranges_are_kept() {
-        // I1: it may have been fetched again and not delivered yet.
+        // I1: the message may have been fetched again and not delivered yet.
         let earlier = [11..=60, 62..=99];
         assert_eq!(with_earlier(vec![], &earlier, 11), [11..=60, 62..=99]);
         assert_eq!(with_earlier(vec![13..=13, 61..=61], &earlier, 12), vec![12..=99]);

@@ -1,4 +1,4 @@
-//! Offsets of a partition: what is settled, how it is stored in the metadata of a commit, and commits themselves.
+//! Offsets of a partition: settled offsets, their storage in commit metadata, and commits.
 
 pub(crate) mod commit;
 pub(crate) mod metadata;

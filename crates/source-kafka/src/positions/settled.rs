@@ -12,11 +12,11 @@ use super::metadata::{self, CommitKey};
 pub(crate) struct SettledOffsets {
     /// The first offset that is not settled.
     pub(crate) offset: u64,
-    /// The ranges that are settled beyond it, in order and disjoint.
+    /// The settled ranges beyond it, in order and disjoint.
     ranges: Vec<RangeInclusive<u64>>,
     /// The maximum number of characters of metadata.
     metadata_limit: usize,
-    /// The id of the topic, if its broker has told it.
+    /// The id of the topic, if its broker has reported it.
     log: Option<Arc<str>>,
 }
 
@@ -32,7 +32,7 @@ impl SettledOffsets {
         settled
     }
 
-    /// Adds the engine's commit: everything before this offset, and these ranges.
+    /// Adds the engine's commit, which settles everything before this offset, and these ranges.
     pub(crate) fn add_commit(&mut self, offset: u64, ranges: &[RangeInclusive<u64>], metadata_limit: usize) {
         self.offset = self.offset.max(offset);
         self.metadata_limit = metadata_limit;

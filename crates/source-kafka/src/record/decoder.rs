@@ -9,9 +9,10 @@ use lazaret_core::{Headers, Message, MessageId, Partition, Position, StreamName}
 use super::parts::RecordParts;
 use crate::options::KafkaOptions;
 
-/// The headers with the media type, in order of preference.
+/// The headers that hold the media type, in order of preference.
 const CONTENT_TYPE_HEADERS: [&str; 2] = ["content-type", "ce_datacontenttype"];
-/// Confluent's serializers write a zero and the schema id, four bytes, before the payload.
+/// The first byte of a framed payload. Confluent's serializers write a zero and four bytes of schema id
+/// before the payload.
 const FRAMED: u8 = 0;
 const FRAME_BYTES: usize = 5;
 
@@ -33,7 +34,7 @@ const FRAME_BYTES: usize = 5;
 /// ```
 #[derive(Clone, Debug)]
 pub struct MessageDecoder {
-    // Names of headers.
+    // The names of the headers.
     id: Vec<Arc<str>>,
     event_type: Vec<Arc<str>>,
     correlation: Vec<Arc<str>>,
@@ -50,12 +51,13 @@ impl MessageDecoder {
         }
     }
 
-    /// Returns the id from the first id header that is present and not empty, [as given](MessageId::given) by the producer.
+    /// Returns the id from the first id header that is present and not empty,
+    /// [as given](MessageId::given) by the producer.
     pub fn id(&self, headers: &Headers) -> Option<MessageId> {
         first(headers, &self.id).map(|text| MessageId::given(text.into()))
     }
 
-    /// Builds a message from its bytes, described by its headers.
+    /// Builds a message from its bytes and its headers.
     pub fn message(
         &self,
         parts: RecordParts,
@@ -98,7 +100,7 @@ impl MessageDecoder {
     }
 }
 
-/// The names that the records of one partition share.
+/// The names that all records of a partition share.
 #[derive(Debug)]
 pub(crate) struct PartitionNames {
     partition: Partition,
@@ -132,7 +134,8 @@ fn text<'a>(headers: &'a Headers, name: &str) -> Option<&'a str> {
     headers.get_str(name).filter(|text| !text.is_empty())
 }
 
-/// Returns the id of the schema, if the payload looks framed. It is a hint for people: a false one does no harm.
+/// Returns the id of the schema if the payload looks framed. The id is a hint for people, so a false one
+/// does no harm.
 fn schema(payload: Option<&[u8]>) -> Option<Box<Schema>> {
     let frame = payload?.first_chunk::<FRAME_BYTES>()?;
     let [FRAMED, id @ ..] = *frame else { return None };

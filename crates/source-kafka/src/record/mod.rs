@@ -1,4 +1,4 @@
-//! Records as Kafka stores them, and the messages that they become: byte for byte, described by their headers.
+//! Converts records to messages, byte for byte. Their headers describe the messages.
 
 mod decoder;
 mod page;

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::parts::{Record, RecordParts, size_of, timestamp};
 
-/// The size of a page. A retained message retains its page, so it is small.
+/// The size of a page. A retained message retains its page, so pages are small.
 pub(super) const PAGE: usize = 16 * 1024;
 /// Records with more bytes than this get their own allocation.
 pub(super) const SMALL: usize = PAGE / 4;
@@ -21,9 +21,9 @@ pub(crate) fn copy(record: &impl Record) -> RecordParts {
     page.drain().next().map_or_else(RecordParts::default, |copied| copied.parts)
 }
 
-/// The bytes of several records, in one allocation. Allocating and freeing each part of each record, across threads, costs
-/// more than all else. The allocation is shared only when the page is complete: reference counting is cheap as long as one
-/// thread does it.
+/// The bytes of several records in one allocation. Allocating and freeing each part of each record
+/// across threads costs more than everything else. The allocation is shared only when the page is
+/// complete, because reference counting is cheap while only one thread does it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Page {
     bytes: Vec<u8>,
@@ -66,12 +66,12 @@ impl Page {
         (self.bytes.len(), self.records.len())
     }
 
-    /// Returns whether a record of this size fits, besides those on the page.
+    /// Returns `true` if a record of this size fits next to the records on the page.
     pub(super) fn fits(&self, bytes: usize) -> bool {
         self.records.is_empty() || (bytes <= SMALL && self.bytes.len() + bytes <= PAGE)
     }
 
-    /// Reserves memory for a record of this size; for `count` of them if they are small.
+    /// Reserves memory for a record of this size, or for `count` of them if they are small.
     pub(super) fn reserve(&mut self, bytes: usize, count: usize) {
         if self.records.is_empty() {
             let share = if bytes <= SMALL { (bytes * count).min(PAGE) } else { bytes };
@@ -87,7 +87,7 @@ impl Page {
         let start = self.bytes.len();
         let visited = record.headers(|name, value| {
             let value = match value {
-                // A retained neighbour must not retain these.
+                // Another retained record on the page must not retain these bytes.
                 Some(value) if self.bytes.len() - start + value.len() > SMALL => {
                     Value::Owned(Bytes::copy_from_slice(value))
                 }
@@ -111,7 +111,7 @@ impl Page {
         self.records.drain(..).map(move |record| {
             let part = |range: Option<Range<usize>>| range.map(|range| bytes.slice(range));
             let mut parts = RecordParts { payload: part(record.payload), ..RecordParts::default() };
-            // A retained key of a large record must not retain its payload.
+            // A retained key of a large record must not retain the payload.
             parts.key = match parts.payload.as_ref().is_some_and(|payload| payload.len() > SMALL) {
                 true => record.key.map(|range| Bytes::copy_from_slice(&bytes[range])),
                 false => part(record.key),

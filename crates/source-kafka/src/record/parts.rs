@@ -8,19 +8,19 @@ use jiff::Timestamp;
 use lazaret_core::Headers;
 use rdkafka::message::{Headers as _, Message as Polled};
 
-/// A record, as the client returned it.
+/// A record as the client returned it.
 pub(crate) trait Record {
-    /// Returns its key; null is `None`, not empty.
+    /// Returns the key. Null is `None`, not empty.
     fn key(&self) -> Option<&[u8]>;
-    /// Returns its payload; null is `None`, not empty.
+    /// Returns the payload. Null is `None`, not empty.
     fn payload(&self) -> Option<&[u8]>;
-    /// Returns its timestamp, in milliseconds.
+    /// Returns the timestamp in milliseconds.
     fn millis(&self) -> Option<i64>;
-    /// Calls `each` with its headers, in order.
+    /// Calls `each` with every header, in order.
     fn headers(&self, each: impl FnMut(&str, Option<&[u8]>)) -> Result<(), NonUtf8Header>;
 }
 
-/// The name of a header is not UTF-8. Kafka's protocol requires it, and no broker checks it.
+/// The error for a header whose name is not UTF-8. Kafka's protocol requires UTF-8, but no broker checks it.
 #[derive(Debug)]
 pub(crate) struct NonUtf8Header;
 
@@ -39,7 +39,7 @@ impl<M: Polled> Record for M {
     }
 
     fn headers(&self, mut each: impl FnMut(&str, Option<&[u8]>)) -> Result<(), NonUtf8Header> {
-        // The client panics on names that are not UTF-8. That is this message's failure (I10).
+        // The client panics on names that are not UTF-8. Only this message fails (I10).
         let visit =
             || Polled::headers(self).into_iter().flat_map(|h| h.iter()).for_each(|h| each(h.key, h.value));
         catch_unwind(AssertUnwindSafe(visit)).map_err(|_| NonUtf8Header)
@@ -65,7 +65,7 @@ pub struct RecordParts {
     pub payload: Option<Bytes>,
     /// The headers, in order.
     pub headers: Headers,
-    /// Why the headers could not be decoded, if they could not.
+    /// The reason why the headers could not be decoded, if they could not.
     pub undecodable: Option<Arc<str>>,
 }
 

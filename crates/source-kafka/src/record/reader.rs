@@ -1,4 +1,4 @@
-//! Reads records into messages, several to an allocation.
+//! Reads records into messages, several per allocation.
 
 use lazaret_core::{Message, Position};
 
@@ -24,8 +24,8 @@ impl RecordReader {
         &self.decoder
     }
 
-    /// Copies a record of a partition, of which `remaining` are available. It becomes a message when the page is full, at the
-    /// latest with [`finish`](Self::finish).
+    /// Copies a record of a partition, of which `remaining` are available. It becomes a message when the
+    /// page is full, or at the latest with [`finish`](Self::finish).
     pub(crate) fn copy(
         &mut self,
         record: &impl Record,
@@ -53,7 +53,7 @@ impl RecordReader {
         self.page = page;
     }
 
-    /// Reads one record. Its id is its position unless a header has one.
+    /// Reads one record. Its id is its position unless a header provides one.
     pub(crate) fn read(&self, record: &impl Record, offset: u64, names: &PartitionNames) -> Message {
         let parts = copy(record);
         let id = self.decoder.id(&parts.headers).unwrap_or_else(|| names.at(offset));
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn neighbours_share_memory_and_keep_their_bytes() {
-        // I5, I7: a retained message retains one page, and a large one only itself.
+        // I5, I7: a retained message retains one page, and a retained large message only itself.
         let options = KafkaOptions::new("b", "g", ["orders"]);
         let (mut reader, names) =
             (RecordReader::new(&options), PartitionNames::new(&Partition::new("orders", 2)));

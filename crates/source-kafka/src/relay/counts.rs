@@ -1,4 +1,4 @@
-//! Counts what retry topics and dead-letter topics hold, in the broker.
+//! Counts the records of retry topics and dead-letter topics in the broker.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -16,15 +16,16 @@ use crate::topology::Topology;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The records that the topics of a relay hold, counted in the broker. Markers of transactions count too.
+/// The number of records in the topics of a relay, counted in the broker. Transaction markers count too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RelayCounts {
-    /// Records of retry topics that the group has not settled.
+    /// The number of records in retry topics that the group has not settled.
     pub retrying: u64,
-    /// Records of dead-letter topics, of whatever writer. Reading them removes none.
+    /// The number of records in dead-letter topics, from any writer. Reading them does not remove them.
     pub dead: u64,
-    /// The earliest time of the first records in the partitions of dead-letter topics: of the first failure, or of the record if it
-    /// names none. `None` without records, and where they cannot be read.
+    /// The earliest time among the first records in the partitions of dead-letter topics. It is the time
+    /// of the first failure, or of the record if it names no failure. `None` without records, or if they
+    /// cannot be read.
     pub oldest_dead: Option<Timestamp>,
 }
 
@@ -45,7 +46,7 @@ impl CountedTopics {
         Self { retries: topology.retry_topics().map(sized).collect(), dead }
     }
 
-    /// Counts the records. It blocks.
+    /// Counts the records. Blocks.
     fn count(&self, client: &BaseConsumer, first_records: &mut FirstRecords) -> KafkaResult<RelayCounts> {
         let mut retries = TopicPartitionList::new();
         for (topic, partitions) in self.retries.iter().filter(|(_, partitions)| *partitions > 0) {
@@ -75,23 +76,25 @@ impl CountedTopics {
     }
 }
 
-/// The times of the first records of partitions, with the offsets at which the partitions begin: each is read once.
+/// The times of the first records of partitions, each with the offset at which the partition begins.
+/// Each record is read once.
 #[derive(Debug, Default)]
 struct FirstRecords(BTreeMap<(String, i32), (i64, Option<Timestamp>)>);
 
 impl FirstRecords {
-    /// Returns the time of the first record of a partition that begins at this offset; `None` if it cannot be read.
+    /// Returns the time of the first record of a partition that begins at this offset, or `None` if it
+    /// cannot be read.
     fn time(&mut self, client: &BaseConsumer, topic: &str, partition: i32, low: i64) -> Option<Timestamp> {
         let place = (topic.to_owned(), partition);
         if let Some((_, known)) = self.0.get(&place).filter(|(begin, _)| *begin == low) {
             return *known;
         }
         let (time, is_final) = match read_first(client, topic, partition, low) {
-            // Behind markers of transactions, records may follow.
+            // Records may follow after transaction markers.
             Ok(time) => (time, time.is_some()),
             Err(error) => {
                 tracing::debug!(topic, partition, %error, "first dead letter not read");
-                // Whoever may not read the topic may still count its records.
+                // A client that may not read the topic may still count its records.
                 (None, error.rdkafka_error_code() == Some(RDKafkaErrorCode::TopicAuthorizationFailed))
             }
         };
@@ -102,7 +105,7 @@ impl FirstRecords {
     }
 }
 
-/// Reads the time of the first record from this offset on; `None` if only markers of transactions follow.
+/// Reads the time of the first record from this offset on. Returns `None` if only transaction markers follow.
 fn read_first(
     client: &BaseConsumer,
     topic: &str,
@@ -111,7 +114,7 @@ fn read_first(
 ) -> KafkaResult<Option<Timestamp>> {
     let mut place = TopicPartitionList::new();
     place.add_partition_offset(topic, partition, Offset::Offset(low))?;
-    // Errors from before, such as of connections: nothing is assigned yet.
+    // Skips earlier errors, for example of connections. Nothing is assigned yet.
     while client.poll(Duration::ZERO).is_some() {}
     client.assign(&place)?;
     let deadline = Instant::now() + REQUEST_TIMEOUT;
@@ -131,7 +134,7 @@ fn read_first(
     read
 }
 
-/// The time at which the message of a record first failed, or else that of the record.
+/// Returns the time at which the record's message first failed, or else the time of the record.
 fn time_of(record: &impl Message) -> Option<Timestamp> {
     let first_failure = record.headers().and_then(|headers| {
         let named = headers.iter().filter(|header| header.key == FIRST).last()?;
@@ -140,7 +143,8 @@ fn time_of(record: &impl Message) -> Option<Timestamp> {
     first_failure.or_else(|| Timestamp::from_millisecond(record.timestamp().to_millis()?).ok())
 }
 
-/// Counts at this interval, as long as the owner lives. `None` until the broker has answered, and while it does not.
+/// Counts at this interval while the owner lives. The value is `None` until the broker has answered, and
+/// while it does not.
 pub(super) fn watch<T: Send + Sync + 'static>(
     owner: Weak<T>,
     mut config: ClientConfig,
@@ -148,9 +152,9 @@ pub(super) fn watch<T: Send + Sync + 'static>(
     topics: CountedTopics,
     interval: Duration,
 ) -> watch::Receiver<Option<RelayCounts>> {
-    // What is in an open transaction counts as well, and is not waited for.
+    // Records in open transactions also count, without waiting for the transactions.
     config.set("group.id", group).set("isolation.level", "read_uncommitted");
-    // Of a dead-letter topic, the first records are read, which commits nothing.
+    // The first records of dead-letter topics are read, which commits nothing.
     config.set("enable.auto.commit", "false").set("enable.auto.offset.store", "false");
     config.set("auto.offset.reset", "earliest").set("enable.partition.eof", "true");
     config.set("queued.min.messages", "1").set("fetch.message.max.bytes", "65536");
@@ -219,15 +223,15 @@ mod tests {
             waited.expect("it is counted").unwrap().unwrap().oldest_dead
         };
         assert_eq!(counted(0).await, None);
-        // A record of another writer names no failure.
+        // A record from another writer names no failure.
         write(1, 1_700_000_500, None).await;
         assert_eq!(counted(1).await, Timestamp::from_second(1_700_000_500).ok());
         write(0, 1_700_000_900, Some("2023-11-14T22:13:20Z")).await;
         assert_eq!(counted(2).await, Timestamp::from_second(1_700_000_000).ok());
-        // The time of the first record of a partition is kept.
+        // The time of a partition's first record is kept.
         write(0, 1_700_000_950, Some("2001-09-09T01:46:40Z")).await;
         assert_eq!(counted(3).await, Timestamp::from_second(1_700_000_000).ok());
-        // It ends with its owner.
+        // Counting ends with the owner.
         drop(owner);
         while counts.changed().await.is_ok() {}
     }

@@ -1,4 +1,4 @@
-//! The relay: one record per failed message, confirmed by the broker.
+//! The relay. It writes one record per failed message, confirmed by the broker.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,7 +28,7 @@ use crate::topology::{StreamTopics, Topology};
 
 /// How long to wait for space in the producer's queue.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(1);
-/// The default transaction timeout: readers wait that long for the open transaction of a crashed producer.
+/// The default transaction timeout. Readers wait this long for the open transaction of a crashed producer.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Writes to the retry topics and dead-letter topics of one consumer. Clones share one producer.
@@ -71,11 +71,11 @@ struct Inner {
     connection: ClientConfig,
 }
 
-/// How records are written.
+/// The way in which records are written.
 enum Writer {
-    /// Each by itself.
+    /// Writes each record by itself.
     Plain(Mutex<FutureProducer>),
-    /// Together with the position that it settles.
+    /// Writes each record together with the position that it settles.
     Transactions(Arc<Transactions>),
 }
 
@@ -83,8 +83,8 @@ impl KafkaRelay {
     /// Checks the topics, creates missing ones if allowed, and opens a producer.
     ///
     /// # Errors
-    /// When a topic is missing, compacted, denied, or deletes its records before they are due: failed messages could not be
-    /// stored there. The error names the remedy.
+    /// When a topic is missing, compacted or denied, or deletes its records before they are due, because
+    /// failed messages could not be stored there. The error names the remedy.
     pub async fn open(options: &KafkaOptions, topics: RetryTopics) -> Result<Self, SourceError> {
         let topology = Arc::new(Topology::new(&topics, &options.topics)?);
         let connection = options.connection()?;
@@ -104,13 +104,14 @@ impl KafkaRelay {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Returns remarks of the checks, such as topics with fewer partitions than their stream.
+    /// Returns remarks from the checks, for example on topics with fewer partitions than their stream.
     pub fn remarks(&self) -> &[String] {
         &self.inner.remarks
     }
 
-    /// Counts what the topics hold in the broker, now and at this interval, until the relay is dropped. `None` while the broker
-    /// does not answer. It must be called within a runtime of tokio.
+    /// Counts the records of the topics in the broker, now and at this interval, until the relay is
+    /// dropped. The value is `None` while the broker does not answer. Must be called within a tokio
+    /// runtime.
     pub fn watch_counts(&self, interval: Duration) -> watch::Receiver<Option<RelayCounts>> {
         let partitions = self.inner.partitions.read().unwrap_or_else(PoisonError::into_inner).clone();
         let of_topic = |topic: &str| partitions.get(topic).copied().unwrap_or(0);
@@ -135,7 +136,7 @@ impl KafkaRelay {
     async fn write(&self, topic: &str, handover: &Handover<'_>) -> Result<(), RelayError> {
         let style = self.inner.header_style;
         match self.send(topic, handover, style).await {
-            // Lazaret's headers may have made it too large.
+            // Lazaret's headers may have made the record too large.
             Err(error) if error.kind() == RelayErrorKind::TooLarge => {
                 self.send(topic, handover, HeaderStyle { minimal: true, ..style }).await
             }
@@ -180,8 +181,8 @@ impl KafkaRelay {
         Ok(())
     }
 
-    /// Returns the partition with the number of the original one, so that messages of one partition stay together, whatever
-    /// partitioner the producers of the stream use, with keys or without.
+    /// Returns the partition with the same number as the original one. Messages of one partition
+    /// therefore stay together, whatever partitioner the stream's producers use, with or without keys.
     fn partition(&self, topic: &str, handover: &Handover<'_>) -> Result<i32, RelayError> {
         let partitions = self.inner.partitions.read().unwrap_or_else(PoisonError::into_inner);
         let count = partitions.get(topic).copied().filter(|count| *count > 0).ok_or_else(|| {
@@ -193,10 +194,11 @@ impl KafkaRelay {
         Ok((handover.letter.message.position.partition % count.unsigned_abs()) as i32)
     }
 
-    /// Recovers from errors that would repeat otherwise: replaces a failed producer, updates the number of partitions.
+    /// Recovers from errors that would otherwise repeat. Replaces a failed producer, and updates the
+    /// number of partitions.
     async fn recover(&self, error: &KafkaError, topic: &str) {
         match error.rdkafka_error_code() {
-            // After a fatal error the producer sends nothing more; its queued records have failed.
+            // After a fatal error, the producer sends nothing more. Its queued records have failed.
             Some(Code::Fatal) => match (self.inner.config.create(), &self.inner.writer) {
                 (Ok(new), Writer::Plain(producer)) => {
                     *producer.lock().unwrap_or_else(PoisonError::into_inner) = new;
@@ -251,13 +253,13 @@ fn writer(
     Ok(Writer::Transactions(Arc::new(started)))
 }
 
-/// Converts the outcome of a transaction that did not relay a message.
+/// Converts the reason why a transaction did not relay a message.
 fn relay_error(reason: NotRelayed, topic: &str) -> RelayError {
     match reason {
         NotRelayed::Revoked => {
             RelayError::not_done(RelayErrorKind::Fenced, "the partition of the message was revoked")
         }
-        // The transaction was aborted: whatever the error, nothing was written.
+        // The transaction was aborted, so nothing was written, whatever the error.
         NotRelayed::NotDone(error) => {
             let classified = classify_produce_error(&error, topic);
             RelayError::not_done(classified.kind(), format!("{topic}: {error}")).with_source(error)

@@ -1,6 +1,8 @@
-//! Writes failed messages to retry topics and dead-letter topics: Lazaret's [`Relay`](lazaret_core::relay::Relay) for Kafka.
+//! Writes failed messages to retry topics and dead-letter topics. Implements Lazaret's
+//! [`Relay`](lazaret_core::relay::Relay) for Kafka.
 //!
-//! Why messages keep the number of their partition, and how they are read back: docs/decisions/0015-retry-topics.md.
+//! docs/decisions/0015-retry-topics.md explains why messages keep the number of their partition, and how
+//! they are read back.
 
 mod counts;
 mod kafka_relay;

@@ -1,7 +1,7 @@
 //! The settled offsets of the assigned partitions, for commits in transactions.
 //!
-//! A relayed message is settled in the transaction that writes it, before the engine commits it. So the position in a
-//! transaction combines both: the engine's last commit, and the messages relayed since.
+//! A relayed message is settled in the transaction that writes it, before the engine commits it. The
+//! position in a transaction therefore combines the engine's last commit and the messages relayed since.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use crate::positions::settled::SettledOffsets;
 /// Settled offsets by partition, each with the number of its assignment.
 pub(crate) type OffsetsByPartition = HashMap<Partition, (u64, SettledOffsets)>;
 
-/// The assigned partitions. Each assignment of a partition has another number.
+/// The assigned partitions. Each assignment of a partition has a different number.
 #[derive(Debug, Default)]
 pub(crate) struct AssignedOffsets {
     state: Mutex<State>,
@@ -21,7 +21,7 @@ pub(crate) struct AssignedOffsets {
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many assignments there were.
+    /// The number of assignments so far.
     assignments: u64,
     partitions: OffsetsByPartition,
 }
@@ -44,7 +44,7 @@ impl AssignedOffsets {
         self.state().partitions.remove(partition);
     }
 
-    /// Returns the settled offsets of a partition; `None` when it is not assigned.
+    /// Returns the settled offsets of a partition, or `None` if it is not assigned.
     pub(crate) fn get(&self, partition: &Partition) -> Option<(u64, SettledOffsets)> {
         self.state().partitions.get(partition).cloned()
     }

@@ -1,4 +1,5 @@
-//! Checks before the first write: the topics exist, keep their records long enough, and may be written to.
+//! Checks before the first write that the topics exist, keep their records long enough, and may be
+//! written to.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,9 +23,9 @@ use crate::retry_topics::RetryTopics;
 use crate::topology::Topology;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
-/// How often the metadata of new topics is requested.
+/// The interval between metadata requests for new topics.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Topics that accept larger records than this are not probed.
+/// The maximum record size of topics that are probed. Topics that accept larger records are not probed.
 const LARGEST_PROBE: usize = 16 << 20;
 /// The minimum retention of created retry topics.
 const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -39,9 +40,9 @@ pub(super) struct Checked {
 /// A topic that the relay writes to.
 struct RelayTopic<'a> {
     name: &'a str,
-    /// The consumed topic of its messages.
+    /// The consumed topic that its messages come from.
     stream: &'a str,
-    /// The delay of a retry topic; `None` for a dead-letter topic.
+    /// The delay of a retry topic, or `None` for a dead-letter topic.
     delay: Option<Duration>,
 }
 
@@ -52,7 +53,7 @@ fn relay_topics(topology: &Topology) -> Vec<RelayTopic<'_>> {
         for tier in &of_stream.tiers {
             topics.push(RelayTopic { name: &tier.topic, stream, delay: Some(tier.delay) });
         }
-        // Streams may share one.
+        // Streams may share a dead-letter topic.
         if !topics.iter().any(|topic: &RelayTopic<'_>| topic.name == of_stream.dead_letter) {
             topics.push(RelayTopic { name: &of_stream.dead_letter, stream, delay: None });
         }
@@ -84,7 +85,7 @@ pub(super) async fn run(
     }
     let mut missing = Vec::new();
     for topic in &topics {
-        // A topic that may be created is not waited for.
+        // If missing topics may be created, they are not waited for.
         let count = match options.create {
             true => partition_count(&client, topic.name).await,
             false => wait.partition_count(&client, topic.name).await,
@@ -108,7 +109,8 @@ pub(super) async fn run(
     Ok(Checked { partitions, remarks })
 }
 
-/// Lists topics with fewer partitions than their stream: a key still has one partition, but fewer members share the work.
+/// Lists topics with fewer partitions than their stream. A key still has one partition, but fewer
+/// members share the work.
 fn fewer_partitions(topics: &[RelayTopic<'_>], partitions: &HashMap<String, i32>) -> Vec<String> {
     let mut remarks = Vec::new();
     for RelayTopic { name, stream, .. } in topics {
@@ -188,7 +190,7 @@ async fn create(
         .map_err(|error| failed(error.to_string()))?;
     for result in made {
         match result {
-            // Another member created it.
+            // Another member created the topic.
             Ok(_) | Err((_, Code::TopicAlreadyExists)) => {}
             Err((topic, code)) => return Err(failed(format!("{topic}: {code}"))),
         }
@@ -196,7 +198,7 @@ async fn create(
     wait_until_created(client, &names, partitions).await
 }
 
-/// Waits until the metadata of the brokers has new topics, and adds the number of their partitions.
+/// Waits until the brokers' metadata contains new topics, and adds their numbers of partitions.
 async fn wait_until_created(
     client: &Arc<BaseConsumer>,
     names: &[&str],
@@ -217,7 +219,7 @@ async fn wait_until_created(
     Ok(())
 }
 
-/// Checks the settings of the topics, and the right to write to them.
+/// Checks the settings of the topics and the right to write to them.
 async fn check(
     config: &ClientConfig,
     topics: &[RelayTopic<'_>],
@@ -283,7 +285,8 @@ fn check_settings(
     Ok(())
 }
 
-/// Checks the right to write without writing: a broker refuses a record for its size only if it would accept a smaller one.
+/// Checks the right to write without writing. A broker refuses a record for its size only if it would
+/// accept a smaller one.
 async fn probe(config: &ClientConfig, topics: Vec<(&str, usize)>) -> Result<(), SourceError> {
     let mut config = config.clone();
     config

@@ -1,10 +1,12 @@
 //! Relays messages and commits their positions in one transaction.
 //!
-//! A producer has one transaction at a time, so a thread runs them in sequence, each with all records and commits that were
-//! queued meanwhile. All commits of the source go through it: two ways to commit would overwrite each other. When a record
-//! makes a transaction fail, all commits are repeated in one transaction, and then each record in its own: one bad record only
-//! delays the other records, and no commit waits for them. What is not committed is repeated after a crash.
-//! Any other failure, such as a rebalance or another producer with the same id, concerns all jobs alike, and is their outcome.
+//! A producer has one transaction at a time. A thread therefore runs transactions in sequence, each with
+//! all records and commits queued in the meantime. All commits of the source go through this thread,
+//! because two ways to commit would overwrite each other. If a record makes a transaction fail, all
+//! commits are repeated in one transaction, and then each record in its own. A bad record therefore
+//! delays only the other records, and no commit waits for records. Records and positions that are not
+//! committed are repeated after a crash. Any other failure, such as a rebalance or another producer with
+//! the same id, concerns all jobs alike, and becomes the outcome of all of them.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -27,23 +29,24 @@ use crate::positions::commit::{CommitOutcome, OffsetCommit, PendingCommit};
 use crate::positions::settled::SettledOffsets;
 use crate::transaction_hook::TransactionHook;
 
-/// How long each step may take.
+/// The timeout of each step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(15);
 /// The maximum number of records and commits in one transaction.
 const BATCH: usize = 256;
 
-/// A record to write, and the position that is settled with it.
+/// A record to write, with the position that it settles.
 #[derive(Clone)]
 pub(super) struct RelayedRecord {
     pub(super) topic: String,
     pub(super) partition: i32,
     pub(super) headers: OwnedHeaders,
     pub(super) message: Arc<Message>,
-    /// The partition and offset that are settled with the record; `None` for a claim check, whose message is settled already.
+    /// The partition and offset that are settled with the record. `None` for a claim check, whose
+    /// message is already settled.
     pub(super) settles: Option<(Partition, u64)>,
 }
 
-/// Why a message was not relayed.
+/// The reason why a message was not relayed.
 pub(super) enum NotRelayed {
     /// The partition of the message was revoked.
     Revoked,
@@ -59,7 +62,7 @@ enum Job {
     Commit(Vec<OffsetCommit>, oneshot::Sender<Vec<CommitOutcome>>, Callbacks),
 }
 
-/// Handle to the thread that runs transactions.
+/// A handle of the thread that runs transactions.
 pub(crate) struct Transactions {
     jobs: Mutex<Sender<Job>>,
     shared: Arc<Shared>,
@@ -67,9 +70,9 @@ pub(crate) struct Transactions {
 
 struct Shared {
     offsets: AssignedOffsets,
-    /// The member of the group whose positions are committed.
+    /// The group member whose positions are committed.
     group: Mutex<Weak<Client>>,
-    /// The id of the store, for the metadata of commits.
+    /// The id of the store, for commit metadata.
     store: Mutex<Option<Arc<str>>>,
 }
 
@@ -88,7 +91,7 @@ impl Transactions {
         Ok(Self { jobs: Mutex::new(jobs), shared })
     }
 
-    /// Sets the member of the group whose positions are committed from now on, and the id of its store.
+    /// Sets the group member whose positions are committed from now on, and the id of its store.
     pub(crate) fn set_group(&self, group: &Arc<Client>, store: Option<Arc<str>>) {
         *self.shared.store.lock().unwrap_or_else(PoisonError::into_inner) = store;
         *self.shared.group.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(group);
@@ -99,7 +102,7 @@ impl Transactions {
     }
 
     fn send(&self, job: Job) {
-        // Without the thread the job is dropped with its sender, and the receiver sees that.
+        // Without the thread, the job is dropped with its sender, and the receiver detects that.
         let _ = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).send(job);
     }
 
@@ -122,15 +125,15 @@ impl Transactions {
 struct TransactionError {
     error: KafkaError,
     maybe_done: bool,
-    /// The broker did not take a record. Without it, the others may be written.
+    /// Whether the broker refused a record. Without that record, the others may be written.
     of_record: bool,
 }
 
-/// An error while a transaction is filled.
+/// An error while a transaction is being filled.
 enum FillError {
-    /// Of one of the records.
+    /// An error of one of the records.
     Record(KafkaError),
-    /// Of the transaction.
+    /// An error of the transaction.
     Transaction(KafkaError),
 }
 
@@ -143,7 +146,8 @@ struct Worker {
 
 impl Worker {
     fn run(mut self, received: &Receiver<Job>) {
-        // Aborts what an earlier process with this id left open. Until then its positions cannot be looked up.
+        // Aborts transactions that an earlier process with this id left open. Until then, its positions
+        // cannot be looked up.
         if let Err(error) = self.producer() {
             tracing::warn!(%error, "transactional producer not initialised");
         }
@@ -310,7 +314,7 @@ impl Worker {
                     return Err(TransactionError { error, maybe_done: false, of_record: false });
                 }
                 _ => {
-                    // The next producer with this id aborts what this one left open.
+                    // The next producer with this id aborts the transaction that this one left open.
                     self.producer = None;
                     return Err(TransactionError { error, maybe_done: true, of_record: false });
                 }
@@ -336,7 +340,7 @@ impl Worker {
     }
 }
 
-/// Divides jobs whose transaction failed because of a record: all commits first, then each record.
+/// Divides jobs whose transaction failed because of a record. All commits come first, then each record.
 fn divide(jobs: Vec<Job>) -> Vec<Vec<Job>> {
     let (commits, records): (Vec<Job>, Vec<Job>) =
         jobs.into_iter().partition(|job| matches!(job, Job::Commit(..)));
@@ -344,7 +348,7 @@ fn divide(jobs: Vec<Job>) -> Vec<Vec<Job>> {
     commits.into_iter().chain(records.into_iter().map(|job| vec![job])).collect()
 }
 
-/// Returns whether a broker refused one record, and not the producer or its transaction.
+/// Returns `true` if a broker refused one record, and not the producer or its transaction.
 fn is_of_record(error: &KafkaError) -> bool {
     let of_producer = [
         Code::Fatal,
@@ -358,7 +362,7 @@ fn is_of_record(error: &KafkaError) -> bool {
     !error.rdkafka_error_code().is_some_and(|code| of_producer.contains(&code))
 }
 
-/// Sends the outcome of a job. The receiver may be gone.
+/// Sends the outcome of a job. The receiver may have been dropped.
 fn respond(job: Job, result: Result<u64, NotRelayed>) {
     match job {
         Job::Relay(_, sender) => _ = sender.send(result),
@@ -383,7 +387,7 @@ mod tests {
 
     #[test]
     fn commits_do_not_wait_for_records_that_are_written_one_by_one() {
-        // What is not committed is repeated after a crash.
+        // Records and positions that are not committed are repeated after a crash.
         let record = |topic: &str| {
             let message = Arc::new(Message::new("m", "orders", Position::new(0, 0)));
             let headers = OwnedHeaders::new();

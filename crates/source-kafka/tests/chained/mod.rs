@@ -1,4 +1,4 @@
-//! A topic with its retry topics and its dead-letter topic, and consumers of it that follow a script.
+//! A topic with its retry topics and its dead-letter topic, and consumers that follow a script.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -32,7 +32,8 @@ pub(crate) const fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Three attempts this far apart, then twice, without jitter, in topics.
+/// Returns a policy for retries in topics: three attempts, with this delay and then twice this delay,
+/// without jitter.
 pub(crate) fn retry(delay: Duration) -> RetryPolicy {
     RetryPolicy {
         strategy: Strategy::Topics,
@@ -43,7 +44,7 @@ pub(crate) fn retry(delay: Duration) -> RetryPolicy {
     }
 }
 
-/// One call of a handler.
+/// A call of a handler.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) message: Message,
@@ -55,13 +56,13 @@ pub(crate) fn payload_of(message: &Message) -> String {
     String::from_utf8_lossy(message.payload.as_deref().unwrap_or_default()).into_owned()
 }
 
-/// A topic, what failed of it, and all calls of all its consumers.
+/// A topic with its retry topics and its dead-letter topic, and the calls of all its consumers.
 #[derive(Clone)]
 pub(crate) struct Chained {
     pub(crate) topic: Arc<Topic>,
     calls: watch::Sender<Vec<Call>>,
     pub(crate) events: watch::Sender<Vec<String>>,
-    /// Whether messages that begin with `wait` may go on.
+    /// Whether messages that begin with `wait` may continue.
     pub(crate) open: watch::Sender<bool>,
     producer: Arc<BaseProducer>,
     store: Arc<MemoryStore>,
@@ -69,18 +70,18 @@ pub(crate) struct Chained {
     commit_interval: Duration,
     change: fn(RetryTopics) -> RetryTopics,
     draining: Vec<Duration>,
-    /// Later attempts than this one never end.
+    /// Attempts after this one never end.
     last_attempt: u32,
     spring: bool,
     transactional_id: Option<String>,
-    /// What to call at each step of a transaction.
+    /// The hook that is called at each step of a transaction.
     hook: Option<TransactionHook>,
 }
 
-/// Called with the name of each step of a transaction.
+/// A hook that receives the name of each step of a transaction.
 type TransactionHook = Arc<dyn Fn(&'static str) + Send + Sync>;
 
-/// The name of an event: the letters before the first other character.
+/// The name of an event: its leading letters and digits.
 struct Name(String);
 
 impl fmt::Write for Name {
@@ -91,7 +92,7 @@ impl fmt::Write for Name {
     }
 }
 
-/// A consumer at work.
+/// A running consumer.
 pub(crate) struct Running {
     drain: CancellationToken,
     task: JoinHandle<Stats>,
@@ -103,7 +104,7 @@ impl Running {
         self.task.await.unwrap()
     }
 
-    /// Kills it: nothing is drained and nothing committed.
+    /// Kills the consumer. Nothing is drained and nothing is committed.
     pub(crate) async fn crash(self) {
         self.task.abort();
         let _ = self.task.await;
@@ -150,7 +151,8 @@ impl Chained {
         Self { draining: vec![delay], ..self.clone() }
     }
 
-    /// Consumers that make no attempt after this one, however long they live: a slow test may stop them too late.
+    /// Returns a setup whose consumers make no attempt after this one, however long they live. A slow
+    /// test may stop them too late.
     pub(crate) fn up_to_attempt(&self, last_attempt: u32) -> Self {
         Self { last_attempt, ..self.clone() }
     }
@@ -163,7 +165,7 @@ impl Chained {
         Self { transactional_id: Some(id.to_owned()), ..self.clone() }
     }
 
-    /// The process crashes when a transaction reaches this point.
+    /// Returns a setup in which the process crashes when a transaction reaches this point.
     pub(crate) fn dying_at(&self, point: &str) -> Self {
         let point = point.to_owned();
         self.calling_in_transactions(move |step| {
@@ -173,7 +175,7 @@ impl Chained {
         })
     }
 
-    /// Calls this at each step of a transaction, in the thread that runs it.
+    /// Returns a setup that calls this hook at each step of a transaction, in the thread that runs it.
     pub(crate) fn calling_in_transactions(
         &self,
         hook: impl Fn(&'static str) + Send + Sync + 'static,
@@ -232,7 +234,7 @@ impl Chained {
         self.start_with(kafka, policy, script, false).await
     }
 
-    /// Runs a consumer until nothing is left to do.
+    /// Runs a consumer until there is nothing more to do.
     pub(crate) async fn run_to_end(
         &self,
         policy: RetryPolicy,
@@ -282,7 +284,7 @@ impl Chained {
         let events = self.events.clone();
         let observer = move |event: &Event<'_>| {
             let mut name = Name(String::new());
-            // It ends with an error where the name ends.
+            // Formatting ends with an error where the name ends.
             let _ = write!(name, "{event:?}");
             events.send_modify(|events| events.push(name.0));
         };
@@ -311,7 +313,7 @@ impl Chained {
         assert!(held, "timed out waiting for {event}: {:?}", self.events.borrow());
     }
 
-    /// The records of a topic, as soon as there are this many.
+    /// Returns the records of a topic as soon as there are this many.
     pub(crate) async fn read(&self, topic: &str, count: usize) -> Vec<OwnedMessage> {
         let (brokers, topic) = (self.topic.brokers.clone(), topic.to_owned());
         let read = move || {
@@ -342,7 +344,7 @@ impl Chained {
         tokio::task::spawn_blocking(read).await.unwrap()
     }
 
-    /// All topics that a consumer reads.
+    /// Returns all topics that a consumer reads.
     fn read_topics(&self) -> Vec<Topic> {
         let consumer: BaseConsumer = client(&self.topic.brokers).create().unwrap();
         let metadata = consumer.fetch_metadata(None, LONG).unwrap();
@@ -362,7 +364,7 @@ impl Chained {
         metadata.topics()[0].partitions().len() as i32
     }
 
-    /// How far each partition is committed, and where it ends.
+    /// Returns the committed offset and the end of each partition.
     fn progress(&self) -> Vec<(String, u64, u64)> {
         let mut progress = Vec::new();
         for topic in self.read_topics() {
@@ -374,14 +376,14 @@ impl Chained {
         progress
     }
 
-    /// Waits until every record that failed, or was handled, is committed. Records that wait are not.
+    /// Waits until every record that failed or was handled is committed. Waiting records are not committed.
     pub(crate) async fn until_everything_read_is_committed(&self) {
         let until = Instant::now() + LONG;
         let topic = self.topic.name.clone();
         loop {
             let of = self.clone();
             let progress = tokio::task::spawn_blocking(move || of.progress()).await.unwrap();
-            // What was passed on last waits in a retry topic.
+            // The last relayed record waits in a retry topic.
             let behind: u64 = progress.iter().map(|(_, committed, end)| end - committed).sum();
             let main = progress.iter().filter(|(name, ..)| name.starts_with(&format!("{topic}/")));
             if behind <= 1 && main.clone().all(|(_, committed, end)| committed == end) {
@@ -392,7 +394,7 @@ impl Chained {
         }
     }
 
-    /// Makes the broker forget the group, which has no members, as soon as it sees that.
+    /// Makes the broker forget the group, as soon as the broker sees that it has no members.
     pub(crate) async fn forget_positions(&self) {
         let admin: AdminClient<DefaultClientContext> = client(&self.topic.brokers).create().unwrap();
         let until = Instant::now() + LONG;
@@ -413,7 +415,7 @@ impl Chained {
     }
 }
 
-/// What is written on a record.
+/// Returns the relayed message that a record's headers describe.
 pub(crate) fn relayed(record: &OwnedMessage) -> Relayed {
     let mut found = Headers::new();
     for header in record.headers().unwrap().iter() {

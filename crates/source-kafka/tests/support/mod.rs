@@ -1,4 +1,4 @@
-//! The support of these tests: the shared topics and sources, and the chaos runs.
+//! Support for these tests: shared topics and sources, and chaos runs.
 
 #![allow(dead_code, unused_imports, reason = "each test program uses its part")]
 

@@ -1,4 +1,4 @@
-//! Moves the anchors apart from commits: certified, started anew, or ended by an invalidation.
+//! Moves the anchors other than by commits: certified positions, new starts, and ends by an invalidation.
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -9,8 +9,8 @@ use super::{CheckpointError, CheckpointWriter};
 use crate::incarnation::Life;
 
 impl CheckpointWriter {
-    /// Writes a position that the server certified behind the processed one, which must be `after`. Does nothing when another
-    /// event was settled meanwhile.
+    /// Writes a position that the server certified after the processed one, which must be `after`. Does
+    /// nothing if another event was settled in the meantime.
     pub(crate) async fn certify(&self, after: Option<&Bytes>, seen: Anchor) -> Result<(), CheckpointError> {
         let mut state = self.state.lock().await;
         if state.dirty {
@@ -33,8 +33,8 @@ impl CheckpointWriter {
         .map(drop)
     }
 
-    /// Replaces both anchors by a start position: at the first start, or after the history was lost. Everything that was
-    /// delivered is settled.
+    /// Replaces both anchors by a start position, at the first start or after the history was lost.
+    /// Everything delivered must be settled.
     pub(crate) async fn start_at(&self, fresh: Anchor, life: &Life) -> Result<(), CheckpointError> {
         self.replace(Progress::default(), Some(fresh), life).await
     }
@@ -63,7 +63,8 @@ impl CheckpointWriter {
         Ok(())
     }
 
-    /// Notes that what follows belongs to this incarnation. The position stays; what was settled beyond it is of an earlier one.
+    /// Records that later events belong to this incarnation. The position stays. Offsets that were
+    /// settled beyond it belong to an earlier incarnation and are dropped.
     pub(crate) async fn continue_in(&self, life: &Life) -> Result<(), CheckpointError> {
         let mut state = self.state.lock().await;
         if state.dirty {
@@ -82,7 +83,7 @@ impl CheckpointWriter {
         Ok(())
     }
 
-    /// Notes that the stream ends with this event, an invalidation. Everything before it is settled.
+    /// Records that the stream ends with this event, an invalidation. Everything before it must be settled.
     pub(crate) async fn end_with(
         &self,
         token: Bytes,

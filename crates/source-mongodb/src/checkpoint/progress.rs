@@ -1,4 +1,4 @@
-//! What a checkpoint holds: the settled part of a stream, in its anchors and metadata.
+//! The content of a checkpoint: the settled part of a stream, in anchors and metadata.
 
 use std::ops::RangeInclusive;
 
@@ -6,33 +6,34 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use lazaret_core::store::{Anchor, Checkpoint};
 
-/// The fence of the leader that wrote last.
+/// The metadata key for the fence of the leader that wrote last.
 pub(super) const FENCE: &str = "fence";
-/// The offset of the processed anchor.
+/// The metadata key for the offset of the processed anchor.
 pub(super) const OFFSET: &str = "offset";
-/// The ranges that are settled beyond the processed anchor.
+/// The metadata key for the settled ranges beyond the processed anchor.
 pub(super) const SETTLED: &str = "settled";
-/// The processed anchor behind which the seen one was certified.
+/// The metadata key for the processed anchor after which the seen one was certified.
 pub(super) const SEEN_AFTER: &str = "seen-after";
-/// The processed anchor is an invalidation: the stream goes on only by starting after it.
+/// The metadata key that marks the processed anchor as an invalidation. The stream then continues only
+/// by starting after it.
 pub(super) const INVALIDATED: &str = "invalidated";
-/// Its value once the incarnation behind the invalidation has begun.
+/// The value of that key once the incarnation after the invalidation has begun.
 pub(super) const PASSED: &str = "passed";
 /// The maximum number of settled ranges (I7).
 const MAX_RANGES: usize = 1024;
 
-/// What is settled of a stream.
+/// The settled part of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// The token of the last settled event; `None` when nothing was settled yet.
+    /// The token of the last settled event. `None` if nothing was settled yet.
     pub(crate) token: Option<Bytes>,
     pub(crate) offset: u64,
-    /// The ranges that are settled beyond it.
+    /// The settled ranges beyond it.
     pub(crate) settled: Vec<RangeInclusive<u64>>,
 }
 
 impl Progress {
-    /// The progress that a checkpoint holds.
+    /// Returns the progress that a checkpoint holds.
     pub(crate) fn of(checkpoint: &Checkpoint) -> Self {
         let number = |name: &str| checkpoint.metadata.get(name).and_then(|text| text.parse().ok());
         let ranges = checkpoint.metadata.get(SETTLED).and_then(|text| serde_json::from_str(text).ok());
@@ -63,17 +64,17 @@ impl Progress {
     }
 }
 
-/// Returns whether the processed anchor is an invalidation.
+/// Returns `true` if the processed anchor is an invalidation.
 pub(crate) fn is_invalidated(checkpoint: &Checkpoint) -> bool {
     checkpoint.metadata.contains_key(INVALIDATED)
 }
 
-/// Returns whether the processed anchor is an invalidation behind which no incarnation has begun yet.
+/// Returns `true` if the processed anchor is an invalidation after which no incarnation has begun yet.
 pub(crate) fn is_incarnation_ended(checkpoint: &Checkpoint) -> bool {
     checkpoint.metadata.get(INVALIDATED).is_some_and(|value| value != PASSED)
 }
 
-/// Returns whether the seen anchor was certified behind the processed one, so that nothing lies between.
+/// Returns `true` if the seen anchor was certified after the processed one, so that nothing lies in between.
 pub(crate) fn is_seen_after_processed(checkpoint: &Checkpoint) -> bool {
     match (&checkpoint.processed, checkpoint.metadata.get(SEEN_AFTER)) {
         (Some(processed), Some(after)) => text_of(&processed.token) == *after,
@@ -82,7 +83,7 @@ pub(crate) fn is_seen_after_processed(checkpoint: &Checkpoint) -> bool {
     }
 }
 
-/// The event time of the anchor that the stream would resume from.
+/// Returns the event time of the anchor from which the stream would resume.
 pub(super) fn resumable_at(checkpoint: &Checkpoint) -> Option<Timestamp> {
     let processed = checkpoint.processed.as_ref().map(|anchor| anchor.at);
     let seen = checkpoint.seen.as_ref().map(|anchor| anchor.at);

@@ -1,4 +1,4 @@
-//! Makes the messages of change events.
+//! Builds the messages of change events.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use crate::extjson;
 use crate::options::MongoSourceOptions;
 use crate::position::wall_time;
 
-/// Makes messages of the events of one stream. Texts that most events share are kept, so that the messages of a batch share them, too.
+/// Builds messages from the events of one stream. Texts that most events share are kept, so that the
+/// messages of a batch also share them.
 #[derive(Clone, Debug)]
 pub(crate) struct MessageFactory {
     stream: StreamName,
@@ -34,7 +35,7 @@ struct Names {
     resume_token: Arc<str>,
 }
 
-/// A copy of a text, or the one that is kept if it is the same.
+/// Returns a copy of a text, or the kept one if it is the same.
 fn shared(kept: Option<&Bytes>, text: &str) -> Bytes {
     match kept {
         Some(kept) if kept == text => kept.clone(),
@@ -66,8 +67,8 @@ impl MessageFactory {
         }
     }
 
-    /// Begins a batch: its messages share other texts than those of the last one, which the engine is about to drop. Threads that count
-    /// references to one text slow each other down.
+    /// Begins a batch. Its messages do not share texts with the last batch, which the engine is about to
+    /// drop. Threads that count references to the same text slow each other down.
     pub(crate) fn begin_batch(&mut self) {
         let copy = |name: &Bytes| Bytes::copy_from_slice(name);
         self.database = self.database.as_ref().map(copy);
@@ -77,7 +78,7 @@ impl MessageFactory {
         self.event_type = (*self.event_type).into();
     }
 
-    /// Makes the message of an event.
+    /// Builds the message of an event.
     pub(crate) fn message(&mut self, event: ReadEvent) -> Message {
         let ReadEvent { raw, position, cluster_time, .. } = event;
         let fields = Fields::of(&raw);
@@ -89,7 +90,7 @@ impl MessageFactory {
         message
     }
 
-    /// Makes the message of an event, without its payload.
+    /// Builds the message of an event without its payload.
     pub(super) fn described(
         &mut self,
         fields: &Fields<'_>,
@@ -103,7 +104,7 @@ impl MessageFactory {
         }
         let id = match position.incarnation {
             0 => [self.stream.as_str(), ":", identity].concat(),
-            // A server whose history was replaced may give its tokens again.
+            // A server whose history was replaced may assign the same tokens again.
             later => format!("{}~{later}:{identity}", self.stream),
         };
         let mut message = Message::new(id, self.stream.clone(), position).with_type(self.event_type.clone());
@@ -114,7 +115,7 @@ impl MessageFactory {
         message
     }
 
-    /// The database and collection of an event: its own, or the watched ones.
+    /// Returns the database and collection of an event: its own, or the watched ones.
     fn namespace(&self, fields: &Fields<'_>) -> (Option<Bytes>, Option<Bytes>) {
         let Some(namespace) = fields.namespace else {
             return (self.database.clone(), self.collection.clone());
@@ -124,7 +125,8 @@ impl MessageFactory {
         (database, collection)
     }
 
-    /// The document key as extended JSON. A stream of several collections adds the namespace: one `_id` may occur in each.
+    /// Returns the document key as extended JSON. A stream of several collections adds the namespace,
+    /// because the same `_id` may occur in each.
     fn key(&self, fields: &Fields<'_>) -> Option<Bytes> {
         let key = document_key(fields)?;
         if self.collection.is_some() {
@@ -164,8 +166,8 @@ impl MessageFactory {
         }
     }
 
-    /// Adds the event as payload, without loss (I5): extended JSON where it can express the event, BSON otherwise. Bytes that are
-    /// not BSON are undecodable.
+    /// Adds the event as payload, without loss (I5). It uses extended JSON if that can express the
+    /// event, and BSON otherwise. Bytes that are not BSON are undecodable.
     pub(super) fn add_payload(&self, message: &mut Message, raw: RawDocumentBuf) {
         let (payload, content_type): (Bytes, Arc<str>) = match extjson::to_json(&raw) {
             Ok(json) => (json.into(), self.json.clone()),
@@ -181,7 +183,7 @@ impl MessageFactory {
     }
 }
 
-/// A cluster time as `seconds.increment`.
+/// Formats a cluster time as `seconds.increment`.
 fn seconds_and_increment(time: ClusterTime) -> String {
     let mut text = String::with_capacity(24);
     extjson::write_number(&mut text, i64::from(time.time));
@@ -190,15 +192,15 @@ fn seconds_and_increment(time: ClusterTime) -> String {
     text
 }
 
-/// When the event happened, in milliseconds where the server says so.
+/// Returns when the event happened, in milliseconds if the server reports them.
 fn timestamp(fields: &Fields<'_>, cluster_time: Option<ClusterTime>) -> Option<Timestamp> {
     let wall = fields.wall_time;
     wall.and_then(|time| Timestamp::from_millisecond(time.timestamp_millis()).ok())
         .or_else(|| cluster_time.map(wall_time))
 }
 
-/// The document key as extended JSON. Where it contradicts the full document, the `_id` of that document counts: some servers
-/// send the update instead of the key.
+/// Returns the document key as extended JSON. If it contradicts the full document, the `_id` of that
+/// document counts, because some servers send the update instead of the key.
 fn document_key(fields: &Fields<'_>) -> Option<String> {
     let key = fields.document_key;
     let own = fields.full_document.and_then(|full| field(full, "_id"));
@@ -248,7 +250,7 @@ pub(super) mod tests {
 
     #[test]
     fn an_event_becomes_a_message_with_a_lasting_identity() {
-        // I5, I8: stream and resume token.
+        // I5, I8: the id consists of stream and resume token.
         let event = insert();
         let message = message_of(&event);
         assert_eq!(message.id.as_str(), "orders:82AB");
@@ -277,7 +279,7 @@ pub(super) mod tests {
 
     #[test]
     fn the_identity_of_an_event_names_its_incarnation() {
-        // I1: what is known of an event of another incarnation is not known of this one.
+        // I1: what is known about an event of another incarnation does not apply to this one.
         let mut event = read(&insert());
         event.position.incarnation = 2;
         let message = factory().message(event);

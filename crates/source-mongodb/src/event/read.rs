@@ -6,8 +6,8 @@ use lazaret_core::{Operation, Position};
 use super::{Fields, operation_of, text};
 use crate::position::{collection_of_token, is_invalidation, offset_of, time_of_token, token_bytes};
 
-/// An event that was read, and what the reader must know of it. Its message is made when the engine takes it, on another task:
-/// that costs more than reading.
+/// An event that was read, with what the reader must know about it. Its message is built when the engine
+/// takes it, on another task, because that costs more than reading.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadEvent {
     pub(crate) raw: RawDocumentBuf,
@@ -16,13 +16,14 @@ pub(crate) struct ReadEvent {
     pub(crate) cluster_time: Option<ClusterTime>,
     /// The UUID of the collection of a changed document, if the token names it.
     pub(crate) collection: Option<Uuid>,
-    /// The stream ends with it. The token mostly tells that, too, where a pipeline has removed the operation.
+    /// Whether the stream ends with this event. Most tokens show this too, even if a pipeline has
+    /// removed the operation.
     pub(crate) is_invalidation: bool,
 }
 
 impl ReadEvent {
-    /// Only an event without a resume token is none. An event without a cluster time is placed at `last_offset`: offsets never
-    /// decrease.
+    /// Reads an event. Returns `None` only without a resume token. An event without a cluster time is
+    /// placed at `last_offset`, because offsets never decrease.
     pub(crate) fn of(raw: RawDocumentBuf, last_offset: u64) -> Option<Self> {
         let fields = Fields::of(&raw);
         let token = fields.token?;
@@ -37,7 +38,7 @@ impl ReadEvent {
         Some(Self { raw, position, operation, cluster_time, collection, is_invalidation })
     }
 
-    /// Returns whether a document was changed, and not the whole collection or database.
+    /// Returns `true` if a document was changed, and not the whole collection or database.
     pub(crate) fn is_of_document(&self) -> bool {
         is_of_document(self.operation)
     }

@@ -9,7 +9,7 @@ use crate::options::MongoSourceOptions;
 use crate::position::{offset_at, time_of_token};
 
 impl MessageFactory {
-    /// Makes the message of an event that another tool recorded. See [`MongoSourceOptions::message_of`].
+    /// Builds the message of an event that another tool recorded. See [`MongoSourceOptions::message_of`].
     fn recorded(
         &mut self,
         mut event: Document,
@@ -29,7 +29,7 @@ impl MessageFactory {
             Some(event) => self.message(event),
             None => {
                 let position = Position::new(0, placed);
-                // No token begins with a tilde: they are hexadecimal digits, or JSON.
+                // No token begins with a tilde, because tokens are hexadecimal digits or JSON.
                 let mut message = self.described(&Fields::of(&raw), &format!("~{record}"), position, None);
                 self.add_payload(&mut message, raw);
                 message
@@ -39,11 +39,12 @@ impl MessageFactory {
 }
 
 impl MongoSourceOptions {
-    /// Makes the message that the source delivers for a change event, from an event that another tool recorded: with the same id,
-    /// key, position and form. The cluster time is added from the resume token.
+    /// Builds the message that the source delivers for a change event from an event that another tool
+    /// recorded. The id, key, position and form are the same. The cluster time is added from the resume
+    /// token.
     ///
-    /// An event without a resume token gets an id that no event of a server has, made of the name of its record, and is placed at
-    /// the time of the record.
+    /// An event without a resume token gets an id that no server event has, derived from the name of its
+    /// record. It is placed at the time of the record.
     ///
     /// ```
     /// use lazaret_source_mongodb::MongoSourceOptions;
@@ -62,7 +63,7 @@ impl MongoSourceOptions {
     /// ```
     ///
     /// # Errors
-    /// When the event cannot be BSON: the name of a field contains a null character.
+    /// When the event cannot be BSON, because the name of a field contains a null character.
     pub fn message_of(
         &self,
         event: Document,
@@ -93,7 +94,7 @@ mod tests {
         event.insert("_id", doc! { "_data": "8200000064000000032B04" });
         let live = message_of(&event);
         assert_eq!(recorded(event.clone()), live);
-        // A record that keeps neither the time nor the namespace.
+        // This record has neither the time nor the namespace.
         event.remove("clusterTime");
         let again = recorded(event);
         assert_eq!((&again.id, &again.key, &again.position), (&live.id, &live.key, &live.position));

@@ -1,45 +1,46 @@
-//! When positions are written, leases renewed, and failed streams opened again.
+//! The schedules for writing positions, renewing leases, and reopening failed streams.
 
 use std::time::Duration;
 
-/// When positions are written.
+/// The schedule for writing positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointOptions {
     /// The number of settled events after which the position is written, at least one.
     pub every: u32,
-    /// The time after which a settled position is written in any case.
+    /// The maximum time until a settled position is written.
     pub interval: Duration,
-    /// The time without events after which the position that the server certifies is written, so that it does not fall out of
-    /// the oplog. Zero: never.
+    /// The time without events after which the position that the server certifies is written, so that it
+    /// does not fall out of the oplog. Zero means never.
     pub idle_heartbeat: Duration,
 }
 
 impl Default for CheckpointOptions {
-    /// Every event, 5 s, 5 min.
+    /// Returns the defaults: every event, 5 s, 5 min.
     fn default() -> Self {
         Self { every: 1, interval: Duration::from_secs(5), idle_heartbeat: Duration::from_secs(300) }
     }
 }
 
-/// The times of the lease under which an instance reads.
+/// The timing of the lease under which an instance reads.
 ///
-/// A renewal that fails is repeated after half a second, then after longer pauses of at most 2 s. One that is not answered is repeated beside
-/// it, so that three fit between `renew` and the margin. Leave 12 s between these two if the lease is in a MongoDB store: so long may the
-/// election of a primary take, and no lease is renewed meanwhile.
+/// A failed renewal is repeated after half a second, then after longer pauses of at most 2 s. An
+/// unanswered renewal is repeated concurrently, so that three fit between `renew` and the margin. If the
+/// lease is in a MongoDB store, leave 12 s between these two. The election of a primary may take that
+/// long, and no lease is renewed in the meantime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseOptions {
     /// How long a lease lasts without renewal.
     pub ttl: Duration,
-    /// How often it is renewed.
+    /// The interval between renewals.
     pub renew: Duration,
-    /// How long before its end the holder stops when renewals fail.
+    /// How long before the end of the lease the holder stops if renewals fail.
     pub margin: Duration,
-    /// How often an instance without the lease tries to get it.
+    /// The interval at which an instance without the lease tries to get it.
     pub standby: Duration,
 }
 
 impl Default for LeaseOptions {
-    /// 30 s, renewed every 8 s, given up 5 s before its end, tried every 5 s.
+    /// Returns the defaults: 30 s, renewed every 8 s, given up 5 s before its end, tried every 5 s.
     fn default() -> Self {
         Self {
             ttl: Duration::from_secs(30),
@@ -50,24 +51,25 @@ impl Default for LeaseOptions {
     }
 }
 
-/// When a failed stream is opened again.
+/// The schedule for reopening a failed stream.
 ///
-/// The delays grow with the number of failures since the stream last made progress: an event that was read, or a later position
-/// that the server certified. A successful connection alone is no progress.
+/// The delays grow with the number of failures since the stream last made progress. Progress is an event
+/// that was read, or a later position that the server certified. A successful connection alone is not
+/// progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RestartPolicy {
-    /// The number of restarts without progress; 0 for no limit.
+    /// The maximum number of restarts without progress. 0 means no limit.
     pub max_attempts: u32,
     /// The delay before the first restart.
     pub initial_delay: Duration,
     /// The factor between delays.
     pub multiplier: f64,
-    /// The longest delay.
+    /// The maximum delay.
     pub max_delay: Duration,
 }
 
 impl Default for RestartPolicy {
-    /// No limit, from 1 s to 60 s, doubling.
+    /// Returns the defaults: no limit, from 1 s to 60 s, doubling.
     fn default() -> Self {
         Self {
             max_attempts: 0,
@@ -79,7 +81,7 @@ impl Default for RestartPolicy {
 }
 
 impl RestartPolicy {
-    /// The delay before this restart, from 1; `None` when the limit is passed.
+    /// Returns the delay before this restart, counted from 1. Returns `None` beyond the limit.
     pub fn delay(&self, attempt: u32) -> Option<Duration> {
         if self.max_attempts > 0 && attempt > self.max_attempts {
             return None;

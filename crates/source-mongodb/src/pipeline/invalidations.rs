@@ -1,7 +1,8 @@
-//! Lets `invalidate` events pass the stages of a pipeline: a stream ends with that event, and without it nobody knows why.
+//! Lets `invalidate` events pass the stages of a pipeline. A stream ends with that event, and without it
+//! the reason is unknown.
 //!
-//! Of the stages that change streams permit, `$match` and `$redact` drop events. Both are extended by a condition on the operation,
-//! unless a stage before them has removed it.
+//! Of the stages that change streams permit, `$match` and `$redact` drop events. Both are extended by a
+//! condition on the operation, unless an earlier stage has removed it.
 
 use bson::{Bson, Document, doc};
 
@@ -10,32 +11,32 @@ use super::merged_root;
 const OPERATION: &str = "operationType";
 const INVALIDATE: &str = "invalidate";
 
-/// A stage that may drop `invalidate` events, and cannot be kept from it.
+/// A stage that may drop `invalidate` events, and cannot be extended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Obstacle {
     /// The number of the stage, from 1.
     pub(crate) number: usize,
     pub(crate) stage: String,
-    /// The number of the stage that removes the operation before it.
+    /// The number of the earlier stage that removes the operation.
     pub(crate) behind: usize,
 }
 
-/// The stages as the server gets them.
+/// Returns the stages as sent to the server.
 pub(crate) fn let_pass(pipeline: &[Document]) -> Vec<Document> {
     let reach = without_operation(pipeline).unwrap_or(pipeline.len());
     let (before, behind) = pipeline.split_at(reach);
     before.iter().map(extended).chain(behind.iter().cloned()).collect()
 }
 
-/// The first stage that may drop an `invalidate` event all the same.
+/// Returns the first stage that may still drop an `invalidate` event.
 pub(crate) fn obstacle(pipeline: &[Document]) -> Option<Obstacle> {
     let behind = without_operation(pipeline)?;
     let (at, stage) = pipeline.iter().enumerate().skip(behind).find(|(_, stage)| is_filter(stage))?;
     Some(Obstacle { number: at + 1, stage: stage.keys().next().cloned().unwrap_or_default(), behind })
 }
 
-/// Returns whether a stage drops events, and none asks for `invalidate` events: then the handler gets none either, although the source
-/// does.
+/// Returns `true` if a stage drops events, and none asks for `invalidate` events. The handler then gets
+/// none either, although the source does.
 pub(crate) fn are_filtered(pipeline: &[Document]) -> bool {
     pipeline.iter().any(is_filter) && !pipeline.iter().any(|stage| stage.values().any(names_invalidation))
 }
@@ -44,14 +45,14 @@ fn is_filter(stage: &Document) -> bool {
     stage.contains_key("$match") || stage.contains_key("$redact")
 }
 
-/// A stage that drops no `invalidate` event.
+/// Returns the stage, extended so that it drops no `invalidate` event.
 fn extended(stage: &Document) -> Document {
     if let Ok(filter) = stage.get_document("$match") {
         let filters = [doc! { OPERATION: INVALIDATE }, filter.clone()];
         return doc! { "$match": { "$or": filters.to_vec() } };
     }
     if let Some(expression) = stage.get("$redact") {
-        // The root is the event, at whatever level the expression is evaluated.
+        // The root is the event, at any level at which the expression is evaluated.
         let is_invalidation = doc! { "$eq": ["$$ROOT.operationType", INVALIDATE] };
         let parts = [Bson::from(is_invalidation), "$$KEEP".into(), expression.clone()];
         return doc! { "$redact": { "$cond": parts.to_vec() } };
@@ -59,7 +60,7 @@ fn extended(stage: &Document) -> Document {
     stage.clone()
 }
 
-/// The number of stages up to the one that removes or changes the operation, with it.
+/// Returns the number of stages up to and including the one that removes or changes the operation.
 fn without_operation(pipeline: &[Document]) -> Option<usize> {
     pipeline.iter().position(|stage| !keeps_operation(stage)).map(|at| at + 1)
 }
@@ -88,7 +89,8 @@ fn projects_operation(fields: &Document) -> bool {
     }
 }
 
-/// Returns whether a value of a projection excludes a field, or a field below it. A projection that excludes one keeps all others.
+/// Returns `true` if a value of a projection excludes a field, or a field below it. A projection that
+/// excludes a field keeps all others.
 fn excludes(value: &Bson) -> bool {
     match value {
         Bson::Boolean(included) => !included,
@@ -115,7 +117,7 @@ fn is_operation(field: &str) -> bool {
     field == OPERATION || field.strip_prefix(OPERATION).is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// Returns whether a condition names the operation, other than to exclude it.
+/// Returns `true` if a condition names `invalidate`, other than to exclude it.
 fn names_invalidation(condition: &Bson) -> bool {
     match condition {
         Bson::String(text) => text == INVALIDATE,

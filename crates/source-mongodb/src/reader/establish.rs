@@ -1,4 +1,5 @@
-//! Opens the stream: at the position that the checkpoint holds, at the start, or where lost history leaves it.
+//! Opens the stream at the position in the checkpoint, at the start position, or where lost history
+//! leaves it.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +14,7 @@ use crate::resume::{AnchorKind, Candidate};
 use crate::stream::{Connection, OpenAt};
 
 impl Reader {
-    /// Opens the stream where it goes on, or where `on_history_lost` says.
+    /// Opens the stream where it continues, or where `on_history_lost` says.
     pub(super) async fn enter(&mut self) -> Result<ChangeStream<RawDocumentBuf>, Exit> {
         self.repeats.opened();
         match self.establish().await {
@@ -34,7 +35,7 @@ impl Reader {
     async fn establish(&mut self) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
         if std::mem::take(&mut self.start_now) {
             let opened = self.start_now().await;
-            // Not started yet.
+            // The stream is not started yet.
             self.start_now = opened.is_err();
             return opened;
         }
@@ -71,7 +72,7 @@ impl Reader {
         }
     }
 
-    /// Opens the stream at a position that the server has reached.
+    /// Opens the stream at a position, if the server has reached it.
     async fn open_at(
         &mut self,
         position: &StreamPosition,
@@ -91,12 +92,12 @@ impl Reader {
         }
     }
 
-    /// Starts with what happens from now. A checkpoint exists before the first event is delivered, so that a crash before the
-    /// first commit loses nothing (I1).
+    /// Starts with events from now on. A checkpoint exists before the first event is delivered, so that
+    /// a crash before the first commit loses nothing (I1).
     async fn start_now(&mut self) -> Result<ChangeStream<RawDocumentBuf>, StreamError> {
         let connection = self.connection().await?;
         let stream = connection.open(OpenAt::Now).await?;
-        // Only a server that certifies positions gives one before the first event.
+        // Only a server that certifies positions returns one before the first event.
         if let Some(token) = stream.resume_token().and_then(|token| token_document(&token)) {
             self.save_start(StreamPosition::After(token)).await?;
             return Ok(stream);
@@ -132,8 +133,9 @@ impl Reader {
         Ok(())
     }
 
-    /// Decides where to go on when the server refused the position. One that it refuses although it gave it itself, the delays of restarts
-    /// hold up: the reason is another one than a lost history, and may last.
+    /// Decides where to continue when the server refused the position. If the server also refuses the
+    /// new position, which it provided itself, the error is retried with the delays of restarts. The
+    /// reason is then not a lost history, and may last.
     pub(super) async fn recover(&mut self, error: StreamError) -> Result<ChangeStream<RawDocumentBuf>, Exit> {
         let from = match self.context.options.on_history_lost {
             OnHistoryLost::Fail => return Err(error.into()),
@@ -141,7 +143,7 @@ impl Reader {
             OnHistoryLost::FromNow => "from now; the events in between are skipped",
             OnHistoryLost::FromOplogStart => "at the oldest entry of the oplog; older events are lost",
         };
-        // What was delivered is settled first: a commit of it must not bring the refused position back.
+        // Delivered events are settled first, because a commit of them must not restore the refused position.
         self.context.writer.until_settled(self.tail.as_ref()).await;
         self.decide(format!("the position was refused ({}); going on {from}", error.detail));
         self.history_replaced = error.class == ErrorClass::HistoryReplaced;

@@ -1,4 +1,4 @@
-//! What the reader does while the server has no event: it keeps the certified position, and the status current.
+//! Handles a server without events: keeps the certified position and the status current.
 
 use std::time::Duration;
 
@@ -16,23 +16,24 @@ use crate::resume::{AnchorKind, Candidate};
 use crate::status::OplogWindow;
 use crate::stream::Connection;
 
-/// A server that answers sooner than this did not wait for events.
+/// The response time below which a server did not wait for events.
 const ANSWERED_AT_ONCE: Duration = Duration::from_millis(10);
 /// The pause before such a server is asked again.
 const POLL: Duration = Duration::from_millis(20);
-/// How often the oplog is looked at.
+/// The interval between checks of the oplog.
 const OPLOG_INTERVAL: Duration = Duration::from_secs(60);
-/// How long that may take.
+/// The timeout of such a check.
 const OPLOG_LIMIT: Duration = Duration::from_secs(5);
-/// How often it is looked at whether the server has reached the position: each time that this many answers may take, and at least each time
-/// that this time has passed.
+/// The interval between checks whether the server has reached the position, as a number of waits for
+/// events. The second constant is its maximum.
 const LOOK_ANSWERS: u32 = 10;
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
-/// The pause after a heartbeat that could not be written.
+/// The pause after a failed write of a heartbeat.
 const HEARTBEAT_RETRY: Duration = Duration::from_secs(5);
 
 impl Reader {
-    /// The server has no event: its certified position is kept from time to time, so that it does not fall out of the oplog.
+    /// Handles an answer without an event. Writes the certified position from time to time, so that it
+    /// does not fall out of the oplog.
     pub(super) async fn idle(
         &mut self,
         certified: Option<Document>,
@@ -49,7 +50,8 @@ impl Reader {
         {
             self.progressed = true;
             let mut seen = Candidate::new(StreamPosition::After(token.clone()), AnchorKind::Seen);
-            // Behind an invalidation, the server certifies the invalidation itself until it has a later position.
+            // After an invalidation, the server certifies the invalidation itself until it has a later
+            // position.
             let is_known = |known: &Candidate| known.after_invalidation && known.position == seen.position;
             let is_invalidation = self.candidates.iter().any(is_known);
             seen.after_invalidation |= is_invalidation;
@@ -64,8 +66,9 @@ impl Reader {
         Ok(())
     }
 
-    /// Looks from time to time whether the server has reached the position. When a connection is cut, the driver resumes the stream by itself,
-    /// also on a server that was restored meanwhile, whose changes it would skip.
+    /// Checks from time to time whether the server has reached the position. When a connection is cut,
+    /// the driver resumes the stream by itself. If the server was restored in the meantime, its changes
+    /// would be skipped.
     async fn look_at_history(&mut self) -> Result<(), StreamError> {
         let interval = self.context.options.max_await.saturating_mul(LOOK_ANSWERS).min(LOOK_INTERVAL);
         if self.looked_at.elapsed() < interval {
@@ -76,7 +79,7 @@ impl Reader {
         let Some((position, connection)) = candidate.zip(self.connection.clone()) else { return Ok(()) };
         match tokio::time::timeout(OPLOG_LIMIT, connection.last_operation()).await {
             Ok(Ok(newest)) => self.check_reached(&position, newest),
-            // The stream itself tells what is wrong.
+            // The stream itself reports the problem.
             Ok(Err(error)) => {
                 tracing::debug!(stream = %self.context.options.stream, %error, "last operation of the server unknown");
                 Ok(())
@@ -108,7 +111,8 @@ impl Reader {
         }
     }
 
-    /// Keeps the status current: the age of the position, and from time to time the oplog. Nothing waits for that.
+    /// Keeps the status current: the age of the position and, from time to time, the oplog. Nothing
+    /// waits for this.
     pub(super) fn observe(&mut self) {
         let resumable_at = self.context.writer.resumable_at();
         self.context.status.send_if_modified(|status| {
@@ -122,7 +126,7 @@ impl Reader {
         self.oplog_at = Some(Instant::now());
         let Some(connection) = self.connection.clone() else { return };
         let (status, stream) = (self.context.status.clone(), self.context.options.stream.clone());
-        // One that is still under way is older than this one.
+        // Cancels an earlier check that is still in progress.
         self.oplog = JoinSet::new();
         self.oplog.spawn(async move {
             let oplog = oplog_window(&connection, &stream).await;
@@ -131,7 +135,8 @@ impl Reader {
     }
 }
 
-/// Looks at the oplog. That needs rights that the stream does not: it is a convenience.
+/// Reads the times of the oplog. This needs rights that the stream does not need, so it is only a
+/// convenience.
 async fn oplog_window(connection: &Connection, stream: &StreamName) -> Option<OplogWindow> {
     match tokio::time::timeout(OPLOG_LIMIT, connection.oplog_window()).await {
         Err(_) => None,

@@ -1,4 +1,5 @@
-//! Notices that the stream is another one: its collection was created again, or the history of the server was replaced.
+//! Detects that the stream is a different one: its collection was recreated, or the history of the
+//! server was replaced.
 
 use bson::{Timestamp as ClusterTime, Uuid};
 
@@ -8,12 +9,13 @@ use crate::event::ReadEvent;
 use crate::incarnation::{self, Life};
 use crate::position::{MAX_LAG, StreamPosition, next_time, wall_time};
 
-/// How often in a row it must be less far before it, until the history counts as another one. The delays between are those of restarts.
+/// The number of consecutive checks with a small lag after which the history counts as replaced. The
+/// delays in between are the delays of restarts.
 const LOOKS: u32 = 6;
 
 impl Reader {
-    /// Returns whether an event is the first one of another incarnation: the first change of a document in a collection with another
-    /// UUID, or behind an invalidation.
+    /// Returns `true` if an event is the first one of a new incarnation. It is the first change of a
+    /// document in a collection with a different UUID, or after an invalidation.
     pub(super) fn begins_incarnation(&mut self, event: &ReadEvent) -> bool {
         if !event.is_of_document() {
             return false;
@@ -21,7 +23,7 @@ impl Reader {
         let collection = event.collection.filter(|_| self.context.options.collection.is_some());
         match (self.life.collection, collection) {
             (Some(known), Some(now)) if known == now => {
-                // It was renamed, and got its name back.
+                // The collection was renamed and got its name back.
                 self.after_invalidation = false;
                 false
             }
@@ -35,8 +37,8 @@ impl Reader {
         }
     }
 
-    /// Ends an incarnation when all that was delivered of it is settled, and records the one that begins behind it. Its first event is
-    /// read again.
+    /// Ends an incarnation when everything delivered from it is settled, and records the next one. Its
+    /// first event is read again.
     pub(super) async fn recreated(&self, collection: Option<Uuid>) -> Exit {
         self.context.writer.until_settled(self.tail.as_ref()).await;
         let collection = collection.filter(|_| self.context.options.collection.is_some());
@@ -52,8 +54,8 @@ impl Reader {
         self.written(written).await
     }
 
-    /// Records the next incarnation. Before its position: a position of the new one under the number of the old one would be worse than a
-    /// number without a position.
+    /// Records the next incarnation. This comes before its position: a position of the new incarnation
+    /// under the old number would be worse than a number without a position.
     pub(super) async fn next_life(&self, collection: Option<Uuid>) -> Result<Life, StreamError> {
         let (registry, stream) = (self.context.registry(), &self.context.options.stream);
         let life = incarnation::begin(registry.as_deref(), stream, &self.life, collection).await?;
@@ -68,8 +70,9 @@ impl Reader {
         Ok(life)
     }
 
-    /// Checks that a position is not later than the last operation of the server: changes between the two would be skipped without an
-    /// error (I1). A position may be the one behind the last operation.
+    /// Checks that a position is not later than the last operation of the server. Otherwise changes
+    /// between the two would be skipped without an error (I1). The position directly after the last
+    /// operation is allowed.
     pub(super) fn check_reached(
         &mut self,
         position: &StreamPosition,

@@ -1,7 +1,7 @@
-//! Notices that a stream delivers events again that were read before.
+//! Detects that a stream delivers events again that were already read.
 //!
-//! The driver resumes a stream by itself when its connection is cut. With a server that certifies no positions it resumes where the
-//! stream was opened, and repeats all that was read since.
+//! The driver resumes a stream by itself when its connection is cut. With a server that certifies no
+//! positions, it resumes where the stream was opened, and repeats everything read since.
 
 use std::collections::HashSet;
 
@@ -10,32 +10,35 @@ use bytes::Bytes;
 
 use crate::position::offset_of;
 
-/// The number of other tokens that are kept at most (I7). Of a larger transaction, a repeated part may be delivered again.
+/// The maximum number of other tokens that are kept (I7). A repeated part of a larger transaction may be
+/// delivered again.
 const TOKENS: usize = 65_536;
 
-/// What was read of a stream under one assignment. The server sends events in the order of their cluster times.
+/// The events that were read from a stream under one assignment. The server sends events in the order of
+/// their cluster times.
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
     /// The latest cluster time, as an offset.
     latest: Option<u64>,
-    /// The token of the first event with that time, which mostly is the only one.
+    /// The token of the first event with that time, which usually is the only one.
     token: Option<Bytes>,
-    /// The tokens of the others: the operations of a transaction share a time.
+    /// The tokens of the other events with that time. The operations of a transaction share a time.
     others: HashSet<Bytes>,
-    /// An event was read since the stream was opened.
+    /// Whether an event was read since the stream was opened.
     has_read: bool,
 }
 
 impl Repeats {
-    /// The stream was opened behind the last event.
+    /// Records that the stream was opened after the last event.
     pub(super) fn opened(&mut self) {
         self.has_read = false;
     }
 
-    /// Notes an event. Returns whether it was read before, by this reader.
+    /// Records an event. Returns `true` if this reader has already read it.
     ///
-    /// The first event behind an opening is never called repeated: it lies behind the position, whatever its time is. So a server
-    /// without an order of times costs reopenings and no event.
+    /// The first event after an opening never counts as repeated, because it is after the position,
+    /// whatever its time is. A server without an order of times therefore costs reopenings, but no
+    /// event.
     pub(super) fn is_repeated(&mut self, time: Option<ClusterTime>, token: Option<&Bytes>) -> bool {
         let (Some(time), Some(token)) = (time.map(offset_of), token) else { return false };
         let first = !std::mem::replace(&mut self.has_read, true);
@@ -79,7 +82,7 @@ mod tests {
 
     #[test]
     fn an_event_that_was_read_is_repeated_and_another_one_of_its_transaction_is_not() {
-        // I1: only what was read may be dropped.
+        // I1: only events that were read may be dropped.
         let mut repeats = Repeats::default();
         read(&mut repeats, 1, "a");
         read(&mut repeats, 2, "b");

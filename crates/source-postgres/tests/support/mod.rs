@@ -1,4 +1,4 @@
-//! The server of the tests, a schema with outboxes of its own, and a consumer that takes messages one by one.
+//! The server of the tests, a schema with private outboxes, and a consumer that takes messages one by one.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -12,12 +12,13 @@ use lazaret_core::{Message, Partition};
 use lazaret_source_postgres::{Ack, OutboxOptions, OutboxSource};
 use tokio_postgres::{Client, NoTls};
 
-/// How long a test waits for what must come.
+/// The maximum wait for something expected.
 pub(crate) const LONG: Duration = Duration::from_secs(240);
-/// How long a test watches that something does not come.
+/// How long a test watches that nothing arrives.
 pub(crate) const SHORT: Duration = Duration::from_millis(400);
 
-/// Returns the DSN of the server. Without one the test prints that it did not run, and fails when `CI=true`.
+/// Returns the DSN of the server. Without a server, the test prints that it did not run. With `CI=true`,
+/// it fails instead.
 pub(crate) fn server() -> Option<String> {
     let dsn = std::env::var("LAZARET_TEST_POSTGRES").ok();
     if dsn.is_none() {
@@ -30,19 +31,19 @@ pub(crate) fn server() -> Option<String> {
     dsn
 }
 
-/// Returns whether there is a server.
+/// Returns `true` if there is a server.
 pub(crate) fn server_is_there() -> bool {
     server().is_some()
 }
 
-/// A connection without TLS.
+/// Opens a connection without TLS.
 pub(crate) async fn connect(dsn: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(dsn, NoTls).await.unwrap();
     tokio::spawn(connection);
     client
 }
 
-/// A schema of its own, which is dropped with this, and a connection that uses it.
+/// A private schema, dropped with this value, and a connection that uses it.
 pub(crate) struct Shop {
     pub(crate) dsn: String,
     pub(crate) schema: String,
@@ -59,7 +60,7 @@ impl Shop {
         Self { dsn, schema, client }
     }
 
-    /// One with the table `outbox`.
+    /// Creates a schema with the table `outbox`.
     pub(crate) async fn with_outbox(dsn: String) -> Self {
         let shop = Self::new(dsn).await;
         shop.sql(
@@ -74,14 +75,14 @@ impl Shop {
         self.client.batch_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     }
 
-    /// Another connection that uses the schema.
+    /// Opens another connection that uses the schema.
     pub(crate) async fn connection(&self) -> Client {
         let client = connect(&self.dsn).await;
         client.batch_execute(&format!("SET search_path = {}", self.schema)).await.unwrap();
         client
     }
 
-    /// Another connection, in a transaction.
+    /// Opens another connection and begins a transaction.
     pub(crate) async fn transaction(&self) -> Client {
         let client = self.connection().await;
         client.batch_execute("BEGIN").await.unwrap();
@@ -111,13 +112,13 @@ pub(crate) async fn insert(client: &Client, payload: &str) -> i64 {
 impl Drop for Shop {
     fn drop(&mut self) {
         let (dsn, schema) = (self.dsn.clone(), self.schema.clone());
-        // The runtime of the test may be on its way out.
+        // The runtime of the test may be shutting down.
         let dropping = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let Ok((client, connection)) = tokio_postgres::connect(&dsn, NoTls).await else { return };
                 tokio::spawn(connection);
-                // A test that failed may have left a transaction, which would be waited for.
+                // A failed test may have left an open transaction, which would be waited for.
                 let sql = format!("SET lock_timeout = '5s'; DROP SCHEMA IF EXISTS {schema} CASCADE");
                 client.batch_execute(&sql).await.ok();
             });
@@ -140,7 +141,7 @@ impl Taker {
         Self { source, messages: Vec::new(), assignments: 0, losses: 0 }
     }
 
-    /// Takes the next event if one comes in time. Temporary errors are passed over.
+    /// Takes the next event if one arrives in time. Skips temporary errors.
     pub(crate) async fn step(&mut self, timeout: Duration) -> bool {
         let Ok(event) = tokio::time::timeout(timeout, self.source.next()).await else { return false };
         match event {
@@ -162,7 +163,7 @@ impl Taker {
         }
     }
 
-    /// Takes events until the source stops, and returns the error. No message may come.
+    /// Takes events until the source stops, and returns the error. No message may arrive.
     pub(crate) async fn until_refused(&mut self) -> String {
         loop {
             match tokio::time::timeout(LONG, self.source.next()).await.expect("it is refused") {
@@ -173,7 +174,7 @@ impl Taker {
         }
     }
 
-    /// Takes events until none comes for a while.
+    /// Takes events until none arrives for a while.
     pub(crate) async fn until_quiet(&mut self) {
         while self.step(SHORT).await {}
     }
@@ -183,7 +184,7 @@ impl Taker {
         self.messages.iter().map(text).collect()
     }
 
-    /// Commits everything up to the nth message.
+    /// Commits everything up to the message with this index.
     pub(crate) async fn commit(&mut self, number: usize) -> Result<(), SourceError> {
         let (partition, position): (Partition, _) =
             (self.source.partition(), self.messages[number].position.clone());
@@ -192,7 +193,7 @@ impl Taker {
     }
 }
 
-/// The permanent error with which a source stops.
+/// Returns the permanent error with which a source stops.
 pub(crate) async fn refusal(options: OutboxOptions) -> String {
     let store = Arc::new(lazaret_memory::MemoryStore::default());
     let mut source = OutboxSource::open(options.clone(), store).unwrap();

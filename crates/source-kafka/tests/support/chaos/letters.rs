@@ -1,4 +1,4 @@
-//! Where unhandled messages are: letters in a store that all members share, or records in topics.
+//! Finds unhandled messages: letters in a store that all members share, or records in topics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::{CONSUMER, PARTITIONS, Which};
 use crate::support::{LONG, Topic, client};
 
-/// Finds unhandled messages: which of these positions are held durably elsewhere.
+/// Finds which positions of unhandled messages are held durably elsewhere.
 pub(crate) trait Letters {
     async fn are_held(&mut self, places: &[(u32, u64)]) -> Vec<bool>;
 
-    /// Returns whether nothing will be tried any more.
+    /// Returns `true` if nothing will be tried any more.
     async fn are_quiet(&mut self) -> bool;
 }
 
@@ -46,8 +46,9 @@ impl Letters for Stored<'_> {
         states.into_iter().map(|state| state.is_some()).collect()
     }
 
-    /// Letters that wait behind a head are tried one after the other when it is handled. So counting those to be retried is not
-    /// enough: each sequence that is still open must have a head that nobody tries any more.
+    /// Letters that wait behind a head are tried in sequence when the head is handled. Counting the
+    /// letters to be retried is therefore not enough: each open sequence must have a head that will not
+    /// be tried any more.
     async fn are_quiet(&mut self) -> bool {
         let mut after = None;
         loop {
@@ -63,7 +64,8 @@ impl Letters for Stored<'_> {
     }
 }
 
-/// What retry topics and the dead-letter topic hold, and what the store took because the broker did not.
+/// The records in retry topics and the dead-letter topic, and the letters that the store took because
+/// the broker did not.
 pub(crate) struct InTopics<'a> {
     stored: Stored<'a>,
     reader: BaseConsumer,
@@ -71,12 +73,12 @@ pub(crate) struct InTopics<'a> {
     retries: Vec<String>,
     all: Vec<String>,
     held: BTreeSet<(u32, u64)>,
-    /// The next offset to read of each partition.
+    /// The next offset to read in each partition.
     next: BTreeMap<(String, i32), i64>,
 }
 
 impl<'a> InTopics<'a> {
-    /// Reads the topics of this chain, which are there, as a member of no group.
+    /// Reads the topics of this chain, which must exist, without a group.
     pub(crate) fn new(store: Arc<SqliteStore>, topic: &'a Topic, topics: &RetryTopics) -> Self {
         let retries = topics.retry_topics(&topic.name);
         let all: Vec<String> =
@@ -106,7 +108,7 @@ impl<'a> InTopics<'a> {
             .collect()
     }
 
-    /// Reads up to where the topics end by now.
+    /// Reads up to the current ends of the topics.
     fn read(&mut self) {
         let (ends, started) = (self.ends(), Instant::now());
         while ends.iter().any(|(place, end)| self.next[place] < *end) {
@@ -119,7 +121,7 @@ impl<'a> InTopics<'a> {
                 found.push(header.key, header.value.unwrap_or_default().to_vec());
             }
             let relayed = headers::read(&found).unwrap();
-            // I5: it is what it was.
+            // I5: the message is unchanged.
             let which = Which::parse(std::str::from_utf8(record.payload().unwrap()).unwrap());
             assert_eq!(record.key(), Some(which.key.to_string().as_bytes()));
             assert_eq!(relayed.partition, which.key % PARTITIONS);
@@ -141,7 +143,8 @@ impl Letters for InTopics<'_> {
         let mut list = TopicPartitionList::new();
         self.retries.iter().for_each(|name| list.add_partition_range(name, 0, PARTITIONS as i32 - 1));
         let list = self.asker.committed_offsets(list, LONG).unwrap();
-        // Only now: what moved on from one topic is in the next before its position is committed.
+        // Requested only now: a message that moved on from one topic is in the next one before its
+        // position is committed.
         let ends = self.ends();
         let drained = list.elements().iter().all(|element| {
             let end = ends[&(element.topic().to_owned(), element.partition())];

@@ -1,8 +1,9 @@
-//! A group whose members are killed and replaced while messages are written, and the check of what it leaves behind.
+//! A group whose members are killed and replaced while messages are written, and a check of the result.
 //!
-//! The handler of every member appends to one journal file when it begins with a message and when it has handled it: one
-//! line, one write. So the journal survives every kill, and its lines are in the order of the events. The driver polls the
-//! committed offsets, and checks the journal and the letters for every message below them.
+//! The handler of every member appends to one journal file when it begins with a message and when it has
+//! handled it. Each entry is one line in one write, so the journal survives every kill, and its lines
+//! are in the order of the events. The driver polls the committed offsets, and checks the journal and
+//! the letters for every message below them.
 
 pub(crate) mod letters;
 
@@ -28,17 +29,18 @@ pub(crate) const CONSUMER: &str = "orders";
 pub(crate) const PARTITIONS: u32 = 12;
 /// Ten keys for each partition.
 const KEYS: u32 = 120;
-/// Keys that leave this rest have a message that fails for good, with the number [`DEADLY`].
+/// The modulus and the remainder of keys that have a permanently failing message, which has the number
+/// [`DEADLY`].
 const DEADLY_KEYS: (u32, u32) = (20, 7);
 const DEADLY: u32 = 25;
-/// How many messages are written in a second, about.
+/// The approximate number of messages written per second.
 const RATE: u32 = 500;
-/// How long the group may take to finish after the last kill, on a busy machine.
+/// The time that the group may take to finish after the last kill, on a busy machine.
 const CALM: Duration = Duration::from_secs(300);
-/// How often the driver asks what is committed.
+/// The interval at which the driver requests the committed offsets.
 const SAMPLE: Duration = Duration::from_millis(250);
 
-/// Numbers that look random and follow from a seed (SplitMix64).
+/// Pseudorandom numbers from a seed (SplitMix64).
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -60,7 +62,7 @@ impl Random {
     }
 }
 
-/// The seed of this run: the one that the environment gives, or a new one. It is printed.
+/// Returns the seed of this run, from the environment or a new one, and prints it.
 pub(crate) fn seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     let given = std::env::var("LAZARET_TEST_SEED").ok().and_then(|text| text.parse().ok());
@@ -69,7 +71,7 @@ pub(crate) fn seed() -> u64 {
     seed
 }
 
-/// Which message it is: the key and its number among those of the key, as in the payload.
+/// The identity of a message: the key and the number among the key's messages, as in the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Which {
     pub(crate) key: u32,
@@ -77,12 +79,12 @@ pub(crate) struct Which {
 }
 
 impl Which {
-    /// Returns whether it is never handled.
+    /// Returns `true` if the message is never handled.
     pub(crate) fn is_deadly(self) -> bool {
         self.key % DEADLY_KEYS.0 == DEADLY_KEYS.1 && self.number == DEADLY
     }
 
-    /// Returns whether it waits behind one that is never handled, if order is kept.
+    /// Returns `true` if the message waits behind one that is never handled, provided that order is kept.
     fn is_behind(self) -> bool {
         self.key % DEADLY_KEYS.0 == DEADLY_KEYS.1 && self.number > DEADLY
     }
@@ -117,7 +119,7 @@ impl Line {
     }
 }
 
-/// What the handler of a member does: a fifth of all attempts fail, some messages always do.
+/// The handler of a member. A fifth of all attempts fail, and some messages always fail.
 #[derive(Debug)]
 pub(crate) struct Work {
     journal: File,
@@ -159,15 +161,15 @@ impl Work {
     }
 }
 
-/// Options of a member: quick, and with nothing that stops it because a fifth of all attempts fail.
+/// Returns options of a member. They are quick, and nothing stops it although a fifth of all attempts fail.
 pub(crate) fn options(member: u32, strategy: Strategy) -> Options {
     let retry = RetryPolicy {
         strategy,
-        // Some retries stay in memory, the next ones go to the store.
+        // Some retries stay in memory, and the next ones go to the store.
         hold: Duration::from_millis(25),
         max_attempts: 100,
         initial_delay: Duration::from_millis(10),
-        // Two delays are two retry topics.
+        // Two delays make two retry topics.
         multiplier: if strategy == Strategy::Topics { 20.0 } else { 2.0 },
         max_delay: Duration::from_millis(200),
         max_crashes: 0,
@@ -187,17 +189,17 @@ pub(crate) fn options(member: u32, strategy: Strategy) -> Options {
     }
 }
 
-/// How members come and go.
+/// Starts and ends members.
 pub(crate) trait Herd {
     type Member;
     fn start(&mut self, number: u32) -> Self::Member;
-    /// Ends a member at once, without a word to anybody.
+    /// Ends a member abruptly.
     async fn kill(&mut self, member: Self::Member);
-    /// Ends a member in order.
+    /// Closes a member gracefully.
     async fn close(&mut self, member: Self::Member);
 }
 
-/// Writes messages and knows what was written.
+/// Writes messages and records what was written.
 struct Writer<'a> {
     topic: &'a Topic,
     producer: BaseProducer,
@@ -214,7 +216,7 @@ impl<'a> Writer<'a> {
         Self { topic, producer, random, numbers, started: Instant::now(), written: 0 }
     }
 
-    /// Writes what is due by now.
+    /// Writes the messages that are due.
     fn write(&mut self) {
         let due = (self.started.elapsed().as_secs_f64() * f64::from(RATE)) as u32;
         while self.written < due {
@@ -230,16 +232,16 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Reads the journal and the committed positions, and holds them against each other.
+/// Reads the journal and the committed positions, and compares them.
 pub(crate) struct Auditor {
     journal: BufReader<File>,
     half_line: String,
     ordered: bool,
-    /// Places that were handled.
+    /// The places of handled messages.
     done: BTreeSet<(u32, u64)>,
-    /// The numbers of each key that were handled, in the order of their first time.
+    /// The handled numbers of each key, in the order of their first time.
     numbers: BTreeMap<u32, Vec<u32>>,
-    /// Who began with a message of this key last.
+    /// The line with which a message of each key was last begun.
     last: BTreeMap<u32, Line>,
     committed: BTreeMap<u32, u64>,
     checked: BTreeMap<u32, u64>,
@@ -269,7 +271,7 @@ impl Auditor {
         }
     }
 
-    /// Reads what was added to the journal.
+    /// Reads new lines of the journal.
     fn read(&mut self) {
         while self.journal.read_line(&mut self.half_line).unwrap() > 0 && self.half_line.ends_with('\n') {
             let line = Line::parse(self.half_line.trim_end());
@@ -278,7 +280,7 @@ impl Auditor {
         }
     }
 
-    /// I2: no attempt starts while an earlier message of its key is not handled.
+    /// Asserts I2: no attempt starts while an earlier message of its key is not handled.
     fn begun(&mut self, line: Line) {
         let Which { key, number } = line.which;
         if self.ordered {
@@ -305,7 +307,7 @@ impl Auditor {
         }
     }
 
-    /// Asks what is committed, and only then looks what is settled: I1.
+    /// Requests the committed offsets, and only then checks what is settled (I1).
     async fn sample(&mut self, letters: &mut impl Letters) {
         let mut list = TopicPartitionList::new();
         list.add_partition_range(&self.topic, 0, PARTITIONS as i32 - 1);
@@ -334,7 +336,7 @@ impl Auditor {
     }
 }
 
-/// Runs a group for so long, kills and adds members every few seconds, and checks what must hold.
+/// Runs a group for this long, kills and adds members every few seconds, and checks the guarantees.
 pub(crate) struct Chaos<'a> {
     pub(crate) topic: &'a Topic,
     pub(crate) journal: PathBuf,
@@ -353,7 +355,7 @@ impl Chaos<'_> {
         let (mut started, mut killed, mut closed) = (3, 0, 0);
         let begun = Instant::now();
         let mut next = begun + Duration::from_secs(4);
-        // A busy machine does less in its time.
+        // A busy machine does less in the same time.
         let is_enough = |killed: u32, samples: u32| killed >= 3 && samples > 20;
         while begun.elapsed() < self.lasts
             || (!is_enough(killed, auditor.samples) && begun.elapsed() < 4 * self.lasts)
@@ -398,7 +400,7 @@ impl Chaos<'_> {
         assert!(is_enough(killed, auditor.samples), "there was no chaos to speak of");
     }
 
-    /// The lag returns to zero, and nothing is left to be retried.
+    /// Waits until the lag is zero and nothing remains to be retried.
     async fn calm_down(&self, auditor: &mut Auditor, letters: &mut impl Letters) {
         let ends: BTreeMap<u32, u64> = (0..PARTITIONS).map(|p| (p, self.topic.end(p as i32))).collect();
         let started = Instant::now();
@@ -408,11 +410,12 @@ impl Chaos<'_> {
             tokio::time::sleep(SAMPLE).await;
             auditor.sample(letters).await;
         }
-        // What was handled between the last look and the quiet.
+        // Reads messages handled between the last sample and the calm.
         auditor.read();
     }
 
-    /// Every message was handled, or it is held: only those that cannot be handled, and in order those behind them.
+    /// Asserts that every message was handled or is held. Only messages that cannot be handled are held,
+    /// and with order also the messages behind them.
     async fn check(&self, writer: &Writer<'_>, auditor: &Auditor, letters: &mut impl Letters) {
         let mut lost = Vec::new();
         for (key, count) in &writer.numbers {
