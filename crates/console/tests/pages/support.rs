@@ -333,7 +333,7 @@ pub(crate) fn encoded(text: &str) -> String {
 }
 
 /// The handler fails on payloads that contain `bad` or are no text, with the payload as its error text. To those that contain `away`,
-/// what it depends on is away.
+/// what it depends on is away. To those that contain `never returns`, it gives no answer.
 fn consumer(
     store: &Arc<Unreliable<SqliteStore>>,
     inbox: &InboxLog,
@@ -349,6 +349,9 @@ fn consumer(
         let reason =
             if text.contains("away") { Reason::DEPENDENCY_UNAVAILABLE } else { Reason::DOMAIN_INVALID };
         async move {
+            if text.contains("never returns") {
+                std::future::pending::<()>().await;
+            }
             match is_bad {
                 true => Err(HandlerError::msg(text).reason(reason)),
                 false => Ok(()),
