@@ -293,6 +293,22 @@ fn the_delays_of_retry_topics_say_when_and_how_often_to_retry() {
 }
 
 #[test]
+fn a_kafka_source_starts_fresh_only_if_the_file_says_so() {
+    let may_start_fresh = |config: &Config, consumer: &str| {
+        let Source::Kafka(kafka) = &config.consumer(consumer).unwrap().source else { panic!() };
+        kafka.may_start_fresh
+    };
+    assert!(may_start_fresh(&good("every-key.yaml"), "kafka"));
+    let kafka = |keys: &str| {
+        let source = format!("kafka: {{ brokers: k1:9092, topics: [orders]{keys} }}");
+        read(&consumer("").replace("inbox: {}", &source))
+    };
+    assert!(!may_start_fresh(&kafka(""), "orders"));
+    assert!(!may_start_fresh(&kafka(", on-lost-position: fail"), "orders"));
+    assert!(may_start_fresh(&kafka(", on-lost-position: start-fresh"), "orders"));
+}
+
+#[test]
 fn an_adoption_reads_as_the_kafka_source_unless_it_says_otherwise() {
     let kafka = good("every-key.yaml").consumer("kafka").unwrap().clone();
     let [spring, connect] = kafka.adopt.as_slice() else { panic!("{:?}", kafka.adopt) };

@@ -38,7 +38,7 @@ async fn page(visit: &Visit) -> Result<Page> {
     };
     let main = html! {
         (page_head(&html! { "Overview" }, &about, &html! {}))
-        (region("overview-numbers", &numbers(&status)))
+        (region("overview-numbers", &numbers(visit, &status)))
         (region("overview-alerts", &alerts(visit, &status)))
         @if status.consumers.is_empty() { (nothing_runs()) } @else {
             (region("overview-throughput", &throughput(&activity)))
@@ -58,12 +58,12 @@ async fn page(visit: &Visit) -> Result<Page> {
     Ok(Page::new("Overview", Section::Overview, main))
 }
 
-fn numbers(status: &Status) -> Markup {
+fn numbers(visit: &Visit, status: &Status) -> Markup {
     let sum = |pick: fn(&Consumer) -> u64| status.consumers.iter().map(pick).sum::<u64>();
     let held = sum(|of| of.dead + of.parked + of.quarantined);
     let (retrying, waiting) = (sum(|of| of.retrying), sum(|of| of.waiting));
     let sequences: u64 = status.consumers.iter().flat_map(|of| &of.queues).map(|queue| queue.sequences).sum();
-    let oldest = status.consumers.iter().filter_map(|of| of.oldest_age_seconds).reduce(f64::max);
+    let oldest = status.consumers.iter().filter_map(|of| of.oldest_with_topics(visit.now)).reduce(f64::max);
     let lag: Option<u64> = status.consumers.iter().filter_map(|of| of.lag).reduce(|a, b| a + b);
     html! {
         div.numbers {
@@ -73,7 +73,7 @@ fn numbers(status: &Status) -> Markup {
                 span.value.warn[waiting > 0] { (count(waiting)) } span.label { "waiting behind them" }
             }
             a href=(links::letters("")) { span.value { (count(sequences)) } span.label { "blocked sequences" } }
-            div { span.value { (oldest.map_or_else(|| "–".to_owned(), span)) } span.label { "oldest letter or retry" } }
+            div { span.value { (oldest.map_or_else(|| "–".to_owned(), span)) } span.label { "oldest letter, retry or attempt" } }
             div { span.value { (lag.map_or_else(|| "–".to_owned(), count)) } span.label { "unread in sources" } }
             a href="/console/operations" {
                 span.value { (count(status.operations.len() as u64)) } span.label { "operations under way" }
@@ -187,9 +187,14 @@ fn throughput(activity: &Activity) -> Markup {
 
 fn consumers(visit: &Visit, consumers: &[Consumer]) -> Markup {
     let number = |value: Option<u64>| value.map_or_else(|| "–".to_owned(), count);
-    let held = |of: &Consumer, state: &str, value: u64, folds: bool| {
+    // The link leads to letters of the store. Records of topics are none, so a number of records alone has no link.
+    let held = |of: &Consumer, state: &str, (letters, total): (u64, u64), folds: bool| {
         let query = format!("{} state:{state}", term(TextField::Consumer, &of.name));
-        html! { td.num.in-narrow[folds].zero[value == 0] { @if value == 0 { "0" } @else { a href=(links::letters(&query)) { (count(value)) } } } }
+        html! {
+            td.num.in-narrow[folds].zero[total == 0] {
+                @if letters == 0 { (count(total)) } @else { a href=(links::letters(&query)) { (count(total)) } }
+            }
+        }
     };
     html! {
         div.section-head { h2 { "Consumers" } }
@@ -216,12 +221,12 @@ fn consumers(visit: &Visit, consumers: &[Consumer]) -> Markup {
                     td.num.in-medium { (number(of.in_flight)) }
                     td.num.in-medium { (number(of.handled)) }
                     td.num.in-medium { (number(of.failed)) }
-                    (held(of, "dead", of.dead, false))
-                    (held(of, "retrying", of.retrying, true))
+                    (held(of, "dead", (of.dead, of.dead_with_topics()), false))
+                    (held(of, "retrying", (of.retrying, of.retrying), true))
                     td.num.in-wide.zero[of.parked == 0] { (count(of.parked)) }
                     td.num.in-wide.zero[of.quarantined == 0] { (count(of.quarantined)) }
-                    (held(of, "waiting", of.waiting, false))
-                    td.num { (of.oldest_age_seconds.map_or_else(|| "–".to_owned(), span)) }
+                    (held(of, "waiting", (of.waiting, of.waiting), false))
+                    td.num { (of.oldest_with_topics(visit.now).map_or_else(|| "–".to_owned(), span)) }
                 } }
             }
         } }

@@ -1,5 +1,5 @@
-//! Partitions that are added while several static members run are all read, and only one member rejoins
-//! for them.
+//! Partitions that are added or recreated while several members run are all read, and only one member
+//! rejoins for them.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -10,7 +10,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lazaret_core::{HandlerError, Message};
+use lazaret_core::store::LetterStore;
+use lazaret_core::{HandlerError, LetterState, Message, QueueName, Reason};
 use lazaret_engine::{Consumer, Event, Options, Stats};
 use lazaret_memory::MemoryStore;
 use lazaret_source_kafka::KafkaSource;
@@ -23,8 +24,10 @@ use tracing::field::{Field, Visit};
 use tracing::span;
 
 const MEMBERS: u32 = 3;
-/// The number of messages per partition at each step.
+/// The number of messages per partition at each step. One of them fails.
 const MESSAGES: u32 = 10;
+/// After this time, members that saw a gap look again, and may join anew.
+const SECOND_LOOK: Duration = Duration::from_secs(5);
 
 /// The number of times that members of each group rejoined, from the log.
 static JOINS: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
@@ -95,10 +98,37 @@ impl Seen {
             tokio::time::timeout(LONG, handled.wait_for(|handled| handled.len() == count)).await.is_ok();
         assert!(all, "{} of {count} messages were handled", self.handled.borrow().len());
     }
+
+    /// Waits until the partitions are shared like this.
+    async fn until_shared(&self, is_so: impl Fn(&BTreeMap<u32, BTreeSet<u32>>) -> bool) {
+        let mut held = self.held.subscribe();
+        let shared = tokio::time::timeout(LONG, held.wait_for(|held| is_so(held))).await.is_ok();
+        assert!(shared, "{:?}", self.held.borrow());
+    }
+}
+
+/// Sends messages to each partition, of which the first one fails. Returns their number.
+async fn send(topic: &Topic, step: &str, partitions: u32) -> usize {
+    for partition in 0..partitions {
+        for number in 0..MESSAGES {
+            let what = if number == 0 { "bad" } else { "good" };
+            let payload = format!("{step}-{what}-{partition}-{number}");
+            let record = FutureRecord::to(&topic.name).key(&*payload).payload(&*payload);
+            topic.send(record.partition(partition as i32)).await;
+        }
+    }
+    (partitions * MESSAGES) as usize
+}
+
+/// How often members joined anew, once each of them had the time to do so a second time.
+async fn joins(topic: &Topic) -> usize {
+    tokio::time::sleep(SECOND_LOOK + Duration::from_secs(2)).await;
+    JOINS.lock().unwrap().get(&topic.group).copied().unwrap_or_default()
 }
 
 fn start(
     number: u32,
+    is_static: bool,
     topic: &Topic,
     store: &Arc<MemoryStore>,
     seen: &Arc<Seen>,
@@ -108,12 +138,15 @@ fn start(
         let seen = handling.clone();
         async move {
             let payload = String::from_utf8(message.payload.unwrap().into()).unwrap();
+            let fails = payload.contains("bad");
             seen.handled.send_modify(|handled| _ = handled.insert(payload));
-            Ok::<_, HandlerError>(())
+            if fails { Err(HandlerError::msg("no").reason(Reason::DOMAIN_INVALID)) } else { Ok(()) }
         }
     };
+    let options = topic.options();
+    let options = if is_static { options.with_member(format!("orders-{number}")) } else { options };
     let consumer = Consumer::builder("orders")
-        .source(KafkaSource::open(topic.options().with_member(format!("orders-{number}"))).unwrap())
+        .source(KafkaSource::open(options).unwrap())
         .store(store.clone())
         .options(Options {
             commit_interval: Duration::from_millis(50),
@@ -131,6 +164,7 @@ fn start(
             });
         })
         .handler(handler)
+        .fuse(None)
         .build()
         .unwrap();
     let drain = CancellationToken::new();
@@ -142,34 +176,71 @@ fn start(
 async fn partitions_that_are_added_while_three_static_members_run_are_read_and_one_member_joins_anew() {
     // I1
     let Some(broker) = broker() else { return };
-    tracing::subscriber::set_global_default(Log).unwrap();
+    // The other test may have set it.
+    let _ = tracing::subscriber::set_global_default(Log);
     let mut topic = Topic::new(broker, 6).await;
     let (store, seen) = (Arc::new(MemoryStore::default()), Arc::new(Seen::default()));
-    let members: Vec<_> = (0..MEMBERS).map(|number| start(number, &topic, &store, &seen)).collect();
-    let mut held = seen.held.subscribe();
-    let is_shared = |held: &BTreeMap<u32, BTreeSet<u32>>| {
-        held.len() == MEMBERS as usize && held.values().all(|held| held.len() == 2)
-    };
-    let shared = tokio::time::timeout(LONG, held.wait_for(is_shared)).await.is_ok();
-    assert!(shared, "{:?}", seen.held.borrow());
+    let members: Vec<_> = (0..MEMBERS).map(|number| start(number, true, &topic, &store, &seen)).collect();
+    seen.until_shared(|held| held.len() == MEMBERS as usize && held.values().all(|held| held.len() == 2))
+        .await;
     let mut sent = 0;
     for (step, partitions) in [(1, 9), (2, 12)] {
         topic.grow(partitions).await;
-        for partition in 0..partitions as i32 {
-            for number in 0..MESSAGES {
-                let payload = format!("{step}-{partition}-{number}");
-                let record = FutureRecord::to(&topic.name).key(&*payload).payload(&*payload);
-                topic.send(record.partition(partition)).await;
-                sent += 1;
-            }
-        }
+        sent += send(&topic, &step.to_string(), partitions as u32).await;
         seen.until_handled(sent).await;
-        // The group may have noticed the new partitions by itself.
-        let joins = JOINS.lock().unwrap().get(&topic.group).copied().unwrap_or_default();
+        // The group may have noticed it by itself.
+        let joins = joins(&topic).await;
         assert!(joins <= step, "{joins} members joined anew for {step} additions");
     }
     for (stop, run) in members {
         stop.cancel();
         run.await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_is_recreated_with_fewer_partitions_while_a_mixed_group_reads_it_loses_nothing() {
+    // I1
+    let Some(broker) = broker() else { return };
+    // The other test may have set it.
+    let _ = tracing::subscriber::set_global_default(Log);
+    let topic = Topic::new(broker, 4).await;
+    let (store, seen) = (Arc::new(MemoryStore::default()), Arc::new(Seen::default()));
+    let members: Vec<_> =
+        (0..MEMBERS).map(|number| start(number, number > 0, &topic, &store, &seen)).collect();
+    let partitions =
+        |held: &BTreeMap<u32, BTreeSet<u32>>| -> Vec<u32> { held.values().flatten().copied().collect() };
+    seen.until_shared(|held| {
+        held.len() == MEMBERS as usize
+            && held.values().all(|held| !held.is_empty())
+            && partitions(held).len() == 4
+    })
+    .await;
+    let old = send(&topic, "old", 4).await;
+    seen.until_handled(old).await;
+    topic.recreate(2).await;
+    let new = send(&topic, "new", 2).await;
+    seen.until_handled(old + new).await;
+    let joins = joins(&topic).await;
+    assert!(joins <= 1, "{joins} members joined anew for one gap");
+    seen.until_shared(|held| {
+        let mut held = partitions(held);
+        held.sort_unstable();
+        held == [0, 1]
+    })
+    .await;
+    for (stop, run) in members {
+        stop.cancel();
+        run.await.unwrap();
+    }
+    let queue = QueueName::of("orders", "orders");
+    let mut dead: Vec<String> = Vec::new();
+    for head in store.heads(&queue, None, 100).await.unwrap().heads {
+        assert_eq!(head.state, LetterState::Dead);
+        dead.push(String::from_utf8(head.message.payload.clone().unwrap().into()).unwrap());
+    }
+    dead.sort();
+    let bad = |step: &str, partitions| (0..partitions).map(move |of| format!("{step}-bad-{of}-0")).collect();
+    let expected: [Vec<String>; 2] = [bad("new", 2), bad("old", 4)];
+    assert_eq!(dead, expected.concat());
 }

@@ -4,14 +4,22 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use lazaret_core::Position;
+use lazaret_core::policy::{OnDead, OnDeadPolicy};
 use lazaret_core::source::{Commit, Source, SourceError};
-use lazaret_source_kafka::{KafkaSource, KafkaState};
+use lazaret_core::store::LetterStore;
+use lazaret_core::{ConsumerName, HandlerError, LetterState, Message, Position, QueueName, Reason};
+use lazaret_engine::{Consumer, DeadLetterOptions, Error, Options};
+use lazaret_memory::MemoryStore;
+use lazaret_source_kafka::{KafkaOptions, KafkaSource, KafkaState};
 use rdkafka::mocking::MockCluster;
+use rdkafka::producer::FutureRecord;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
-use support::{Reading, Topic, has_no_ranges, numbers, push_unknown_compression, unique};
+use support::{LONG, Reading, Topic, has_no_ranges, numbers, push_unknown_compression, unique};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 /// Returns a cluster of one broker, and a topic of one partition.
 fn cluster() -> (MockCluster<'static, rdkafka::producer::DefaultProducerContext>, Topic) {
@@ -190,6 +198,106 @@ async fn positions_that_cannot_be_looked_up_are_looked_up_again() {
     reading.until("the rest has come", |r| r.count() == 3).await;
     assert_eq!(reading.errors.len(), 1, "{:?}", reading.errors);
     assert_eq!(reading.payloads(0), numbers(2..5));
+}
+
+/// The first version of the broker's description of topics that has ids is 10, of Kafka 2.8.
+const WITHOUT_TOPIC_IDS: [i16; 2] = [9, 5];
+
+/// Runs a consumer until it has tried this many messages, or has failed. Returns their payloads. `0` fails.
+async fn consume(
+    options: KafkaOptions,
+    store: &Arc<MemoryStore>,
+    count: usize,
+) -> (Vec<String>, Result<(), Error>) {
+    let tried = watch::Sender::new(Vec::new());
+    let (seen, mut all_tried) = (tried.clone(), tried.subscribe());
+    let handler = move |message: Message| {
+        let payload = String::from_utf8(message.payload.unwrap().into()).unwrap();
+        let fails = payload == "0";
+        seen.send_modify(|tried| tried.push(payload));
+        let refused = || HandlerError::msg("no").reason(Reason::DOMAIN_INVALID);
+        let answer = if fails { Err(refused()) } else { Ok(()) };
+        async move { answer }
+    };
+    // The same message of another incarnation has the same key.
+    let on_dead = OnDeadPolicy { on_dead: OnDead::Continue, overrides: Vec::new() };
+    let consumer = Consumer::builder("orders")
+        .source(KafkaSource::open(options).unwrap())
+        .store(store.clone())
+        .options(Options {
+            commit_interval: Duration::from_millis(50),
+            dead_letter: Some(DeadLetterOptions { on_dead, ..DeadLetterOptions::default() }),
+            ..Options::default()
+        })
+        .handler(handler)
+        .build()
+        .unwrap();
+    let drain = CancellationToken::new();
+    let run = Box::pin(consumer.run(drain.clone()));
+    let stop = async {
+        all_tried.wait_for(|tried| tried.len() >= count).await.unwrap();
+        drain.cancel();
+        std::future::pending().await
+    };
+    let ended = tokio::time::timeout(LONG, async {
+        tokio::select! { ended = run => ended, () = stop => unreachable!() }
+    });
+    let ended =
+        ended.await.unwrap_or_else(|_| panic!("{count} messages were not tried: {:?}", tried.borrow()));
+    let mut tried = tried.send_replace(Vec::new());
+    tried.sort_by_key(|payload| payload.parse::<u32>().unwrap());
+    (tried, ended.map(|_| ()))
+}
+
+#[tokio::test]
+async fn without_topic_ids_a_lost_position_stops_the_consumer_until_it_may_start_fresh() {
+    // I1: the topic may have been recreated, and what it has now must neither be skipped nor taken for known.
+    for version in WITHOUT_TOPIC_IDS {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.apiversion(RDKafkaApiKey::Metadata, Some(0), Some(version)).unwrap();
+        let name = unique("m-");
+        cluster.create_topic(&name, 1, 1).unwrap();
+        let of_group = |group| Topic { group, ..Topic::existing(cluster.bootstrap_servers(), &name) };
+        let [topic, beyond, without] = ["g-first-", "g-beyond-", "g-without-"].map(|g| of_group(unique(g)));
+        for payload in numbers(0..10) {
+            topic.send(FutureRecord::to(&name).partition(0).key(&*payload).payload(&*payload)).await;
+        }
+        let store = Arc::new(MemoryStore::default());
+        let queue = QueueName::of("orders", "orders");
+        let letters = || async { store.counts(&queue).await.unwrap().of(LetterState::Dead) };
+        let incarnation = || async {
+            let seen = store.incarnations(&ConsumerName::from("orders")).await.unwrap();
+            let seen = &seen.0[&name.as_str().into()];
+            assert_eq!(seen.stream.id, None, "the broker gives no ids");
+            seen.partitions.get(&0).map(|life| life.number)
+        };
+        let (tried, ended) = consume(topic.options(), &store, 10).await;
+        assert_eq!((tried, ended.is_ok()), (numbers(0..10), true));
+        assert_eq!((topic.committed(0).unwrap().0, letters().await, incarnation().await), (10, 1, None));
+        // The mock cluster takes positions from outside only for groups that nobody has joined yet.
+        beyond.set_committed(0, 50, "");
+        for (group, what) in [(&beyond, "beyond the end"), (&without, "has no position")] {
+            let (tried, ended) = consume(group.options(), &store, usize::MAX).await;
+            let error = ended.unwrap_err();
+            let is_permanent = matches!(&error, Error::Source(error) if !error.is_temporary());
+            assert!(is_permanent, "{error}");
+            for word in [what, "`on-lost-position: start-fresh`", &topic.partition(0).to_string()] {
+                assert!(error.to_string().contains(word), "{word}: {error}");
+            }
+            assert_eq!((tried, letters().await, incarnation().await), (Vec::new(), 1, None));
+        }
+        let committed = [&beyond, &without].map(|group| group.committed(0).map(|(offset, _)| offset));
+        assert_eq!(committed, [Some(50), None], "positions stay as they were");
+        for (number, group) in [(1, &beyond), (2, &without)] {
+            let (tried, ended) = consume(group.options().starting_fresh(), &store, 10).await;
+            assert_eq!((tried, ended.is_ok()), (numbers(0..10), true), "all records are new messages");
+            assert_eq!((letters().await, incarnation().await), (1 + u64::from(number), Some(number)));
+            assert_eq!(group.committed(0).unwrap().0, 10);
+        }
+        topic.send(FutureRecord::to(&name).partition(0).key("10").payload("10")).await;
+        let (tried, ended) = consume(beyond.options(), &store, 1).await;
+        assert_eq!((tried, ended.is_ok()), (numbers(10..11), true), "it goes on from there without the key");
+    }
 }
 
 #[tokio::test]

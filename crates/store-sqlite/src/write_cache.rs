@@ -340,21 +340,4 @@ fn write_grant(connection: &Connection, qid: i64, partition: &Partition, numbers
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_clock_of_the_last_claim_outlives_a_rollback_unless_its_clamps_are_undone() {
-        let (mut cache, queue) = (WriteCache::default(), QueueName::of("c", "c"));
-        let at = |second| Timestamp::from_second(second).unwrap();
-        assert!(cache.clock_went_back(&queue, at(5)), "nothing is known");
-        cache.committed();
-        cache.roll_back();
-        assert!(!cache.clock_went_back(&queue, at(6)));
-        assert!(cache.clock_went_back(&queue, at(1)));
-        cache.roll_back();
-        assert!(cache.clock_went_back(&queue, at(2)), "the leases are as they were");
-        cache.undo();
-        assert!(cache.clock_went_back(&queue, at(3)));
-    }
-}
+mod tests;

@@ -199,3 +199,56 @@ fn place(scope: &PauseScope) -> Option<String> {
         PauseScope::Consumer | PauseScope::Sequence(_) | PauseScope::Replay => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use lazaret_core::Partition;
+
+    use super::*;
+
+    /// What the subscriber writes.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend(line);
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The lines that an observer of `orders` logs about events.
+    fn logged(events: &[Event<'_>]) -> String {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false);
+        let observer = LogObserver::new("orders");
+        tracing::subscriber::with_default(subscriber.without_time().finish(), || {
+            events.iter().for_each(|event| observer.on(event));
+        });
+        let lines = lines.0.lock().unwrap();
+        String::from_utf8_lossy(&lines).into_owned()
+    }
+
+    #[test]
+    fn a_recreated_stream_is_logged_as_a_warning_with_its_partition() {
+        let partition = &Partition::new("events", 3);
+        let line = logged(&[Event::IncarnationBegan { partition }]);
+        let warning = "stream recreated, its messages are read from the beginning";
+        assert!(line.starts_with(&format!(" WARN lazaret_telemetry::log_observer: {warning}")), "{line}");
+        assert!(line.ends_with(" consumer=\"orders\" partition=events/3\n"), "{line}");
+        let again = logged(&[Event::IncarnationBegan { partition }, Event::IncarnationBegan { partition }]);
+        assert_eq!(
+            again,
+            format!("{line}{line}"),
+            "none is suppressed: each is another partition or another life"
+        );
+    }
+}

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use lazaret_core::Clock;
+use lazaret_core::handler::{Text, handler};
 use lazaret_core::policy::{BreakerPolicy, FusePolicy, RetryPolicy};
 use lazaret_core::query::Query;
 use lazaret_core::store::{
     Act, Action, Actor, Change, Command, Limits, PauseScope, PlanRequest, RolloutPolicy, Selection,
     audit_hash_text,
 };
+use lazaret_core::{Clock, HandlerError};
 use lazaret_engine::{Builder, Consumer, DeadLetterOptions, Options as EngineOptions};
 use lazaret_memory::MemoryStore;
 use lazaret_telemetry::Metrics;
@@ -22,6 +23,7 @@ use lazaret_telemetry::alerts::{Options, RULES, Service, Thresholds, Webhook, si
 use lazaret_testkit::{Profile, Unreliable};
 use serde_json::Value;
 use support::{Bench, Got, NAME, Receiver, Running, TIMEOUT, eventually, options, queue, scripted};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 const SECRET: &str = "secret-of-the-webhook";
@@ -589,7 +591,7 @@ async fn letters_are_told_before_they_expire_and_when_they_have() {
 }
 
 #[tokio::test]
-async fn a_retry_in_place_and_a_handler_that_hangs_have_an_age() {
+async fn a_retry_in_place_has_an_age() {
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let receiver = Receiver::start(&[]).await;
     let thresholds = Thresholds {
@@ -619,6 +621,54 @@ async fn a_retry_in_place_and_a_handler_that_hangs_have_an_age() {
     );
     assert!(shown.contains(&age), "{shown}");
     assert!(shown.contains("lazaret_oldest_attempt_age_seconds{consumer=\"orders\"} 0"), "{shown}");
+    watched.stop().await;
+}
+
+#[tokio::test]
+async fn a_handler_that_hangs_has_an_age_and_fires_while_others_are_handled() {
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let receiver = Receiver::start(&[]).await;
+    let limit = Duration::from_millis(200);
+    let thresholds = Thresholds {
+        window: Duration::from_millis(1),
+        attempt_age: limit,
+        blocked_windows: u32::MAX,
+        ..Thresholds::default()
+    };
+    let webhooks = [webhook(&receiver, &["retry-age", "blocked"])];
+    let mut service = service_with(&bench, &metrics, &webhooks, thresholds);
+    service.load_groups(|_| true).await;
+    let released = Arc::new(Notify::new());
+    let released_by_test = released.clone();
+    let hanging = handler(move |Text(word): Text| {
+        let released = released.clone();
+        async move {
+            if word.contains("hangs") {
+                released.notified().await;
+            }
+            Ok::<(), HandlerError>(())
+        }
+    });
+    let options = EngineOptions { attempt_timeout: None, ..options() };
+    let observer = service.alerts().observer(NAME, Some("checkout-team"), true);
+    let running = live(bench.builder(hanging).options(options).observer(observer), &metrics);
+    let stop = CancellationToken::new();
+    let watched = Observed { running, serving: tokio::spawn(service.run(stop.clone())), stop };
+    bench.push(&["a-hangs", "b-fine", "c-fine"]);
+    eventually("others are handled", || watched.running.handle.stats().handled == 2).await;
+    let told = notice(&receiver.wait_for(1).await[0]);
+    assert_eq!((&told["event"], &told["status"]), (&"blocked".into(), &"firing".into()));
+    assert_eq!((&told["limit"], &told["owner"]), (&limit.as_secs_f64().into(), &"checkout-team".into()));
+    assert!(told["value"].as_f64() >= Some(limit.as_secs_f64()), "{told}");
+    metrics.refresh(&*bench.store, bench.clock.now()).await.unwrap();
+    let shown = metrics.render();
+    let age = shown
+        .lines()
+        .find_map(|line| line.strip_prefix("lazaret_oldest_attempt_age_seconds{consumer=\"orders\"} "));
+    assert!(age.is_some_and(|age| age.parse::<f64>().unwrap() >= limit.as_secs_f64()), "{shown}");
+    released_by_test.notify_one();
+    let all = summaries(&receiver.wait_for(2).await);
+    assert_eq!(all, ["blocked firing", "blocked resolved"], "no message is retried");
     watched.stop().await;
 }
 

@@ -465,7 +465,7 @@ static DEAD_LETTER: Section = Section {
         Key::new(
             "min-free",
             Kind::Or("off", &Kind::Size { min: 1 }),
-            "Disk space that stays free beside an embedded store, at most a twentieth of the disk. Below it, reading pauses.",
+            "Disk space that stays free beside an embedded store, at most a twentieth of the disk. Below it, reading pauses, and imports, adopted letters and inbox posts are refused.",
         )
         .or("1GiB"),
         Key::new("alert-on-first", Kind::Flag, "Send an alert for the first letter of a group.").or("true"),

@@ -15,6 +15,18 @@ async fn overview(bench: &Bench) -> Answer {
     bench.get("/console/overview").await.expect(200)
 }
 
+/// The ages that the overview shows: of the only consumer, and of all consumers.
+fn ages(page: &Answer) -> (String, String) {
+    let of_all = page.text.split("</span><span class=\"label\">oldest").next().unwrap();
+    let of_all = of_all.rsplit('>').next().unwrap().to_owned();
+    let row = page.between("<tr data-row", "</tr>");
+    (row.rsplit("<td class=\"num\">").next().unwrap().trim_end_matches("</td>").to_owned(), of_all)
+}
+
+fn both(age: &str) -> (String, String) {
+    (age.to_owned(), age.to_owned())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_limit_that_holds_a_consumer_is_named() {
     // I9
@@ -32,17 +44,43 @@ async fn the_limit_that_holds_a_consumer_is_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_topics_of_a_consumer_hold_is_counted_also_when_it_is_nothing() {
     let bench = Bench::new().await;
-    overview(&bench).await.lacks("in dead-letter topics");
+    let page = overview(&bench).await;
+    page.lacks("in dead-letter topics");
+    assert_eq!(ages(&page), both("–"));
     bench.set_in_broker(Some(BrokerCounts::default()));
     let page = overview(&bench).await;
     page.shows(">0 in dead-letter topics<").shows(">0 in retry topics<").lacks("counted in the broker");
+    assert_eq!(ages(&page), both("–"));
     let oldest_dead_at = Some(Timestamp::now() - SignedDuration::from_hours(50));
     bench.set_in_broker(Some(BrokerCounts { retrying: 2, dead: 1234, oldest_dead_at }));
     let page = overview(&bench).await;
     page.shows(">1,234 in dead-letter topics<").shows(">2 in retry topics<");
     page.shows(" has 1,234 in dead-letter topics and 2 in retry topics, counted in the broker.");
+    page.shows("<td class=\"num\">1,234</td>");
+    assert_eq!(ages(&page), both("2d02h"));
+    // Letters of the store are added, and they are what the link leads to.
+    let letters = bench.letters(None, &[bad("a", "1"), bad("b", "2")], 2).await;
+    let page = overview(&bench).await;
+    page.shows(">1,234 in dead-letter topics<").shows(">1,236</a></td>");
+    let link = page.between("<td class=\"num\"><a href=\"", "\">1,236</a></td>").replace("&amp;", "&");
+    bench.get(&link).await.expect(200).shows(id(&letters[0])).shows(id(&letters[1]));
+    assert_eq!(ages(&page), both("2d02h"));
     bench.set_in_broker(None);
     overview(&bench).await.lacks("in dead-letter topics");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_that_hangs_is_as_old_as_it_has_been_running() {
+    let bench = Bench::new().await;
+    bench.feed(None, &[json!({"id": "h", "key": "h", "payload": {"note": "never returns"}})]).await;
+    let is_old =
+        |age: &str| age.strip_suffix('s').is_some_and(|age| age.parse::<u64>().is_ok_and(|age| age >= 3));
+    eventually("both ages grow", || async {
+        let (of_consumer, of_all) = ages(&overview(&bench).await);
+        is_old(&of_consumer) && is_old(&of_all)
+    })
+    .await;
+    overview(&bench).await.lacks("an attempt has been running");
 }
 
 #[tokio::test(flavor = "multi_thread")]

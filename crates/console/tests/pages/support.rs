@@ -334,7 +334,8 @@ pub(crate) fn encoded(text: &str) -> String {
 }
 
 /// Returns a consumer whose handler fails on payloads that contain `bad` or are not text, with the payload
-/// as its error text. If the payload also contains `away`, the reason is an unavailable dependency.
+/// as its error text. If the payload also contains `away`, the reason is an unavailable dependency. The
+/// handler does not respond to payloads that contain `never returns`.
 fn consumer(
     store: &Arc<Unreliable<SqliteStore>>,
     inbox: &InboxLog,
@@ -350,6 +351,9 @@ fn consumer(
         let reason =
             if text.contains("away") { Reason::DEPENDENCY_UNAVAILABLE } else { Reason::DOMAIN_INVALID };
         async move {
+            if text.contains("never returns") {
+                std::future::pending::<()>().await;
+            }
             match is_bad {
                 true => Err(HandlerError::msg(text).reason(reason)),
                 false => Ok(()),

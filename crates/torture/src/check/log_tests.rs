@@ -144,3 +144,25 @@ fn a_late_process_is_not_held_against_the_others() {
     let again = [&log[..], &[(1, begin(2, 1)), (2, begin(2, 1))]].concat();
     assert_eq!(violations_in(true, &again).len(), 1, "it knows now");
 }
+
+#[test]
+fn a_woken_process_may_begin_one_lost_attempt_in_each_shard() {
+    // I6
+    let stopped =
+        [(1, Entry::Assigned { partition: 0 }), (1, Entry::Stopped), (2, Entry::Assigned { partition: 0 })];
+    let woken = |attempts| [&stopped[..], &vec![(1, begin(0, 1)); attempts][..]].concat();
+    let (one_each, two_in_one) = (woken(shards()), woken(shards() + 1));
+    assert_eq!(violations_in(true, &one_each), NONE);
+    let found = violations_in(true, &two_in_one);
+    assert_eq!(found, ["I6: process 1 was woken, and begins attempts of partitions that it has lost"]);
+    let more = violations_in(true, &woken(3 * shards() + 1));
+    assert_eq!(more.len(), 1, "told once for each stop: {more:?}");
+    // Nobody took the partition, or it has it again.
+    let kept = violations_in(true, &[&two_in_one[..2], &two_in_one[3..]].concat());
+    assert!(!kept.iter().any(|violation| violation.contains("was woken")), "{kept:?}");
+    let back = [&one_each[..], &[(1, Entry::Assigned { partition: 0 }), (1, begin(0, 1))]].concat();
+    assert_eq!(violations_in(true, &back), NONE);
+    // Each stop counts alone.
+    assert_eq!(violations_in(true, &[&back[..], &one_each[1..]].concat()), NONE);
+    assert_eq!(violations_in(true, &[&back[..], &two_in_one[1..]].concat()).len(), 1);
+}
