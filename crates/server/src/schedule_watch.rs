@@ -155,7 +155,7 @@ mod tests {
 
     /// Why an operation that evicts letters of two consumers must not start.
     fn why_not(tokens: &Tokens, latest: &LatestRights, via: &str) -> Option<String> {
-        let consumers = ["billing", "shop"].map(str::to_owned).into();
+        let consumers = BTreeSet::from(["billing", "shop"].map(str::to_owned));
         let needs = Needs { scope: Scope::Evict, consumers: &consumers };
         objection(tokens, latest, &scheduled(via), &needs, NOW)
     }
@@ -190,8 +190,7 @@ mod tests {
         let lost = Some("ada may no longer use all consumers of its letters".to_owned());
         assert_eq!(found(vec![limited("ada-1", &["shop", "orders"])]), lost);
         // Of neither can it be said that it may evict these letters.
-        let reads = Token { consumers: Vec::new(), ..limited("ada-2", &[]) };
-        let reads = Token { scopes: vec![Scope::Read], ..reads };
+        let reads = Token { scopes: vec![Scope::Read], ..limited("ada-2", &[]) };
         assert_eq!(found(vec![limited("ada-1", &["shop"]), limited("ada-3", &["billing"]), reads]), lost);
         assert_eq!(found(vec![limited("ada-1", &["shop"]), limited("ada-2", &[])]), None);
     }
