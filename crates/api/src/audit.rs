@@ -82,17 +82,18 @@ pub struct AuditCheck {
     pub intact: u64,
     /// The first broken entry.
     pub broken: Option<u64>,
-    /// The hash of the last intact entry. Store it elsewhere to detect truncation.
+    /// The hash of the last intact entry, sealed by a key of the store. Store it elsewhere to detect truncation.
     pub hash: String,
 }
 
-impl From<&store::AuditCheck> for AuditCheck {
-    fn from(check: &store::AuditCheck) -> Self {
+impl AuditCheck {
+    /// The result as callers see it, with the hash sealed by the key of the store.
+    pub fn sealed(check: &store::AuditCheck, key: &store::DigestKey) -> Self {
         Self {
             ok: check.broken.is_none(),
             intact: check.intact,
             broken: check.broken,
-            hash: store::audit_hash_text(&check.hash),
+            hash: key.seal_audit_hash(&check.hash),
         }
     }
 }

@@ -83,7 +83,7 @@ pub struct EditRequest {
     #[serde(default)]
     pub tombstone: bool,
     /// The digest of the payload that this edit replaces, as the letter states it. If the letter has another one by now, the edit is
-    /// refused as a conflict; default: it replaces whatever is there.
+    /// refused as a conflict; default: it replaces whatever is there. Needs the scope `payload`, as the payload does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_digest: Option<String>,
     /// The payload as it arrived, before all edits.

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use lazaret_config::{AlertThresholds, Config, Consumer as ConsumerConfig, Webhook as Hook};
 use lazaret_core::handler::{BoxHandler, Handler};
-use lazaret_core::store::{Store, audit_hash_text};
+use lazaret_core::store::Store;
 use lazaret_core::{QueueName, SystemClock};
 use lazaret_engine::Builder;
-use lazaret_telemetry::alerts::{Alerts, Options, Service, Thresholds, Webhook};
+use lazaret_telemetry::alerts::{Alerts, AuditAnchor, Options, Service, Thresholds, Webhook};
 #[cfg(feature = "otlp")]
 use lazaret_telemetry::traces::TraceExporter;
 use lazaret_telemetry::{AttemptLayer, LogObserver, Metrics};
@@ -155,17 +155,16 @@ impl TelemetryTasks {
 }
 
 /// Logs the last entry of the audit whenever there are new ones, and at the end. The log is usually shipped elsewhere, so that an
-/// audit whose end was cut off does not match it.
+/// audit whose end was cut off does not match it. Its hash is sealed: readers of the log may see less of the audit than it covers.
 async fn log_audit_head(store: &dyn Store, stop: &CancellationToken) {
     let mut logged = None;
     loop {
         let stopped = stop.run_until_cancelled(tokio::time::sleep(AUDIT_INTERVAL)).await.is_none();
         // An outage of the store is reported by others.
-        let head = store.audit_head(None).await.ok().flatten();
-        if let Some(head) = head.filter(|head| logged != Some(head.number)) {
-            logged = Some(head.number);
-            let hash = audit_hash_text(&head.hash);
-            tracing::info!(number = head.number, hash, "audit head");
+        let head = AuditAnchor::last(store).await.ok().flatten();
+        if let Some(AuditAnchor { number, hash, .. }) = head.filter(|head| logged != Some(head.number)) {
+            logged = Some(number);
+            tracing::info!(number, hash, "audit head");
         }
         if stopped {
             return;

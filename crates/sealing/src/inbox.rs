@@ -14,7 +14,7 @@ use lazaret_core::{Message, MessageId, Partition};
 use crate::content::{Closed, Content, Opener, Place, PostSealer, Unreadable};
 use crate::error::NotOpened;
 use crate::key::DataKey;
-use crate::key_ring::KeyRing;
+use crate::key_ring::{DataKeys, KeyRing};
 
 /// An inbox that encrypts messages before it passes them on. With a ring [without keys](KeyRing::without_keys) it passes them on as they are,
 /// and refuses them from the time when another instance encrypts.
@@ -39,16 +39,31 @@ impl<I: Ingest> SealedInbox<I> {
         message
     }
 
-    /// Whether a message with the id of another one is the same, encrypted under an earlier key.
-    async fn posted_before(&self, message: &NewMessage) -> store::Result<Option<Posted>> {
-        let keys = self.keys.current();
+    /// Recognizes messages that are stored under earlier keys: under another key, the same message has other bytes, and is a conflict.
+    ///
+    /// All messages with known ids are posted again under each earlier key, also those that match already: how long a call takes does not
+    /// tell how many of them match.
+    async fn compare_with_earlier(
+        &self,
+        keys: &DataKeys,
+        messages: &[NewMessage],
+        answers: &mut [Posted],
+    ) -> store::Result<()> {
+        let is_known = |answer: &Posted| matches!(answer, Posted::Known { .. } | Posted::Conflict { .. });
+        let known: Vec<usize> = (0..answers.len()).filter(|index| is_known(&answers[*index])).collect();
+        if known.is_empty() {
+            return Ok(());
+        }
         for key in keys.earlier() {
-            let answer = self.inner.post(vec![self.sealed(key, message.clone())]).await?.pop();
-            if let Some(answer) = answer.filter(|answer| !matches!(answer, Posted::Conflict { .. })) {
-                return Ok(Some(answer));
+            let again = known.iter().map(|index| self.sealed(key, messages[*index].clone())).collect();
+            for (index, answer) in known.iter().zip(self.inner.post(again).await?) {
+                let is_other = matches!(answers[*index], Posted::Conflict { .. });
+                if is_other && matches!(answer, Posted::Known { .. } | Posted::Taken { .. }) {
+                    answers[*index] = answer;
+                }
             }
         }
-        Ok(None)
+        Ok(())
     }
 }
 
@@ -63,13 +78,7 @@ impl<I: Ingest> Ingest for SealedInbox<I> {
         let keys = self.keys.current();
         let sealed = messages.iter().map(|message| self.sealed(keys.active(), message.clone())).collect();
         let mut answers = self.inner.post(sealed).await?;
-        for (answer, message) in answers.iter_mut().zip(&messages) {
-            if matches!(answer, Posted::Conflict { .. })
-                && let Some(known) = self.posted_before(message).await?
-            {
-                *answer = known;
-            }
-        }
+        self.compare_with_earlier(&keys, &messages, &mut answers).await?;
         Ok(answers)
     }
 

@@ -3,16 +3,18 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use lazaret_core::failure::CauseLink;
 use lazaret_core::letter::{AttemptKind, AttemptRecord};
 use lazaret_core::query::Query;
-use lazaret_core::source::{Commit, Ingest, NewMessage, Posted, Source, SourceEvent};
+use lazaret_core::source::{Backlog, Commit, Ingest, NewMessage, Posted, Source, SourceEvent};
 use lazaret_core::store::{
     Act, Action, Actor, AttemptNote, Audit, Change, ErrorKind, GroupsRequest, HandOff, LetterStore, Limits,
-    Operations, Outbox, Placement, PlanRequest, Requeue, Selection, Settled, Settlement, Store, Triage,
+    Operations, Outbox, Placement, PlanRequest, Requeue, Result, Selection, Settled, Settlement, Store,
+    Triage,
 };
 use lazaret_core::{
     Failure, Letter, LetterId, LetterState, Message, MessageId, Partition, Position, QueueName, Reason,
@@ -479,6 +481,53 @@ async fn an_inbox_shows_no_content_and_recognizes_what_it_has() {
     };
     source.commit(vec![commit]).await.unwrap();
     assert_eq!(inbox.backlog().await.unwrap().messages, 0);
+}
+
+/// An inbox that records how many messages each call has.
+struct Counted<I> {
+    inner: I,
+    calls: Arc<Mutex<Vec<usize>>>,
+}
+
+#[async_trait]
+impl<I: Ingest> Ingest for Counted<I> {
+    async fn post(&self, messages: Vec<NewMessage>) -> Result<Vec<Posted>> {
+        self.calls.lock().unwrap().push(messages.len());
+        self.inner.post(messages).await
+    }
+
+    async fn backlog(&self) -> Result<Backlog> {
+        self.inner.backlog().await
+    }
+}
+
+#[tokio::test]
+async fn right_and_wrong_guesses_of_a_payload_cost_the_same_calls() {
+    let folder = tempfile::tempdir().unwrap();
+    let inside = file(folder.path());
+    let log = || inside.inbox_log("orders", InboxOptions::default());
+    let ring = async |keys: &[u8]| sealed(&inside, keys).await.keys().clone();
+    // A message under each of three data keys, of which the last one encrypts.
+    for (id, keys) in [("evt-1", &[1][..]), ("evt-2", &[2, 1][..]), ("evt-3", &[3, 2, 1][..])] {
+        let inbox = SealedInbox::new(log(), "orders", ring(keys).await);
+        inbox.post(vec![posted(Some(id), SECRET)]).await.unwrap();
+    }
+    let calls = Arc::<Mutex<Vec<usize>>>::default();
+    let counted = Counted { inner: log(), calls: calls.clone() };
+    let inbox = SealedInbox::new(counted, "orders", ring(&[3, 2, 1]).await);
+    for (guesses, known) in
+        [([SECRET; 3], [true; 3]), (["no"; 3], [false; 3]), (["no", SECRET, "no"], [false, true, false])]
+    {
+        let ids = ["evt-1", "evt-2", "evt-3"];
+        let messages = ids.iter().zip(guesses).map(|(id, guess)| posted(Some(*id), guess)).collect();
+        let answers = inbox.post(messages).await.unwrap();
+        let is_known = |answer: &Posted| matches!(answer, Posted::Known { .. });
+        assert_eq!(answers.iter().map(is_known).collect::<Vec<_>>(), known, "{answers:?}");
+        assert_eq!(std::mem::take(&mut *calls.lock().unwrap()), [3, 3, 3], "one call for each key");
+    }
+    // New messages are posted once.
+    inbox.post(vec![posted(Some("evt-4"), SECRET), posted(None, SECRET)]).await.unwrap();
+    assert_eq!(*calls.lock().unwrap(), [2]);
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ pub(crate) use caller::Session;
 pub(crate) use caller::{Authentication, Caller, MAX_REASON_CHARS};
 pub(crate) use csrf::CsrfKey;
 pub(crate) use hosts::{Hosts, authority_of, is_loopback};
-pub(crate) use latest_rights::LatestRights;
+pub(crate) use latest_rights::{LatestRights, Rights};
 pub(crate) use proxy::client_address;
 pub use proxy::{ProxyPersons, TrustedProxy};
 pub use roles::{Role, RoleError, person_in_groups};

@@ -201,7 +201,10 @@ fn add_overview(routes: &mut impl Add) {
             "number",
             "The number of an entry that was noted elsewhere: it is broken if cut off or replaced",
         )
-        .query("hash", "The hash of that entry, in hexadecimal digits")
+        .query(
+            "hash",
+            "The hash of that entry; one without hmac-sha256: from an earlier version needs the scope reveal",
+        )
         .answers::<api::AuditCheck>(200);
     routes.add(route, audit::verify);
     let route = Route::get("/v1/events", READ, "Server-sent events of the type Event")

@@ -127,7 +127,7 @@ impl Server {
     }
 
     /// Holds the scheduled operations of people who may not start them any more: their token was revoked, has expired or has lost
-    /// the scope. The [watch](Self::watch) does so as well; a program that runs consumers calls it before they start.
+    /// the scope or a consumer. The [watch](Self::watch) does so as well; a program that runs consumers calls it before they start.
     ///
     /// # Errors
     /// When the store is unavailable.

@@ -290,7 +290,28 @@ impl MongoStore {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+    use mongodb::Client;
+
     use super::*;
+    use crate::options::MongoStoreOptions;
+
+    #[tokio::test]
+    async fn searches_without_an_answer_leave_calls_to_others() {
+        // Nobody answers there, for longer than the test takes.
+        let uri = "mongodb://127.0.0.1:1/?directConnection=true&serverSelectionTimeoutMS=600000";
+        let client = Client::with_uri_str(uri).await.unwrap();
+        let options = MongoStoreOptions { connections: 10, ..MongoStoreOptions::default() };
+        let store = MongoStore::unchecked(&client, "shop", options);
+        let query = Query::parse("payload./a:1").unwrap();
+        let mut searches: Vec<_> = (0..20).map(|_| Box::pin(store.search(&query, None, 10))).collect();
+        assert!(searches.iter_mut().all(|search| search.now_or_never().is_none()));
+        let other = store.db().letters.call(|_| async { Ok(()) });
+        let made = tokio::time::timeout(Duration::from_secs(20), other).await;
+        made.expect("searches have taken all calls").unwrap();
+    }
 
     #[test]
     fn a_cursor_is_the_number_of_a_letter() {

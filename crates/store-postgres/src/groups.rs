@@ -190,6 +190,8 @@ impl PostgresStore {
             },
         };
         let (least, wanted) = (i64::from(!request.closed), rows_of(limit.saturating_add(1)));
+        // The server reads and sorts all groups for a page.
+        let _turn = self.turn_to_scan(GROUPS).await?;
         let rows = self.ask(GROUPS, PAGE, &[&of, &least, &open, &qid, &fingerprint, &wanted]).await?;
         let name = |row: &Row| -> Work<Key> { Ok((row.try_get(12)?, row.try_get(13)?)) };
         let names: Work<Vec<Key>> = rows.iter().take(limit).map(name).collect();

@@ -85,7 +85,7 @@ impl Transaction<'_> {
 impl KeyValue for PostgresStore {
     async fn read(&self, space: &str, name: &str) -> Result<Reading> {
         let key = key_of(&[space, name]);
-        let stored = transaction!(self, "read", |tx| tx.read_value(key));
+        let stored = transaction!(self, "read", begin_for_value, |tx| tx.read_value(key));
         self.expiry().unexpired(self, space, stored).await
     }
 

@@ -24,7 +24,8 @@ const SCHEMA_BYTES: usize = 63;
 pub struct PostgresStoreOptions {
     /// The schema of the tables. Default: `lazaret`. Lower-case letters, digits and underscores.
     pub schema: String,
-    /// Maximum number of connections of this process. Default: 16.
+    /// Maximum number of connections of this process. Default: 16. There are up to two more: one for notifications, and one that reads
+    /// values, such as what a health check asks for, while all others are in use.
     pub max_connections: usize,
     /// How long a call waits for a free connection, and for a new one to be established; several hosts share it. The connection for
     /// notifications is replaced if the server does not respond to it for this time. Default: 10 seconds.

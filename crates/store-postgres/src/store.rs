@@ -5,7 +5,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
+use deadpool_postgres::{
+    Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType, Timeouts,
+};
 use lazaret_core::store::rules::ClockWatch;
 use lazaret_core::store::{Capabilities, Changes, ErrorKind, ExpiryClock, Result, StoreError, Topic};
 use lazaret_core::{Clock, QueueName, SystemClock, Timestamp};
@@ -47,6 +49,8 @@ pub struct PostgresStore {
 
 struct Shared {
     pool: Pool,
+    /// One connection more, for reads of values while all others are in use. It is opened when it is first needed.
+    kept: Pool,
     /// One permit for each connection that calls which may examine many letters use at once.
     scans: Semaphore,
     acquire_timeout: Duration,
@@ -93,7 +97,8 @@ impl PostgresStore {
         // The clock of the server may be set, so the time between two readings of it is counted by this machine.
         let counting = options.clock.clone().unwrap_or_else(|| Arc::new(SystemClock));
         let shared = Shared {
-            pool: pool(config, tls, &options)?,
+            pool: pool(config.clone(), tls.clone(), &options, options.max_connections)?,
+            kept: pool(config, tls, &options, 1)?,
             scans: Semaphore::new((options.max_connections / 2).max(1)),
             acquire_timeout: options.acquire_timeout,
             notifications,
@@ -131,8 +136,31 @@ impl PostgresStore {
         self.shared.pool.get().await.map_err(|error| of_pool(error, operation))
     }
 
-    /// Waits for the turn of a call that may examine many letters. Such calls use half of the connections, in the order in which they
-    /// came, so that they never keep the others waiting: the engine, health checks, single letters.
+    /// A connection that reads a value: a free one, or else the first of those that become free and the one that is kept for values. So
+    /// whatever other calls do with their connections, values are read: positions, leases, what a health check asks for.
+    pub(crate) async fn client_for_value(&self, operation: &'static str) -> Result<Object> {
+        let Shared { pool, kept, .. } = &*self.shared;
+        let at_once = Timeouts { wait: Some(Duration::ZERO), ..pool.timeouts() };
+        match pool.timeout_get(&at_once).await {
+            Err(PoolError::Timeout(TimeoutType::Wait)) => {}
+            known => return known.map_err(|error| of_pool(error, operation)),
+        }
+        // Nothing races with the opening of the connection: if others were faster each time, it would be opened again and again.
+        if kept.status().size == 0
+            && let Ok(client) = kept.get().await
+        {
+            return Ok(client);
+        }
+        let freed = tokio::select! {
+            biased;
+            freed = pool.get() => freed,
+            Ok(client) = kept.get() => Ok(client),
+        };
+        freed.map_err(|error| of_pool(error, operation))
+    }
+
+    /// Waits for the turn of a call that may examine many letters or groups. Such calls use half of the connections, in the order in which
+    /// they came, so that they never keep the others waiting: the engine, single letters.
     pub(crate) async fn turn_to_scan(&self, operation: &'static str) -> Result<SemaphorePermit<'_>> {
         let unavailable =
             |context: &str| StoreError::not_done(ErrorKind::Unavailable, operation, context.to_owned());
@@ -254,12 +282,12 @@ impl PostgresStore {
     }
 }
 
-fn pool(config: Config, tls: Tls, options: &PostgresStoreOptions) -> Result<Pool> {
+fn pool(config: Config, tls: Tls, options: &PostgresStoreOptions, connections: usize) -> Result<Pool> {
     let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
     let manager = Manager::from_connect(config, PoolConnect(tls), recycling);
     let timeout = Some(options.acquire_timeout);
     Pool::builder(manager)
-        .max_size(options.max_connections)
+        .max_size(connections)
         .wait_timeout(timeout)
         .create_timeout(timeout)
         .recycle_timeout(timeout)

@@ -63,22 +63,26 @@ pub(crate) use transaction;
 impl<'s> Transaction<'s> {
     /// Begins a transaction in which each statement sees what was committed before it.
     pub(crate) async fn begin(store: &'s PostgresStore, operation: &'static str) -> Result<Self> {
-        Self::start(store, operation, BEGIN).await
+        Ok(Self::start(store.client(operation).await?, store, operation, BEGIN).await)
+    }
+
+    /// Begins a transaction that reads a value.
+    pub(crate) async fn begin_for_value(store: &'s PostgresStore, operation: &'static str) -> Result<Self> {
+        Ok(Self::start(store.client_for_value(operation).await?, store, operation, BEGIN).await)
     }
 
     /// Begins a transaction in which all statements see the same.
     pub(crate) async fn begin_snapshot(store: &'s PostgresStore, operation: &'static str) -> Result<Self> {
-        Self::start(store, operation, BEGIN_SNAPSHOT).await
+        Ok(Self::start(store.client(operation).await?, store, operation, BEGIN_SNAPSHOT).await)
     }
 
-    async fn start(store: &'s PostgresStore, operation: &'static str, begin: &str) -> Result<Self> {
-        let client = store.client(operation).await?;
+    async fn start(client: Object, store: &'s PostgresStore, operation: &'static str, begin: &str) -> Self {
         {
             // Sent, not waited for: a connection that is lost now fails the next statement.
             let mut begun = std::pin::pin!(client.batch_execute(begin));
             let _ = futures_util::poll!(begun.as_mut());
         }
-        Ok(Self { store, client: Some(client), operation, now: Timestamp::UNIX_EPOCH, unit: Unit::default() })
+        Self { store, client: Some(client), operation, now: Timestamp::UNIX_EPOCH, unit: Unit::default() }
     }
 
     fn client(&self) -> Work<&Object> {

@@ -1,5 +1,5 @@
 //! Transactions of others: a wait for a lock that is too long is cancelled and changes nothing, after a deadlock or a serialization
-//! failure the call is made again, and searches that wait leave connections to other calls.
+//! failure the call is made again, searches and lists of groups that wait leave connections to other calls, and values are read in any case.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Action, Actor, Certainty, ErrorKind, HandOff, LetterStore, Limits, Operations, Placed, Placement, Plan,
-    PlanRequest, Result, Selection, Triage,
+    Action, Actor, Certainty, ErrorKind, GroupsRequest, HandOff, LetterStore, Limits, Operations, Placed,
+    Placement, Plan, PlanRequest, Result, Selection, Triage,
 };
-use lazaret_core::{Clock, Letter, LetterState, Message, Position, QueueName, Timestamp};
+use lazaret_core::{Clock, ConsumerName, Letter, LetterState, Message, Position, QueueName, Timestamp};
 use lazaret_store_postgres::driver::Client;
 use lazaret_store_postgres::{PostgresStore, PostgresStoreOptions};
 use lazaret_testkit::ManualClock;
@@ -187,5 +187,74 @@ async fn searches_that_wait_leave_connections_to_other_calls() {
     for search in searches {
         let found = tokio::time::timeout(DEADLINE, search).await.expect("it ends").unwrap();
         assert!(found.unwrap().letters.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn lists_of_groups_that_wait_leave_connections_to_other_calls() {
+    let Some(dsn) = server() else { return };
+    let test = TestSchema::new(dsn);
+    let (named, name) = named(&test);
+    let store = PostgresStore::connect(&named, test.options(None)).await.unwrap();
+    hand_off(&store, 0).await.unwrap();
+    let (client, observer) = (test.client().await, test.client().await);
+    client.batch_execute("BEGIN; LOCK TABLE failure_groups IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    // Twice as many as there are connections, all asked before the question below.
+    let lists: Vec<_> = (0..8)
+        .map(|_| {
+            let store = store.clone();
+            tokio::spawn(async move { store.groups(&GroupsRequest::default()).await })
+        })
+        .collect();
+    waits_for_a_lock(&observer, &name).await;
+    assert_eq!(store.queues().await.unwrap().len(), 1, "a connection is free");
+    assert!(lists.iter().all(|list| !list.is_finished()), "all of them wait");
+    client.batch_execute("ROLLBACK").await.unwrap();
+    for list in lists {
+        tokio::time::timeout(DEADLINE, list).await.expect("it ends").unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn values_are_read_while_other_calls_use_all_connections() {
+    let Some(dsn) = server() else { return };
+    let test = TestSchema::new(dsn);
+    let (named, name) = named(&test);
+    let options = test.options(None);
+    let most = options.max_connections;
+    let store = PostgresStore::connect(&named, options).await.unwrap();
+    hand_off(&store, 0).await.unwrap();
+    let (client, observer) = (test.client().await, test.client().await);
+    client.batch_execute("BEGIN; LOCK TABLE counts IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let calls: Vec<_> = (0..2 * most)
+        .map(|_| {
+            let store = store.clone();
+            tokio::spawn(async move { store.counts(&queue()).await })
+        })
+        .collect();
+    let sessions = "SELECT count(*), count(*) FILTER (WHERE wait_event_type = 'Lock') FROM pg_stat_activity
+        WHERE application_name = $1";
+    let sessions = async || {
+        let row = observer.query_one(sessions, &[&name]).await.unwrap();
+        (row.get::<_, i64>(0), row.get::<_, i64>(1))
+    };
+    let most = i64::try_from(most).unwrap();
+    let held = async {
+        while sessions().await.1 != most {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, held).await.expect("all connections are in use");
+    let (before, _) = sessions().await;
+    for _ in 0..3 {
+        // What the readiness check of a server asks for.
+        assert!(store.incarnations(&ConsumerName::from("")).await.unwrap().0.is_empty());
+    }
+    assert!(calls.iter().all(|call| !call.is_finished()), "all of them wait");
+    assert_eq!(sessions().await.0, before + 1, "one connection is kept for values");
+    client.batch_execute("ROLLBACK").await.unwrap();
+    for call in calls {
+        let counts = tokio::time::timeout(DEADLINE, call).await.expect("it ends").unwrap().unwrap();
+        assert_eq!(counts.open(), 2);
     }
 }

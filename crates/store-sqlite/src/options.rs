@@ -28,8 +28,9 @@ pub enum Durability {
 pub struct Options {
     /// The store's clock, which determines the end of leases and due times.
     pub clock: Arc<dyn Clock>,
-    /// Number of reader connections. At least one. Queries that may examine many letters use all but one of them, so that health checks and
-    /// reads of single letters do not wait for them; a single one is shared by all.
+    /// Number of reader connections. At least one. Queries that may examine many letters use all but one of them, so that reads of single
+    /// letters do not wait for them; a single one is shared by all. There is one more for values, such as positions and what a health check
+    /// asks for.
     pub readers: usize,
     /// The durability of acknowledged writes.
     pub durability: Durability,

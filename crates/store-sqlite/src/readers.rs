@@ -6,8 +6,8 @@
 //! A query is interrupted when its caller has stopped waiting, such as a request that was cut off, or when it exceeds
 //! [`Options::query_timeout`]. The connection is then free for the next one.
 //!
-//! Queries that may examine many letters run on all readers but one, so that they never keep the others waiting: health checks, single
-//! letters, pauses, positions.
+//! Queries that may examine many letters run on all readers but one, so that they never keep the others waiting: single letters, pauses,
+//! groups. Values have a reader of their own: positions, locks and what a health check asks for are read whatever the others do.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -93,9 +93,19 @@ enum Command {
     Close,
 }
 
+/// The readers that a query uses.
+#[derive(Clone, Copy)]
+pub(crate) enum Readers {
+    /// Those that all queries share.
+    Shared,
+    /// The one for values.
+    Values,
+}
+
 /// A handle to the reader threads, which stop when they are closed or the last handle is dropped.
 pub(crate) struct Handle {
-    commands: mpsc::Sender<Command>,
+    shared: mpsc::Sender<Command>,
+    values: mpsc::Sender<Command>,
     /// One permit for each reader that may scan.
     scans: Arc<Semaphore>,
     /// Each reader holds a sender until it has closed the file.
@@ -106,28 +116,20 @@ pub(crate) struct Handle {
 impl Handle {
     /// Starts the readers on a file that is open for writing.
     pub(crate) fn start(path: &Path, options: &Options, redo: &Arc<RedoLog>) -> Result<Self> {
-        let (commands, waiting) = mpsc::channel(options.waiting.max(1));
         let (alive, ended) = watch::channel(());
-        let waiting = Arc::new(Mutex::new(waiting));
         let readers = options.readers.max(1);
-        for number in 0..readers {
-            let mut connection = schema::connect_reader(path, options)?;
-            let (waiting, options, alive) = (waiting.clone(), options.clone(), alive.clone());
-            let read = move || {
-                while let Some(question) = next(&waiting) {
-                    question.run(&mut connection, &options);
-                }
-                drop(connection);
-                drop(alive);
-            };
-            let started = thread::Builder::new().name(format!("lazaret-reader-{number}")).spawn(read);
-            started.map_err(|error| {
-                StoreError::not_done(ErrorKind::Unavailable, "open", "failed to start a reader thread")
-                    .with_source(error)
-            })?;
-        }
+        let names = (0..readers).map(|number| format!("lazaret-reader-{number}"));
+        let shared = start(names, path, options, &alive)?;
+        let values = start(["lazaret-values".to_owned()], path, options, &alive)?;
         let scans = Arc::new(Semaphore::new((readers - 1).max(1)));
-        Ok(Self { commands, scans, ended, redo: redo.clone() })
+        Ok(Self { shared, values, scans, ended, redo: redo.clone() })
+    }
+
+    fn commands(&self, readers: Readers) -> &mpsc::Sender<Command> {
+        match readers {
+            Readers::Shared => &self.shared,
+            Readers::Values => &self.values,
+        }
     }
 
     /// Waits for the turn of a query that may examine many letters, in the order of the calls. It is to be kept until the query has
@@ -140,8 +142,10 @@ impl Handle {
     /// Stops the readers: they accept no more queries, finish the queued ones and close
     /// the file.
     pub(crate) async fn close(&self) {
-        // If the queue is closed, they are stopping or have stopped.
-        _ = self.commands.send(Command::Close).await;
+        for readers in [Readers::Shared, Readers::Values] {
+            // If the queue is closed, they are stopping or have stopped.
+            _ = self.commands(readers).send(Command::Close).await;
+        }
         // Nothing is ever sent: the channel closes when the last reader has stopped.
         _ = self.ended.clone().changed().await;
     }
@@ -149,11 +153,12 @@ impl Handle {
     /// Runs a query on a snapshot with all acknowledged writes.
     pub(crate) async fn ask<T: Send + 'static, Q: FnOnce(&View<'_>) -> Work<T> + Send + 'static>(
         &self,
+        readers: Readers,
         operation: &'static str,
         question: Q,
     ) -> Result<QueryResult<T, Q>> {
         let redo = self.redo.clone();
-        self.send(operation, move |view| {
+        self.send(readers, operation, move |view| {
             // The order matters: the snapshot contains what was committed in between.
             let first = redo.first().map_err(|error| redo.fault(&error))?;
             in_one_view(view, |view| match first {
@@ -167,14 +172,16 @@ impl Handle {
     /// Runs a query on a snapshot with everything that the writer has committed.
     pub(crate) async fn ask_after<T: Send + 'static>(
         &self,
+        readers: Readers,
         operation: &'static str,
         question: impl FnOnce(&View<'_>) -> Work<T> + Send + 'static,
     ) -> Result<T> {
-        self.send(operation, |view| in_one_view(view, question)).await
+        self.send(readers, operation, |view| in_one_view(view, question)).await
     }
 
     async fn send<T: Send + 'static>(
         &self,
+        readers: Readers,
         operation: &'static str,
         question: impl FnOnce(&View<'_>) -> Work<T> + Send + 'static,
     ) -> Result<T> {
@@ -189,11 +196,39 @@ impl Handle {
         // Held until the answer is there: without it, the query is interrupted.
         let waiting = Arc::new(());
         let question = Question { caller: Arc::downgrade(&waiting), run: Box::new(run) };
-        self.commands.send(Command::Ask(question)).await.map_err(|_| stopped())?;
+        self.commands(readers).send(Command::Ask(question)).await.map_err(|_| stopped())?;
         let answer = answer.await.unwrap_or_else(|_| Err(stopped()));
         drop(waiting);
         answer
     }
+}
+
+/// Starts a reader thread of each name. They share a queue.
+fn start(
+    names: impl IntoIterator<Item = String>,
+    path: &Path,
+    options: &Options,
+    alive: &watch::Sender<()>,
+) -> Result<mpsc::Sender<Command>> {
+    let (commands, waiting) = mpsc::channel(options.waiting.max(1));
+    let waiting = Arc::new(Mutex::new(waiting));
+    for name in names {
+        let mut connection = schema::connect_reader(path, options)?;
+        let (waiting, options, alive) = (waiting.clone(), options.clone(), alive.clone());
+        let read = move || {
+            while let Some(question) = next(&waiting) {
+                question.run(&mut connection, &options);
+            }
+            drop(connection);
+            drop(alive);
+        };
+        let started = thread::Builder::new().name(name).spawn(read);
+        started.map_err(|error| {
+            StoreError::not_done(ErrorKind::Unavailable, "open", "failed to start a reader thread")
+                .with_source(error)
+        })?;
+    }
+    Ok(commands)
 }
 
 /// The next query; `None` at the end. One reader waits for it, the others wait for the lock.
@@ -228,7 +263,8 @@ mod tests {
     use std::pin::Pin;
     use std::task::Poll;
 
-    use lazaret_core::store::{ErrorKind, Triage};
+    use lazaret_core::ConsumerName;
+    use lazaret_core::store::{ErrorKind, KeyValue, LetterStore, Triage};
 
     use crate::readers::View;
     use crate::{Options, SqliteStore};
@@ -300,6 +336,34 @@ mod tests {
         drop(gates);
         for scan in scans {
             scan.await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn values_are_read_while_all_other_readers_are_busy() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { readers: 3, ..Options::default() };
+        let store = SqliteStore::open(folder.path().join("lazaret.db"), options).unwrap();
+        let (mut queries, mut gates) = (Vec::new(), Vec::new());
+        for _ in 0..3 {
+            let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+            let (started, has_started) = tokio::sync::oneshot::channel();
+            let mut query = Box::pin(store.ask("get", move |_| {
+                _ = started.send(());
+                _ = may_go_on.recv();
+                Ok(())
+            }));
+            assert!(!is_ready(&mut query).await);
+            has_started.await.unwrap();
+            queries.push(query);
+            gates.push(go_on);
+        }
+        // What the readiness check of a server asks for.
+        assert!(store.incarnations(&ConsumerName::from("")).await.unwrap().0.is_empty());
+        assert!(store.read("locks", "mirror").await.unwrap().found.is_none());
+        drop(gates);
+        for query in queries {
+            query.await.unwrap();
         }
     }
 

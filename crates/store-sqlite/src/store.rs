@@ -18,7 +18,7 @@ use crate::inbox_source::Wakeups;
 use crate::letters::Queue;
 use crate::letters::listing::Listing;
 use crate::options::Options;
-use crate::readers::{QueryResult, View};
+use crate::readers::{QueryResult, Readers, View};
 use crate::recorded::Repeatable;
 use crate::redo::{RedoLog, Size};
 use crate::step::Step;
@@ -257,11 +257,29 @@ impl SqliteStore {
         operation: &'static str,
         question: impl FnOnce(&View<'_>) -> Work<T> + Send + 'static,
     ) -> Result<T> {
-        match self.shared.readers.ask(operation, question).await? {
+        self.ask_of(Readers::Shared, operation, question).await
+    }
+
+    /// Reads a value, on the reader for values: whatever the others do, it waits for other values only.
+    pub(crate) async fn ask_value<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        question: impl FnOnce(&View<'_>) -> Work<T> + Send + 'static,
+    ) -> Result<T> {
+        self.ask_of(Readers::Values, operation, question).await
+    }
+
+    async fn ask_of<T: Send + 'static>(
+        &self,
+        readers: Readers,
+        operation: &'static str,
+        question: impl FnOnce(&View<'_>) -> Work<T> + Send + 'static,
+    ) -> Result<T> {
+        match self.shared.readers.ask(readers, operation, question).await? {
             QueryResult::Answer(answer) => Ok(answer),
             QueryResult::Behind(question) => {
                 self.shared.writer.catch_up(operation).await?;
-                self.shared.readers.ask_after(operation, question).await
+                self.shared.readers.ask_after(readers, operation, question).await
             }
         }
     }
@@ -288,7 +306,7 @@ impl SqliteStore {
         operation: &'static str,
         question: impl FnOnce(&View<'_>) -> Work<T> + Send + 'static,
     ) -> Result<T> {
-        self.shared.readers.ask_after(operation, question).await
+        self.shared.readers.ask_after(Readers::Shared, operation, question).await
     }
 
     /// Changes a queue, which is created if necessary.
@@ -330,7 +348,8 @@ impl SqliteStore {
             Listing::of(connection, &queue)?.map(|listing| question(&listing)).transpose()
         };
         let asked = question.clone();
-        match self.shared.readers.ask(operation, move |view| asked(view.connection)).await? {
+        let asked = self.shared.readers.ask(Readers::Shared, operation, move |view| asked(view.connection));
+        match asked.await? {
             QueryResult::Answer(answer) => Ok(answer),
             QueryResult::Behind(_) => {
                 self.shared.writer.look(operation, move |step| question(step.connection)).await

@@ -21,7 +21,7 @@ const FILLERS: usize = 20;
 enum Needs {
     Read,
     Payload,
-    /// It has to ask for it, too.
+    /// It has to ask for it, too, unless it is a query.
     Reveal,
     Never,
 }
@@ -30,7 +30,7 @@ enum Needs {
 const REDACT: &str = "redact: { headers: [authorization], payload: [/card/number], patterns: ['[a-z]+[.]error-card[.]secret'] }";
 
 /// The secrets of each consumer, by their place.
-const PLACES: [(&str, Needs); 10] = [
+const PLACES: [(&str, Needs); 12] = [
     ("key", Needs::Read),
     ("type", Needs::Read),
     ("error", Needs::Read),
@@ -41,6 +41,9 @@ const PLACES: [(&str, Needs); 10] = [
     ("card", Needs::Reveal),
     ("authorization", Needs::Reveal),
     ("error-card", Needs::Reveal),
+    // Queries of somebody who searched for a redacted value.
+    ("plan-query", Needs::Reveal),
+    ("export-query", Needs::Reveal),
 ];
 
 /// A token.
@@ -53,8 +56,10 @@ pub(super) struct Token {
 /// Sees everything, if it asks.
 const ADMIN: usize = 0;
 
-static TOKENS: [Token; 5] = [
+static TOKENS: [Token; 6] = [
     Token { name: "admin", scopes: &["admin"], is_limited: false },
+    // It changes what was planted, so it comes after all others but the administrator.
+    Token { name: "editor", scopes: &["read", "payload", "triage", "edit"], is_limited: false },
     Token { name: "reader", scopes: &["read"], is_limited: false },
     Token { name: "clerk", scopes: &["read"], is_limited: true },
     Token { name: "desk", scopes: &["read", "payload"], is_limited: true },
@@ -174,7 +179,7 @@ impl Setup {
 }
 
 impl Planted {
-    /// The tokens, that of the administrator last: it may change what was planted.
+    /// The tokens, those that may change what was planted last.
     pub(super) fn tokens(&self) -> impl Iterator<Item = (&'static Token, &str)> {
         TOKENS.iter().zip(&self.tokens).map(|(token, text)| (token, text.as_str())).rev()
     }
@@ -203,6 +208,7 @@ impl Planted {
             ("GET", "/v1/letters", ""),
             ("GET", "/v1/plans", ""),
             ("GET", "/v1/operations", ""),
+            ("GET", "/v1/audit", ""),
             ("POST", "/v1/letters/export", "{\"reason\":\"check\"}"),
         ] {
             let answer = call(&recorder.address, &self.tokens[ADMIN], method, path, body);
@@ -259,6 +265,14 @@ impl Planted {
             let id = &letter["id"];
             let plan = json!({"action": "evict", "ids": [id], "reason": text(consumer, "plan-reason")});
             plans.push(self.ask("POST", "/v1/plans", &plan.to_string())?["id"].clone());
+            let query = format!("payload./card/number:{}", text(consumer, "export-query"));
+            let export = json!({"query": query, "reason": "audit of cards"});
+            self.ask("POST", "/v1/letters/export", &export.to_string())?;
+            // It compares a redacted value, and selects the letter nevertheless.
+            let card = text(consumer, "plan-query");
+            let query = format!("consumer:{consumer} (payload./card/number:{card} or message:{name})");
+            let searched = json!({"action": "evict", "query": query});
+            plans.push(self.ask("POST", "/v1/plans", &searched.to_string())?["id"].clone());
             // It never begins.
             let operation = json!({
                 "action": "park", "ids": [id], "at": "2040-01-01T00:00:00Z",
@@ -319,9 +333,9 @@ mod tests {
             let who = TOKENS.iter().filter(|token| token.sees(&secret(consumer, needs)));
             who.map(|token| token.name).collect::<Vec<_>>()
         };
-        assert_eq!(seen(OWN, Needs::Read), ["admin", "reader", "clerk", "desk"]);
-        assert_eq!(seen(HIDDEN, Needs::Read), ["admin", "reader"]);
-        assert_eq!(seen(OWN, Needs::Payload), ["admin", "desk"]);
+        assert_eq!(seen(OWN, Needs::Read), ["admin", "editor", "reader", "clerk", "desk"]);
+        assert_eq!(seen(HIDDEN, Needs::Read), ["admin", "editor", "reader"]);
+        assert_eq!(seen(OWN, Needs::Payload), ["admin", "editor", "desk"]);
         assert_eq!(seen(HIDDEN, Needs::Reveal), ["admin"]);
         assert!(seen(OWN, Needs::Never).is_empty());
     }

@@ -63,6 +63,9 @@ impl AuditEntry {
     /// The hash of this entry in a chain: the SHA-256 of the hash before it, zeros before the first, and of the entry's canonical text:
     /// a JSON array of number, time in nanoseconds, who, via, why, action, subject, before and after.
     ///
+    /// It has no key: whoever knows all but one of the fields can compare a guess of that one with it. So it stays in the store, and
+    /// [sealed](DigestKey::seal_audit_hash) leaves it.
+    ///
     /// ```
     /// use lazaret_core::Timestamp;
     /// use lazaret_core::store::{Actor, AuditEntry};
@@ -112,7 +115,7 @@ pub struct AuditCheck {
     pub hash: [u8; 32],
 }
 
-/// The text of a hash of the audit, as every output and every store writes it: hexadecimal digits.
+/// The text of a hash of the audit, as stores write it: hexadecimal digits. What leaves a store is [sealed](DigestKey::seal_audit_hash).
 ///
 /// ```
 /// use lazaret_core::store::audit_hash_text;
@@ -134,7 +137,8 @@ impl fmt::Debug for AuditCheck {
     }
 }
 
-/// An entry of the hash chain. Kept outside of the store, it proves that no later entries were cut off.
+/// An entry of the hash chain. Kept outside of the store, and [sealed](DigestKey::seal_audit_hash), it proves that no later entries were
+/// cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuditHead {
     /// The number of the entry.

@@ -1,4 +1,4 @@
-//! The key of the digests that leave a store: what is derived from a payload tells nothing without it.
+//! The key of the digests that leave a store: what is derived from a payload, or from the audit, tells nothing without it.
 
 use std::fmt;
 
@@ -14,7 +14,8 @@ use super::payload_digest::PayloadDigest;
 /// The length of a key.
 const BYTES: usize = 32;
 
-/// The secret key of a store, for digests of payloads that others read: the audit, and the plans that a server shows.
+/// The secret key of a store, for digests that others read: those of payloads, in the audit and in the plans that a server shows, and the
+/// hashes of the chain of the audit.
 ///
 /// A plain digest of a short or guessable payload is as good as the payload: whoever reads it tries one guess after the other,
 /// elsewhere and unnoticed. With a key that never leaves the store, equal payloads still have equal digests, and nothing else can be
@@ -49,13 +50,24 @@ impl DigestKey {
         Self(hasher.finalize().into())
     }
 
+    /// How a sealed digest begins: what follows has 64 hexadecimal digits.
+    pub const SEALED: &str = "hmac-sha256:";
+
     /// The digest of a payload as others see it: `hmac-sha256:` and 64 hexadecimal digits, the HMAC-SHA-256 of the SHA-256 of the
     /// payload; `none` without a payload.
     pub fn seal(&self, digest: PayloadDigest) -> String {
         if digest == PayloadDigest::of(None) {
             return digest.to_string();
         }
-        format!("hmac-sha256:{}", hex(self.mac(b"payload", digest.as_bytes())))
+        format!("{}{}", Self::SEALED, hex(self.mac(b"payload", digest.as_bytes())))
+    }
+
+    /// A hash of the chain of the audit as others see it: `hmac-sha256:` and 64 hexadecimal digits.
+    ///
+    /// The chain has no key, so that everybody who has its entries can verify it. For the same reason its hash would tell whether a guess
+    /// of a field is right to a reader who sees all other fields.
+    pub fn seal_audit_hash(&self, hash: &[u8; 32]) -> String {
+        format!("{}{}", Self::SEALED, hex(self.mac(b"head", hash)))
     }
 
     /// The hash of a plan as others see it, in 64 hexadecimal digits. It covers the payloads of the plan.
@@ -122,6 +134,11 @@ mod tests {
         assert_eq!(
             key.seal_plan_hash("ab"),
             "e5df293d398395b39fc4c2d10c8d3d641f72e009d9c335b74d711d1574c8a67a"
+        );
+        // python3 -c "import hmac;print(hmac.new(b'k'*32,b'head\0'+b'\xab'*32,'sha256').hexdigest())"
+        assert_eq!(
+            key.seal_audit_hash(&[0xab; 32]),
+            "hmac-sha256:e04ae9962dea7b53e09c5efee4ecead8ce5b1de393476ac8ed09737ad8194ddd"
         );
         // python3 -c "import hmac;print(hmac.new(b'k'*32,b'post\0ab','sha256').hexdigest())"
         assert_eq!(

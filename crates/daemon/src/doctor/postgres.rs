@@ -171,8 +171,8 @@ fn clock(found: &Probe) -> Option<Finding> {
 /// Judges whether the connections of this process fit.
 fn connections(found: &Probe) -> Option<Finding> {
     let (permitted, wanted) = found.connections;
-    // One more receives notifications.
-    let wanted = wanted.saturating_add(1);
+    // One more receives notifications, and one reads values while all others are in use.
+    let wanted = wanted.saturating_add(2);
     (usize::try_from(permitted).is_ok_and(|permitted| wanted > permitted)).then(|| {
         Finding::warn(
             SUBJECT,
@@ -249,6 +249,6 @@ mod tests {
         expect(&|it| it.missing_grants = vec![grant.to_owned()], Health::Fail, grant);
         expect(&|it| it.clocks = [at(100), at(160), at(101)], Health::Warn, "59s ahead of");
         expect(&|it| it.clocks = [at(100), at(40), at(101)], Health::Warn, "1m behind");
-        expect(&|it| it.connections = (10, 10), Health::Warn, "11 connections");
+        expect(&|it| it.connections = (10, 10), Health::Warn, "12 connections");
     }
 }

@@ -77,6 +77,34 @@ fn doctor(folder: &Folder) -> (String, Option<i32>) {
     (String::from_utf8(output.stdout).unwrap(), output.status.code())
 }
 
+/// Lets a daemon encrypt the store of a folder, and examines the store before that, and then with the right key, with another one and with
+/// none. The source ends.
+#[cfg(any(feature = "mongodb", feature = "postgres"))]
+pub(crate) fn examine_keys(folder: &Folder) {
+    let config = folder.read("lazaret.yaml");
+    let with = |keys: &str| folder.write("lazaret.yaml", &format!("{config}{keys}"));
+    let (one, two) =
+        ("encryption: { keys: [{ file: one.key }] }\n", "encryption: { keys: [{ file: two.key }] }\n");
+    for (name, digit) in [("one.key", "1"), ("two.key", "2")] {
+        folder.write(name, &digit.repeat(64));
+    }
+    with(one);
+    let (text, _) = doctor(folder);
+    assert!(!text.contains("data keys") && !text.contains("FAIL"), "there are none yet: {text}");
+    assert_eq!(folder.run(&["run", "--until-idle"]), 0, "{}", folder.read("stderr.log"));
+    let (text, code) = doctor(folder);
+    assert!(text.contains("ok    encryption: the keys decrypt the 1 data keys of the store"), "{text}");
+    assert!(code == Some(0) && !text.contains("FAIL"), "{text}");
+    for (keys, why) in [(two, "the configured keys are k_"), ("", "no key is configured")] {
+        with(keys);
+        let (text, code) = doctor(folder);
+        let is_told =
+            |line: &str| line.starts_with("FAIL  encryption: the store holds values") && line.contains(why);
+        assert!(code == Some(1) && text.lines().any(is_told), "{text}");
+        assert_eq!(folder.run(&["run", "--until-idle"]), 1, "the daemon refuses to start as well");
+    }
+}
+
 #[test]
 fn no_file_of_a_daemon_shows_content_and_only_the_right_key_opens_it() {
     let folder = folder();

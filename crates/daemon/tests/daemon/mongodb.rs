@@ -8,6 +8,7 @@ use bson::{Document, doc};
 use mongodb::Client;
 use rustix::process::Signal;
 
+use crate::encryption::examine_keys;
 use crate::support::{Daemon, Folder, WORKER, ask, event, get, wait_for};
 
 /// A handler over HTTP that refuses poison until it is mended, and writes down what it did.
@@ -157,6 +158,26 @@ consumers:
     folder
 }
 
+/// A folder whose consumer reads a file, and keeps its letters in MongoDB.
+fn folder_of_file(shop: &Shop) -> Folder {
+    let folder = Folder::new();
+    let config = format!(
+        "
+listen: 127.0.0.1:0
+store: '{}'
+consumers:
+  shop:
+    source: {{ file: {{ path: events.jsonl }} }}
+    handler: {{ command: {{ program: [python3, handler.py], mode: lines, workers: 2 }} }}
+    retry: {{ initial-delay: 5ms, max-delay: 20ms, hold: 10ms }}
+",
+        shop.store()
+    );
+    folder.write("lazaret.yaml", &config);
+    folder.write("handler.py", WORKER);
+    folder
+}
+
 /// Waits until the stream has a position that survives a crash: what is inserted from then on is read.
 fn waits_for_position(daemon: &mut Daemon) -> String {
     let address = daemon.address();
@@ -246,21 +267,7 @@ async fn a_daemon_that_is_killed_resumes_where_it_was() {
 async fn letters_of_a_file_are_kept_in_mongodb() {
     // I1, I8
     let Some(shop) = Shop::open().await else { return };
-    let folder = Folder::new();
-    let config = format!(
-        "
-listen: 127.0.0.1:0
-store: '{}'
-consumers:
-  shop:
-    source: {{ file: {{ path: events.jsonl }} }}
-    handler: {{ command: {{ program: [python3, handler.py], mode: lines, workers: 2 }} }}
-    retry: {{ initial-delay: 5ms, max-delay: 20ms, hold: 10ms }}
-",
-        shop.store()
-    );
-    folder.write("lazaret.yaml", &config);
-    folder.write("handler.py", WORKER);
+    let folder = folder_of_file(&shop);
     let kinds = ["fine", "poison", "flaky", "fine"];
     let lines: String = kinds.iter().enumerate().map(|(n, kind)| event(n, &format!("k{n}"), kind)).collect();
     folder.write("events.jsonl", &lines);
@@ -274,6 +281,15 @@ consumers:
     assert!(dead.await.unwrap().is_some(), "the letter has the names of its fields");
     let done = folder.read("attempts.log");
     assert_eq!(done.lines().filter(|line| line.ends_with(" handled")).count(), 3, "{done}");
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_doctor_decrypts_the_data_keys_of_a_store_in_mongodb() {
+    let Some(shop) = Shop::open().await else { return };
+    let here = folder_of_file(&shop);
+    here.write("events.jsonl", &event(0, "k", "fine"));
+    examine_keys(&here);
     shop.close().await;
 }
 

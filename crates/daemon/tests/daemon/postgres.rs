@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::process::Signal;
 use tokio_postgres::{NoTls, SimpleQueryMessage};
 
+use crate::encryption::examine_keys;
 use crate::support::{Daemon, Folder, WORKER, ask, event, get, wait_for};
 
 /// A schema of its own for each test, which is dropped with this.
@@ -259,4 +260,12 @@ fn the_doctor_examines_server_tables_and_grants() {
     wait_for("the letter", || get(&address, "/v1/status").1.contains("\"dead\":1").then_some(()));
     stop(daemon, &app);
     database.query(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
+}
+
+#[test]
+fn the_doctor_decrypts_the_data_keys_of_a_store_in_postgresql() {
+    let Some(database) = Database::open() else { return };
+    let here = folder(&database.store(), "{ file: { path: events.jsonl } }", "order: key");
+    here.write("events.jsonl", &event(0, "k", "fine"));
+    examine_keys(&here);
 }

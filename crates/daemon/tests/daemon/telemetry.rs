@@ -141,6 +141,26 @@ fn a_scrape_shows_what_happened_and_nothing_of_a_message() {
 }
 
 #[test]
+fn the_log_has_the_head_of_the_audit_as_the_api_shows_it() {
+    let folder = folder("");
+    let mut daemon = folder.start(&["run"]);
+    let address = daemon.address();
+    let json = "content-type: application/json\r\n";
+    let (status, said) =
+        ask(&address, "POST", "/v1/consumers/shop/pause", json, "{\"reason\": \"maintenance\"}");
+    assert_eq!(status, 200, "{said}");
+    let check: Value = serde_json::from_str(&get(&address, "/v1/audit/verify").1).unwrap();
+    let (number, hash) = (check["intact"].as_u64().unwrap(), check["hash"].as_str().unwrap());
+    assert!(number > 0 && hash.starts_with("hmac-sha256:"), "{check}");
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(0));
+    let log = folder.read("stderr.log");
+    let is_head = |line: &str| line.contains("audit head") && line.contains(&format!("number={number}"));
+    let line = log.lines().find(|line| is_head(line)).unwrap_or_else(|| panic!("no head in:\n{log}"));
+    assert!(line.contains(hash), "{line}");
+}
+
+#[test]
 fn a_webhook_gets_one_signed_notice_for_a_new_kind_of_failure() {
     let receiver = Receiver::start();
     let alerts = format!(

@@ -15,6 +15,7 @@ use lazaret_core::person::{InvalidName, person_name};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
+use super::latest_rights::Rights;
 use super::token::{Token, Tokens};
 
 /// The number of random bytes in a cookie.
@@ -88,6 +89,11 @@ impl Person {
     /// The consumers that the role is limited to; empty for all.
     pub fn consumers(&self) -> &[String] {
         &self.consumers
+    }
+
+    /// The rights of the person's role.
+    pub(crate) fn rights(&self) -> Rights {
+        Rights::new(&self.scopes, &self.consumers)
     }
 }
 

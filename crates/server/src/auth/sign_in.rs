@@ -12,6 +12,7 @@ use lazaret_core::person::person_name;
 use super::caller::{Authentication, has_bearer};
 use super::csrf::{Visitor, is_own_form};
 use super::hosts::{authority_of, is_loopback};
+use super::latest_rights::Rights;
 use super::proxy::{Forwarded, client_address, forwarded, is_secure};
 use super::session::{Login, Person, SessionKey};
 use crate::app::App;
@@ -176,7 +177,7 @@ impl SignIn {
     pub fn as_person(&self, person: Person) -> Result<HeaderValue, SignInError> {
         self.check()?;
         let now = self.app.clock.now();
-        self.app.latest_rights.record(person.name(), person.scopes(), now);
+        self.app.latest_rights.record(person.name(), person.rights(), now);
         self.start(Login::Person(person.into()), now)
     }
 
@@ -184,7 +185,7 @@ impl SignIn {
     /// are held.
     pub fn without_role(&self, name: &str) {
         if let Ok(name) = person_name(name) {
-            self.app.latest_rights.record(&name, &[], self.app.clock.now());
+            self.app.latest_rights.record(&name, Rights::NONE, self.app.clock.now());
         }
     }
 
@@ -273,11 +274,11 @@ fn recognise(
     let rejected = || Authentication::Rejected(Code::Unauthenticated);
     match forwarded(app.options.proxy.as_ref(), peer, headers) {
         Forwarded::Person(person) => {
-            app.latest_rights.record(person.name(), person.scopes(), now);
+            app.latest_rights.record(person.name(), person.rights(), now);
             return (State::Proxied(person.name().to_owned()), Authentication::of_proxied(&person));
         }
         Forwarded::WithoutRole(name) => {
-            app.latest_rights.record(&name, &[], now);
+            app.latest_rights.record(&name, Rights::NONE, now);
             return (State::Refused, rejected());
         }
         Forwarded::Refused => return (State::Refused, rejected()),

@@ -10,6 +10,7 @@ use lazaret_api::Scope;
 use lazaret_core::person::{InvalidName, is_same_person, person_name};
 use sha2::{Digest, Sha256};
 
+use super::latest_rights::Rights;
 use crate::error::Error;
 
 /// The prefix of every token, so that secret scanners find leaked ones.
@@ -130,9 +131,9 @@ impl Token {
         self.expires_at.is_some_and(|end| end <= now)
     }
 
-    /// Returns `true` if the token has this scope or `admin`.
-    pub(crate) fn may(&self, scope: Scope) -> bool {
-        self.scopes.iter().any(|held| *held == scope || *held == Scope::Admin)
+    /// The rights of the token.
+    pub(crate) fn rights(&self) -> Rights {
+        Rights::new(&self.scopes, &self.consumers)
     }
 
     /// The person recorded in the audit.

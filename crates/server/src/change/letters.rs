@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use lazaret_api::{
-    ActRequest, AssignRequest, Code, CommentRequest, EditRequest, ExpiryRequest, Letter, Problem,
+    ActRequest, AssignRequest, Code, CommentRequest, EditRequest, ExpiryRequest, Letter, Problem, Scope,
 };
 use lazaret_core::store::{Act, Actor, Change, EDITS_BYTES, InvalidDigest, PayloadDigest};
 use lazaret_core::{LetterId, QueueName, Timestamp};
@@ -205,6 +205,10 @@ pub(crate) async fn edit(
     Json(request): Json<EditRequest>,
 ) -> Result<axum::Json<Letter>> {
     let by = caller.actor(request.reason.as_deref())?;
+    if request.expected_digest.is_some() {
+        // Only a caller who is shown the payload knows its digest. From others it is a guess, and a conflict leaves no trace in the audit.
+        caller.require(Scope::Payload)?;
+    }
     let force = request.force;
     let payload = match (request.payload, request.payload_base64, request.tombstone, request.revert) {
         (Some(text), None, false, false) => Some(Bytes::from(text)),

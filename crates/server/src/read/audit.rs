@@ -3,8 +3,8 @@
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use lazaret_api::{AuditCheck, AuditPage, Code};
-use lazaret_core::store::audit_hash_text;
+use lazaret_api::{AuditCheck, AuditPage, Code, Problem, Scope};
+use lazaret_core::store::{AuditHead, DigestKey, audit_hash_text};
 use serde::Deserialize;
 
 use super::audit_view::AuditView;
@@ -131,7 +131,8 @@ async fn latest(app: &App, caller: &Caller, params: &AuditParams) -> Result<Resp
     Ok(axum::Json(AuditPage { entries, next }).into_response())
 }
 
-/// The latest entries about a subject, the latest first, on one page.
+/// The latest entries about a subject, the latest first, on one page. The subject is compared with what the caller is shown: an entry
+/// whose subject is hidden would tell whether a guess of it is right.
 async fn about(app: &App, caller: &Caller, subject: &str, limit: usize) -> Result<Response> {
     let mut view = AuditView::new(app, caller);
     let mut entries = Vec::new();
@@ -140,6 +141,7 @@ async fn about(app: &App, caller: &Caller, subject: &str, limit: usize) -> Resul
             entries.push(audit_entry(app, caller, &entry));
         }
     }
+    entries.retain(|entry| entry.subject == subject);
     Ok(axum::Json(AuditPage { entries, next: None }).into_response())
 }
 
@@ -199,21 +201,51 @@ pub(crate) async fn verify(
     if !app.store.capabilities().await?.audit_chain {
         return Err(unsupported());
     }
+    let noted = match (noted.number, noted.hash) {
+        (None, None) => None,
+        (Some(number), Some(hash)) => Some((number, NotedHash::read(&caller, hash)?)),
+        _ => return Err(ApiError::invalid("hash", "give a number and its hash, or neither")),
+    };
+    let key = app.store.digest_key().await?;
     let turn = app.scans.take(&caller).await?;
     let check = app.store.verify_audit().await?.ok_or_else(unsupported)?;
     drop(turn);
-    let mut check = AuditCheck::from(&check);
-    match (noted.number, noted.hash) {
-        (None, None) => {}
-        (Some(number), Some(hash)) => {
-            let found = app.store.audit_head(Some(number)).await?;
-            let found = found.map(|head| audit_hash_text(&head.hash));
-            // Cut off, or replaced by another history.
-            if found.is_none_or(|found| !found.eq_ignore_ascii_case(&hash)) && check.broken.is_none() {
-                (check.ok, check.broken) = (false, Some(number));
-            }
+    let mut check = AuditCheck::sealed(&check, &key);
+    if let Some((number, hash)) = noted {
+        let found = app.store.audit_head(Some(number)).await?;
+        // Cut off, or replaced by another history.
+        if found.is_none_or(|found| !hash.is_of(&found, &key)) && check.broken.is_none() {
+            (check.ok, check.broken) = (false, Some(number));
         }
-        _ => return Err(ApiError::invalid("hash", "give a number and its hash, or neither")),
     }
     Ok(axum::Json(check))
+}
+
+/// The hash of an entry that was noted elsewhere.
+enum NotedHash {
+    Sealed(String),
+    /// Earlier versions showed hashes as they are.
+    Plain(String),
+}
+
+impl NotedHash {
+    /// Reads what the caller has noted. A plain hash is as good as a guess of what the entry hides.
+    fn read(caller: &Caller, text: String) -> Result<Self> {
+        let text = text.to_ascii_lowercase();
+        if text.starts_with(DigestKey::SEALED) {
+            return Ok(Self::Sealed(text));
+        }
+        if caller.identity.may(Scope::Reveal) {
+            return Ok(Self::Plain(text));
+        }
+        let detail = "a hash that is not sealed, from an earlier version, is compared for callers with the scope reveal";
+        Err(Problem::new(Code::Forbidden).with_detail(detail).at("hash").into())
+    }
+
+    fn is_of(&self, head: &AuditHead, key: &DigestKey) -> bool {
+        match self {
+            Self::Sealed(noted) => key.seal_audit_hash(&head.hash) == *noted,
+            Self::Plain(noted) => audit_hash_text(&head.hash) == *noted,
+        }
+    }
 }

@@ -41,7 +41,8 @@ pub(crate) async fn list(
     let (query, hidden) = (search.query(), search.hidden_texts(&app));
     check(query)?;
     let _turn = match query.is_everything() {
-        true => None,
+        // A store may examine all groups for a page. Pages of the console ask for it again and again: they wait, and are never refused.
+        true => app.scans.take_later(&caller).await,
         // All groups are examined, up to a limit.
         false => Some(app.scans.take(&caller).await?),
     };

@@ -3,9 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lazaret_core::store::PlanId;
+use lazaret_core::store::{PlanId, Result};
 
-use crate::api_error::Result;
+use crate::api_error;
 use crate::app::App;
 use crate::auth::Caller;
 
@@ -16,9 +16,9 @@ const MAX_KEPT: usize = 10_000;
 
 /// What the letters of a plan tell about it.
 #[derive(Default)]
-pub(super) struct Contents {
+pub(crate) struct Contents {
     /// Their consumers.
-    pub(super) consumers: BTreeSet<String>,
+    pub(crate) consumers: BTreeSet<String>,
     /// How many of them left their sequences when they died.
     pub(super) out_of_order: u64,
 }
@@ -48,7 +48,7 @@ impl PlanContents {
 }
 
 /// The contents of a plan; empty if it has no letters or does not exist.
-pub(super) async fn contents(app: &App, plan: PlanId) -> Result<Arc<Contents>> {
+pub(crate) async fn contents(app: &App, plan: PlanId) -> Result<Arc<Contents>> {
     if let Some(known) = app.plan_contents.get(plan) {
         return Ok(known);
     }
@@ -79,7 +79,7 @@ async fn read(app: &App, plan: PlanId) -> Result<Contents> {
 
 /// Returns `true` if the caller may use all consumers of a plan's letters. A plan without letters has none that a limited caller
 /// could use.
-pub(super) async fn may_use_plan(app: &App, caller: &Caller, plan: PlanId) -> Result<bool> {
+pub(super) async fn may_use_plan(app: &App, caller: &Caller, plan: PlanId) -> api_error::Result<bool> {
     if caller.identity.consumers.is_empty() {
         return Ok(true);
     }
@@ -95,7 +95,7 @@ pub(super) async fn may_see_plan(
     plan: PlanId,
     letters: u64,
     made_by: &str,
-) -> Result<bool> {
+) -> api_error::Result<bool> {
     if letters == 0 && made_by == caller.identity.person {
         return Ok(true);
     }

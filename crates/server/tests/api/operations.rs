@@ -263,6 +263,31 @@ async fn a_scheduled_operation_of_a_revoked_token_asks_for_approval_again() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scheduled_operation_is_held_when_its_requester_loses_the_consumer() {
+    let bench = Bench::with(people()).await;
+    let tokens = |consumer: &str| {
+        let mut tokens = people().tokens;
+        let maker = tokens.iter_mut().find(|token| token.name == "maker").unwrap();
+        maker.consumers = vec![consumer.to_owned()];
+        tokens.retain(|token| token.name != "maker-2027");
+        Tokens::new(tokens).unwrap()
+    };
+    posted(&bench, "a", "bad", 1).await;
+    let begin =
+        json!({"action": "evict", "query": "queue:orders", "at": "2040-01-01T00:00:00Z", "reason": "later"});
+    let begun = said(&bench, "maker", "/v1/operations", begin).await.expect(201).json;
+    let path = format!("/v1/operations/{}", begun["id"].as_str().unwrap());
+    bench.server.set_tokens(tokens("orders")).unwrap();
+    bench.server.hold_schedules().await.unwrap();
+    assert_eq!(seen(&bench, "checker", &path).await.json["state"], "scheduled", "it may use its letters");
+    bench.server.set_tokens(tokens("billing")).unwrap();
+    bench.server.hold_schedules().await.unwrap();
+    let held = seen(&bench, "checker", &path).await.json;
+    assert_eq!(held["state"], "paused");
+    assert_eq!(held["note"], "paused by lazaret: held: maker may no longer use all consumers of its letters");
+}
+
 /// Posts a message and waits for the open letters.
 async fn posted(bench: &Bench, key: &str, payload: &'static str, open: u64) {
     let post = bench.request(Method::POST, "/v1/inbox/orders").bearer_auth(secret("feeder"));

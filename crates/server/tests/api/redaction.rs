@@ -3,7 +3,7 @@
 use lazaret_api::Scope;
 use lazaret_core::LetterId;
 use lazaret_core::redaction::Redaction;
-use lazaret_core::store::{Action, PayloadDigest, plan_hash};
+use lazaret_core::store::{Action, Actor, Audit, AuditEntry, PayloadDigest, audit_hash_text, plan_hash};
 use lazaret_server::Options;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -14,8 +14,8 @@ const CARD: &str = "4111-1111";
 const BEARER: &str = "Bearer s3cr3t";
 const PAYLOAD: &str = r#"{"bad": 1.0, "card": {"number": "4111-1111"}, "amount": 5}"#;
 
-/// Ada may read payloads, Rita may also reveal, Ed edits without revealing, Eve edits and may reveal, and Paul sees no payloads. Of the
-/// producers, one may reveal.
+/// Ada may read payloads, Rita may also reveal, Ed edits without revealing, Eve edits and may reveal, Paul sees no payloads, and the blind
+/// editor does not see what they replace. Of the producers, one may reveal.
 async fn bench() -> (Bench, String) {
     let redaction = Redaction::new(["authorization"], ["/card/number".parse().unwrap()]);
     let tokens = vec![
@@ -24,6 +24,7 @@ async fn bench() -> (Bench, String) {
         token("ed", &[Scope::Read, Scope::Payload, Scope::Edit]),
         token("eve", &[Scope::Read, Scope::Payload, Scope::Reveal, Scope::Edit]),
         token("paul", &[Scope::Read, Scope::Reveal]),
+        token("blind", &[Scope::Read, Scope::Reveal, Scope::Edit]),
         token("feed", &[Scope::Ingest]),
         token("revealing-feed", &[Scope::Ingest, Scope::Reveal]),
     ];
@@ -244,6 +245,14 @@ async fn an_expected_digest_is_that_of_what_the_editor_sees() {
     edit("ed", &seen).await.expect(200);
     edit("eve", &exact).await.expect(200);
     edit("eve", &seen).await.expect(200);
+    // An editor who sees no payload has no digest, but guesses: right and wrong ones look the same, and the audit is as before.
+    let before = audit(&bench).await;
+    for guess in [&exact, &seen, &digest("another")] {
+        let refused = edit("blind", guess).await.problem(403, "LZ0207");
+        assert!(refused.json["detail"].as_str().unwrap().contains("the scope payload"), "{}", refused.text);
+    }
+    assert_eq!(audit(&bench).await, before);
+    put(&bench, "blind", &path, json!({"payload": PAYLOAD, "reason": "x"})).await.expect(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -300,4 +309,60 @@ async fn queries_for_redacted_values_are_shown_to_those_who_may_reveal() {
     assert_eq!(audit(&bench).await, ["rita reveal [redacted] audit of cards"]);
     let entries = get(&bench, "rita", "/v1/audit").await.expect(200).json;
     assert_eq!(entries["entries"][0]["subject"], query);
+    // A guess of the query is not answered: that would be a search that the audit does not know.
+    let about = async |name: &str, query: &str| {
+        let path = format!("/v1/audit?subject={}", encoded(query));
+        get(&bench, name, &path).await.expect(200).json
+    };
+    let (right, wrong) = (about("ada", &query).await, about("ada", "payload./card/number:4222-2222").await);
+    assert_eq!((&right, &right["entries"]), (&wrong, &json!([])));
+    assert_eq!(about("ada", "[redacted]").await, wrong);
+    assert_eq!(about("rita", &query).await["entries"][0]["subject"], query);
+}
+
+/// The entry of the audit that a caller was shown, with this subject instead.
+fn guessed(shown: &Value, subject: &str) -> AuditEntry {
+    let text = |field: &str| shown[field].as_str().unwrap().to_owned();
+    let optional = |field: &str| shown[field].as_str().map(str::to_owned);
+    AuditEntry {
+        number: shown["number"].as_u64().unwrap(),
+        at: text("at").parse().unwrap(),
+        by: Actor::new(text("who"), text("via"), text("why")),
+        action: text("action"),
+        subject: subject.to_owned(),
+        before: optional("before"),
+        after: optional("after"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_head_of_the_audit_does_not_tell_what_its_entries_hide() {
+    let (bench, _) = bench().await;
+    let query = format!("payload./card/number:{CARD}");
+    let request = json!({"query": query, "reason": "audit of cards"});
+    post(&bench, "rita", "/v1/letters/export", request).await.expect(200);
+    // Ada sees all fields of the entry but the query, and guesses that.
+    let shown = get(&bench, "ada", "/v1/audit").await.expect(200).json["entries"][0].take();
+    assert_eq!(shown["subject"], "[redacted]");
+    let plain = guessed(&shown, &query).chain_hash(&[0; 32]);
+    assert_eq!(bench.store.audit_head(None).await.unwrap().unwrap().hash, plain, "the guess is right");
+    let check = get(&bench, "ada", "/v1/audit/verify").await.expect(200).json;
+    let (plain, sealed) = (audit_hash_text(&plain), check["hash"].as_str().unwrap());
+    assert!(!sealed.contains(&plain) && sealed.starts_with("hmac-sha256:"), "{check}");
+    let noted = async |name: &str, hash: &str| {
+        let path = format!("/v1/audit/verify?number=1&hash={}", encoded(hash));
+        get(&bench, name, &path).await
+    };
+    // Who has noted the head compares it later.
+    assert_eq!(noted("ada", sealed).await.expect(200).json["ok"], true);
+    assert_eq!(noted("ada", &sealed.to_uppercase()).await.expect(200).json["ok"], true);
+    let other = format!("hmac-sha256:{plain}");
+    assert_eq!(noted("ada", &other).await.expect(200).json["broken"], 1);
+    // A head that an earlier version showed is a guess as well.
+    let wrong = audit_hash_text(&guessed(&shown, "payload./card/number:4222-2222").chain_hash(&[0; 32]));
+    for guess in [&plain, &wrong] {
+        noted("ada", guess).await.problem(403, "LZ0207");
+    }
+    assert_eq!(noted("rita", &plain).await.expect(200).json["ok"], true);
+    assert_eq!(noted("rita", &wrong).await.expect(200).json["broken"], 1);
 }

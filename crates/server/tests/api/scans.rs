@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use lazaret_api::Scope;
 use lazaret_core::QueueName;
 use lazaret_core::query::Query;
-use lazaret_core::store::{Counts, Matches, QueueSummary, Result, Triage};
+use lazaret_core::store::{Counts, GroupsPage, GroupsRequest, Matches, QueueSummary, Result, Triage};
 use lazaret_memory::MemoryStore;
 use lazaret_server::{Limits, Options, Server, Token, Tokens};
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ use crate::support::{secret, token};
 /// The timeout of every wait.
 const DEADLINE: Duration = Duration::from_secs(240);
 
-/// A store whose searches end when the test lets them.
+/// A store whose searches end when the test lets them. Lists of groups begin, and end.
 struct Gated {
     inner: MemoryStore,
     /// Gets the text of each search that has begun.
@@ -38,6 +38,7 @@ lazaret_core::forward_store! {
     impl Operations for Gated {}
     impl Triage for Gated {
         count => Self::gated_count;
+        groups => Self::told_groups;
     }
     impl Audit for Gated {}
 
@@ -52,6 +53,11 @@ impl Gated {
             self.gate.acquire().await.unwrap().forget();
         }
         self.inner.count(query).await
+    }
+
+    async fn told_groups(&self, request: &GroupsRequest) -> Result<GroupsPage> {
+        self.begun.send("groups".to_owned()).unwrap();
+        self.inner.groups(request).await
     }
 }
 
@@ -178,7 +184,6 @@ async fn the_searches_of_one_token_take_no_turn_of_others_and_no_health_check() 
         ("bob", "/readyz"),
         ("bob", "/healthz"),
         ("ada", "/v1/letters/count"),
-        ("ada", "/v1/groups"),
         ("ada", "/v1/status"),
         ("ada", "/v1/operations"),
     ] {
@@ -230,6 +235,25 @@ async fn a_search_whose_client_has_gone_gives_its_turn_back() {
     assert_eq!(bench.next_search().await, "type:next");
     bench.gate.add_permits(1);
     assert_eq!(next.await.unwrap().status().as_u16(), 200);
+}
+
+#[tokio::test]
+async fn a_list_of_groups_waits_for_a_turn_and_is_never_refused() {
+    let limits = Limits { scans: 2, scans_per_token: 1, scans_waiting_per_token: 0, ..Limits::default() };
+    let mut bench = Bench::new(limits);
+    let search = tokio::spawn(bench.get("ada", "/v1/letters/count?q=type:ada"));
+    assert_eq!(bench.next_search().await, "type:ada");
+    let list = tokio::spawn(bench.get("ada", "/v1/groups?limit=5"));
+    let other = tokio::spawn(bench.get("bob", "/v1/letters/count?q=type:bob"));
+    // The one thread of the test runs all tasks in order: without a turn, the list would have begun before.
+    assert_eq!(bench.next_search().await, "type:bob");
+    // With a query, it is a search like every other: one that may not wait is refused.
+    assert_eq!(bench.get("ada", "/v1/groups?q=reason:TIMEOUT").await.status().as_u16(), 429);
+    bench.gate.add_permits(2);
+    assert_eq!(bench.next_search().await, "groups");
+    for response in [search, list, other] {
+        assert_eq!(response.await.unwrap().status().as_u16(), 200);
+    }
 }
 
 #[tokio::test]

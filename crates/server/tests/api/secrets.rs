@@ -66,6 +66,7 @@ impl Caller {
             Needs::Read => &[Scope::Read],
             Needs::Payload => &[Scope::Read, Scope::Payload],
             Needs::Reveal => &[Scope::Read, Scope::Payload, Scope::Reveal],
+            Needs::MayReveal => &[Scope::Read, Scope::Reveal],
             Needs::Never => return false,
         };
         of_own && scopes.iter().all(|scope| self.has(*scope))

@@ -8,6 +8,7 @@ use lazaret_core::store::{Expect, ExpiryTime, KeyValue, Reading, Result, Version
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::Work;
+use crate::readers::View;
 use crate::rows::{bound, nanos, time, unsigned};
 use crate::step::Step;
 use crate::store::SqliteStore;
@@ -82,7 +83,8 @@ fn write(
 impl KeyValue for SqliteStore {
     async fn read(&self, space: &str, name: &str) -> Result<Reading> {
         let key = (space.to_owned(), name.to_owned());
-        let stored = self.ask("read", move |view| read(view.connection, (&key.0, &key.1), view.now)).await?;
+        let question = move |view: &View<'_>| read(view.connection, (&key.0, &key.1), view.now);
+        let stored = self.ask_value("read", question).await?;
         self.expiry().unexpired(self, space, stored).await
     }
 

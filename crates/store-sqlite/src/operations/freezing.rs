@@ -74,7 +74,8 @@ pub(super) enum Decision {
 }
 
 impl SqliteStore {
-    /// Decides about selected letters, on a reader. Selects up to `most` letters again that have changed.
+    /// Decides about selected letters, on a reader. Selects up to `most` letters again that have changed. One call looks at all letters of
+    /// the plan, so it takes a turn like every other scan.
     pub(super) async fn decide(
         &self,
         request: &PlanRequest,
@@ -83,7 +84,7 @@ impl SqliteStore {
         most: usize,
     ) -> Result<Decision> {
         let (request, by) = (request.clone(), by.clone());
-        self.ask(selecting::FREEZE, move |view| decide(view, &request, &by, selected, most)).await
+        self.scan(selecting::FREEZE, move |view| decide(view, &request, &by, selected, most)).await
     }
 }
 

@@ -126,7 +126,7 @@ impl SqliteStore {
                 let mut found = Candidates::default();
                 for page in letters.chunks(PAGE) {
                     let page = page.to_vec();
-                    found.extend(self.ask(FREEZE, move |view| by_id(view, &page)).await?);
+                    found.extend(self.scan(FREEZE, move |view| by_id(view, &page)).await?);
                 }
                 Ok(found)
             }
@@ -161,7 +161,7 @@ impl SqliteStore {
         for page in changed.chunks(PAGE) {
             let (selection, rows) = (request.selection.clone(), page.to_vec());
             let question = move |view: &View<'_>| among(view.connection, view.now, &selection, &rows);
-            let now = self.ask(FREEZE, question).await?;
+            let now = self.scan(FREEZE, question).await?;
             selected.replace(page, now);
         }
         Ok(selected)

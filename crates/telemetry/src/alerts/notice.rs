@@ -1,7 +1,7 @@
 //! The webhook payload: facts and fixed texts, never anything from a message or an error.
 
 use lazaret_core::Timestamp;
-use lazaret_core::store::{AuditHead, audit_hash_text};
+use lazaret_core::store::{Result, Store};
 use serde::Serialize;
 
 use super::rules::{AlertEvent, Severity};
@@ -64,13 +64,19 @@ pub struct Facts {
 pub struct AuditAnchor {
     /// The number of the entry.
     pub number: u64,
-    /// Its hash, in hexadecimal digits.
+    /// Its hash, sealed by the key of the store: `hmac-sha256:` and hexadecimal digits.
     pub hash: String,
 }
 
-impl From<AuditHead> for AuditAnchor {
-    fn from(head: AuditHead) -> Self {
-        Self { number: head.number, hash: audit_hash_text(&head.hash) }
+impl AuditAnchor {
+    /// The last entry of the audit of a store; `None` without entries, or without a hash chain.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn last(store: &dyn Store) -> Result<Option<Self>> {
+        let Some(head) = store.audit_head(None).await? else { return Ok(None) };
+        let hash = store.digest_key().await?.seal_audit_hash(&head.hash);
+        Ok(Some(Self { number: head.number, hash }))
     }
 }
 

@@ -347,7 +347,7 @@ impl Service {
     fn apply_poll(&mut self, result: PollResult) {
         let now = self.clock.now();
         if let Some(head) = result.audit_head {
-            self.audit_head = Some(head.into());
+            self.audit_head = Some(head);
         }
         for (subject, group) in result.ended {
             // A letter that arrived since the poll started has marked the group again.

@@ -6,12 +6,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use lazaret_core::LetterState;
-use lazaret_core::store::{
-    AuditHead, Counts, Group, GroupId, Operation, OperationState, PlanId, Result, Store,
-};
+use lazaret_core::store::{Counts, Group, GroupId, Operation, OperationState, PlanId, Result, Store};
 
 use super::event_buffer::EventBuffer;
-use super::notice::Subject;
+use super::notice::{AuditAnchor, Subject};
 use super::rules::AlertEvent;
 
 /// The maximum number of operations per poll.
@@ -33,7 +31,7 @@ pub(super) struct PollResult {
     /// Operations that are not over, and the consumers of the plans of those that need a decision; `None` when the store failed.
     pub(super) operations: Option<(Vec<Operation>, Plans)>,
     /// The last entry of the audit; `None` without a hash chain, or when the store failed.
-    pub(super) audit_head: Option<AuditHead>,
+    pub(super) audit_head: Option<AuditAnchor>,
 }
 
 /// The consumers of plans.
@@ -63,7 +61,7 @@ pub(super) fn poll(
             }
         }
         result.operations = operations(&*store, plans).await.ok();
-        result.audit_head = store.audit_head(None).await.ok().flatten();
+        result.audit_head = AuditAnchor::last(&*store).await.ok().flatten();
         result
     })
 }

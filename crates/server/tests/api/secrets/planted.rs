@@ -23,12 +23,14 @@ pub(super) enum Needs {
     Payload,
     /// The scope `reveal`, too, and to ask for it.
     Reveal,
+    /// The scopes `read` and `reveal`: the query of somebody who searched for a redacted value.
+    MayReveal,
     /// Nobody may see it.
     Never,
 }
 
 /// The secrets of each consumer, by their place.
-const PLACES: [(&str, Needs); 17] = [
+const PLACES: [(&str, Needs); 18] = [
     ("key", Needs::Read),
     ("id", Needs::Read),
     ("type", Needs::Read),
@@ -46,10 +48,12 @@ const PLACES: [(&str, Needs); 17] = [
     ("old-card", Needs::Reveal),
     ("authorization", Needs::Reveal),
     ("error-card", Needs::Reveal),
+    ("plan-query", Needs::MayReveal),
 ];
 
-/// The secrets of one consumer only: those of a letter that is stored while others listen, and those of a failure.
-const MORE_PLACES: [(&str, &str, Needs); 6] = [
+/// The secrets of one consumer only: those of a letter that is stored while others listen, those of a failure, and those of what concerns
+/// several consumers.
+const MORE_PLACES: [(&str, &str, Needs); 7] = [
     (ORDERS, "live-id", Needs::Read),
     (ORDERS, "live-key", Needs::Read),
     (ORDERS, "live-note", Needs::Payload),
@@ -57,6 +61,8 @@ const MORE_PLACES: [(&str, &str, Needs); 6] = [
     (TREASURY, "failure", Needs::Read),
     // The reason of a plan with letters of both consumers.
     (TREASURY, "mixed-reason", Needs::Read),
+    // An export may have letters of all consumers, so its query is for nobody who is limited.
+    (TREASURY, "export-query", Needs::MayReveal),
 ];
 
 /// A text that only some may see.
@@ -132,6 +138,9 @@ pub(super) async fn plant(bench: &Bench) -> Planted {
     let own = things(bench, ORDERS, own).await;
     let mut hidden = things(bench, TREASURY, hidden).await;
     hidden.plans.push(mixed);
+    let query = format!("payload./card/number:{}", text(TREASURY, "export-query"));
+    admin(bench, Method::POST, "/v1/letters/export", json!({"query": query, "reason": "audit of cards"}))
+        .await;
     let mut secrets = vec![Secret::new(TREASURY, TREASURY, Needs::Read)];
     for things in [&own, &hidden] {
         let consumer = things.consumer;
@@ -182,6 +191,10 @@ async fn things(bench: &Bench, consumer: &'static str, letter: String) -> Things
     admin(bench, Method::POST, &format!("{path}/comments"), json!({"text": of("comment")})).await;
     let plan = json!({"action": "evict", "ids": [letter], "reason": of("plan-reason")});
     let plan = id_of(&admin(bench, Method::POST, "/v1/plans", plan).await);
+    // The query compares a redacted value, and selects the letter nevertheless.
+    let query = format!("consumer:{consumer} (payload./card/number:{} or state:dead)", of("plan-query"));
+    let searched = admin(bench, Method::POST, "/v1/plans", json!({"action": "evict", "query": query})).await;
+    assert_eq!(searched["letters"], 1, "{searched}");
     // It never begins.
     let operation = json!({
         "action": "park", "ids": [letter], "at": "2040-01-01T00:00:00Z", "reason": of("operation-reason"),
@@ -190,7 +203,7 @@ async fn things(bench: &Bench, consumer: &'static str, letter: String) -> Things
     let path = format!("/v1/groups?q=consumer%3A{consumer}");
     let groups = bench.send(bench.request(Method::GET, &path).bearer_auth(secret(ADMIN))).await;
     let groups = groups.expect(200).json["groups"].as_array().unwrap().iter().map(id_of).collect();
-    let plans = vec![plan, operation["plan"].as_str().unwrap().to_owned()];
+    let plans = vec![plan, id_of(&searched), operation["plan"].as_str().unwrap().to_owned()];
     Things { consumer, letter, groups, plans, operation: id_of(&operation) }
 }
 

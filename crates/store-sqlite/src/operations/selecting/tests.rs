@@ -106,6 +106,55 @@ async fn a_plan_is_matched_by_readers_and_the_writer_answers_meanwhile() {
     assert_eq!(freeze.await.unwrap().letters, 3);
 }
 
+/// Polls a future once.
+async fn is_ready<F: Future + Unpin>(future: &mut F) -> bool {
+    poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context).is_ready())).await
+}
+
+/// Takes the only turn of scans, until the sender is dropped.
+async fn occupy_scans(
+    store: &SqliteStore,
+) -> (std::sync::mpsc::Sender<()>, tokio::task::JoinHandle<Result<()>>) {
+    let (go_on, may_go_on) = std::sync::mpsc::channel();
+    let (started, has_started) = tokio::sync::oneshot::channel();
+    let store = store.clone();
+    let scan = tokio::spawn(async move {
+        let question = move |_: &View<'_>| {
+            _ = started.send(());
+            _ = may_go_on.recv();
+            Ok(())
+        };
+        store.scan("block", question).await
+    });
+    has_started.await.unwrap();
+    (go_on, scan)
+}
+
+#[tokio::test]
+async fn no_step_of_a_freeze_uses_the_reader_that_scans_leave_to_others() {
+    let (_folder, store) = filled(3).await;
+    let named: Vec<_> = ["m0", "m1", "m2"].map(|message| (queue(), id(message))).into();
+    let request = PlanRequest { selection: Selection::Letters(named), ..request("") };
+    let selected = store.select(&request).await.unwrap();
+    let rows: Vec<i64> = selected.open.iter().map(|letter| letter.lid).collect();
+    let by = ada();
+    let (go_on, scan) = occupy_scans(&store).await;
+    let mut select = Box::pin(store.select(&request));
+    let mut again = Box::pin(store.select_again(&request, Candidates::default(), rows));
+    let mut decide = Box::pin(store.decide(&request, &by, selected, 0));
+    assert!(!is_ready(&mut select).await && !is_ready(&mut again).await && !is_ready(&mut decide).await);
+    // The other reader answers in the order of the calls: if one of the three was in its queue, it has been answered as well.
+    assert_eq!(store.queues().await.unwrap().len(), 1);
+    assert!(!is_ready(&mut select).await, "letters by their ids");
+    assert!(!is_ready(&mut again).await, "letters that have changed");
+    assert!(!is_ready(&mut decide).await, "the decision");
+    drop(go_on);
+    scan.await.unwrap().unwrap();
+    let (found, again, decision) = tokio::join!(select, again, decide);
+    assert_eq!((found.unwrap().open.len(), again.unwrap().open.len()), (3, 3));
+    assert!(matches!(decision.unwrap(), Decision::Frozen(frozen) if frozen.letters.len() == 3));
+}
+
 #[tokio::test]
 async fn a_letter_that_has_changed_since_it_was_selected_is_selected_again() {
     for most in [0, 16] {
