@@ -14,6 +14,8 @@ mod core;
 mod daemon;
 mod due;
 mod embedded;
+#[cfg(any(feature = "mongodb", feature = "postgres"))]
+mod fleet;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod letters;
@@ -183,7 +185,7 @@ fn main() -> ExitCode {
     if let Some(child) = memory_child() {
         return child;
     }
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "mongodb", feature = "postgres"))]
     if let Some(child) = fleet_child() {
         return child;
     }
@@ -230,11 +232,16 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 }
 
 /// Runs as one process of a fleet, if it was started as one.
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "mongodb", feature = "postgres"))]
 fn fleet_child() -> Option<ExitCode> {
     let mut words = std::env::args().skip(1);
-    (words.next()? == postgres::fleet::CHILD).then_some(())?;
-    Some(runtime().ok()?.block_on(postgres::fleet::child(words)))
+    match words.next()?.as_str() {
+        #[cfg(feature = "mongodb")]
+        mongodb::fleet::CHILD => Some(runtime().ok()?.block_on(mongodb::fleet::child(words))),
+        #[cfg(feature = "postgres")]
+        postgres::fleet::CHILD => Some(runtime().ok()?.block_on(postgres::fleet::child(words))),
+        _ => None,
+    }
 }
 
 /// Runs as the measured process of the memory benchmark, if it was started as one.

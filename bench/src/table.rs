@@ -19,6 +19,12 @@ pub(crate) enum Bar {
     RatioAtLeast(f64),
     /// The value is at most this.
     ValueAtMost(f64),
+    /// The value is at least this.
+    #[cfg_attr(
+        not(feature = "mongodb"),
+        allow(dead_code, reason = "only rows of this group have such a target")
+    )]
+    ValueAtLeast(f64),
     /// The value equals this.
     ValueIs(f64),
 }
@@ -75,6 +81,7 @@ impl Row {
             Bar::RatioAtMost(limit) => (ratio <= limit, format!("<= {limit:?}")),
             Bar::RatioAtLeast(limit) => (ratio >= limit, format!(">= {limit:?}")),
             Bar::ValueAtMost(limit) => (self.value <= limit, format!("<= {limit} {}", self.unit)),
+            Bar::ValueAtLeast(limit) => (self.value >= limit, format!(">= {limit} {}", self.unit)),
             Bar::ValueIs(wanted) => (self.value == wanted, format!("== {wanted}")),
         };
         self.ok = Some(ok);
@@ -231,6 +238,8 @@ mod tests {
             (Bar::RatioAtMost(3.0), "<= 3.0", false),
             (Bar::RatioAtLeast(0.98), ">= 0.98", true),
             (Bar::ValueAtMost(3.0), "<= 3 ns", false),
+            (Bar::ValueAtLeast(4.0), ">= 4 ns", true),
+            (Bar::ValueAtLeast(5.0), ">= 5 ns", false),
             (Bar::ValueIs(4.0), "== 4", true),
         ];
         for (bar, text, ok) in table {

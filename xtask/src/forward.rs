@@ -1,7 +1,7 @@
 //! Commands that forward their arguments to a program of the workspace.
 
 use crate::process::Cargo;
-use crate::services::Services;
+use crate::services::{self, Services};
 
 /// The name of all benchmark groups.
 const ALL: &str = "all";
@@ -45,7 +45,7 @@ pub(crate) fn simulation(arguments: &[String]) -> Result<Cargo, String> {
 /// Runs the simulation, with a server for the store that needs one.
 pub(crate) fn run_simulation(simulation: Cargo, arguments: &[String]) -> Result<(), String> {
     if arguments.iter().any(|argument| argument == POSTGRES) {
-        return run_with_services(simulation);
+        return run_with_services(simulation, &[services::POSTGRES]);
     }
     simulation.run().map(|_| ())
 }
@@ -61,11 +61,11 @@ pub(crate) fn torture(arguments: &[String]) -> Cargo {
         .with_arguments(rest.iter().cloned())
 }
 
-/// Runs the kill loop. A fleet needs a broker.
+/// Runs the kill loop. A fleet needs a broker; it starts its PostgreSQL itself.
 pub(crate) fn run_torture(arguments: &[String]) -> Result<(), String> {
     let torture = torture(arguments);
     if arguments.first().is_some_and(|first| first == FLEET) {
-        return run_with_services(torture);
+        return run_with_services(torture, &[services::KAFKA]);
     }
     torture.run().map(|_| ())
 }
@@ -112,15 +112,26 @@ pub(crate) fn benchmark(arguments: &[String]) -> Cargo {
 pub(crate) fn run_benchmark(arguments: &[String]) -> Result<(), String> {
     let benchmark = benchmark(arguments);
     let name = arguments.first().filter(|name| !name.starts_with('-')).map_or(ALL, String::as_str);
-    if ![ALL, KAFKA, MONGODB, POSTGRES].contains(&name) {
-        return benchmark.run().map(|_| ());
+    match services_of(name) {
+        [] => benchmark.run().map(|_| ()),
+        services => run_with_services(benchmark, services),
     }
-    run_with_services(benchmark)
 }
 
-/// Runs a program with all services.
-fn run_with_services(program: Cargo) -> Result<(), String> {
-    let services = Services::take()?;
+/// Returns the services that a benchmark group needs.
+fn services_of(group: &str) -> &'static [&'static str] {
+    match group {
+        ALL => &[services::KAFKA, services::MONGODB, services::POSTGRES],
+        KAFKA => &[services::KAFKA],
+        MONGODB => &[services::MONGODB],
+        POSTGRES => &[services::POSTGRES],
+        _ => &[],
+    }
+}
+
+/// Runs a program with these services.
+fn run_with_services(program: Cargo, needed: &[&str]) -> Result<(), String> {
+    let services = Services::take_only(needed)?;
     let run = if services.missing.is_empty() {
         let variables = services.variables.iter();
         variables.fold(program, |run, (name, value)| run.with_variable(name, value)).run().map(|_| ())
@@ -156,6 +167,17 @@ mod tests {
         assert_eq!(call.unwrap().to_string(), expected);
         assert!(simulation(&words("--store paper")).unwrap_err().contains("paper"));
         assert!(simulation(&words("--store")).is_err());
+    }
+
+    #[test]
+    fn a_benchmark_group_gets_the_services_that_it_needs_and_no_others() {
+        assert_eq!(services_of("mongodb"), ["MongoDB"]);
+        assert_eq!(services_of("kafka"), ["Kafka"]);
+        assert_eq!(services_of("postgres"), ["PostgreSQL"]);
+        assert_eq!(services_of("all"), ["Kafka", "MongoDB", "PostgreSQL"]);
+        for group in ["core", "embedded", "daemon", "console"] {
+            assert!(services_of(group).is_empty(), "{group}");
+        }
     }
 
     #[test]

@@ -59,7 +59,9 @@ usage: cargo xtask COMMAND [ARGUMENTS]
                                --quick       run fewer and shorter measurements
                                --only NAME   run one benchmark of the group
                              GROUP is core, embedded, kafka, mongodb, postgres, daemon, console or all (default);
-                             starts the services that the group needs
+                             starts the services that the group needs. The rows of mongodb that need a real server
+                             run if LAZARET_TEST_MONGODB names a replica set; that of shards starts its own servers,
+                             if LAZARET_TEST_MONGOD and LAZARET_TEST_MONGOS name the programs
   fuzz [ARGUMENTS]           run the fuzz targets of all parsers; a short form is part of the tests
                                --target T    run this target only
                                --seconds N   run each target for this long; default: 10

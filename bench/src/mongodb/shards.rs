@@ -7,23 +7,22 @@ use std::time::{Duration, Instant};
 
 use bson::{Bson, Document, doc};
 use futures_util::future;
-use lazaret_core::LetterState;
 use lazaret_core::store::{LetterStore, Settlement};
 use lazaret_mongodb_testkit::Cluster;
 use lazaret_store_mongodb::{MongoStore, MongoStoreOptions};
 
 use super::BENCH;
+use super::due::due_letters;
 use super::server::Server;
 use crate::Scale;
 use crate::core::rate;
-use crate::letters::{Mould, open_with, put, queue};
+use crate::letters::{open_with, put, queue};
 use crate::table::{Compared, ROUNDS, Row, spread};
 
 const LETTERS: usize = 4_000;
 /// The letters per call, for hand-offs and claims.
 const BATCH: usize = 500;
 const CLAIMED: usize = 100;
-const PAYLOAD: usize = 1024;
 const LEASE: Duration = Duration::from_secs(60);
 
 /// What a cluster did.
@@ -100,13 +99,7 @@ async fn rates(server: &Server, letters: usize) -> (f64, f64) {
     shard(server, options.clone()).await;
     let store = MongoStore::with_client(&server.client, server.database.name(), options).await;
     let store = store.expect("the cluster takes a store");
-    let mould = Mould::new(PAYLOAD);
-    let items = (0..letters).map(|number| {
-        let mut letter = mould.letter(number, &format!("order-{number}"), LetterState::Retrying);
-        letter.due_at = letter.first_failed_at;
-        open_with(letter)
-    });
-    let items: Vec<_> = items.collect();
+    let items: Vec<_> = due_letters(letters).map(open_with).collect();
     let batches: Vec<_> = items.chunks(BATCH).map(<[_]>::to_vec).collect();
     let started = Instant::now();
     for batch in batches {

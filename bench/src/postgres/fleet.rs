@@ -1,22 +1,17 @@
 //! The throughput of 1, 2 and 4 processes on one database.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use lazaret_core::store::LetterStore;
 use lazaret_core::{Letter, LetterState, Timestamp};
-use lazaret_engine::Options;
-use tokio_util::sync::CancellationToken;
 
 use super::BENCH;
 use super::server::{Schema, Server, store};
 use crate::Scale;
-use crate::consumer::consumer;
-use crate::core::{options, rate};
+use crate::core::rate;
+use crate::fleet::{Member, drain, wait_for_line};
 use crate::letters::{Mould, fill, open_with, put, queue};
-use crate::operation::nothing;
-use crate::source::Plan;
 use crate::table::{Bar, Compared, ROUNDS, Row, spread};
 
 /// The argument that starts this program as one process of a fleet.
@@ -63,7 +58,7 @@ async fn measure(server: &Server, work: &str, processes: usize, letters: usize) 
         schema.vacuum().await;
     }
     let mut members: Vec<Member> = (0..processes)
-        .map(|number| Member::start(&schema, work, number, letters / processes))
+        .map(|number| start(&schema, work, number, letters / processes))
         .collect::<Result<_, _>>()?;
     for member in &mut members {
         member.hear("ready")?;
@@ -100,48 +95,10 @@ fn due(letters: usize) -> impl Iterator<Item = Letter> {
     })
 }
 
-/// One process of a fleet.
-struct Member {
-    process: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Member {
-    fn start(schema: &Schema<'_>, work: &str, number: usize, letters: usize) -> Result<Self, String> {
-        let program =
-            std::env::current_exe().map_err(|error| format!("failed to find this program: {error}"))?;
-        let mut process = Command::new(program)
-            .args([CHILD, schema.server_dsn(), &schema.name, work])
-            .args([number.to_string(), letters.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| format!("failed to start a process: {error}"))?;
-        let (input, output) = (process.stdin.take(), process.stdout.take());
-        let (Some(input), Some(output)) = (input, output) else {
-            return Err("the process has no pipes".into());
-        };
-        Ok(Self { process, input, output: BufReader::new(output) })
-    }
-
-    fn hear(&mut self, word: &str) -> Result<(), String> {
-        let mut line = String::new();
-        self.output.read_line(&mut line).map_err(|error| error.to_string())?;
-        if line.trim() == word { Ok(()) } else { Err(format!("the process said {line:?}, not {word}")) }
-    }
-
-    fn say(&mut self, word: &str) -> Result<(), String> {
-        writeln!(self.input, "{word}").map_err(|error| error.to_string())
-    }
-
-    /// Closes its input, which ends it.
-    fn end(self) -> Result<(), String> {
-        let Self { mut process, input, .. } = self;
-        drop(input);
-        let status = process.wait().map_err(|error| error.to_string())?;
-        if status.success() { Ok(()) } else { Err(format!("the process ended with {status}")) }
-    }
+/// Starts a process that works on this schema.
+fn start(schema: &Schema<'_>, work: &str, number: usize, letters: usize) -> Result<Member, String> {
+    let (number, letters) = (number.to_string(), letters.to_string());
+    Member::start(&[CHILD, schema.server_dsn(), &schema.name, work, &number, &letters])
 }
 
 /// Runs as one process of a fleet: says that it is ready, and works when it is told to, until its input is closed.
@@ -167,19 +124,7 @@ pub(crate) async fn child(mut words: impl Iterator<Item = String>) -> ExitCode {
         println!("done");
         wait_for_line().await;
     } else {
-        let run = Options { until_idle: false, ..options() };
-        let consumer = consumer(&Plan::uniform(0, 1), &store, run, nothing);
-        let drain = CancellationToken::new();
-        let running = tokio::spawn(consumer.run(drain.clone()));
-        wait_for_line().await;
-        drain.cancel();
-        running.await.expect("the engine does not panic").expect("the engine ends without an error");
+        drain(&store).await;
     }
     ExitCode::SUCCESS
-}
-
-/// Waits for a line, or for the end of the input.
-async fn wait_for_line() {
-    let read = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
-    let _ = read.await.expect("reading does not panic");
 }

@@ -52,9 +52,14 @@ impl Service {
     }
 }
 
+/// The names of the services that programs of the workspace need, beside its tests.
+pub(crate) const KAFKA: &str = "Kafka";
+pub(crate) const MONGODB: &str = "MongoDB";
+pub(crate) const POSTGRES: &str = "PostgreSQL";
+
 static SERVICES: [Service; 5] = [
     Service {
-        name: "Kafka",
+        name: KAFKA,
         variable: "LAZARET_TEST_KAFKA",
         optional: &[
             ("LAZARET_TEST_KAFKA_SASL", "a Kafka listener with users"),
@@ -65,7 +70,7 @@ static SERVICES: [Service; 5] = [
         stop: kafka::stop,
     },
     Service {
-        name: "MongoDB",
+        name: MONGODB,
         variable: "LAZARET_TEST_MONGODB",
         optional: &[
             ("LAZARET_TEST_MONGOD", "MongoDB servers that tests kill, freeze and roll back"),
@@ -82,7 +87,7 @@ static SERVICES: [Service; 5] = [
         stop: mongodb::stop,
     },
     Service {
-        name: "PostgreSQL",
+        name: POSTGRES,
         variable: "LAZARET_TEST_POSTGRES",
         optional: &[],
         substitutes: &[],
@@ -175,7 +180,13 @@ impl Services {
         Self::take_from(&SERVICES, &target()?)
     }
 
-    fn take_from(all: &'static [Service], target: &Path) -> Result<Self, String> {
+    /// Starts only the services with these names, as far as they are available.
+    pub(crate) fn take_only(names: &[&str]) -> Result<Self, String> {
+        let named = SERVICES.iter().filter(|service| names.contains(&service.name));
+        Self::take_from(named, &target()?)
+    }
+
+    fn take_from(all: impl IntoIterator<Item = &'static Service>, target: &Path) -> Result<Self, String> {
         let (missing, not_offered) = (Vec::new(), Vec::new());
         let mut services = Self { variables: Vec::new(), missing, not_offered, used: Vec::new() };
         let is_set = |name: &str| std::env::var_os(name).is_some();
