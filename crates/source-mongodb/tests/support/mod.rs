@@ -103,7 +103,7 @@ pub(crate) async fn sharded_cluster(what: &str) -> Option<RealServer> {
     if let Ok(uri) = std::env::var("LAZARET_TEST_MONGODB_SHARDED") {
         return Some(RealServer::named(uri));
     }
-    let cluster = Cluster::for_test(what, 2).await?;
+    let cluster = Cluster::for_test(what, &[1, 1]).await?;
     Some(RealServer { uri: cluster.uri(), _own: Some(Box::new(cluster)) })
 }
 
