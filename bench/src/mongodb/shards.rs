@@ -53,7 +53,7 @@ pub(super) async fn run(scale: Scale) -> Vec<Row> {
 
 /// Measures a cluster with so many shards. `None`, with a message, if no programs are named.
 async fn measure(scale: Scale, shards: usize) -> Option<Measured> {
-    let cluster = Cluster::for_test("the benchmark of shards", shards).await?;
+    let cluster = Cluster::for_test("the benchmark of shards", &vec![1; shards]).await?;
     let server = Server::at(cluster.uri()).await.expect("the cluster was started");
     let letters = scale.count(LETTERS);
     // Warm-up.

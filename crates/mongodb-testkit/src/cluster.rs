@@ -1,4 +1,4 @@
-//! A sharded cluster: a router, the set with the configuration, and shards of one member each.
+//! A sharded cluster: a router, the set with the configuration, and shards of one member or several.
 
 use std::path::Path;
 
@@ -27,18 +27,19 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a cluster for a test, with so many shards. `None`, with a message that tells what was not run, if a program is not named.
+    /// Starts a cluster for a test, with a shard of so many members each. `None`, with a message that tells what was not run, if a program
+    /// is not named.
     ///
     /// # Panics
     /// If the cluster does not start.
-    pub async fn for_test(what: &str, shards: usize) -> Option<Self> {
+    pub async fn for_test(what: &str, shards: &[usize]) -> Option<Self> {
         let (mongod, mongos) = (program(MONGOD, what)?, program(MONGOS, what)?);
         // The router and the configuration are two more.
-        let turn = turn(shards + 2).await;
+        let turn = turn(shards.iter().sum::<usize>() + 2).await;
         Some(Self::start(&mongod, &mongos, shards, turn).await.unwrap_or_else(|why| panic!("{why}")))
     }
 
-    async fn start(mongod: &Path, mongos: &Path, shards: usize, turn: Turn) -> Result<Self, String> {
+    async fn start(mongod: &Path, mongos: &Path, shards: &[usize], turn: Turn) -> Result<Self, String> {
         let folder = tempfile::tempdir().map_err(|error| format!("failed to make a folder: {error}"))?;
         let configuration = ReplicaSet::start(mongod, 1, &[CONFIGURATION], None).await?;
         let arguments = vec!["--configdb".into(), configuration.seeds().into()];
@@ -47,8 +48,8 @@ impl Cluster {
         let client = Client::with_uri_str(format!("mongodb://{}/", router.address())).await;
         let client = client.map_err(|error| error.to_string())?;
         let mut sets = Vec::new();
-        for _ in 0..shards {
-            let shard = ReplicaSet::start(mongod, 1, &SHARD, None).await?;
+        for members in shards {
+            let shard = ReplicaSet::start(mongod, *members, &SHARD, None).await?;
             // The router answers when it has read the configuration.
             until("a shard is added", || async {
                 let added = client.database("admin").run_command(doc! { "addShard": shard.seeds() }).await;

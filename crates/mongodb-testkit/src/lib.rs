@@ -16,7 +16,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 const MONGOD: &str = "LAZARET_TEST_MONGOD";
 const MONGOS: &str = "LAZARET_TEST_MONGOS";
-/// How many servers the tests of a program run at once: they share few processors, and members that get none call elections.
+/// How many servers the tests of a program run at once: they share few processors, and members that get none call elections. A test that needs
+/// more runs them alone.
 const SERVERS_AT_ONCE: usize = 4;
 /// How long servers may take until they have started, elected a primary, or caught up.
 const TIMEOUT: Duration = Duration::from_secs(240);

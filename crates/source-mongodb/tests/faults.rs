@@ -13,10 +13,13 @@ use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use lazaret_core::store::{Checkpoint, Checkpoints};
 use lazaret_memory::MemoryStore;
-use lazaret_source_mongodb::{ErrorClass, MongoSourceOptions, OnHistoryLost, Server, StreamState};
+use lazaret_mongodb_testkit::ReplicaSet;
+use lazaret_source_mongodb::{
+    ErrorClass, MongoSourceOptions, OnHistoryLost, OnInvalidate, Server, StreamState,
+};
 use mongodb::Client;
 use mongodb::options::{ClientOptions, Credential};
-use support::disturbed::{Disturbed, insert, started, until};
+use support::disturbed::{Disturbed, documents, insert, started, until};
 use support::relay::Relay;
 use support::{Reading, Shop, failover_set, replica_set, server, unique};
 
@@ -64,6 +67,12 @@ async fn cursor(shop: &Shop, but_not: Option<i64>) -> i64 {
     .await
 }
 
+async fn kill(shop: &Shop, cursor: i64) {
+    let kill = doc! { "killCursors": "orders", "cursors": [cursor] };
+    let answer = shop.client.database(&shop.database).run_command(kill).await.unwrap();
+    assert_eq!(answer.get_array("cursorsKilled").unwrap()[..], [Bson::Int64(cursor)], "{answer}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_cursor_that_is_killed_loses_and_repeats_nothing() {
     // I1
@@ -73,14 +82,40 @@ async fn a_real_cursor_that_is_killed_loses_and_repeats_nothing() {
     for _ in 0..3 {
         stream.read_next().await;
         let killed = cursor(&shop, None).await;
-        let kill = doc! { "killCursors": "orders", "cursors": [killed] };
-        let answer = shop.client.database(&shop.database).run_command(kill).await.unwrap();
-        assert_eq!(answer.get_array("cursorsKilled").unwrap()[..], [Bson::Int64(killed)], "{answer}");
+        kill(&shop, killed).await;
         stream.read_next().await;
         assert_ne!(cursor(&shop, Some(killed)).await, killed, "the stream was opened again");
     }
     stream.end().await;
     shop.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_cursor_that_is_killed_right_behind_an_invalidation_loses_and_repeats_nothing() {
+    // I1
+    let what = "cursors that are killed behind an invalidation";
+    // Of its own: writes of others would move the position of the stream on from the invalidation.
+    let Some(set) = ReplicaSet::for_test(what, 1, &[]).await else { return };
+    let (shop, store) = (Shop::new(set.uri()).await, Arc::new(MemoryStore::default()));
+    let options = MongoSourceOptions { on_invalidate: OnInvalidate::StartAfter, ..shop.options("orders") };
+    let mut reading = Reading::attached(options, &store);
+    reading.until_status("it reads", |status| status.state == StreamState::Reading).await;
+    let (orders, mut last) = (shop.collection("orders"), cursor(&shop, None).await);
+    insert(&orders, "before").await;
+    reading.until_count(1).await;
+    reading.commit(0).await;
+    orders.drop().await.unwrap();
+    reading.until_status("it starts after the invalidation", |status| !status.decisions.is_empty()).await;
+    for _ in 0..3 {
+        last = cursor(&shop, Some(last)).await;
+        kill(&shop, last).await;
+    }
+    cursor(&shop, Some(last)).await;
+    insert(&orders, "after").await;
+    reading.until_recreated(1).await;
+    assert_eq!((documents(&reading), reading.status().incarnation), (vec!["after".to_owned()], 1));
+    assert!(reading.errors.iter().all(|error| error.is_temporary()), "{:?}", reading.errors);
+    reading.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,23 +1,28 @@
-//! Streams of real servers that are killed, frozen or rolled back, that forget, and whose collections are replaced or moved.
+//! Streams of real servers that are killed, frozen or rolled back, that forget, and whose collections are replaced.
 //!
-//! The tests start the servers: `LAZARET_TEST_MONGOD` and `LAZARET_TEST_MONGOS` name the programs. Those that change nothing but collections
-//! also run on servers that are named. `faults.rs` has elections and killed cursors.
+//! The tests start the servers: `LAZARET_TEST_MONGOD` names the program. Those that change nothing but collections also run on servers that
+//! are named. `faults.rs` has elections and killed cursors, `sharded.rs` has clusters.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
 mod support;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use bson::{Bson, Document, Timestamp, doc};
-use lazaret_core::store::Checkpoints;
+use bson::{Document, Timestamp, doc};
+use lazaret_core::store::{Checkpoints, Locks};
 use lazaret_memory::MemoryStore;
 use lazaret_mongodb_testkit::ReplicaSet;
-use lazaret_source_mongodb::{MongoSourceOptions, OnHistoryLost, OnInvalidate, Start, StreamState};
+use lazaret_source_mongodb::{
+    CheckpointOptions, LeaseOptions, MongoSourceOptions, MongoStatus, OnHistoryLost, OnInvalidate, Start,
+    StreamState,
+};
+use lazaret_store_mongodb::{MongoStore, MongoStoreOptions};
 use mongodb::Collection;
 use mongodb::options::{Acknowledgment, WriteConcern};
 use support::disturbed::{Disturbed, documents, insert, started, until};
-use support::{Reading, Shop, current_incarnation, real_server, sharded_cluster};
+use support::{Reading, Shop, current_incarnation, real_server, unique};
 
 /// Options for the collection `orders`, from now on. A server that was just started has no time before that.
 fn options(shop: &Shop) -> MongoSourceOptions {
@@ -96,10 +101,23 @@ async fn oplog_entry(shop: &Shop, direction: i32) -> Option<Timestamp> {
     entry.get_timestamp("ts").ok()
 }
 
+const SMALL_OPLOG: [&str; 2] = ["--oplogSize", "1"];
+
+/// Writes until the oldest entry of a small oplog is later than this time.
+async fn outgrow(shop: &Shop, time: Timestamp) {
+    let (others, large) = (shop.collection("others"), "x".repeat(100_000));
+    until("the oplog to be truncated", || async {
+        let large = doc! { "_id": 1, "large": &large };
+        others.replace_one(doc! { "_id": 1 }, large).upsert(true).await.unwrap();
+        (oplog_entry(shop, 1).await? > time).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_position_that_fell_out_of_a_small_oplog_is_lost_history() {
-    let small = ["--oplogSize", "1"];
-    let Some(set) = ReplicaSet::for_test("an oplog that is too short", 1, &small).await else { return };
+    let what = "an oplog that is too short";
+    let Some(set) = ReplicaSet::for_test(what, 1, &SMALL_OPLOG).await else { return };
     let (shop, store) = (Shop::new(set.uri()).await, Arc::new(MemoryStore::default()));
     let orders = shop.collection("orders");
     let mut reading = started(options(&shop), &store).await;
@@ -107,14 +125,7 @@ async fn a_position_that_fell_out_of_a_small_oplog_is_lost_history() {
     reading.until_count(1).await;
     reading.commit(0).await;
     reading.close().await;
-    let (committed, others) = (oplog_entry(&shop, -1).await.unwrap(), shop.collection("others"));
-    let large = "x".repeat(100_000);
-    until("the oplog to be truncated", || async {
-        let large = doc! { "_id": 1, "large": &large };
-        others.replace_one(doc! { "_id": 1 }, large).upsert(true).await.unwrap();
-        (oplog_entry(&shop, 1).await? > committed).then_some(())
-    })
-    .await;
+    outgrow(&shop, oplog_entry(&shop, -1).await.unwrap()).await;
     let kept = store.load("orders").await.unwrap().unwrap().processed;
     let error = Reading::open(options(&shop), store.clone()).permanent_error().await;
     assert!(error.contains("on-history-lost"), "{error}");
@@ -155,18 +166,6 @@ async fn rename(shop: &Shop, from: &str, to: &str) {
     shop.client.database("admin").run_command(command).await.unwrap();
 }
 
-/// The UUID of a collection, as incarnations have it.
-async fn uuid(shop: &Shop, collection: &str) -> String {
-    let command = doc! { "listCollections": 1, "filter": { "name": collection } };
-    let listed = shop.client.database(&shop.database).run_command(command).await.unwrap();
-    let found = listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
-    let Some(Bson::Binary(uuid)) = found[0].as_document().unwrap().get_document("info").unwrap().get("uuid")
-    else {
-        panic!("{listed}")
-    };
-    uuid.to_uuid().unwrap().to_string()
-}
-
 /// Reads what was inserted into another collection with the name, while the consumer was down.
 async fn read_another(shop: &Shop, options: MongoSourceOptions, store: &Arc<MemoryStore>) {
     let orders = shop.collection("orders");
@@ -178,7 +177,7 @@ async fn read_another(shop: &Shop, options: MongoSourceOptions, store: &Arc<Memo
     assert_eq!(documents(&again), ["first", "second"], "from its first change on");
     assert!(again.ids().iter().all(|id| id.starts_with("orders~1:")), "{:?}", again.ids());
     let recorded = current_incarnation(store).await;
-    assert_eq!((recorded.number, recorded.id), (1, Some(uuid(shop, "orders").await.into())));
+    assert_eq!((recorded.number, recorded.id), (1, Some(shop.uuid("orders").await.into())));
     again.commit(1).await;
     insert(&orders, "third").await;
     again.until("the next one has come", |again| again.messages.len() == 3).await;
@@ -243,53 +242,84 @@ async fn a_collection_that_is_dropped_while_the_consumer_is_down_stops_it_until_
     shop.drop().await;
 }
 
-/// The shards of a cluster, the one with the unsharded collections of the database first.
-async fn shards(shop: &Shop) -> Vec<String> {
-    let config = shop.client.database("config");
-    let databases: Collection<Document> = config.collection("databases");
-    let own = databases.find_one(doc! { "_id": &shop.database }).await.unwrap().unwrap();
-    let own = own.get_str("primary").unwrap().to_owned();
-    let listed = shop.client.database("admin").run_command(doc! { "listShards": 1 }).await.unwrap();
-    let name = |shard: &Bson| shard.as_document().unwrap().get_str("_id").unwrap().to_owned();
-    let others = listed.get_array("shards").unwrap().iter().map(name).filter(|name| *name != own);
-    std::iter::once(own.clone()).chain(others).collect()
+#[tokio::test(flavor = "multi_thread")]
+async fn a_position_that_was_certified_behind_an_invalidation_outlives_it_in_the_oplog() {
+    // I1
+    let what = "positions behind an invalidation";
+    let Some(set) = ReplicaSet::for_test(what, 1, &SMALL_OPLOG).await else { return };
+    let (shop, store) = (Shop::new(set.uri()).await, Arc::new(MemoryStore::default()));
+    let checkpoint =
+        CheckpointOptions { idle_heartbeat: Duration::from_millis(1), ..CheckpointOptions::default() };
+    let options = MongoSourceOptions { checkpoint, ..start_after(&shop) };
+    let mut reading = Reading::attached(options.clone(), &store);
+    reading.until_status("it reads", |status| status.state == StreamState::Reading).await;
+    let orders = shop.collection("orders");
+    insert(&orders, "before").await;
+    reading.until_count(1).await;
+    reading.commit(0).await;
+    orders.drop().await.unwrap();
+    reading.until_status("it starts after the invalidation", |status| !status.decisions.is_empty()).await;
+    outgrow(&shop, oplog_entry(&shop, -1).await.unwrap()).await;
+    let oldest = until("the oldest entry", || oplog_entry(&shop, 1)).await;
+    until("a position that the oplog has", || async {
+        shop.collection("others").insert_one(doc! {}).await.unwrap();
+        let seen = store.load("orders").await.unwrap()?.seen?;
+        (seen.at.as_second() > i64::from(oldest.time)).then_some(())
+    })
+    .await;
+    reading.close().await;
+    let mut again = Reading::attached(options, &store);
+    again.until_status("it reads", |status| status.state == StreamState::Reading).await;
+    insert(&orders, "after").await;
+    again.until_recreated(1).await;
+    assert_eq!(documents(&again), ["after"]);
+    assert_eq!((again.status().restarts, again.status().incarnation), (0, 1), "{:?}", again.errors);
+    again.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn chunks_that_move_between_shards_lose_and_repeat_nothing() {
-    // I1
-    let Some(cluster) = sharded_cluster("a sharded cluster").await else { return };
-    let shop = Shop::new(cluster.uri.clone()).await;
-    let (admin, namespace) = (shop.client.database("admin"), format!("{}.orders", shop.database));
-    let run = async |command: Document| admin.run_command(command).await.unwrap();
-    run(doc! { "enableSharding": &shop.database }).await;
-    run(doc! { "shardCollection": &namespace, "key": { "_id": 1 } }).await;
-    // Nobody else moves its chunks.
-    let collections: Collection<Document> = shop.client.database("config").collection("collections");
-    let stay = doc! { "$set": { "noBalance": true } };
-    let stay =
-        collections.update_one(doc! { "_id": &namespace }, stay).write_concern(WriteConcern::majority());
-    assert_eq!(stay.await.unwrap().matched_count, 1);
-    run(doc! { "split": &namespace, "middle": { "_id": "order-2" } }).await;
-    let shards = shards(&shop).await;
-    assert!(shards.len() > 1, "a cluster has several shards: {shards:?}");
-    let mut stream = Disturbed::start(&shop, options(&shop)).await;
-    for _ in 0..4 {
-        stream.read_next().await;
-    }
-    // The upper chunk goes to the other shard and back, with documents in it.
-    for shard in [&shards[1], &shards[0]] {
-        let moved = doc! { "moveChunk": &namespace, "find": { "_id": "order-3" }, "to": shard, "_waitForDelete": true };
-        run(moved).await;
-        for _ in 0..2 {
-            stream.read_next().await;
+async fn a_leader_whose_store_elects_a_primary_keeps_a_lease_that_is_long_enough() {
+    // I6
+    let Some(mut set) = ReplicaSet::for_test("leases in a store with elections", 3, &[]).await else {
+        return;
+    };
+    let shop = Shop::new(set.uri()).await;
+    let letters = MongoStoreOptions { database: Some(unique("lzs")), ..MongoStoreOptions::default() };
+    let store = Arc::new(MongoStore::connect(&shop.uri, letters).await.unwrap());
+    let (renew, margin, standby) =
+        (Duration::from_secs(2), Duration::from_secs(5), Duration::from_millis(50));
+    let lease = LeaseOptions { ttl: Duration::from_secs(20), renew, margin, standby };
+    let options = MongoSourceOptions { lease, ..options(&shop) };
+    let mut leader = Reading::open(options.clone(), store.clone());
+    leader.until_status("it reads", |status| status.state == StreamState::Reading).await;
+    let mut other = Reading::open(options, store.clone());
+    let stands_by = |status: &MongoStatus| matches!(status.state, StreamState::Standby { .. });
+    other.until_status("it stands by", stands_by).await;
+    let held = async || store.state("change-stream/orders").await.ok().flatten();
+    let first = held().await.unwrap();
+    for (count, is_killed) in [(1, false), (2, true)] {
+        let (primary, before) = (set.primary().await, held().await.unwrap());
+        if is_killed {
+            set.kill(primary);
+        } else {
+            let step_down = doc! { "replSetStepDown": 10, "secondaryCatchUpPeriodSecs": 5 };
+            set.client_of(primary).database("admin").run_command(step_down).await.unwrap();
         }
+        insert(&shop.collection("orders"), &format!("order-{count}")).await;
+        leader.until_count(count).await;
+        // By the next primary.
+        until("a renewal", || async { held().await.filter(|lock| lock.expires_at > before.expires_at) })
+            .await;
+        assert_ne!(set.primary().await, primary, "there was an election");
+        if is_killed {
+            set.restart(primary).await;
+        }
+        set.until_caught_up(primary).await;
     }
-    let index =
-        doc! { "createIndexes": "orders", "indexes": [{ "key": { "_id": 1, "region": 1 }, "name": "key" }] };
-    shop.client.database(&shop.database).run_command(index).await.unwrap();
-    run(doc! { "refineCollectionShardKey": &namespace, "key": { "_id": 1, "region": 1 } }).await;
-    stream.read_next().await;
-    stream.end().await;
-    shop.drop().await;
+    let last = held().await.unwrap();
+    assert_eq!((last.fence, &last.owner), (first.fence, &first.owner), "it was never lost");
+    assert!(leader.assigned && stands_by(&other.status()), "{:?}", other.status());
+    leader.commit(1).await;
+    leader.close().await;
+    other.close().await;
 }

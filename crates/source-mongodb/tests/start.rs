@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::{Bson, Timestamp, doc};
-use lazaret_core::Operation;
 use lazaret_core::handler::{Delivery, FromDelivery};
 use lazaret_core::store::Checkpoints;
+use lazaret_core::{Message, Operation};
 use lazaret_memory::MemoryStore;
 use lazaret_source_mongodb::{
     Before, BeforeChange, CheckpointOptions, MongoSourceOptions, OnInvalidate, Server, Start,
@@ -165,13 +165,8 @@ async fn a_real_drop_ends_the_stream_and_a_decision_continues_it() {
     let first = &reading.messages[0];
     assert_eq!((first.operation, first.position.incarnation), (Some(Operation::Insert), 1));
     assert!(first.id.as_str().starts_with("orders~1:"), "{}", first.id);
-    let listed =
-        shop.client.database(&shop.database).run_command(doc! { "listCollections": 1 }).await.unwrap();
-    let collections = listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
-    let info = collections[0].as_document().unwrap().get_document("info").unwrap();
-    let Some(Bson::Binary(uuid)) = info.get("uuid") else { panic!("{info}") };
     let recorded = current_incarnation(&store).await.id;
-    assert_eq!(recorded.as_deref(), Some(uuid.to_uuid().unwrap().to_string().as_str()));
+    assert_eq!(recorded.as_deref(), Some(shop.uuid("orders").await.as_str()));
     shop.drop().await;
 }
 
@@ -222,6 +217,41 @@ async fn a_real_database_is_watched_without_the_collections_of_the_store() {
     let mut reading = Reading::open(options, store);
     reading.until_count(1).await;
     assert_eq!(reading.messages[0].headers.get_str(headers::COLLECTION), Some("orders"));
+    shop.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_deployment_is_watched_without_the_collections_of_the_store() {
+    let Some(server) = replica_set("the watch of a deployment with a store") else { return };
+    let (shop, store) = (Shop::new(server).await, Arc::new(MemoryStore::default()));
+    let letters = format!("{}_store", shop.database);
+    let letters = StoreCollections {
+        server: Server::Client(shop.client.clone()),
+        database: letters,
+        collection: "letters".into(),
+    };
+    let of_letters = shop.client.database(&letters.database);
+    // Other tests write to the server as well.
+    let own = doc! { "$match": { "ns.db": { "$in": [&shop.database, &letters.database] } } };
+    let options = MongoSourceOptions {
+        start: Start::At(shop.began),
+        pipeline: vec![own],
+        store_collections: vec![letters],
+        ..quick(MongoSourceOptions::deployment(&shop.uri, "all"))
+    };
+    for name in ["letters", "letters_values", "orders"] {
+        of_letters.collection::<bson::Document>(name).insert_one(doc! { "_id": 1 }).await.unwrap();
+    }
+    shop.collection("letters").insert_one(doc! { "_id": 1 }).await.unwrap();
+    let mut reading = Reading::open(options, store);
+    reading.until_count(2).await;
+    let place = |message: &Message| {
+        let header = |name| message.headers.get_str(name).unwrap().to_owned();
+        format!("{}.{}", header(headers::DATABASE), header(headers::COLLECTION))
+    };
+    let places: Vec<_> = reading.messages.iter().map(place).collect();
+    assert_eq!(places, [format!("{}.orders", of_letters.name()), format!("{}.letters", shop.database)]);
+    of_letters.drop().await.unwrap();
     shop.drop().await;
 }
 

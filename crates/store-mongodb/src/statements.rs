@@ -6,6 +6,7 @@
 
 mod calls;
 mod coverage;
+mod explained;
 mod routing;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use mongodb::event::command::CommandEvent;
 use mongodb::options::ClientOptions;
 
 use self::coverage::{Declared, uncovered};
+use self::explained::{Judgement, judge};
 use crate::indexes::{Index, Indexes, indexes};
 use crate::{MongoStore, MongoStoreOptions};
 
@@ -26,8 +28,6 @@ use crate::{MongoStore, MongoStoreOptions};
 const LETTERS: usize = 20_000;
 /// Letters beside which the statements are recorded on a server that cannot explain them.
 const FEW: usize = 300;
-/// How many entries more than twice the returned ones a server may look at: it looks one further at the end of each range, and a `$in` has some.
-const MORE: i64 = 30;
 
 /// Statements that go by no index, and why they need none.
 const SMALL: [(&str, &str, &str); 2] = [
@@ -214,57 +214,11 @@ impl Recorded {
         statements
     }
 
-    /// What is wrong with how a server carries out a statement, and the numbers.
-    async fn explain(&self, statement: &Statement) -> (Vec<&'static str>, String) {
+    /// Asks a server how it carries out a statement.
+    async fn explain(&self, statement: &Statement) -> Judgement {
         let explain = doc! { "explain": statement.explained.clone(), "verbosity": "executionStats" };
         let explained = self.client.database(&self.database).run_command(explain).await.unwrap();
-        // An aggregation states them for the cursor that it reads from.
-        let cursor = explained.get_array("stages").ok().and_then(|stages| stages.first()?.as_document());
-        let found = cursor.map_or_else(|| explained.clone(), |stage| part(stage, "$cursor"));
-        let (plan, stats) = (part(&found, "queryPlanner"), part(&found, "executionStats"));
-        let (mut stages, mut changed) = (Vec::new(), 0);
-        walk(&part(&plan, "winningPlan"), &mut |stage| {
-            stages.push(stage.get_str("stage").unwrap_or_default().to_owned());
-        });
-        walk(&part(&stats, "executionStages"), &mut |stage| {
-            for name in ["nMatched", "nWouldModify", "nWouldDelete"] {
-                changed = changed.max(number(stage.get(name)));
-            }
-        });
-        let returned = number(stats.get("nReturned")).max(changed) + statement.skip;
-        let (keys, docs) = (number(stats.get("totalKeysExamined")), number(stats.get("totalDocsExamined")));
-        let numbers = format!(
-            "{keys} keys and {docs} documents for {returned}, {} ms, {}",
-            number(stats.get("executionTimeMillis")),
-            stages.join(" < "),
-        );
-        let mut wrong = Vec::new();
-        if stages.iter().any(|stage| stage == "COLLSCAN") {
-            wrong.push("reads the whole collection");
-        }
-        if stages.iter().any(|stage| stage == "SORT") {
-            wrong.push("sorts");
-        }
-        if keys.max(docs) > 2 * returned + MORE {
-            wrong.push("looks at too much");
-        }
-        (wrong, numbers)
-    }
-}
-
-/// All stages of a plan, the outer ones first.
-fn walk(plan: &Document, visit: &mut impl FnMut(&Document)) {
-    if plan.contains_key("stage") {
-        visit(plan);
-    }
-    for (_, inner) in plan {
-        match inner {
-            Bson::Document(inner) => walk(inner, visit),
-            Bson::Array(list) => {
-                list.iter().filter_map(Bson::as_document).for_each(|inner| walk(inner, visit))
-            }
-            _ => {}
-        }
+        judge(&explained, statement.skip)
     }
 }
 
@@ -302,7 +256,7 @@ async fn every_statement_goes_by_an_index() {
             wrong.push(format!("{collection}: {shape}: {why}"));
         }
         if recorded.is_real {
-            let (faults, numbers) = recorded.explain(statement).await;
+            let Judgement { faults, numbers } = recorded.explain(statement).await;
             println!("{collection}: {shape}: {numbers}");
             if !faults.is_empty() && !needs_none(collection, shape) {
                 wrong.push(format!("{collection}: {shape}: {}: {numbers}", faults.join(", ")));

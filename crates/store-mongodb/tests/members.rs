@@ -7,6 +7,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -99,6 +100,27 @@ async fn hand_off(store: &MongoStore) -> StoreResult<Placed> {
     let item = HandOff { letter, placement: Placement::Open, grant: None };
     let mut answers = store.hand_off(&queue(), &Limits::NONE, vec![item]).await?;
     answers.remove(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_is_opened_and_builds_its_indexes_while_a_member_is_down() {
+    let Some(mut set) = ReplicaSet::for_test("a member that is down", 3, &[]).await else { return };
+    let test = TestDatabase::new(set.uri());
+    assert_eq!(hand_off(&test.open(None).await).await.unwrap(), Placed::Opened);
+    let letters = test.database().await.collection::<Document>("_fw_dlq");
+    let indexes = async || BTreeSet::from_iter(letters.list_index_names().await.unwrap());
+    let wanted = indexes().await;
+    // As before an upgrade that adds indexes: those of a collection without documents are built by nobody.
+    letters.drop_indexes().await.unwrap();
+    assert_ne!(indexes().await, wanted);
+    let secondary = set.others(set.primary().await)[0];
+    set.kill(secondary);
+    let opened = tokio::time::timeout(LONG, test.open(None)).await;
+    let store = opened.expect("the store waits for the member that is down");
+    assert_eq!(indexes().await, wanted);
+    assert_eq!(hand_off(&store).await.unwrap(), Placed::Held(LetterState::Dead));
+    set.restart(secondary).await;
+    set.until_caught_up(secondary).await;
 }
 
 /// The number of documents in a database, as one member has them.

@@ -48,7 +48,7 @@ async fn replay_all(running: &Running, store: &MongoStore) {
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_of_a_cluster_that_are_killed_lose_no_letter_and_store_none_twice() {
     // I1, I2, I8
-    let Some(mut cluster) = Cluster::for_test("killed servers of a cluster", 2).await else { return };
+    let Some(mut cluster) = Cluster::for_test("killed servers of a cluster", &[1, 1]).await else { return };
     let test = TestDatabase::new(cluster.uri());
     test.shard().await;
     let store = Arc::new(test.open(None).await);
@@ -84,6 +84,32 @@ async fn servers_of_a_cluster_that_are_killed_lose_no_letter_and_store_none_twic
     running.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shard_whose_primary_is_killed_goes_on_by_its_next_primary() {
+    // I1, I2, I8
+    let Some(mut cluster) = Cluster::for_test("a killed primary of a shard", &[3, 1]).await else { return };
+    let test = TestDatabase::new(cluster.uri());
+    test.shard().await;
+    let store = Arc::new(test.open(None).await);
+    let mut running = Running::start(store.clone());
+    running.push();
+    running.until_stored().await;
+    running.push();
+    let killed = cluster.shard(0).primary().await;
+    cluster.shard(0).kill(killed);
+    running.push();
+    running.until_stored().await;
+    running.until_stored().await;
+    assert_ne!(cluster.shard(0).primary().await, killed, "the others have elected one");
+    cluster.shard(0).restart(killed).await;
+    cluster.shard(0).until_caught_up(killed).await;
+    running.push();
+    running.until_stored().await;
+    assert_stored_once(&store, running.messages).await;
+    replay_all(&running, &store).await;
+    running.end().await;
+}
+
 /// Moves half of a collection that was spread by a hash from the primary shard to another one.
 async fn move_half(client: &Client, database: &str, collection: &str) {
     let (admin, config, of) =
@@ -101,7 +127,7 @@ async fn move_half(client: &Client, database: &str, collection: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_with_letters_is_sharded_and_moved_while_it_works() {
     // I1, I2, I8
-    let Some(cluster) = Cluster::for_test("sharding a store with letters", 2).await else { return };
+    let Some(cluster) = Cluster::for_test("sharding a store with letters", &[1, 1]).await else { return };
     let test = TestDatabase::new(cluster.uri());
     let store = Arc::new(test.open(None).await);
     let mut running = Running::start(store.clone());
@@ -129,7 +155,7 @@ async fn a_store_with_letters_is_sharded_and_moved_while_it_works() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_router_has_the_indexes_that_sharding_needs() {
-    let Some(cluster) = Cluster::for_test("indexes on a cluster", 1).await else { return };
+    let Some(cluster) = Cluster::for_test("indexes on a cluster", &[1]).await else { return };
     let test = TestDatabase::new(cluster.uri());
     for _ in 0..2 {
         drop(test.open(None).await);

@@ -19,6 +19,8 @@ mod logs;
 mod mongodb;
 #[cfg(all(feature = "kafka", feature = "mongodb"))]
 mod mongodb_mirror;
+#[cfg(feature = "mongodb")]
+mod mongodb_real;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "postgres")]

@@ -38,15 +38,14 @@ server.serve_forever()
 
 /// A server, and a database of its own for each test.
 pub(crate) struct Shop {
-    uri: String,
-    database: String,
-    client: Client,
+    pub(crate) uri: String,
+    pub(crate) database: String,
+    pub(crate) client: Client,
 }
 
 impl Shop {
     /// Without a server the test says that it did not run, and fails where everything must run.
     pub(crate) async fn open() -> Option<Self> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         let Ok(uri) = std::env::var("LAZARET_TEST_MONGODB") else {
             let must = std::env::var("CI").is_ok_and(|value| value == "true");
             assert!(!must, "LAZARET_TEST_MONGODB is not set; `cargo xtask test` starts a server and sets it");
@@ -55,28 +54,39 @@ impl Shop {
             );
             return None;
         };
+        Some(Self::at(uri).await)
+    }
+
+    /// A database of this server.
+    pub(crate) async fn at(uri: String) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let time = jiff::Timestamp::now().as_millisecond();
         let database = format!("daemon_{time}_{}_{number}", std::process::id());
         let client = Client::with_uri_str(&uri).await.unwrap();
-        Some(Self { uri, database, client })
+        Self { uri, database, client }
     }
 
     /// The URI of a store of its own.
     pub(crate) fn store(&self) -> String {
+        self.store_in(&format!("{}_store", self.database))
+    }
+
+    /// The URI of a store in this database.
+    pub(crate) fn store_in(&self, database: &str) -> String {
         let (server, options) = self.uri.split_once('?').unwrap_or((&self.uri, ""));
-        format!("{}/{}_store?{options}", server.trim_end_matches('/'), self.database)
+        format!("{}/{database}?{options}", server.trim_end_matches('/'))
     }
 
     /// Only inserts: a small server also sends the drops of other databases.
-    fn source(&self) -> String {
+    pub(crate) fn source(&self) -> String {
         format!(
             "{{ mongodb: {{ uri: '{}', database: {}, collection: orders, operation-types: [insert] }} }}",
             self.uri, self.database
         )
     }
 
-    async fn insert(&self, orders: impl IntoIterator<Item = (i32, &str)>) {
+    pub(crate) async fn insert(&self, orders: impl IntoIterator<Item = (i32, &str)>) {
         let orders = orders.into_iter().map(|(n, kind)| doc! { "_id": n, "kind": kind });
         self.client.database(&self.database).collection("orders").insert_many(orders).await.unwrap();
     }
@@ -99,13 +109,13 @@ impl Shop {
 }
 
 /// A handler that runs.
-struct Handler {
+pub(crate) struct Handler {
     child: Child,
     folder: Folder,
 }
 
 impl Handler {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let folder = Folder::new();
         folder.write("handler.py", HANDLER);
         let child = Command::new("python3")
@@ -122,7 +132,7 @@ impl Handler {
         self.folder.read("handled.log").lines().filter_map(|line| line.parse().ok()).collect()
     }
 
-    fn waits_for(&self, orders: impl IntoIterator<Item = i32>) {
+    pub(crate) fn waits_for(&self, orders: impl IntoIterator<Item = i32>) {
         let expected: BTreeSet<i32> = orders.into_iter().collect();
         wait_for("the orders", || {
             let handled: BTreeSet<i32> = self.handled().into_iter().collect();
@@ -138,7 +148,7 @@ impl Drop for Handler {
     }
 }
 
-fn folder(store: &str, source: &str, handler: &Handler) -> Folder {
+pub(crate) fn folder(store: &str, source: &str, handler: &Handler) -> Folder {
     let folder = Folder::new();
     let config = format!(
         "
@@ -179,7 +189,7 @@ consumers:
 }
 
 /// Waits until the stream has a position that survives a crash: what is inserted from then on is read.
-fn waits_for_position(daemon: &mut Daemon) -> String {
+pub(crate) fn waits_for_position(daemon: &mut Daemon) -> String {
     let address = daemon.address();
     wait_for("the position of the stream", || {
         let (_, metrics) = get(&address, "/metrics");
@@ -294,7 +304,7 @@ async fn the_doctor_decrypts_the_data_keys_of_a_store_in_mongodb() {
 }
 
 /// What the doctor says about the configuration in a folder.
-fn examine(folder: &Folder) -> String {
+pub(crate) fn examine(folder: &Folder) -> String {
     let doctor = Command::new(env!("CARGO_BIN_EXE_lazaret-daemon"))
         .arg("doctor")
         .current_dir(folder.path("."))

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bson::{Document, Timestamp, doc};
+use bson::{Bson, Document, Timestamp, doc};
 use lazaret_core::incarnation::{Beginning, Incarnation, IncarnationRegistry, Incarnations};
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use lazaret_core::store::{KeyValue, LetterStore, Locks, Result as StoreResult};
@@ -103,7 +103,7 @@ pub(crate) async fn sharded_cluster(what: &str) -> Option<RealServer> {
     if let Ok(uri) = std::env::var("LAZARET_TEST_MONGODB_SHARDED") {
         return Some(RealServer::named(uri));
     }
-    let cluster = Cluster::for_test(what, 2).await?;
+    let cluster = Cluster::for_test(what, &[1, 1]).await?;
     Some(RealServer { uri: cluster.uri(), _own: Some(Box::new(cluster)) })
 }
 
@@ -168,6 +168,16 @@ impl Shop {
 
     pub(crate) fn collection(&self, name: &str) -> Collection<Document> {
         self.client.database(&self.database).collection(name)
+    }
+
+    /// The UUID of a collection, as incarnations have it.
+    pub(crate) async fn uuid(&self, collection: &str) -> String {
+        let command = doc! { "listCollections": 1, "filter": { "name": collection } };
+        let listed = self.client.database(&self.database).run_command(command).await.unwrap();
+        let found = listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+        let info = found[0].as_document().unwrap().get_document("info").unwrap();
+        let Some(Bson::Binary(uuid)) = info.get("uuid") else { panic!("{listed}") };
+        uuid.to_uuid().unwrap().to_string()
     }
 
     /// Options for a collection, read from before the first write.

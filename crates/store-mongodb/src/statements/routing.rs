@@ -246,7 +246,7 @@ async fn a_router_sends_a_statement_about_one_key_to_one_shard() {
     let uri = match std::env::var("LAZARET_TEST_MONGODB_SHARDED") {
         Ok(uri) => uri,
         Err(_) => {
-            let Some(cluster) = Cluster::for_test("explaining statements on a cluster", 2).await else {
+            let Some(cluster) = Cluster::for_test("explaining statements on a cluster", &[1, 1]).await else {
                 return;
             };
             own = cluster;

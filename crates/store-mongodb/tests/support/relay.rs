@@ -3,6 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use bson::doc;
+use mongodb::Client;
+use mongodb::options::ClientOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -47,13 +50,11 @@ impl Drop for Relay {
 }
 
 impl Relay {
-    /// Starts a relay to the server of this URI.
-    pub(crate) async fn start(server: &str) -> Self {
-        let (_, behind) = server.split_once("://").unwrap();
-        let (server, _) = behind.split_once('/').unwrap();
-        let server = server.to_owned();
+    /// Starts a relay to the server of this URI; of several, to the primary.
+    pub(crate) async fn start(uri: &str) -> Self {
+        let server = primary(uri).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let uri = format!("mongodb://{}/?directConnection=true", listener.local_addr().unwrap());
+        let uri = through(uri, &listener.local_addr().unwrap().to_string());
         let held = Arc::new(watch::Sender::new(false));
         let (count, waiting) = watch::channel(0);
         let (answers, count) = (held.clone(), Arc::new(count));
@@ -108,6 +109,26 @@ impl Relay {
     pub(crate) async fn until_waiting(&self, answers: usize) {
         self.waiting.clone().wait_for(|waiting| *waiting >= answers).await.unwrap();
     }
+}
+
+/// The address of the server of this URI; of several, that of the primary.
+async fn primary(uri: &str) -> String {
+    let client = Client::with_uri_str(uri).await.unwrap();
+    let hello = client.database("admin").run_command(doc! { "hello": 1 }).await.unwrap();
+    match hello.get_str("primary") {
+        Ok(primary) => primary.to_owned(),
+        // A router, or a server that is no member of a set.
+        Err(_) => ClientOptions::parse(uri).await.unwrap().hosts[0].to_string(),
+    }
+}
+
+/// A URI with the credentials of this one that leads to an address. A server of a set tells its own address, which leads past the relay.
+fn through(uri: &str, address: &str) -> String {
+    let (_, behind) = uri.split_once("://").unwrap();
+    let authority = behind.split(['/', '?']).next().unwrap();
+    let credentials =
+        authority.rsplit_once('@').map_or(String::new(), |(credentials, _)| format!("{credentials}@"));
+    format!("mongodb://{credentials}{address}/?directConnection=true")
 }
 
 async fn pass_on(
