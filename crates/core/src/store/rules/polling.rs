@@ -122,14 +122,14 @@ pub fn takes_next(machine: &mut OperationMachine, item: &Pending, view: &ItemVie
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
     use super::super::effects::LetterView;
     use super::super::sequence::LeaseKind;
     use super::*;
     use crate::message::{Message, Position, QueueName};
-    use crate::store::{Actor, OperationId, Plan, PlanId, RolloutPolicy};
+    use crate::store::{Action, Actor, OperationId, Plan, PlanId, RolloutPolicy};
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
@@ -140,7 +140,7 @@ mod tests {
         letter
     }
 
-    fn machine(action: Action) -> OperationMachine {
+    pub(in super::super) fn machine(action: Action) -> OperationMachine {
         let by = Actor::new("ada", "cli", "it is back");
         let plan = Plan {
             id: PlanId(1),

@@ -292,3 +292,143 @@ impl Pending {
         self.ordinal == self.last
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::polling::tests::machine;
+    use super::super::sequence::{Head, LeaseKind};
+    use super::*;
+    use crate::letter::{Letter, LetterId, LetterState};
+    use crate::message::{Message, Position, QueueName};
+    use crate::sequence::SequenceId;
+    use crate::store::RolloutPolicy;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn item(ordinal: u64, last: u64) -> Pending {
+        let letter = LetterId::of(&QueueName::of("c", "c"), &format!("m-{ordinal}").into());
+        Pending { ordinal, last, letter, state: LetterState::Dead, digest: None }
+    }
+
+    fn claim() -> Claim {
+        let (queue, sequence) = (QueueName::of("c", "c"), SequenceId::from("k"));
+        let message = Message::new("m", "s", Position::new(0, 0));
+        let head = Letter::new(queue.clone(), sequence.clone(), message.into(), NOW);
+        let row = row().claimed("w", std::time::Duration::from_secs(9), LeaseKind::Due, 1, NOW);
+        let lease = row.lease_of(&queue, &sequence).unwrap();
+        Claim { lease, head, interrupted: false, lost: false }
+    }
+
+    fn row() -> SequenceRow {
+        let head = Head { index: 7, due: Some(NOW), touched: NOW, group: None };
+        SequenceRow { count: 3, ..SequenceRow::opened(head, false) }
+    }
+
+    /// A running operation with three letters, advanced.
+    fn serving(poll: &mut Poll, action: Action, rollout: RolloutPolicy) -> Serving<'_> {
+        let mut machine = machine(action);
+        machine.operation.rollout = rollout;
+        let mut serving = Serving::new(poll, machine);
+        assert_eq!(serving.next(), Need::Advance);
+        serving.advanced();
+        serving
+    }
+
+    #[test]
+    fn a_poll_ends_at_its_limit_and_continues_at_once() {
+        let mut poll = Poll::new(1, NOW);
+        let mut serving = serving(&mut poll, Action::Evict, RolloutPolicy::unlimited());
+        assert_eq!(serving.next(), Need::Pending(0));
+        serving.pending(Some(item(0, 2)));
+        assert_eq!(serving.next(), Need::Item(item(0, 2)));
+        serving.acted(&item(0, 2));
+        assert_eq!((serving.given(), serving.next()), (1, Need::Pending(1)));
+        serving.pending(Some(item(1, 2)));
+        assert_eq!(serving.next(), Need::Left);
+        serving.left(true);
+        assert_eq!(serving.next(), Need::Done);
+        let work = poll.finish();
+        assert_eq!((work.settled, work.again_at), (1, Some(NOW)));
+    }
+
+    #[test]
+    fn letters_behind_one_that_is_tried_or_postponed_are_passed_over() {
+        // I2
+        for tried in [true, false] {
+            let mut poll = Poll::new(9, NOW);
+            let mut serving = serving(&mut poll, Action::Retry, RolloutPolicy::unlimited());
+            serving.pending(Some(item(0, 2)));
+            match tried {
+                true => serving.tried(&item(0, 2), claim()),
+                false => serving.postponed(&item(0, 2)),
+            }
+            assert_eq!((serving.next(), serving.given()), (Need::Pending(3), usize::from(tried)));
+        }
+        let mut poll = Poll::new(9, NOW);
+        let mut serving = serving(&mut poll, Action::Evict, RolloutPolicy::unlimited());
+        serving.pending(Some(item(0, 2)));
+        serving.postponed(&item(0, 2));
+        assert_eq!(serving.next(), Need::Pending(1), "an act on one letter does not wait for another");
+    }
+
+    #[test]
+    fn a_stage_ends_with_its_last_letter_and_the_next_one_begins_with_the_first() {
+        let mut poll = Poll::new(9, NOW);
+        let ramp = RolloutPolicy { ramp: vec![1], ..RolloutPolicy::unlimited() };
+        let mut serving = serving(&mut poll, Action::Evict, ramp);
+        serving.pending(Some(item(1, 2)));
+        assert_eq!(serving.next(), Need::Advance, "the second letter is of the next stage");
+        serving.advanced();
+        assert_eq!(serving.next(), Need::Left, "it has not begun");
+        let mut poll = Poll::new(9, NOW);
+        let ramp = RolloutPolicy { ramp: vec![1], ..RolloutPolicy::unlimited() };
+        let mut serving = self::serving(&mut poll, Action::Evict, ramp);
+        serving.pending(Some(item(0, 2)));
+        serving.acted(&item(0, 2));
+        serving.pending(None);
+        assert!(serving.machine.advance(Some(1), NOW).is_none());
+        serving.advanced();
+        assert_eq!(serving.next(), Need::Pending(0));
+        serving.pending(Some(item(1, 2)));
+        assert_eq!(serving.next(), Need::Item(item(1, 2)));
+    }
+
+    #[test]
+    fn letters_that_the_last_act_on_a_sequence_releases_get_the_pace_of_the_operation() {
+        let mut poll = Poll::new(9, NOW);
+        let slow = RolloutPolicy { rate: Some(1.0), ..RolloutPolicy::unlimited() };
+        let mut serving = serving(&mut poll, Action::Evict, slow);
+        serving.pending(Some(item(0, 0)));
+        serving.acted(&item(0, 0));
+        assert_eq!(serving.next(), Need::Pace(item(0, 0)));
+        let row = row();
+        assert_eq!(serving.released_from(&row), Some(7));
+        let leased = row.claimed("w", std::time::Duration::from_secs(9), LeaseKind::Due, 1, NOW);
+        assert_eq!(serving.released_from(&leased), None, "they run when the lease ends");
+        let (paced, letters) = serving.pace(3, &row).unwrap();
+        assert_eq!((letters, paced.pace.map(|pace| pace.left)), (3, Some(3)));
+        serving.paced(letters);
+        serving.pending(Some(item(1, 1)));
+        assert_eq!(serving.next(), Need::Left, "the released letters have used up the rate");
+    }
+
+    #[test]
+    fn letters_of_a_cancelled_operation_are_swept() {
+        for (swept, again) in [
+            (Swept { skipped: 2, more: false, in_flight: false }, None),
+            (Swept { skipped: 2, more: true, in_flight: false }, Some(NOW)),
+            (Swept { skipped: 0, more: false, in_flight: true }, Some(NOW + OperationMachine::POLL_INTERVAL)),
+        ] {
+            let mut poll = Poll::new(9, NOW);
+            let mut machine = machine(Action::Retry);
+            machine.operation.state = OperationState::Cancelled;
+            let mut serving = Serving::new(&mut poll, machine);
+            serving.advanced();
+            assert_eq!(serving.next(), Need::Sweep);
+            serving.swept(swept);
+            assert_eq!((serving.next(), serving.machine.operation.skipped), (Need::Done, swept.skipped));
+            let work = poll.finish();
+            assert_eq!((work.settled, work.again_at), (swept.skipped, again));
+        }
+    }
+}
