@@ -181,7 +181,7 @@ async fn a_commit_that_is_answered_too_late_is_given_up_and_the_next_ones_go_on(
         if topic.committed(0).is_some_and(|(offset, _)| offset == 3) {
             break;
         }
-        assert!(started.elapsed() < support::LONG, "commits have stopped: {:?}", reading.commits[reported]);
+        assert!(started.elapsed() < LONG, "commits have stopped: {:?}", reading.commits[reported]);
         reading.read_for(Duration::from_millis(100)).await;
     }
 }
@@ -310,6 +310,6 @@ async fn closing_does_not_hang_when_the_broker_is_unreachable() {
     let started = std::time::Instant::now();
     // Leaving may fail, but must not block.
     let _ = reading.source.close().await;
-    assert!(started.elapsed() < support::LONG);
+    assert!(started.elapsed() < LONG);
     assert!(reading.source.next().await.is_err(), "it is closed");
 }

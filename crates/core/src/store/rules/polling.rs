@@ -129,7 +129,7 @@ pub(super) mod tests {
     use super::super::sequence::LeaseKind;
     use super::*;
     use crate::message::{Message, Position, QueueName};
-    use crate::store::{Action, Actor, OperationId, Plan, PlanId, RolloutPolicy};
+    use crate::store::{Action, Actor, OperationId, OperationState, Plan, PlanId, RolloutPolicy};
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
