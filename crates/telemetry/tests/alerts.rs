@@ -637,6 +637,7 @@ async fn a_handler_that_hangs_has_an_age_and_fires_while_others_are_handled() {
     let webhooks = [webhook(&receiver, &["retry-age", "blocked"])];
     let mut service = service_with(&bench, &metrics, &webhooks, thresholds);
     service.load_groups(|_| true).await;
+    metrics.owner(NAME, Some("checkout-team"));
     let released = Arc::new(Notify::new());
     let released_by_test = released.clone();
     let hanging = handler(move |Text(word): Text| {
@@ -649,7 +650,7 @@ async fn a_handler_that_hangs_has_an_age_and_fires_while_others_are_handled() {
         }
     });
     let options = EngineOptions { attempt_timeout: None, ..options() };
-    let observer = service.alerts().observer(NAME, Some("checkout-team"), true);
+    let observer = service.alerts().observer(NAME, None, true);
     let running = live(bench.builder(hanging).options(options).observer(observer), &metrics);
     let stop = CancellationToken::new();
     let watched = Observed { running, serving: tokio::spawn(service.run(stop.clone())), stop };
