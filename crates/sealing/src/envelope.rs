@@ -84,11 +84,14 @@ pub(crate) fn to_text(subject: &[u8; SUBJECT_BYTES], sealed: &[u8]) -> String {
     text
 }
 
+/// The subject of an encrypted text, and the encrypted bytes.
+pub(crate) type SealedText = ([u8; SUBJECT_BYTES], Vec<u8>);
+
 /// The subject and the encrypted bytes of what has the form of an encrypted text; `None` for a text without the mark.
 ///
 /// # Errors
 /// `Forged` for a text with the mark that is too short, is not in base64, or has another version.
-pub(crate) fn from_text(text: &str) -> Result<Option<([u8; SUBJECT_BYTES], Vec<u8>)>, Forged> {
+pub(crate) fn from_text(text: &str) -> Result<Option<SealedText>, Forged> {
     let marked = text.strip_prefix(TEXT_MARK).and_then(|marked| marked.split_once(TEXT_SEPARATOR));
     let Some((version, encoded)) = marked else { return Ok(None) };
     if version.is_empty() || !version.bytes().all(|byte| byte.is_ascii_digit()) {

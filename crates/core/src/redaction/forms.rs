@@ -210,12 +210,13 @@ fn digit_groups(text: &str, mut at: usize) -> Vec<Group> {
 }
 
 fn is_card(text: &str, groups: &[Group]) -> bool {
-    let (Some(first), Some(last)) = (groups.first(), groups.last()) else { return false };
     let length: usize = groups.iter().map(|group| group.digits).sum();
     if !CARD_DIGITS.contains(&length) || !is_grouped(groups) {
         return false;
     }
-    let digits: Vec<u32> = text[first.range.start..last.range.end].chars().filter_map(digit).collect();
+    // Without what joins the groups: an encoded space has digits, too.
+    let groups_text = groups.iter().flat_map(|group| text[group.range.clone()].chars());
+    let digits: Vec<u32> = groups_text.filter_map(digit).collect();
     // The check digit of Luhn.
     let weighed = digits.iter().rev().enumerate().map(|(place, digit)| match (place % 2, digit * 2) {
         (0, _) => *digit,
