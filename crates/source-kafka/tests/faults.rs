@@ -237,7 +237,7 @@ async fn consume(
     let stop = async {
         all_tried.wait_for(|tried| tried.len() >= count).await.unwrap();
         drain.cancel();
-        std::future::pending().await
+        std::future::pending::<()>().await;
     };
     let ended = tokio::time::timeout(LONG, async {
         tokio::select! { ended = run => ended, () = stop => unreachable!() }

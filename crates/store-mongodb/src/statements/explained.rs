@@ -73,7 +73,7 @@ fn walk(plan: &Document, visit: &mut impl FnMut(&Document)) {
         match inner {
             Bson::Document(inner) => walk(inner, visit),
             Bson::Array(list) => {
-                list.iter().filter_map(Bson::as_document).for_each(|inner| walk(inner, visit))
+                list.iter().filter_map(Bson::as_document).for_each(|inner| walk(inner, visit));
             }
             _ => {}
         }
