@@ -5,7 +5,7 @@
 //! documents, by id, in the same order, each acknowledged by the majority before the next one is sent, and with as many letters in work
 //! as the engine has. They do not look for due letters, read documents, compare versions or count groups. So they show the limit of this server and
 //! driver for a store that works in these steps, and the ratio shows what the store and the engine add. The bare updates of the first row share
-//! commands, as those of the store do. Those of the second row are sent one by one, as an application without a store would send them.
+//! commands, as the updates of the store do. The second row sends each update alone, as an application without a store would.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

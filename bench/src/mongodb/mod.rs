@@ -2,7 +2,7 @@
 //! operations against hand-offs, several processes against one, and the store on two shards against one.
 //!
 //! The server runs beside this process on the same cores, so its share is in every figure. Each round has its own collections,
-//! which are dropped when the group ends. The wire server of the tests runs two of the benchmarks; those of claims need a MongoDB.
+//! which are dropped when the group ends. The wire server of the tests runs two of the benchmarks; the benchmarks of claims need a MongoDB.
 
 mod due;
 mod events;

@@ -195,8 +195,8 @@ impl<'a> Serving<'a> {
         self.go_on(item.last + 1);
     }
 
-    /// Records a letter whose sequence was leased together with those of others before it was asked for, when the poll
-    /// [stops](Need::Left) before it: nobody else finds it before its lease ends.
+    /// Records a letter that the store leased ahead, in one call with other letters, if the poll [stops](Need::Left) before it asks for
+    /// that letter. No other process finds the letter before its lease ends.
     pub fn tried_ahead(&mut self, claim: Claim) {
         self.poll.work.items.push(WorkItem { operation: self.machine.operation.id, claim });
         self.give();
