@@ -75,6 +75,15 @@ impl Shop {
         .await;
     }
 
+    /// Waits until no end is listed. A copy is visible before its end is removed from the list.
+    async fn all_told(&self) {
+        let began = Instant::now();
+        while !self.store.ends(&queue(), 0, 1).await.unwrap().ends.is_empty() {
+            assert!(began.elapsed() < LONG, "ends are still listed");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     /// Waits until the copy of a letter meets the condition.
     async fn becomes(&self, letter: LetterId, what: &str, is_so: impl Fn(Option<&Document>) -> bool) {
         let began = Instant::now();
@@ -138,7 +147,7 @@ async fn dead_letters_of_any_store_are_copied_once_and_again_after_a_restart() {
     shop.hand_off([later.clone()]).await;
     let (stop, running) = shop.run();
     shop.has_status(later.id, Some("PENDING")).await;
-    assert!(shop.store.ends(&queue(), 0, 1).await.unwrap().ends.is_empty());
+    shop.all_told().await;
     stop.cancel();
     running.await.unwrap();
     for absent in [quarantined.id, adopted.id] {
@@ -233,12 +242,7 @@ async fn copies_of_erased_letters_lose_their_content_and_those_of_purged_ones_go
     for letter in [&old, &resolved, &skipped, &evicted] {
         shop.has_status(letter.id, None).await;
     }
-    let all_told = async {
-        while !shop.store.ends(&queue(), 0, 1).await.unwrap().ends.is_empty() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(LONG, all_told).await.expect("nothing is left to do");
+    shop.all_told().await;
     stop.cancel();
     running.await.unwrap();
     assert_eq!(shop.copies().count_documents(doc! {}).await.unwrap(), 0, "an adopted letter has no copy");
