@@ -19,6 +19,7 @@ use crate::database::{list, project};
 use crate::documents::left::{Left, OutcomeDoc};
 use crate::documents::letter::Held;
 use crate::documents::sequence::SequenceDoc;
+use crate::error::maybe_done;
 use crate::due::{free_by, free_order};
 use crate::operations::OperationLetters;
 use crate::store::MongoStore;
@@ -293,6 +294,7 @@ impl MongoStore {
         let operations = self.operations_of(&views, &letters).await?;
         // 2. The rule, and its effects.
         let mut answers = Vec::with_capacity(items.len());
+        let mut taken_for = BTreeMap::new();
         for item in items {
             let sequence = &item.lease.sequence;
             let letters = letters.remove(sequence).unwrap_or_default();
@@ -300,17 +302,47 @@ impl MongoStore {
                 answers.push(None);
                 continue;
             };
+            let leased_for = view.row.as_ref().and_then(|row| row.lease.as_ref()?.kind.operation());
             let settled = self.decide_settlement(view, letters, item, &operations).await;
-            if settled.is_err() {
-                view.refuse();
+            match (&settled, leased_for) {
+                (Err(_), _) => view.refuse(),
+                (Ok(Settled::Next(_)), Some(operation)) => {
+                    taken_for.insert(sequence, operation);
+                }
+                _ => {}
             }
             answers.push(Some(settled));
         }
         // 3. One command for all sequences, and what is left to do then.
         let late = self.decide_all(views).await?;
         let is_late = |item: &SettleItem| late.contains(&item.lease.sequence);
+        let taken = items.iter().zip(&mut answers).filter(|(item, _)| !is_late(item));
+        self.give_back(taken, &taken_for).await.map_err(maybe_done)?;
         let in_time = |(item, answer): (&&SettleItem, _)| if is_late(item) { None } else { answer };
         Ok(items.iter().zip(answers).map(in_time).collect())
+    }
+
+    /// Gives back the letters that were taken for operations which a person has ended meanwhile: they are skipped. Whoever ends an
+    /// operation looks for its leases afterwards, so one of the two sees the other.
+    async fn give_back<'a>(
+        &self,
+        answers: impl Iterator<Item = (&'a &'a SettleItem, &'a mut Option<Result<Settled>>)>,
+        taken_for: &BTreeMap<&SequenceId, OperationId>,
+    ) -> Result<()> {
+        let mut over: BTreeMap<OperationId, bool> = BTreeMap::new();
+        for (item, answer) in answers {
+            let Some(operation) = taken_for.get(&item.lease.sequence) else { continue };
+            let is_over = match over.get(operation) {
+                Some(is_over) => *is_over,
+                None => self.is_over(*operation).await?,
+            };
+            over.insert(*operation, is_over);
+            if is_over {
+                self.release_lease(&item.lease).await?;
+                *answer = Some(Ok(Settled::Blocked));
+            }
+        }
+        Ok(())
     }
 
     /// The operations for which these sequences are leased, with the letters at their heads and behind these.

@@ -506,14 +506,32 @@ impl MongoStore {
             let now = view.now;
             let line = view.machine.command(command, by, now)?;
             view.lines.push(line);
-            if view.machine.operation.state.is_over() {
-                // All but those that are being tried.
-                let tried = self.tried(&view.machine.operation).await?;
-                self.write_items(&mut view, 0..=u64::MAX, tried, Outcome::SkippedCancelled, now).await?;
-            }
             let operation = view.machine.operation.clone();
             if self.commit_plan(view).await? {
-                return Ok(operation);
+                return match operation.state.is_over() {
+                    true => Ok(self.skip_rest(&operation).await.map_err(maybe_done)?.0),
+                    false => Ok(operation),
+                };
+            }
+        }
+    }
+
+    /// Skips the letters of an operation that a person has ended, except those that are being tried. Returns the operation, and these
+    /// letters.
+    ///
+    /// The order matters. Nobody leases a letter for the operation any more without looking at it again, so a letter that has no lease
+    /// now was settled before, or is not tried. The outcomes of settlements that came before are written next, and the plan is read
+    /// after them.
+    pub(super) async fn skip_rest(&self, ended: &Operation) -> Result<(Operation, Vec<LetterId>)> {
+        loop {
+            let tried = self.tried(ended).await?;
+            self.catch_up().await?;
+            let Some(mut view) = self.load_plan(ended.id).await? else { return Ok((ended.clone(), tried)) };
+            let now = view.now;
+            self.write_items(&mut view, 0..=u64::MAX, tried.clone(), Outcome::SkippedCancelled, now).await?;
+            let operation = view.machine.operation.clone();
+            if view.written.is_empty() || self.commit_plan(view).await? {
+                return Ok((operation, tried));
             }
         }
     }

@@ -290,6 +290,12 @@ impl Poller<'_> {
         }
         let late = self.store.decide_all(views).await?;
         claims.retain(|sequence, _| !late.contains(sequence));
+        if !claims.is_empty() && self.store.is_over(operation.id).await? {
+            for (ordinal, claim) in std::mem::take(&mut claims).into_values() {
+                self.store.release_lease(&claim.lease).await?;
+                results.push((ordinal, Leased::Postponed));
+            }
+        }
         if !claims.is_empty() {
             results.extend(busy);
         }
@@ -348,6 +354,13 @@ impl Poller<'_> {
             if let Some(looked) = self.store.commit(view, looked).await? {
                 break looked;
             }
+        };
+        let looked = match looked {
+            Looked::Tried(claim) if self.store.is_over(self.id).await? => {
+                self.store.release_lease(&claim.lease).await?;
+                Looked::Postponed
+            }
+            looked => looked,
         };
         match looked {
             Looked::Tried(claim) => self.record(serving, item, Leased::Tried(claim)),
@@ -446,19 +459,9 @@ impl Poller<'_> {
 
     /// Skips the letters of a cancelled operation whose leases were lost.
     async fn sweep(&self) -> Result<Swept> {
-        let mut swept = Swept::default();
-        let Some(view) = self.store.load_plan(self.id).await? else { return Ok(swept) };
-        let tried = self.store.tried(&view.machine.operation).await?;
-        let mut from = 0;
-        while let Some((item, _)) = self.store.next_pending(self.plan, self.queue, from).await? {
-            from = item.ordinal + 1;
-            if tried.contains(&item.letter) {
-                swept.in_flight = true;
-            } else {
-                self.write_outcome(&item, Outcome::SkippedCancelled).await?;
-                swept.skipped += 1;
-            }
-        }
-        Ok(swept)
+        let Some(before) = self.store.load_plan(self.id).await? else { return Ok(Swept::default()) };
+        let before = before.machine.operation;
+        let (after, tried) = self.store.skip_rest(&before).await?;
+        Ok(Swept { skipped: after.skipped.saturating_sub(before.skipped), more: false, in_flight: !tried.is_empty() })
     }
 }

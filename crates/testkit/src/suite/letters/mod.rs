@@ -463,6 +463,7 @@ macro_rules! __store_test_suite {
                 a_paused_operation_finishes_what_is_in_work_and_goes_on
                 an_operation_whose_last_letters_end_while_it_is_paused_is_done
                 a_cancelled_operation_counts_what_is_in_work
+                whatever_an_operation_hands_out_counts_however_it_is_cancelled
                 letters_of_a_cancelled_operation_whose_lease_was_lost_are_skipped
                 an_operation_can_be_held_and_cancelled_before_its_time
                 approvers_are_compared_by_name_not_by_channel

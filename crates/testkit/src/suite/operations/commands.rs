@@ -6,7 +6,7 @@ use futures_util::future::join;
 use lazaret_core::letter::LetterState;
 use lazaret_core::store::{
     Action, Actor, Command, ErrorKind, LeaseUse, OperationState, Outcome, PlanRequest, RolloutPolicy,
-    Settled, Store,
+    Settled, Store, WorkItem,
 };
 
 use super::fixture::{everything, names, request, second};
@@ -278,6 +278,45 @@ pub async fn a_cancelled_operation_counts_what_is_in_work<S: Store>(t: Fixture<S
         assert_eq!(kind(t.send_command(id, command, &second()).await), ErrorKind::Conflict, "{command:?}");
     }
     assert_eq!(t.state("a-004").await, LetterState::Dead);
+}
+
+pub async fn whatever_an_operation_hands_out_counts_however_it_is_cancelled<S: Store>(t: Fixture<S>) {
+    // I11: a worker polls, settles and takes the letters behind while a person cancels, a little later in each round.
+    for round in 0..24_u64 {
+        let mut all = Vec::new();
+        for sequence in ["a", "b", "c"].map(|name| format!("{name}{round}")) {
+            t.fill(&sequence, 3).await;
+            all.extend((0..3).map(|n| format!("{sequence}-{n}")));
+        }
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        let id = t.begin(&t.freeze_named(Action::Retry, &all).await, &RolloutPolicy::unlimited()).await;
+        let work = async {
+            let mut settled = 0;
+            loop {
+                let items = t.store.poll_work(&t.queue, "worker", LEASE, 2).await.unwrap().items;
+                if items.is_empty() {
+                    return settled;
+                }
+                for WorkItem { claim, .. } in items {
+                    let mut head = claim.head.id;
+                    loop {
+                        let answer = t.store.settle_and_continue(&claim.lease, head, resolve()).await.unwrap();
+                        settled += 1;
+                        let Settled::Next(next) = answer else { break };
+                        head = next.id;
+                    }
+                }
+            }
+        };
+        let cancel = async {
+            tokio::time::sleep(Duration::from_micros(round * round * 50)).await;
+            // Refused if it is done.
+            _ = t.store.command(id, Command::Cancel, &operator()).await;
+        };
+        let (settled, ()) = tokio::join!(work, cancel);
+        let (ok, failed, _, left) = t.tally(id).await;
+        assert_eq!((ok, failed, left), (settled, 0, 0), "round {round}");
+    }
 }
 
 pub async fn letters_of_a_cancelled_operation_whose_lease_was_lost_are_skipped<S: Store>(t: Fixture<S>) {
