@@ -22,6 +22,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +35,9 @@ const PART_BYTES: usize = 64 * 1024;
 /// The time without progress after which a connection is quiet. It covers a TLS handshake over a slow line, and the pauses of
 /// a client in constant use.
 const QUIET: Duration = Duration::from_secs(2);
+
+/// The time that a connection has for its first request when the server stops.
+const FIRST_REQUEST: Duration = Duration::from_millis(500);
 
 /// The part of the reserve that one peer may have.
 const RESERVE_PARTS: usize = 4;
@@ -214,7 +218,11 @@ enum Standing {
 
 /// The requests of a connection, from their headers to the end of their responses.
 #[derive(Debug)]
-pub(crate) struct Activity(Mutex<Requests>);
+pub(crate) struct Activity {
+    requests: Mutex<Requests>,
+    /// Notified of the first request.
+    first: Notify,
+}
 
 #[derive(Debug)]
 struct Requests {
@@ -244,7 +252,7 @@ impl Requests {
 
 impl Activity {
     fn new(is_reserve: bool) -> Self {
-        Self(Mutex::new(Requests {
+        let requests = Requests {
             active: 0,
             unread: 0,
             unflushed: false,
@@ -253,11 +261,19 @@ impl Activity {
             is_reserve,
             standing: Standing::Anonymous,
             since: Instant::now(),
-        }))
+        };
+        Self { requests: Mutex::new(requests), first: Notify::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Requests> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the first request, but not for long: it may be on its way when the server stops, and would be answered with a reset.
+    pub(crate) async fn first_request(&self) {
+        if !self.lock().served {
+            let _ = tokio::time::timeout(FIRST_REQUEST, self.first.notified()).await;
+        }
     }
 
     /// The last progress.
@@ -287,6 +303,7 @@ impl Activity {
         requests.served = true;
         requests.since = Instant::now();
         drop(requests);
+        self.first.notify_one();
         RequestGuard { activity: self.clone(), unread: false }
     }
 

@@ -1,6 +1,7 @@
 //! The server: built from a store, then run, or embedded as a router.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -12,7 +13,6 @@ use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use lazaret_api::{Code, EffectiveConfig, Problem};
 use lazaret_core::source::Ingest;
 use lazaret_core::store::KeyValue;
@@ -20,6 +20,7 @@ use lazaret_core::{Clock, Store, SystemClock};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 use crate::activity::{self, ActivityLog};
@@ -28,7 +29,7 @@ use crate::api_error::ApiError;
 use crate::app::{ActiveTokens, App, Metrics, ProblemPage, Shared};
 use crate::auth::{Attempts, CsrfKey, Hosts, LatestRights, Sessions, Tokens};
 use crate::change::drafts::Drafts;
-use crate::connections::{Connections, Protocol, Slot, TrackedBody, TrackedIo, closed};
+use crate::connections::{Activity, Connections, Protocol, Slot, TrackedBody, TrackedIo, closed};
 use crate::error::Error;
 use crate::idempotency::IdempotencyStore;
 use crate::listener::{Listener, Peer, Stream};
@@ -164,7 +165,7 @@ impl Server {
         let _stopping = self.app.stopping.clone().drop_guard();
         let router = self.router();
         let connections = Connections::new(&self.app.options.limits);
-        let graceful = GracefulShutdown::new();
+        let open = TaskTracker::new();
         let watch = self.watch();
         tokio::pin!(watch);
         loop {
@@ -175,7 +176,7 @@ impl Server {
                     Ok((stream, peer)) => {
                         let slot = connections.accept(peer);
                         let peer = Peer { address: peer, transport: stream.transport() };
-                        self.spawn_connection(stream, peer, slot, router.clone(), graceful.watcher());
+                        open.spawn(self.clone().serve_accepted(stream, peer, slot, router.clone()));
                     }
                     Err(error) => {
                         tracing::warn!(%error, "connection accept failed");
@@ -188,50 +189,52 @@ impl Server {
         // Streams end; requests are drained.
         self.stop();
         let drain = self.app.options.limits.drain;
-        if tokio::time::timeout(drain, graceful.shutdown()).await.is_err() {
+        open.close();
+        if tokio::time::timeout(drain, open.wait()).await.is_err() {
             tracing::warn!("requests aborted at shutdown");
         }
         Ok(())
     }
 
-    /// Serves one connection in its own task.
-    fn spawn_connection(&self, stream: Stream, peer: Peer, slot: Slot, router: Router, watcher: Watcher) {
-        let app = self.app.clone();
-        tokio::spawn(async move {
-            let limits = &app.options.limits;
-            let served = async {
-                match stream {
-                    Stream::Tcp(stream) => {
-                        // Small responses must not be delayed.
-                        let _ = stream.set_nodelay(true);
-                        serve_connection(stream, peer, limits, &slot, router, watcher).await;
-                    }
-                    Stream::Tls(stream, acceptor) => {
-                        let _ = stream.set_nodelay(true);
-                        let accepted = tokio::select! {
-                            accepted = acceptor.accept(stream) => accepted,
-                            // There is no request yet that the shutdown would have to wait for.
-                            () = app.stopping.cancelled() => return,
-                        };
-                        match accepted {
-                            Ok(stream) => {
-                                serve_connection(stream, peer, limits, &slot, router, watcher).await;
-                            }
-                            Err(error) => tracing::debug!(%error, "TLS handshake failed"),
-                        }
-                    }
-                    #[cfg(unix)]
-                    Stream::Unix(stream) => {
-                        serve_connection(stream, peer, limits, &slot, router, watcher).await;
+    /// Serves one connection, to its end or to that of the server.
+    async fn serve_accepted(self, stream: Stream, peer: Peer, slot: Slot, router: Router) {
+        let (limits, stopping) = (&self.app.options.limits, &self.app.stopping);
+        let served = async {
+            match stream {
+                Stream::Tcp(stream) => {
+                    // Small responses must not be delayed.
+                    let _ = stream.set_nodelay(true);
+                    serve_connection(stream, peer, limits, &slot, router, stopping).await;
+                }
+                Stream::Tls(stream, acceptor) => {
+                    let _ = stream.set_nodelay(true);
+                    let accepted = tokio::select! {
+                        accepted = acceptor.accept(stream) => accepted,
+                        // There is no request yet that the shutdown would have to wait for.
+                        () = stopped(stopping, &slot.activity) => return,
+                    };
+                    match accepted {
+                        Ok(stream) => serve_connection(stream, peer, limits, &slot, router, stopping).await,
+                        Err(error) => tracing::debug!(%error, "TLS handshake failed"),
                     }
                 }
-            };
-            tokio::select! {
-                () = served => {}
-                reason = closed(&slot.activity, &slot.close, limits) => tracing::debug!(reason, "connection closed"),
+                #[cfg(unix)]
+                Stream::Unix(stream) => {
+                    serve_connection(stream, peer, limits, &slot, router, stopping).await;
+                }
             }
-        });
+        };
+        tokio::select! {
+            () = served => {}
+            reason = closed(&slot.activity, &slot.close, limits) => tracing::debug!(reason, "connection closed"),
+        }
     }
+}
+
+/// Waits until the server stops, and a connection without a request had time for its first one.
+async fn stopped(stopping: &CancellationToken, activity: &Activity) {
+    stopping.cancelled().await;
+    activity.first_request().await;
 }
 
 /// Serves HTTP/1 and HTTP/2 on a stream until the client or the server ends the connection.
@@ -241,7 +244,7 @@ async fn serve_connection(
     limits: &Limits,
     slot: &Slot,
     router: Router,
-    watcher: Watcher,
+    stopping: &CancellationToken,
 ) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     let header_bytes = limits.header_bytes.max(8192);
@@ -272,8 +275,16 @@ async fn serve_connection(
         }
     });
     let stream = TrackedIo::new(stream, slot.activity.clone());
-    let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
-    if let Err(error) = watcher.watch(connection).await {
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let ended = tokio::select! {
+        ended = &mut connection => ended,
+        () = stopped(stopping, &slot.activity) => {
+            // The request in progress is the last one.
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
         tracing::debug!(%error, "connection failed");
     }
 }
@@ -459,12 +470,16 @@ mod tests {
 
     /// Serves a connection, and returns the end of the client.
     fn connect(limits: Limits, router: Router) -> DuplexStream {
+        connect_until(CancellationToken::new(), limits, router)
+    }
+
+    /// Serves a connection of a server that stops then, and returns the end of the client.
+    fn connect_until(stopping: CancellationToken, limits: Limits, router: Router) -> DuplexStream {
         let (client, stream) = duplex(BUFFER);
         tokio::spawn(async move {
             let slot = Connections::new(&limits).accept(None);
-            let graceful = GracefulShutdown::new();
             tokio::select! {
-                () = serve_connection(stream, Peer::UNKNOWN, &limits, &slot, router, graceful.watcher()) => {}
+                () = serve_connection(stream, Peer::UNKNOWN, &limits, &slot, router, &stopping) => {}
                 _ = closed(&slot.activity, &slot.close, &limits) => {}
             }
         });
@@ -549,6 +564,24 @@ mod tests {
         let mut answers = Vec::new();
         client.read_to_end(&mut answers).await.unwrap();
         assert!(answers.len() <= BUFFER, "{} bytes", answers.len());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_first_request_that_is_on_its_way_when_the_server_stops_is_answered() {
+        let stopping = CancellationToken::new();
+        let connect = || connect_until(stopping.clone(), Limits::default(), pages());
+        let (mut early, mut used, mut silent) = (connect(), connect(), connect());
+        used.write_all(b"GET /small HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        read_small(&mut used).await;
+        let before = tokio::time::Instant::now();
+        stopping.cancel();
+        assert_eq!(used.read_to_end(&mut Vec::new()).await.unwrap(), 0, "closed at once");
+        assert_eq!(before.elapsed(), Duration::ZERO);
+        early.write_all(b"GET /small HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        early.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("small"), "{answer}");
+        assert_eq!(silent.read_to_end(&mut Vec::new()).await.unwrap(), 0, "it does not hold the server up");
     }
 
     #[tokio::test(start_paused = true)]
