@@ -8,8 +8,8 @@ use lazaret_console::{OidcOptions, Options as ConsoleOptions};
 use lazaret_server::{Options, Peer, Role, Transport};
 use serde_json::{Value, json};
 
-use crate::provider::{CLIENT_ID, CLIENT_SECRET, Provider};
-use crate::support::{Answer, Browser, Site, token};
+use crate::access::provider::{CLIENT_ID, CLIENT_SECRET, Provider};
+use crate::access::support::{Answer, Browser, Site, token};
 
 fn site(provider: &Provider) -> Site {
     site_with(provider, Options::default())

@@ -5,7 +5,7 @@ use lazaret_console::{Kind, routes};
 use lazaret_server::{Approval, Token};
 use reqwest::Method;
 
-use crate::support::{Bench, bad, id, secret, token};
+use crate::pages::support::{Bench, bad, id, secret, token};
 
 /// Returns a path of a route, with ids that do not exist.
 fn example(path: &str) -> String {

@@ -3,7 +3,7 @@
 use lazaret_api::text::needs_escape;
 use serde_json::json;
 
-use crate::support::{Answer, Bench, encoded, id};
+use crate::pages::support::{Answer, Bench, encoded, id};
 
 /// A text that attackers might send.
 const HOSTILE: &str = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'><svg/onload=alert(3)> bad \u{202e}\u{1b}[31m\u{2028} =cmd()";

@@ -4,7 +4,7 @@ use lazaret_core::failure::CauseLink;
 use lazaret_core::store::{Act, Actor, LetterStore};
 use lazaret_core::{Failure, QueueName, Reason};
 
-use crate::support::{Bench, bad, encoded, eventually, id};
+use crate::pages::support::{Bench, bad, encoded, eventually, id};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_overview_lists_instances_and_the_numbers_of_its_chart() {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{Bench, bad, eventually};
+use crate::pages::support::{Bench, bad, eventually};
 
 /// Returns messages, each with its own key.
 fn messages(count: usize, text: &str) -> Vec<Value> {

@@ -8,7 +8,7 @@ use lazaret_core::fingerprint::{GroupPart, Grouping};
 use lazaret_core::{Failure, Reason};
 use serde_json::{Value, json};
 
-use crate::support::{Bench, bad, encoded, id, token};
+use crate::pages::support::{Bench, bad, encoded, id, token};
 
 /// The screens that need no id.
 const SCREENS: [&str; 6] = [

@@ -3,7 +3,7 @@
 use axum::http::{Method, StatusCode};
 use lazaret_api::Scope;
 
-use crate::support::{Site, form, secret, token};
+use crate::access::support::{Site, form, secret, token};
 
 const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
 

@@ -9,7 +9,7 @@ use lazaret_core::{Letter, LetterId, LetterState, Message, Position, QueueName};
 use lazaret_engine::DeadLetterOptions;
 use serde_json::json;
 
-use crate::support::{Answer, Bench, bad, eventually, id};
+use crate::pages::support::{Answer, Bench, bad, eventually, id};
 
 async fn overview(bench: &Bench) -> Answer {
     bench.get("/console/overview").await.expect(200)

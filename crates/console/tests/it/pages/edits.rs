@@ -4,7 +4,7 @@ use lazaret_core::QueueName;
 use lazaret_core::store::{Act, Actor, LetterStore};
 use serde_json::json;
 
-use crate::support::{Bench, bad, id};
+use crate::pages::support::{Bench, bad, id};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_payload_is_edited_compared_and_reverted() {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use lazaret_core::QueueName;
 use lazaret_core::store::{Act, Actor, LetterStore};
 
-use crate::support::{Bench, bad, encoded, id};
+use crate::pages::support::{Bench, bad, encoded, id};
 
 /// Returns the addresses to which the forms of a page post.
 fn actions(page: &str) -> Vec<&str> {

@@ -4,7 +4,7 @@ use lazaret_api::Scope;
 use lazaret_server::Approval;
 use serde_json::{Value, json};
 
-use crate::support::{Bench, bad, eventually, id, token};
+use crate::pages::support::{Bench, bad, encoded, eventually, id, token};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_is_retried_by_forms_alone() {
@@ -12,7 +12,7 @@ async fn a_group_is_retried_by_forms_alone() {
     let letters = bench.letters(None, &[bad("a", "1"), bad("a", "2"), bad("b", "3")], 3).await;
     let group = letters[0]["group"].as_str().unwrap();
     // The button on the group's page sends this.
-    let page = bench.get(&format!("/console/groups/{}", crate::support::encoded(group))).await.expect(200);
+    let page = bench.get(&format!("/console/groups/{}", encoded(group))).await.expect(200);
     let query = page.between("name=\"query\" value=\"", "\"");
     let plan = bench.post("/console/plans", &[("action", "retry"), ("query", &query)]).await.location();
     let page = bench.get(&plan).await.expect(200);
@@ -40,7 +40,7 @@ async fn a_group_is_retried_by_forms_alone() {
     page.shows("fixed in 2.8.2").shows("local via console");
     bench.get("/console/operations").await.shows("fixed in 2.8.2");
     bench.get(&format!("/console/letters/{}", id(&letters[0]))).await.shows("Closed: resolved");
-    bench.get(&format!("/console/groups/{}", crate::support::encoded(group))).await.shows(&operation);
+    bench.get(&format!("/console/groups/{}", encoded(group))).await.shows(&operation);
     // A plan can be used only once.
     bench.post(&format!("{plan}/start"), &[("reason", "again")]).await.expect(409).shows("LZ0219");
 }
@@ -49,7 +49,7 @@ async fn a_group_is_retried_by_forms_alone() {
 async fn a_group_is_claimed_and_let_go() {
     let bench = Bench::new().await;
     let letters = bench.letters(None, &[bad("a", "1"), bad("b", "2"), bad("b", "3")], 3).await;
-    let page = format!("/console/groups/{}", crate::support::encoded(letters[0]["group"].as_str().unwrap()));
+    let page = format!("/console/groups/{}", encoded(letters[0]["group"].as_str().unwrap()));
     bench.get(&page).await.shows("Nobody.").shows("Claim for local");
     let assign =
         async |name: &str| bench.post(&format!("{page}/assignee"), &[("name", name)]).await.location();

@@ -10,7 +10,7 @@ use lazaret_console::Options as ConsoleOptions;
 use lazaret_core::Clock;
 use lazaret_server::{Options, Peer, SessionLimits, Token, Tokens, Transport};
 
-use crate::support::{Browser, Site, secret, token};
+use crate::access::support::{Browser, Site, secret, token};
 
 fn site() -> Site {
     Site::new(vec![token("ada", &[Scope::Admin]), token("bob", &[Scope::Read])])

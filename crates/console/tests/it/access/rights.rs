@@ -8,7 +8,7 @@ use lazaret_console::{Kind, PageRoute, routes};
 use lazaret_core::store::Audit;
 use lazaret_server::Token;
 
-use crate::support::{Answer, Browser, Site, secret, token};
+use crate::access::support::{Answer, Browser, Site, secret, token};
 
 /// Returns the name of a token with every scope except these.
 fn without(scopes: &[Scope]) -> String {

@@ -5,7 +5,7 @@ use lazaret_api::Scope;
 use lazaret_console::Options as ConsoleOptions;
 use lazaret_server::{Options, Peer, ProxyPersons, Role, Transport, TrustedProxy};
 
-use crate::support::{Browser, Site, secret, token};
+use crate::access::support::{Browser, Site, secret, token};
 
 fn site() -> Site {
     let roles = vec![
