@@ -8,8 +8,8 @@ use lazaret_core::store::{
 };
 use lazaret_server::Limits;
 
-use crate::store::ThroughApi;
-use crate::words::{self, if_there, refused};
+use crate::conformance::store::ThroughApi;
+use crate::conformance::words::{self, if_there, refused};
 
 impl<S: Store> ThroughApi<S> {
     pub(crate) async fn freeze_over_http(&self, request: &PlanRequest, by: &Actor) -> Result<Plan> {

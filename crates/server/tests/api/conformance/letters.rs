@@ -6,9 +6,9 @@ use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::{Act, Actor, Counts, ErrorKind, Pause, PauseScope, Result, Store, StoreError};
 use lazaret_core::{ConsumerName, QueueName, SequenceId};
 
-use crate::client::{Answered, encoded};
-use crate::store::ThroughApi;
-use crate::words::{self, if_there, refused};
+use crate::conformance::client::{Answered, encoded};
+use crate::conformance::store::ThroughApi;
+use crate::conformance::words::{self, if_there, refused};
 
 impl<S: Store> ThroughApi<S> {
     /// A letter as the API shows it, which must be as it is stored. Its payload comes alone as well.

@@ -9,7 +9,7 @@ use lazaret_core::store::{
 };
 use lazaret_core::{QueueName, Reason, SequenceId};
 
-use crate::client::Answered;
+use crate::conformance::client::Answered;
 
 /// The error of a store behind a problem.
 pub(crate) fn refused(operation: &'static str) -> impl FnOnce(Box<Problem>) -> StoreError {

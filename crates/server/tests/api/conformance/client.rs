@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::ServiceExt;
 
-use crate::contract::Contract;
+use crate::conformance::contract::Contract;
 
 /// Who looks. Everybody else acts under the name that the suite gives them.
 const READER: &str = "reader";

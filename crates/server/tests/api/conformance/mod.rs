@@ -4,8 +4,6 @@
 //! tokens, cursors, problems and idempotency keys, and comes back as the core's own types. Every answer is held against the
 //! OpenAPI document, and against what the store itself holds. What only the engine asks goes to the store directly.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
-
 mod beyond;
 mod client;
 mod contract;

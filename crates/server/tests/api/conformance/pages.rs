@@ -4,7 +4,7 @@ use lazaret_api as api;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::client::{Answered, Client, Params};
+use crate::conformance::client::{Answered, Client, Params};
 
 /// The largest page that the server gives.
 const LARGEST: usize = 1000;

@@ -8,7 +8,7 @@ use jsonschema::Validator;
 use lazaret_api::Problem;
 use serde_json::{Value, json};
 
-use crate::client::Answer;
+use crate::conformance::client::Answer;
 
 /// The document, read once for all tests: a suite asks it thousands of times.
 pub(crate) struct Contract {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lazaret_core::{Clock, Store};
 use lazaret_server::{Approval, Limits, Options, Registry, Server, Tokens};
 
-use crate::client::{Client, tokens};
+use crate::conformance::client::{Client, tokens};
 
 /// The consumers of the suite. The API pauses only those that it knows.
 const CONSUMERS: [&str; 2] = ["orders", "another"];

@@ -13,9 +13,9 @@ use lazaret_core::store::{
     Result, Store,
 };
 
-use crate::client::encoded;
-use crate::store::ThroughApi;
-use crate::words::{self, if_there, refused};
+use crate::conformance::client::encoded;
+use crate::conformance::store::ThroughApi;
+use crate::conformance::words::{self, if_there, refused};
 
 impl<S: Store> ThroughApi<S> {
     /// The letters of a page as an export has them, one a line: the same ones, whole.

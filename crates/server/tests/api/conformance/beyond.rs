@@ -14,8 +14,8 @@ use lazaret_memory::MemoryStore;
 use lazaret_testkit::ManualClock;
 use serde_json::{Value, json};
 
-use crate::pages::Page;
-use crate::store::ThroughApi;
+use crate::conformance::pages::Page;
+use crate::conformance::store::ThroughApi;
 
 fn ada() -> Actor {
     Actor::new("ada", "cli", "try")
