@@ -57,7 +57,7 @@
 //! # What a letter costs
 //!
 //! Claims, settlements and polls of n letters take about as many commands as those of one, up to 100: a claim 4, a settlement 10, a
-//! poll of an operation 12, a settlement under one 22 (`tests/commands.rs`).
+//! poll of an operation 12, a settlement under one 22 (`tests/it/commands.rs`).
 //!
 //! # Modules
 //!

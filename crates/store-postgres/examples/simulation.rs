@@ -4,11 +4,10 @@
 
 use std::process::ExitCode;
 
-#[path = "../tests/support/simulated.rs"]
-mod simulated;
-#[path = "../tests/support/mod.rs"]
+#[allow(dead_code, reason = "the tests use the rest of it")]
+#[path = "../tests/it/support/mod.rs"]
 mod support;
 
 fn main() -> ExitCode {
-    lazaret_simulation::command(simulated::run)
+    lazaret_simulation::command(support::simulated::run)
 }

@@ -106,7 +106,7 @@ async fn the_hot_statements_go_by_the_indexes_that_the_guide_names() {
     };
     let store = PostgresStore::connect(&dsn, options).await.unwrap();
     let client = store.client("fill").await.unwrap();
-    client.batch_execute(include_str!("../tests/support/fill.sql")).await.unwrap();
+    client.batch_execute(include_str!("../tests/it/support/fill.sql")).await.unwrap();
     let wrong = complaints(&store).await;
     client.batch_execute(&format!("DROP SCHEMA {schema} CASCADE")).await.unwrap();
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));

@@ -1,10 +1,12 @@
-//! The API over real connections, with a real store and a running consumer. One crate, linked once.
+//! The API over real connections, with a real store and a running consumer; and the store contract, kept through it. One
+//! crate, linked once.
 
 // Shared test support.
 #![allow(clippy::unwrap_used)]
 
 mod access;
 mod anonymous;
+mod conformance;
 mod connections;
 mod events;
 mod facets;
