@@ -15,7 +15,7 @@ const MDBOOK: &str = "0.5.4";
 
 /// Returns the tests that regenerate pages.
 fn generators() -> [Cargo; 2] {
-    let config = Cargo::new("test -p lazaret-config --test schema the_reference_in_the_documentation");
+    let config = Cargo::new("test -p lazaret-config --test it the_reference_in_the_documentation");
     let cli = Cargo::new("test -p lazaret-cli --test docs generated::");
     [config, cli].map(|call| call.with_variable(UPDATE, "1"))
 }

@@ -37,7 +37,7 @@ const MUTATED: [Mutated; 3] = [
         name: "core",
         package: "lazaret-core",
         tested: &["lazaret-core", "lazaret-testkit"],
-        targets: &["--lib", "--test", "memory_store", "--test", "model"],
+        targets: &["--lib", "--test", "it"],
         features: "lazaret-core/anyhow",
     },
     Mutated {

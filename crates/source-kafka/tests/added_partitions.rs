@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -13,10 +11,10 @@ use std::time::Duration;
 use lazaret_core::store::LetterStore;
 use lazaret_core::{HandlerError, LetterState, Message, QueueName, Reason};
 use lazaret_engine::{Consumer, Event, Options, Stats};
+use lazaret_kafka_testkit::{LONG, Topic, broker};
 use lazaret_memory::MemoryStore;
 use lazaret_source_kafka::KafkaSource;
 use rdkafka::producer::FutureRecord;
-use support::{LONG, Topic, broker};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;

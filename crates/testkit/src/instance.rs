@@ -44,7 +44,8 @@ const LOOK: Duration = Duration::from_millis(10);
 pub struct Instance(Child);
 
 impl Instance {
-    /// Runs the ignored test with this name in a process of its own, with arguments without line breaks.
+    /// Runs the ignored test with this name, such as `stopped::instance`, in a process of its own, with arguments without line
+    /// breaks.
     ///
     /// # Panics
     /// If the process cannot be started.
