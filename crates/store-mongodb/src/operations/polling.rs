@@ -462,6 +462,10 @@ impl Poller<'_> {
         let Some(before) = self.store.load_plan(self.id).await? else { return Ok(Swept::default()) };
         let before = before.machine.operation;
         let (after, tried) = self.store.skip_rest(&before).await?;
-        Ok(Swept { skipped: after.skipped.saturating_sub(before.skipped), more: false, in_flight: !tried.is_empty() })
+        Ok(Swept {
+            skipped: after.skipped.saturating_sub(before.skipped),
+            more: false,
+            in_flight: !tried.is_empty(),
+        })
     }
 }

@@ -300,7 +300,8 @@ pub async fn whatever_an_operation_hands_out_counts_however_it_is_cancelled<S: S
                 for WorkItem { claim, .. } in items {
                     let mut head = claim.head.id;
                     loop {
-                        let answer = t.store.settle_and_continue(&claim.lease, head, resolve()).await.unwrap();
+                        let answer =
+                            t.store.settle_and_continue(&claim.lease, head, resolve()).await.unwrap();
                         settled += 1;
                         let Settled::Next(next) = answer else { break };
                         head = next.id;
