@@ -1,7 +1,9 @@
 //! Builds all test programs, then runs several of them at once: many of them wait for a server most of their time.
 
+use std::env;
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -14,6 +16,10 @@ use crate::process::{Cargo, passed_in};
 
 /// The number of programs that run at the same time.
 const AT_ONCE: usize = 3;
+/// The number of tests that a program runs at the same time, for each core.
+const TESTS_PER_CORE: usize = 2;
+/// The variable that tells a test program how many tests it runs at the same time.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
 /// How often the programs that still run are listed, with the last line of each: it shows where a test hangs.
 const PROGRESS: Duration = Duration::from_secs(60);
 /// The number of lines of a failed program that the summary repeats.
@@ -163,6 +169,10 @@ impl Program {
     fn command(&self, tests: &Cargo) -> Command {
         let mut command = Command::new(&self.executable);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder).envs(tests.variables());
+        if env::var_os(TEST_THREADS).is_none() {
+            let cores = thread::available_parallelism().map_or(1, NonZero::get);
+            command.env(TEST_THREADS, (cores * TESTS_PER_CORE).to_string());
+        }
         command
     }
 }
@@ -209,18 +219,18 @@ mod tests {
         let messages = concat!(
             r#"{"reason":"compiler-artifact","profile":{"test":false},"executable":"/t/lazaret","target":{}}"#,
             "\n",
-            r#"{"reason":"compiler-artifact","profile":{"test":true},"executable":"/t/deps/kill-1","#,
-            r#""manifest_path":"/w/crates/core/Cargo.toml","target":{"src_path":"/w/crates/core/tests/kill.rs"}}"#,
+            r#"{"reason":"compiler-artifact","profile":{"test":true},"executable":"/t/deps/it-1","#,
+            r#""manifest_path":"/w/crates/core/Cargo.toml","target":{"src_path":"/w/crates/core/tests/it/main.rs"}}"#,
             "\n",
             r#"{"reason":"compiler-artifact","profile":{"test":true},"executable":null,"target":{}}"#,
             "\n",
             r#"{"reason":"build-finished","success":true}"#,
         );
         let expected = Program {
-            name: "core tests/kill.rs".to_owned(),
-            executable: "/t/deps/kill-1".into(),
+            name: "core tests/it/main.rs".to_owned(),
+            executable: "/t/deps/it-1".into(),
             folder: "/w/crates/core".into(),
-            output: "/t/deps/kill-1.output".into(),
+            output: "/t/deps/it-1.output".into(),
         };
         assert_eq!(programs(messages).unwrap(), [expected]);
         assert!(programs("warning: no message").is_err());
@@ -228,7 +238,7 @@ mod tests {
 
     /// Runs a command with an output file of its own.
     fn output(command: Command, file: &str) -> (String, Result<(), String>) {
-        let file = std::env::temp_dir().join(format!("xtask-{}-{file}", std::process::id()));
+        let file = env::temp_dir().join(format!("xtask-{}-{file}", std::process::id()));
         let result = execute(command, &file);
         let output = fs::read_to_string(&file).unwrap();
         assert_eq!(last_line(&file), output.lines().last().unwrap_or_default());
@@ -265,7 +275,7 @@ mod tests {
 
     #[test]
     fn programs_run_in_the_folder_of_their_package_with_the_variables_of_the_tests() {
-        let folder = std::env::temp_dir().canonicalize().unwrap();
+        let folder = env::temp_dir().canonicalize().unwrap();
         let name = "environment".to_owned();
         let program =
             Program { name, executable: "env".into(), folder: folder.clone(), output: PathBuf::new() };

@@ -24,11 +24,11 @@ use crate::store::MongoStore;
 use crate::values::int;
 
 /// Maximum number of letters that the server looks at for a page.
-const LOOKED_AT: u64 = 10_000;
+pub(crate) const LOOKED_AT: u64 = 10_000;
 /// Maximum number of letters that are read for a page, if the server cannot leave any out.
 const READ: u64 = 2_000;
 /// Maximum number of letters that are looked at for a count.
-const COUNTED: u64 = 100_000;
+pub(crate) const COUNTED: u64 = 100_000;
 /// The pages that are read for a count about which the server cannot decide.
 const COUNT_PAGES: usize = 8;
 /// The letters of such a page.

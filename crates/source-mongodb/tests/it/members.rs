@@ -4,6 +4,7 @@
 //! are named. `faults.rs` has elections and killed cursors, `sharded.rs` has clusters.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bson::{Document, Timestamp, doc};
@@ -103,8 +104,11 @@ const SMALL_OPLOG: [&str; 2] = ["--oplogSize", "1"];
 /// Writes until the oldest entry of a small oplog is later than this time.
 async fn outgrow(shop: &Shop, time: Timestamp) {
     let (others, large) = (shop.collection("others"), "x".repeat(100_000));
+    let writes = AtomicU32::new(0);
     until("the oplog to be truncated", || async {
-        let large = doc! { "_id": 1, "large": &large };
+        // A replacement that changes nothing is not in the oplog.
+        let write = i64::from(writes.fetch_add(1, Ordering::Relaxed));
+        let large = doc! { "_id": 1, "write": write, "large": &large };
         others.replace_one(doc! { "_id": 1 }, large).upsert(true).await.unwrap();
         (oplog_entry(shop, 1).await? > time).then_some(())
     })
@@ -127,6 +131,11 @@ async fn a_position_that_fell_out_of_a_small_oplog_is_lost_history() {
     let error = Reading::open(options(&shop), store.clone()).permanent_error().await;
     assert!(error.contains("on-history-lost"), "{error}");
     assert_eq!(store.load("orders").await.unwrap().unwrap().processed, kept, "the checkpoint stays");
+    // The same for a time that is set. Before it was truncated, the oplog began with the set itself, and had every time.
+    let start = Start::At(Timestamp { time: 1, increment: 1 });
+    let at = MongoSourceOptions { start, ..options(&shop) };
+    let error = Reading::open(at, Arc::new(MemoryStore::default())).permanent_error().await;
+    assert!(error.contains("on-history-lost"), "{error}");
     for (decision, id) in [(OnHistoryLost::FromOplogStart, "next"), (OnHistoryLost::FromNow, "last")] {
         // Each from the lost position.
         let own = Arc::new(MemoryStore::default());

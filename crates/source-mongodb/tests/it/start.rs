@@ -273,17 +273,6 @@ async fn a_real_server_certifies_the_position_of_a_quiet_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_real_position_before_the_oplog_is_lost_history() {
-    let Some(server) = replica_set("lost history") else { return };
-    let (shop, store) = (Shop::new(server).await, Arc::new(MemoryStore::default()));
-    let start = Start::At(Timestamp { time: 1, increment: 1 });
-    let error =
-        Reading::open(MongoSourceOptions { start, ..shop.options("orders") }, store).permanent_error().await;
-    assert!(error.contains("on-history-lost"), "{error}");
-    shop.drop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_real_server_gives_the_document_before_the_change() {
     let Some(server) = replica_set("documents before the change") else { return };
     let (shop, store) = (Shop::new(server).await, Arc::new(MemoryStore::default()));
