@@ -260,6 +260,20 @@ mod tests {
     }
 
     #[test]
+    fn hashes_of_tokens_are_not_shown() {
+        const CONSUMER: &str =
+            "consumers: { orders: { source: { inbox: {} }, handler: { command: { program: [cat] } } } }\n";
+        // A token that somebody chose can be guessed, and compared with its hash.
+        let hash = "5f".repeat(32);
+        let text = format!(
+            "auth: {{ tokens: [{{ name: ci, hash: 'sha256:{hash}', scopes: [read] }}] }}\n{CONSUMER}"
+        );
+        let config = crate::check("f", text.as_bytes(), &crate::NoEnv).config.unwrap();
+        let shown = config.effective_top();
+        assert!(!shown.contains(&hash) && shown.contains("name: ci, hash: '***'"), "{shown}");
+    }
+
+    #[test]
     fn secrets_in_arguments_headers_and_properties_are_not_shown() {
         let text = r#"
 consumers:

@@ -375,8 +375,7 @@ impl Reader<'_> {
             Ok(value) => {
                 let mut field = self.field(value, node, subject);
                 text.clone_into(&mut field.text);
-                // A valid hash is not the token itself.
-                field.secret = subject.secret && !matches!(kind, Kind::Text(Format::Hash));
+                field.secret = subject.secret;
                 Some(field)
             }
             Err(bad) => {
