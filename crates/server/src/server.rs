@@ -196,7 +196,7 @@ impl Server {
         Ok(())
     }
 
-    /// Serves one connection, to its end or to that of the server.
+    /// Serves one connection until it ends or the server stops.
     async fn serve_accepted(self, stream: Stream, peer: Peer, slot: Slot, router: Router) {
         let (limits, stopping) = (&self.app.options.limits, &self.app.stopping);
         let served = async {

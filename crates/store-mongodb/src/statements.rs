@@ -144,8 +144,8 @@ impl Statement {
         }
     }
 
-    /// How many letters it may look at and leave out: those of a part of an index, about which no index decides, for a page of a search
-    /// or a count.
+    /// The number of letters that it may read without returning them. A search or a count whose condition is not decided by an index
+    /// reads a bounded part of one (I7).
     fn bound(&self) -> i64 {
         let number = part(&self.filter, "lazaret.number");
         let is_part = ["$gte", "$lt"].iter().all(|end| number.contains_key(end));

@@ -1,4 +1,4 @@
-//! The embedded store: its promises, its file formats, and what is left after crashes.
+//! The embedded store: its guarantees, its file formats, and its recovery after crashes.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
